@@ -1,0 +1,289 @@
+"""The frames between an agent and a control plane: msgpack over a WebSocket, subprotocol ``cachefleet.reports.v1``.
+
+A *stream* is (worker, rank, epoch). On each connection an agent sends, for each rank it serves, Hello, then a
+Snapshot (in parts, applied as one when the last is in), then Deltas numbered +1 from the snapshot's sequence, and a
+State each second and on change. A receiver that misses a number, or whose digest differs from a State's at the same
+sequence, asks for a Resync. A new epoch starts with a new Hello.
+
+Frames are maps, so fields can be added; a receiver ignores fields it does not know. Operations are arrays, for size.
+Everything received is checked against the limits here: ``decode_up`` and ``decode_down`` return a frame that is
+whole and sound, or raise FrameError and nothing has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from cachefleet_core.blocks import MASK, NO_PARENT, BlockKey, Tier, unpack_keys
+from cachefleet_core.contract import IndexContract, RenderProfile
+
+SUBPROTOCOL: Final = "cachefleet.reports.v1"
+PATH: Final = "/v1/reports"
+MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
+MAX_KEYS_PER_FRAME: Final = 131_072
+MAX_OPERATIONS: Final = 16_384
+
+Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0.0)]
+Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
+Rank = Annotated[int, Meta(ge=0, le=4095)]
+Key = Annotated[int, Meta(ge=0)]
+PackedKeys = Annotated[bytes, Meta(min_length=8, max_length=8 * MAX_KEYS_PER_FRAME)]
+Name = Annotated[str, Meta(min_length=1, max_length=253)]
+Text = Annotated[str, Meta(max_length=1024)]
+Url = Annotated[str, Meta(max_length=2048)]
+
+
+class FrameError(ValueError):
+    """Bytes that are no frame of this protocol; the message says which field and why, never what was in it."""
+
+
+class Phase(StrEnum):
+    """Where a worker is in its life, as its agent sees it."""
+
+    STARTING = "starting"
+    WARMING = "warming"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+class Stored(Struct, tag=0, array_like=True, frozen=True):
+    """A chain of keys now held, first to last; ``parent`` is the key before the first, 0 where they start a prompt."""
+
+    parent: Key
+    keys: PackedKeys
+    tier: Tier = Tier.DEVICE
+
+    def unpack(self) -> list[BlockKey]:
+        return unpack_keys(self.keys)
+
+
+class Removed(Struct, tag=1, array_like=True, frozen=True):
+    """Keys no longer held in a tier, in any order."""
+
+    keys: PackedKeys
+    tier: Tier = Tier.DEVICE
+
+    def unpack(self) -> list[BlockKey]:
+        return unpack_keys(self.keys)
+
+
+class Cleared(Struct, tag=2, array_like=True, frozen=True):
+    """Nothing is held any more, in any tier."""
+
+
+Operation = Stored | Removed | Cleared
+
+
+class Capability(Struct, frozen=True, kw_only=True):
+    """What one feature of the worker plugin does on this engine, and why it is not better."""
+
+    feature: Name
+    mode: Name
+    reason: Text = ""
+
+
+class Hello(Struct, tag="hello", frozen=True, kw_only=True):
+    """Who speaks, for which stream, and what its blocks mean."""
+
+    worker: Name
+    pool: Name
+    rank: Rank = 0
+    epoch: Name
+    endpoint: Url
+    agent: Url = ""
+    agent_version: Text = ""
+    engine_version: Text = ""
+    contract: IndexContract
+    profile: RenderProfile = RenderProfile()
+    capabilities: Annotated[tuple[Capability, ...], Meta(max_length=64)] = ()
+    block_bytes: Count = 0
+    """Bytes of one block on one device; 0 where the engine does not tell."""
+    blocks_total: Count = 0
+    max_model_len: Count = 0
+    max_batched_tokens: Count = 0
+
+
+class Snapshot(Struct, tag="snapshot", frozen=True, kw_only=True):
+    """One part of everything held at ``sequence``: chains with parents first, across parts too."""
+
+    rank: Rank = 0
+    sequence: Count
+    part: Count
+    last: bool
+    chains: Annotated[tuple[Stored, ...], Meta(max_length=MAX_OPERATIONS)] = ()
+
+
+class Delta(Struct, tag="delta", frozen=True, kw_only=True):
+    """What changed since ``sequence - 1``, in order."""
+
+    rank: Rank = 0
+    sequence: Count
+    operations: Annotated[tuple[Operation, ...], Meta(max_length=MAX_OPERATIONS)]
+
+
+class Warmth(Struct, frozen=True, kw_only=True):
+    """How far the warm prefixes of this epoch are cached."""
+
+    done: Count = 0
+    total: Count = 0
+    failed: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
+
+
+class State(Struct, tag="state", frozen=True, kw_only=True):
+    """A worker's load and the check on its stream: ``digest`` of all held (key, tier) at ``sequence``.
+
+    Fields that this engine cannot tell are None.
+    """
+
+    rank: Rank = 0
+    sequence: Count
+    digest: Key
+    held: Count
+    """Distinct (key, tier) held."""
+    phase: Phase
+    running: Count
+    waiting: Count
+    waiting_tokens: Count | None = None
+    blocks_total: Count = 0
+    blocks_free: Count = 0
+    """Blocks a new request may take, idle cached ones included."""
+    blocks_idle: Count | None = None
+    """Idle cached blocks: held for reuse, used by nobody."""
+    preemptions: Count = 0
+    prefill_tokens_per_second: Seconds | None = None
+    inter_token_seconds: Seconds | None = None
+    prefix_queries: Count = 0
+    """Prompt tokens looked up in the prefix cache since the engine started."""
+    prefix_hits: Count = 0
+    """Of these, tokens found."""
+    generation: Count = 0
+    """Generation of the policy in force on this worker."""
+    warmth: Warmth = Warmth()
+
+
+class Policy(Struct, tag="policy", frozen=True, kw_only=True):
+    """What a pool asks of its workers; one with an older generation of the same pool is ignored."""
+
+    pool: Name
+    uid: Text = ""
+    generation: Count
+    threshold: Ratio = 0.0
+    preemption: Annotated[str, Meta(pattern="^(HandBack|Recompute)$")] = "HandBack"
+    reject_below: Ratio = 0.0
+    budget_mib: Count | None = None
+    """Bound on idle cached blocks per device, in MiB; None removes the bound, 0 keeps no idle cache."""
+    max_entries: Count = 8
+
+
+class Resync(Struct, tag="resync", frozen=True, kw_only=True):
+    """Send a snapshot of this rank's stream now."""
+
+    rank: Rank = 0
+    reason: Text = ""
+
+
+class Prefix(Struct, frozen=True, kw_only=True):
+    """One prompt to have cached: chat messages as JSON, or token ids as little-endian u32."""
+
+    name: Name
+    messages: Annotated[bytes, Meta(max_length=1024 * 1024)] = b""
+    ids: Annotated[bytes, Meta(max_length=1024 * 1024)] = b""
+    salt: Text = ""
+    lora: Text = ""
+
+
+class Warm(Struct, tag="warm", frozen=True, kw_only=True):
+    """Cache these prompts."""
+
+    prefixes: Annotated[tuple[Prefix, ...], Meta(max_length=256)]
+
+
+class Drain(Struct, tag="drain", frozen=True, kw_only=True):
+    """Take no new work and be done within ``seconds``."""
+
+    seconds: Seconds
+
+
+F = TypeVar("F")
+
+UpFrame = Hello | Snapshot | Delta | State
+DownFrame = Policy | Resync | Warm | Drain
+
+_encoder = msgspec.msgpack.Encoder()
+_up: msgspec.msgpack.Decoder[UpFrame] = msgspec.msgpack.Decoder(UpFrame)
+_down: msgspec.msgpack.Decoder[DownFrame] = msgspec.msgpack.Decoder(DownFrame)
+
+
+def encode(frame: UpFrame | DownFrame) -> bytes:
+    """The bytes of a frame. FrameError where they would exceed MAX_FRAME_BYTES."""
+    data = _encoder.encode(frame)
+    if len(data) > MAX_FRAME_BYTES:
+        raise FrameError(f"frame is {len(data)} bytes, the limit is {MAX_FRAME_BYTES}")
+    return data
+
+
+def decode_up(data: bytes) -> UpFrame:
+    """What an agent sent, whole and sound, or FrameError."""
+    frame = _decode(_up, data)
+    match frame:
+        case Delta():
+            _check_operations(frame.operations)
+        case Snapshot():
+            _check_operations(frame.chains)
+        case State():
+            _check_key("digest", frame.digest)
+    return frame
+
+
+def decode_down(data: bytes) -> DownFrame:
+    """What a control plane sent, whole and sound, or FrameError."""
+    return _decode(_down, data)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[F], data: bytes) -> F:
+    if len(data) > MAX_FRAME_BYTES:
+        raise FrameError(f"frame is {len(data)} bytes, the limit is {MAX_FRAME_BYTES}")
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:  # ValidationError is a DecodeError
+        raise FrameError(f"not a frame of {SUBPROTOCOL}: {error}") from error
+
+
+def _check_operations(operations: tuple[Operation, ...]) -> None:
+    total = 0
+    for operation, keys in _keyed(operations):
+        total += len(keys)
+        if 0 in keys:
+            raise FrameError("keys: 0 is not a block key")
+        if isinstance(operation, Stored):
+            _check_chain(operation, keys)
+    if total > MAX_KEYS_PER_FRAME:
+        raise FrameError(f"keys: {total} in one frame, the limit is {MAX_KEYS_PER_FRAME}")
+
+
+def _keyed(operations: tuple[Operation, ...]) -> Iterator[tuple[Stored | Removed, list[BlockKey]]]:
+    for operation in operations:
+        if isinstance(operation, Cleared):
+            continue
+        try:
+            yield operation, operation.unpack()
+        except ValueError as error:
+            raise FrameError(f"keys: {error}") from error
+
+
+def _check_chain(chain: Stored, keys: list[BlockKey]) -> None:
+    _check_key("parent", chain.parent)
+    if len(set(keys)) != len(keys) or (chain.parent != NO_PARENT and chain.parent in keys):
+        raise FrameError("keys: a key occurs twice in one chain")
+
+
+def _check_key(field: str, value: int) -> None:
+    if value > MASK:
+        raise FrameError(f"{field}: must be below 2**64")

@@ -1,0 +1,73 @@
+"""The fleet's one secret, what is derived from it, and the salts that keep tenants apart.
+
+One fleet key; from it, by HKDF (RFC 5869, SHA-256): the index key (agents and gateway: block keys), the salt key
+(gateway only: tenants' salts) and a worker key for each pool (the credential between control plane, agent and
+engine). Knowing a derived key tells nothing of the others.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import secrets
+from typing import NewType
+
+TenantId = NewType("TenantId", str)
+
+DEFAULT_TENANT = TenantId("default")
+_KEY_BYTES = 32
+
+
+class FleetKey:
+    """The secret of a fleet: 32 bytes, written as URL-safe base64."""
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != _KEY_BYTES:
+            raise ValueError(f"a fleet key is {_KEY_BYTES} bytes, got {len(secret)}")
+        self._secret = secret
+
+    @classmethod
+    def generate(cls) -> FleetKey:
+        return cls(secrets.token_bytes(_KEY_BYTES))
+
+    @classmethod
+    def parse(cls, text: str) -> FleetKey:
+        """Read what ``format`` wrote. ValueError where it is not 32 bytes of base64."""
+        try:
+            return cls(base64.urlsafe_b64decode(text.strip().encode()))
+        except (binascii.Error, UnicodeEncodeError) as error:
+            raise ValueError("a fleet key is 32 bytes in URL-safe base64") from error
+
+    def format(self) -> str:
+        return base64.urlsafe_b64encode(self._secret).decode()
+
+    @property
+    def index_key(self) -> bytes:
+        """Seeds block keys; held by agents and the gateway."""
+        return self._derive("index")
+
+    @property
+    def salt_key(self) -> bytes:
+        """Makes tenants' salts; held by the gateway alone."""
+        return self._derive("salt")
+
+    def worker_key(self, pool: str) -> str:
+        """The credential of the workers of ``pool`` ("namespace/name"), as text for an Authorization header."""
+        return base64.urlsafe_b64encode(self._derive(f"worker/{pool}")).decode().rstrip("=")
+
+    def __repr__(self) -> str:
+        return "FleetKey(...)"
+
+    def _derive(self, purpose: str) -> bytes:
+        """HKDF with an empty salt; one block of output is one HMAC of ``info || 0x01``."""
+        extracted = hmac.digest(bytes(_KEY_BYTES), self._secret, "sha256")
+        return hmac.digest(extracted, b"cachefleet/" + purpose.encode() + b"\x01", "sha256")
+
+
+def tenant_salt(salt_key: bytes, tenant: TenantId, version: int = 1) -> str:
+    """The ``cache_salt`` of a tenant: stable, unpredictable without the salt key, new with each key version."""
+    message = f"{version}/{tenant}".encode()
+    return base64.urlsafe_b64encode(hmac.digest(salt_key, message, "sha256")).decode().rstrip("=")

@@ -1,0 +1,1 @@
+"""A whole fleet as processes on one machine, and the command line."""

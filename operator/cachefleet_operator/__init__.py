@@ -1,0 +1,1 @@
+"""Reconciles PrefixCachePools into worker pods."""
