@@ -1,0 +1,185 @@
+"""What the control plane counts, in a registry of its own; one method per event, so that callers name no series.
+
+Labels take values from code or from the pools in force, so their number is bounded; a model name is a label only up
+to ``MAX_MODELS`` distinct ones.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+MAX_MODELS: Final = 256
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+_LONG: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_SHORT: Final = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+
+
+class Metrics:
+    """All counters and histograms of one control plane."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._models: set[str] = set()
+        self._requests_part()
+        self._reports_part()
+        self._upkeep_part()
+
+    def _requests_part(self) -> None:
+        self._requests = self._counter("requests", "Requests answered", "model", "endpoint", "status_class")
+        self._decisions = self._counter("decisions", "Routing decisions", "policy", "verdict", "knowledge")
+        self._refusals = self._counter("refusals", "Requests queued or refused, by reason", "verdict", "reason")
+        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens routed", "model")
+        self._predicted_tokens = self._counter("predicted_tokens", "Prompt tokens expected from cache", "model")
+        self._cached_tokens = self._counter("cached_tokens", "Prompt tokens the workers served from cache", "model")
+        self._ttft = self._histogram("time_to_first_token_seconds", "Request to first token", "model", buckets=_LONG)
+        self._added = self._histogram("gateway_added_seconds", "Time the gateway itself added", buckets=_SHORT)
+        self._render = self._histogram("render_seconds", "Time to learn a prompt's ids", "rung", buckets=_SHORT)
+        self._retries = self._counter("leg_retries", "Requests tried on another worker", "reason")
+        self._gone = self._counter("client_disconnects", "Clients that went away before their answer ended")
+        self._inflight = self._gauge("requests_in_flight", "Requests being answered")
+
+    def _reports_part(self) -> None:
+        self._connections = self._gauge("report_connections", "Agents connected")
+        self._frames = self._counter("report_frames", "Report frames applied", "type")
+        self._frame_bytes = self._counter("report_received_bytes", "Bytes of report frames received")
+        self._malformed = self._counter("report_frames_malformed", "Frames refused", "reason")
+        self._rejections = self._counter("report_rejections", "Report connections refused", "reason")
+        self._divergence = self._counter("report_divergence", "States whose digest differed from the index")
+        self._resyncs = self._counter("report_resyncs", "Snapshots asked for", "reason")
+        self._epochs = self._counter("report_epochs", "Epochs begun by workers")
+
+    def _upkeep_part(self) -> None:
+        self._stored = self._counter("store_records", "Decision records written")
+        self._dropped = self._counter("store_dropped", "Decision records dropped, the queue being full")
+        self._store_errors = self._counter("store_errors", "Failures of the store", "kind")
+        self._store_up = self._gauge("store_up", "1 while the store takes records")
+        self._source_updates = self._counter("pool_source_updates", "Pictures of the pools taken over")
+        self._source_errors = self._counter("pool_source_errors", "Failures of the source of pools", "kind")
+        self._auth = self._counter("auth_checks", "Tokens checked", "check", "outcome")
+        self._task_errors = self._counter("task_errors", "Unexpected errors caught at a task's root", "task")
+
+    # Requests.
+
+    def request(self, *, model: str, endpoint: str, status: int) -> None:
+        """One answer; ``model`` is a served model's name, or "" where none is known."""
+        self._requests.labels(self._model(model), endpoint, f"{status // 100}xx").inc()
+
+    def request_started(self) -> None:
+        self._inflight.inc()
+
+    def request_ended(self) -> None:
+        self._inflight.dec()
+
+    def decision(self, *, policy: str, verdict: str, knowledge: str, reason: str = "") -> None:
+        self._decisions.labels(policy, verdict, knowledge).inc()
+        if verdict in {"queue", "reject"}:
+            self._refusals.labels(verdict, reason).inc()
+
+    def tokens(self, *, model: str, prompt: int, predicted: int, cached: int | None) -> None:
+        """The tokens of one answered prompt; ``cached`` is None where the worker did not tell."""
+        label = self._model(model)
+        self._prompt_tokens.labels(label).inc(prompt)
+        self._predicted_tokens.labels(label).inc(predicted)
+        self._cached_tokens.labels(label).inc(cached or 0)
+
+    def first_token(self, *, model: str, seconds: float) -> None:
+        self._ttft.labels(self._model(model)).observe(seconds)
+
+    def gateway_added(self, seconds: float) -> None:
+        self._added.observe(seconds)
+
+    def render(self, *, rung: str, seconds: float) -> None:
+        """How long rung ``rung`` (render, tokenize, none, ...) took to give the prompt's ids or to give up."""
+        self._render.labels(rung).observe(seconds)
+
+    def leg_retry(self, reason: str) -> None:
+        self._retries.labels(reason).inc()
+
+    def client_gone(self) -> None:
+        self._gone.inc()
+
+    # Reports.
+
+    def reports_connected(self) -> None:
+        self._connections.inc()
+
+    def reports_disconnected(self) -> None:
+        self._connections.dec()
+
+    def frame(self, kind: str, size: int = 0) -> None:
+        """One sound frame (hello, snapshot, delta, state) of ``size`` bytes."""
+        self._frames.labels(kind).inc()
+        self._frame_bytes.inc(size)
+
+    def malformed(self, reason: str) -> None:
+        self._malformed.labels(reason).inc()
+
+    def report_rejected(self, reason: str) -> None:
+        """A connection closed by us: unauthorized, busy, unknown_pool, silent, ..."""
+        self._rejections.labels(reason).inc()
+
+    def divergence(self) -> None:
+        self._divergence.inc()
+
+    def resync(self, reason: str) -> None:
+        self._resyncs.labels(reason).inc()
+
+    def epoch(self) -> None:
+        self._epochs.inc()
+
+    # Upkeep.
+
+    def store_written(self, records: int) -> None:
+        self._stored.inc(records)
+
+    def store_dropped(self, records: int = 1) -> None:
+        self._dropped.inc(records)
+
+    def store_error(self, kind: str) -> None:
+        self._store_errors.labels(kind).inc()
+
+    def store_up(self, *, up: bool) -> None:
+        self._store_up.set(int(up))
+
+    def pools_updated(self) -> None:
+        self._source_updates.inc()
+
+    def pool_source_error(self, kind: str) -> None:
+        self._source_errors.labels(kind).inc()
+
+    def auth(self, *, check: str, outcome: str) -> None:
+        """One token checked by ``check`` (reports, admin): allowed, unauthenticated, forbidden or unavailable."""
+        self._auth.labels(check, outcome).inc()
+
+    def task_error(self, task: str) -> None:
+        self._task_errors.labels(task).inc()
+
+    # Exposition.
+
+    def collect_from(self, collector: Collector) -> None:
+        """Add a collector that is read at each scrape."""
+        self.registry.register(collector)
+
+    def exposition(self) -> bytes:
+        """Everything in Prometheus's text format, of type ``CONTENT_TYPE``."""
+        return generate_latest(self.registry)
+
+    def _model(self, name: str) -> str:
+        if name in self._models or len(self._models) < MAX_MODELS:
+            self._models.add(name)
+            return name
+        return "other"
+
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(f"cachefleet_{name}", help_text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, help_text: str) -> Gauge:
+        return Gauge(f"cachefleet_{name}", help_text, registry=self.registry)
+
+    def _histogram(self, name: str, help_text: str, *labels: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"cachefleet_{name}", help_text, labels, registry=self.registry, buckets=buckets)

@@ -1,0 +1,1 @@
+"""What the control plane remembers across restarts. Losing it never stops routing."""
