@@ -1,0 +1,176 @@
+"""The programs of a Kubernetes control plane: found where they are already, else built once from pinned Go modules.
+
+Looked for in this order: the folder that KUBEBUILDER_ASSETS names, the cache folder of the pinned versions, a Go
+build into that folder. Run as a program, it makes sure that all of them are there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+MODULES = Path(__file__).parent / "modules"
+PROGRESS_SECONDS = 10.0
+
+
+class UnavailableError(RuntimeError):
+    """A program is neither there nor can be built; the message says what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program: its file name, the module that pins it (a folder of ``modules``) and its Go package."""
+
+    name: str
+    module: str
+    package: str
+
+
+PROGRAMS = (
+    Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
+    Program("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    Program("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    Program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
+)
+_PINNED = {"etcd": "go.etcd.io/etcd/server/v3", "kubernetes": "k8s.io/kubernetes"}
+
+
+@dataclass(frozen=True, slots=True)
+class Binaries:
+    """Paths of the programs; the last two may be missing where KUBEBUILDER_ASSETS has only the first."""
+
+    etcd: Path
+    apiserver: Path
+    controller_manager: Path | None
+    kubectl: Path | None
+
+
+def find() -> Binaries:
+    """All programs, built where they are not there yet (minutes, once). UnavailableError where that cannot be."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if assets:
+        return _assets(Path(assets))
+    paths = {program.name: cached(program) for program in PROGRAMS}
+    if not all(path.exists() for path in paths.values()):
+        _build_missing()
+    return Binaries(paths["etcd"], paths["kube-apiserver"], paths["kube-controller-manager"], paths["kubectl"])
+
+
+def version(module: str) -> str:
+    """The version that a module's go.mod pins, as in "v1.34.4"."""
+    text = (MODULES / module / "go.mod").read_text()
+    match = re.search(rf"^require {re.escape(_PINNED[module])} (v\S+)", text, re.MULTILINE)
+    if match is None:
+        raise UnavailableError(f"{module}/go.mod does not pin {_PINNED[module]}")
+    return match.group(1)
+
+
+def cache_root() -> Path:
+    """``~/.cache/cachefleet``, or where XDG_CACHE_HOME says."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cachefleet"
+
+
+def cached(program: Program) -> Path:
+    """Where the program of the pinned version is kept, there or not."""
+    return cache_root() / "bin" / f"{program.module}-{version(program.module)}" / program.name
+
+
+def _assets(folder: Path) -> Binaries:
+    def optional(name: str) -> Path | None:
+        path = folder / name
+        return path if path.exists() else None
+
+    etcd, apiserver = optional("etcd"), optional("kube-apiserver")
+    if etcd is None or apiserver is None:
+        raise UnavailableError(f"KUBEBUILDER_ASSETS={folder} has no etcd or no kube-apiserver")
+    return Binaries(etcd, apiserver, optional("kube-controller-manager"), optional("kubectl"))
+
+
+def _build_missing() -> None:
+    if shutil.which("go") is None:
+        raise UnavailableError(
+            "etcd and kube-apiserver are not there: install Go (https://go.dev/dl) to have them built once, "
+            "or point KUBEBUILDER_ASSETS at a folder that setup-envtest made"
+        )
+    with _only_one():
+        for program in PROGRAMS:
+            if not cached(program).exists():
+                _build(program)
+
+
+@contextmanager
+def _only_one() -> Iterator[None]:
+    """Builds share a compiler cache and a target: one at a time on a machine, the next finds the work done."""
+    folder = cache_root() / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build(program: Program) -> None:
+    target = cached(program)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{program.name}.partial")
+    log = target.with_name(f"{program.name}.build.log")
+    command = ["go", "build", "-v", "-trimpath", "-ldflags", _ldflags(program), "-o", str(partial), program.package]
+    started = time.monotonic()
+    _say(f"building {program.name} {version(program.module)} (minutes, once; log: {log})")
+    with log.open("w") as out:
+        environment = {**os.environ, "CGO_ENABLED": "0"}
+        process = subprocess.Popen(command, cwd=MODULES / program.module, env=environment, stdout=out, stderr=out)
+        code = _watch(process, program, log, started)
+    if code:
+        raise UnavailableError(f"go build of {program.name} failed:\n{''.join(_lines(log)[-20:])}")
+    partial.replace(target)  # whole or not there at all
+    log.unlink()
+    _say(f"built {program.name} in {time.monotonic() - started:.0f} s")
+
+
+def _watch(process: subprocess.Popen[bytes], program: Program, log: Path, started: float) -> int:
+    try:
+        while True:
+            try:
+                return process.wait(PROGRESS_SECONDS)
+            except subprocess.TimeoutExpired:
+                elapsed = time.monotonic() - started
+                _say(f"  {program.name}: {len(_lines(log))} packages compiled, {elapsed:.0f} s")
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+
+
+def _ldflags(program: Program) -> str:
+    flags = "-s -w"
+    if program.module == "kubernetes":
+        # Without these the server says v0.0.0, and clients compare versions.
+        pinned = version("kubernetes")
+        major, minor, *_ = pinned.removeprefix("v").split(".")
+        where = "k8s.io/component-base/version"
+        flags += f" -X {where}.gitVersion={pinned} -X {where}.gitMajor={major} -X {where}.gitMinor={minor}"
+    return flags
+
+
+def _lines(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines(keepends=True)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        print(find())
+    except UnavailableError as problem:
+        sys.exit(f"error: {problem}")

@@ -1,0 +1,64 @@
+"""One control plane for a test session, a namespace for each test."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from kubernetes import client, config
+
+from e2e.cluster.binaries import Binaries, UnavailableError, find
+from e2e.cluster.control_plane import ControlPlane
+
+_binaries: list[Binaries | UnavailableError] = []
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build what is missing before any test's clock runs."""
+    wanted = any(item.get_closest_marker("cluster") for item in session.items)
+    if wanted and not session.config.option.collectonly and not _binaries:
+        try:
+            _binaries.append(find())
+        except UnavailableError as problem:
+            _binaries.append(problem)
+
+
+@pytest.fixture(scope="session")
+def binaries() -> Binaries:
+    found = _binaries[0]
+    if isinstance(found, UnavailableError):
+        pytest.skip(str(found))
+    return found
+
+
+@pytest.fixture(scope="session")
+def cluster(binaries: Binaries) -> Iterator[ControlPlane]:
+    """A running control plane with the CRDs installed and everything audited."""
+    with ControlPlane(binaries) as running:
+        yield running
+
+
+@pytest.fixture
+def controllers(cluster: ControlPlane) -> ControlPlane:
+    """The cluster, where kube-controller-manager runs too: for what needs pods, garbage collection or tokens."""
+    if cluster.binaries.controller_manager is None:
+        pytest.skip("KUBEBUILDER_ASSETS has no kube-controller-manager")
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def api(cluster: ControlPlane) -> Iterator[client.ApiClient]:
+    """An administrator's client."""
+    with config.new_client_from_config(str(cluster.kubeconfig)) as connected:  # type: ignore[no-untyped-call]
+        yield connected
+
+
+@pytest.fixture
+def namespace(api: client.ApiClient) -> Iterator[str]:
+    """A fresh namespace; its removal is asked for at the end of the test and not waited for."""
+    core = client.CoreV1Api(api)
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name)))
+    yield name
+    core.delete_namespace(name)

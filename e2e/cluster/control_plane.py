@@ -1,0 +1,309 @@
+"""A real Kubernetes control plane in seconds: etcd, kube-apiserver and kube-controller-manager on free ports.
+
+No kubelet and no scheduler: Deployments make ReplicaSets and Pods, owners are garbage-collected, tokens and admission
+are the real ones, but pods never run. Everything lives in one folder and in processes that die with this one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime as dt
+import http.client
+import json
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from e2e.cluster.binaries import Binaries
+from e2e.cluster.certificates import Authority, Pair
+
+START_SECONDS = 60.0
+STOP_SECONDS = 10.0
+ATTEMPTS = 3
+CRDS = Path(__file__).parents[2] / "crds"
+
+# What a cluster without nodes has use for; the rest only costs start time.
+CONTROLLERS = (
+    "deployment-controller",
+    "disruption-controller",
+    "endpointslice-controller",
+    "garbage-collector-controller",
+    "horizontal-pod-autoscaler-controller",
+    "namespace-controller",
+    "replicaset-controller",
+    "root-ca-certificate-publisher-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+)
+_SERVICE_HOSTS = ("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+_AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+
+
+class StartError(RuntimeError):
+    """A part did not come up; the message ends with the last lines of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A user of the cluster, known by a certificate."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+
+
+ADMIN = Identity("cachefleet-test-admin", ("system:masters",))
+
+
+@dataclass(slots=True)
+class ControlPlane:
+    """Use as a context manager. ``kubeconfig`` is an administrator's; ``kubeconfig_for`` makes others.
+
+    With ``audit`` on, ``requests()`` gives what the API server was asked so far.
+    """
+
+    binaries: Binaries
+    audit: bool = True
+    crds: Path | None = CRDS
+    controllers: bool = True
+    folder: Path = field(init=False)
+    url: str = field(init=False, default="")
+    kubeconfig: Path = field(init=False)
+    _authority: Authority = field(init=False)
+    _processes: dict[str, subprocess.Popen[bytes]] = field(init=False, default_factory=dict)
+    _accounts: Pair = field(init=False)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """From nothing to ready. Another process may take a free port between its choice and its use: try again."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self._start()
+            except StartError:
+                self.stop()
+                if attempt == ATTEMPTS:
+                    raise
+            except BaseException:  # an interrupt leaves nothing behind either
+                self.stop()
+                raise
+            else:
+                return
+
+    def stop(self) -> None:
+        """End all processes and remove the folder."""
+        for name in reversed(tuple(self._processes)):
+            _end(self._processes.pop(name))
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kubeconfig_for(self, identity: Identity, *, server: str | None = None) -> Path:
+        """A kubeconfig for a user; ``server`` puts something else (a proxy) in the API server's place."""
+        pair = self._authority.client(identity.name, identity.groups)
+        suffix = "-proxied" if server else ""
+        path = self.folder / f"{identity.name.replace(':', '-')}{suffix}.kubeconfig"
+        path.write_text(yaml.safe_dump(_kubeconfig(server or self.url, self._authority.certificate, identity, pair)))
+        return path
+
+    def client_pair(self, identity: Identity) -> Pair:
+        """A certificate and key for a user."""
+        return self._authority.client(identity.name, identity.groups)
+
+    @property
+    def ca(self) -> Path:
+        return self._authority.certificate
+
+    def requests(self) -> list[dict[str, Any]]:
+        """The audit log: one entry for each finished request, oldest first."""
+        with (self.folder / "audit.log").open() as lines:
+            return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def install(self, manifests: Path) -> None:
+        """Create the CRDs in a folder and wait until they are served."""
+        kube = [_require(self.binaries.kubectl, "kubectl"), "--kubeconfig", self.kubeconfig]
+        files = [argument for path in sorted(manifests.glob("*.yaml")) for argument in ("-f", path)]
+        if not files:
+            raise StartError(f"no CRD in {manifests}: run `make crds`")
+        _run([*kube, "apply", "--server-side", *files])
+        _run([*kube, "wait", "--for=condition=Established", "--timeout=30s", *files])
+
+    def _start(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="cachefleet-cluster-"))
+        self._authority = Authority(self.folder, dt.datetime.now(dt.UTC))
+        self._accounts = self._authority.key("service-accounts")
+        ports = free_ports(3)
+        self.url = f"https://127.0.0.1:{ports[2]}"
+        self.kubeconfig = self.kubeconfig_for(ADMIN)
+        self._spawn("etcd", self._etcd(ports[0], ports[1]))
+        self._spawn("kube-apiserver", self._apiserver(ports[0], ports[2]))
+        self._wait(lambda: self._answers("/readyz"), "kube-apiserver")
+        if self.crds is not None and self.crds.exists():
+            # Before the controllers, whose garbage collector looks for new kinds only each half minute.
+            self.install(self.crds)
+        if self.controllers and self.binaries.controller_manager is not None:
+            self._spawn("kube-controller-manager", self._controller_manager(self.binaries.controller_manager))
+            # Pods are refused until a namespace's default account is there: the controllers' first deed.
+            account = "/api/v1/namespaces/default/serviceaccounts/default"
+            self._wait(lambda: self._answers(account), "kube-controller-manager")
+
+    def _etcd(self, client: int, peer: int) -> list[object]:
+        return [
+            self.binaries.etcd,
+            f"--data-dir={self.folder / 'etcd'}",
+            f"--listen-client-urls=http://127.0.0.1:{client}",
+            f"--advertise-client-urls=http://127.0.0.1:{client}",
+            f"--listen-peer-urls=http://127.0.0.1:{peer}",
+            "--unsafe-no-fsync",
+            "--log-level=error",
+        ]
+
+    def _apiserver(self, etcd: int, port: int) -> list[object]:
+        serving = self._authority.server("kube-apiserver", _SERVICE_HOSTS)
+        return [
+            self.binaries.apiserver,
+            f"--etcd-servers=http://127.0.0.1:{etcd}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            f"--cert-dir={self.folder}",
+            f"--tls-cert-file={serving.certificate}",
+            f"--tls-private-key-file={serving.key}",
+            f"--client-ca-file={self._authority.certificate}",
+            "--authorization-mode=Node,RBAC",
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+            f"--service-account-key-file={self._accounts.certificate}",
+            f"--service-account-signing-key-file={self._accounts.key}",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--allow-privileged",
+            "--shutdown-delay-duration=0s",
+            *self._audit_flags(),
+        ]
+
+    def _audit_flags(self) -> list[str]:
+        if not self.audit:
+            return []
+        policy = self.folder / "audit-policy.yaml"
+        policy.write_text(yaml.safe_dump(_AUDIT_POLICY))
+        return [f"--audit-policy-file={policy}", f"--audit-log-path={self.folder / 'audit.log'}"]
+
+    def _controller_manager(self, binary: Path) -> list[object]:
+        kubeconfig = self.kubeconfig_for(Identity("system:kube-controller-manager"))
+        return [
+            binary,
+            f"--kubeconfig={kubeconfig}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            f"--service-account-private-key-file={self._accounts.key}",
+            f"--root-ca-file={self._authority.certificate}",
+            "--use-service-account-credentials",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            "--secure-port=0",
+            f"--controllers={','.join(CONTROLLERS)}",
+        ]
+
+    def _spawn(self, name: str, command: list[object]) -> None:
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self._processes[name] = subprocess.Popen(
+                [str(part) for part in command],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509  # one system call, no lock taken
+            )
+
+    def _answers(self, path: str) -> bool:
+        admin = self._authority.client(ADMIN.name, ADMIN.groups)
+        context = ssl.create_default_context(cafile=str(self._authority.certificate))
+        context.load_cert_chain(admin.certificate, admin.key)
+        try:
+            with urllib.request.urlopen(f"{self.url}{path}", context=context, timeout=5):  # noqa: S310  # our own https address
+                return True
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def _wait(self, ready: Callable[[], bool], name: str) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not ready():
+            for part, process in self._processes.items():
+                if process.poll() is not None:
+                    raise StartError(f"{part} ended with {process.returncode}:\n{self.tail(part)}")
+            if time.monotonic() > deadline:
+                raise StartError(f"{name} was not ready within {START_SECONDS:.0f} s:\n{self.tail(name)}")
+            time.sleep(0.05)
+
+    def tail(self, name: str, lines: int = 20) -> str:
+        """The last lines of a part's log."""
+        return "\n".join((self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-lines:])
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback address that nobody uses now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _kubeconfig(server: str, authority: Path, identity: Identity, pair: Pair) -> dict[str, Any]:
+    cluster: dict[str, Any] = {"server": server}
+    if server.startswith("https:"):
+        cluster["certificate-authority"] = str(authority)
+    user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "cachefleet", "cluster": cluster}],
+        "users": [{"name": identity.name, "user": user}],
+        "contexts": [{"name": "cachefleet", "context": {"cluster": "cachefleet", "user": identity.name}}],
+        "current-context": "cachefleet",
+    }
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the parent ends, however it ends."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _require(path: Path | None, name: str) -> Path:
+    if path is None:
+        raise StartError(f"{name} is not in KUBEBUILDER_ASSETS")
+    return path
+
+
+def _run(command: list[object]) -> None:
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise StartError(done.stderr or done.stdout)
