@@ -1,0 +1,128 @@
+"""One supervised process as a state machine, pure: what happened and when, in; the next state and one action, out.
+
+A process that ends is started again after a pause that doubles with each failure (1 s up to 30 s) and is one second
+again after it was ready for a minute. One that never was ready may fail a few times only: then the cause is not
+chance, and whoever started the fleet wants to know. A process that is alive but not ready for too long is ended and
+so comes to the same pause. Nothing here starts or ends anything; the executor does as told and reports back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 30.0
+STEADY_SECONDS: Final = 60.0
+"""Ready for this long means that earlier failures are history."""
+FIRST_STARTS: Final = 3
+"""Starts that a process which never was ready is given."""
+
+
+class State(StrEnum):
+    """Where a process is in its life."""
+
+    WAITING = "waiting"  # for those that must be ready first
+    STARTING = "starting"  # runs, does not answer yet
+    READY = "ready"
+    BACKING_OFF = "backing off"  # has ended, will be started again
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"  # will not be started again
+
+
+class Event(StrEnum):
+    """What can happen to a process."""
+
+    START = "start"  # its turn has come, or its pause is over
+    ANSWERED = "answered"  # its readiness URL says yes
+    SILENT = "silent"  # its readiness URL says no, or nothing
+    OVERDUE = "overdue"  # not ready within its time
+    EXITED = "exited"
+    STOP = "stop"
+
+
+class Action(StrEnum):
+    """What the executor has to do now."""
+
+    NOTHING = "nothing"
+    SPAWN = "spawn"
+    END = "end"
+
+
+class IllegalEventError(ValueError):
+    """An event that cannot happen in this state; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What is known of one process. Times are of one monotonic clock, in seconds."""
+
+    state: State = State.WAITING
+    since: float = 0.0
+    failures: int = 0
+    """In a row, without being ready for STEADY_SECONDS in between."""
+    starts: int = 0
+    was_ready: bool = False
+    wake_at: float = 0.0
+    """While backing off: when START is due."""
+    exit_status: int | None = None
+    """Of the last run that ended."""
+
+
+_S, _E, _A = State, Event, Action
+
+TRANSITIONS: Final[dict[tuple[State, Event], tuple[State, Action]]] = {
+    (_S.WAITING, _E.START): (_S.STARTING, _A.SPAWN),
+    (_S.WAITING, _E.STOP): (_S.STOPPED, _A.NOTHING),
+    (_S.STARTING, _E.ANSWERED): (_S.READY, _A.NOTHING),
+    (_S.STARTING, _E.SILENT): (_S.STARTING, _A.NOTHING),
+    (_S.STARTING, _E.OVERDUE): (_S.STARTING, _A.END),
+    (_S.STARTING, _E.EXITED): (_S.BACKING_OFF, _A.NOTHING),
+    (_S.STARTING, _E.STOP): (_S.STOPPING, _A.END),
+    (_S.READY, _E.ANSWERED): (_S.READY, _A.NOTHING),
+    (_S.READY, _E.SILENT): (_S.STARTING, _A.NOTHING),
+    (_S.READY, _E.EXITED): (_S.BACKING_OFF, _A.NOTHING),
+    (_S.READY, _E.STOP): (_S.STOPPING, _A.END),
+    (_S.BACKING_OFF, _E.START): (_S.STARTING, _A.SPAWN),
+    (_S.BACKING_OFF, _E.STOP): (_S.STOPPED, _A.NOTHING),
+    (_S.STOPPING, _E.ANSWERED): (_S.STOPPING, _A.NOTHING),
+    (_S.STOPPING, _E.SILENT): (_S.STOPPING, _A.NOTHING),
+    (_S.STOPPING, _E.OVERDUE): (_S.STOPPING, _A.NOTHING),
+    (_S.STOPPING, _E.STOP): (_S.STOPPING, _A.NOTHING),
+    (_S.STOPPING, _E.EXITED): (_S.STOPPED, _A.NOTHING),
+    (_S.STOPPED, _E.STOP): (_S.STOPPED, _A.NOTHING),
+    (_S.FAILED, _E.STOP): (_S.FAILED, _A.NOTHING),
+}
+
+
+def step(life: Life, event: Event, *, now: float, exit_status: int | None = None) -> tuple[Life, Action]:
+    """The life after ``event`` and what to do. IllegalEventError where the table has no such line."""
+    try:
+        state, action = TRANSITIONS[life.state, event]
+    except KeyError:
+        raise IllegalEventError(f"{event} cannot happen to a process that is {life.state}") from None
+    if event is Event.EXITED:
+        return _ended(life, state, now=now, exit_status=exit_status), action
+    if state is not life.state:
+        life = replace(life, state=state, since=now, was_ready=life.was_ready or state is State.READY)
+    if action is Action.SPAWN:
+        life = replace(life, starts=life.starts + 1)
+    return life, action
+
+
+def pause(failures: int) -> float:
+    """Seconds to wait after this many failures in a row."""
+    return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 30))
+
+
+def _ended(life: Life, state: State, *, now: float, exit_status: int | None) -> Life:
+    steady = life.state is State.READY and now - life.since >= STEADY_SECONDS
+    failures = 1 if steady else life.failures + 1
+    ended = replace(life, state=state, since=now, failures=failures, exit_status=exit_status)
+    if state is not State.BACKING_OFF:
+        return ended
+    if not life.was_ready and life.starts >= FIRST_STARTS:
+        return replace(ended, state=State.FAILED)
+    return replace(ended, wake_at=now + pause(failures))
