@@ -1,0 +1,120 @@
+"""What every part of a pool's schema is made of: sections, the rules across their fields, and bounded types.
+
+A rule is written twice in one place, as CEL for the API server and as Python for everyone else, so that a pool
+refused by one is refused by the other with the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic.config import JsonDict
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+RULE: Final = "rule"
+"""Type of the error that a broken rule raises; its path ends with the rule's field."""
+
+DNS_LABEL: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+POOL_NAME: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+MODEL_NAME: Final = "^[A-Za-z0-9]([A-Za-z0-9._:/-]*[A-Za-z0-9])?$"
+ARGUMENT: Final = r"^[^-\s]\S*$"
+OPTIONAL_ARGUMENT: Final = r"^([^-\s]\S*)?$"
+RESOURCE: Final = "^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?)?$"
+VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
+OBJECT_NAME: Final = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
+OBJECT_KEY: Final = "^[-._a-zA-Z0-9]+$"
+TENANT: Final = "^[A-Za-z0-9]([A-Za-z0-9._:@-]*[A-Za-z0-9])?$"
+
+PATTERN_WORDS: Final = {
+    DNS_LABEL: "lowercase letters, digits and '-', beginning and ending with a letter or digit",
+    POOL_NAME: "lowercase letters, digits and '-', beginning with a letter and ending with a letter or digit",
+    MODEL_NAME: "letters, digits and any of . _ : / -, beginning and ending with a letter or digit",
+    ARGUMENT: "no spaces and no '-' at the beginning",
+    OPTIONAL_ARGUMENT: "no spaces and no '-' at the beginning",
+    RESOURCE: "a Kubernetes resource such as nvidia.com/gpu, or empty for a CPU",
+    VARIABLE: "letters, digits and '_', not beginning with a digit",
+    OBJECT_NAME: "lowercase letters, digits, '-' and '.', beginning and ending with a letter or digit",
+    OBJECT_KEY: "letters, digits, '-', '_' and '.'",
+    TENANT: "letters, digits and any of . _ : @ -, beginning and ending with a letter or digit",
+}
+"""Each pattern in words, for messages."""
+
+MAX_MIB: Final = 16_777_216
+MAX_POOL_NAME: Final = 52
+"""Leaves room, in the 63 characters of a label or a Service's name, for what the operator appends."""
+
+FREE: Final[JsonDict] = {"x-kubernetes-preserve-unknown-fields": True}
+
+MiB = Annotated[int, Field(ge=0, le=MAX_MIB)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+Label = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL)]
+PoolName = Annotated[str, Field(min_length=1, max_length=MAX_POOL_NAME, pattern=POOL_NAME)]
+ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME)]
+ObjectKey = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_KEY)]
+Tenant = Annotated[str, Field(min_length=1, max_length=128, pattern=TENANT)]
+FreeMap = Annotated[dict[str, JsonValue], Field(json_schema_extra=FREE)]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A promise across the fields of one section.
+
+    ``field`` is the path under the section, in the words of the manifest, at which a breach is shown; ``message``
+    continues a sentence that begins with what was given there.
+    """
+
+    field: str
+    cel: str
+    message: str
+    holds: Callable[[Any], bool]
+
+
+def alias(name: str) -> str:
+    """The manifest's name of a field: camel case, with MiB as it is written."""
+    camel = to_camel(name)
+    return f"{camel[:-3]}MiB" if camel.endswith("Mib") else camel
+
+
+class Section(BaseModel):
+    """One mapping of a pool: closed, exact about types, immutable.
+
+    A null stands for an absent value, as it does for an API server with defaults in its schema.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=alias,
+        allow_inf_nan=False,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        use_attribute_docstrings=True,
+        validate_by_name=True,
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    immutable: ClassVar[tuple[str, ...]] = ()
+    """Fields, in the words of the manifest, that never change in the life of a pool."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _keeps_rules(self) -> Self:
+        broken = [rule for rule in self.rules if not rule.holds(self)]
+        if broken:
+            raise ValidationError.from_exception_data(type(self).__name__, [_error(rule) for rule in broken])
+        return self
+
+
+def _error(rule: Rule) -> InitErrorDetails:
+    return InitErrorDetails(
+        type=PydanticCustomError(RULE, "{words}", {"words": rule.message}), loc=tuple(rule.field.split(".")), input=None
+    )
