@@ -32,6 +32,8 @@ class LogBounds:
     queue: int = 4096
     batch: int = 256
     flush_seconds: float = 0.25
+    prune_every: int = 500
+    """Records written between two looks at the ring's size, and so what it may hold too many."""
     retry_seconds: float = 5.0
     read_seconds: float = 5.0
 
@@ -50,6 +52,7 @@ class DecisionLog:
         self._waiting: dict[str, DecisionRecord] = {}
         self._arrived = asyncio.Event()
         self._opened = False
+        self._unpruned = self._bounds.prune_every  # a bound that was lowered takes effect with the first write
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-write")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="store-read")
         self.problem = _NOT_OPENED
@@ -121,8 +124,11 @@ class DecisionLog:
 
     def _save(self, batch: list[DecisionRecord]) -> None:
         self._repository.save(batch)
-        while self._repository.prune():
-            pass
+        self._unpruned += len(batch)
+        if self._unpruned >= self._bounds.prune_every:
+            while self._repository.prune():
+                pass
+            self._unpruned = 0
 
     def _forget(self, batch: list[DecisionRecord]) -> None:
         for record in batch:

@@ -1,0 +1,185 @@
+"""The database: its engine, its transactions, and how it is brought up, migrated, and made anew after damage.
+
+A SQLite file that is corrupt is moved aside, never deleted; one that vanished is noticed at the next transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from cachefleet_controlplane.store.faults import store_error
+from cachefleet_controlplane.store.migrations import migrate
+from cachefleet_controlplane.store.repository import StoreError
+
+logger = logging.getLogger(__name__)
+
+MAX_ASIDE: Final = 8
+"""Corrupt files kept; beyond this the disk is at fault and a new file would not help."""
+_FILES: Final = ("", "-wal", "-shm")
+
+
+class Database:
+    """One database by URL, for repositories to share. All calls block; failures are StoreErrors."""
+
+    def __init__(self, url: str, *, timeout_seconds: float, now: Callable[[], float] = time.time) -> None:
+        self._url = _url(url)
+        self._timeout_seconds = timeout_seconds
+        self._now = now
+        self._engine: Engine | None = None
+        self._identity: tuple[int, int] | None = None
+        self._suspect = True
+        """Whether the file is to be checked at the next open: at the first, and after an error that says so."""
+
+    def open(self) -> None:
+        """Connect, check and migrate; a corrupt SQLite file is moved aside and a new one made."""
+        try:
+            self._open()
+        except StoreError as error:
+            if error.kind != "corrupt":
+                raise
+            self._move_aside()
+            self._open()
+
+    @contextmanager
+    def transaction(self, *, write: bool = False) -> Iterator[Connection]:
+        """One transaction, committed at the end; a writer takes SQLite's write lock at its beginning."""
+        engine = self._connected()
+        try:
+            with _faults(), engine.execution_options(cachefleet_write=write).begin() as connection:
+                yield connection
+        except StoreError as error:
+            self._suspect = self._suspect or error.kind == "corrupt"
+            raise
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+        self._engine = None
+
+    @property
+    def _file(self) -> Path | None:
+        return Path(self._url.database or "") if self._url.get_backend_name() == "sqlite" else None
+
+    def _open(self) -> None:
+        if self._engine is not None and self._file_identity() != self._identity:
+            self.close()
+        with _faults():
+            if self._engine is None:
+                self._connect()
+            if self._suspect:
+                self._check_integrity()
+        with self.transaction(write=True) as connection:
+            migrate(connection)
+
+    def _connect(self) -> None:
+        if self._file is not None:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        engine = _engine(self._url, self._timeout_seconds)
+        try:
+            engine.connect().close()  # creates the file, whose identity is then known
+        except BaseException:
+            engine.dispose()
+            raise
+        # The identity first: a reader in another thread looks at both as soon as there is an engine.
+        self._identity = self._file_identity()
+        self._engine = engine
+
+    def _connected(self) -> Engine:
+        if self._engine is None:
+            raise StoreError("unavailable", "database is not open")
+        if self._file_identity() != self._identity:
+            raise StoreError("missing", "database missing: its file was removed or replaced")
+        return self._engine
+
+    def _check_integrity(self) -> None:
+        if self._file is None:
+            return
+        with self.transaction() as connection:
+            verdict = connection.execute(text("PRAGMA quick_check(1)")).scalar()
+        if verdict != "ok":
+            raise StoreError("corrupt", f"database corrupt: {verdict}")
+        self._suspect = False
+
+    def _file_identity(self) -> tuple[int, int] | None:
+        if self._file is None:
+            return None
+        try:
+            stat = self._file.stat()
+        except FileNotFoundError:
+            return None
+        return stat.st_dev, stat.st_ino
+
+    def _move_aside(self) -> None:
+        self.close()
+        self._suspect = True
+        file = self._file
+        if file is None:
+            raise StoreError("corrupt", "database corrupt: it must be repaired where it runs")
+        if len(list(file.parent.glob(f"{file.name}.corrupt-*[0-9]"))) >= MAX_ASIDE:
+            raise StoreError("corrupt", f"database corrupt, and {MAX_ASIDE} corrupt ones are kept beside {file.name}")
+        aside = f"{file.name}.corrupt-{int(self._now() * 1000)}"
+        with _faults():
+            for suffix in _FILES:
+                if (part := file.with_name(file.name + suffix)).exists():
+                    part.rename(file.with_name(aside + suffix))
+        logger.error("a corrupt database was moved aside and a new one is made", extra={"aside": aside})
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    try:
+        yield
+    except (SQLAlchemyError, sqlite3.Error) as error:
+        raise store_error(error) from error
+    except OSError as error:
+        raise StoreError("unavailable", f"database unavailable: {error.strerror or error}") from error
+
+
+def _url(url: str) -> URL:
+    """The URL with its driver: plain ``postgresql://`` means psycopg 3. ValueError for one that cannot be used."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise ValueError("not a database URL; write sqlite:///PATH or postgresql://USER@HOST/NAME") from error
+    if parsed.drivername == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() == "sqlite" and parsed.database in {None, "", ":memory:"}:
+        raise ValueError("SQLite needs a file, sqlite:///PATH: several threads use the database")
+    return parsed
+
+
+def _engine(url: URL, timeout_seconds: float) -> Engine:
+    try:
+        engine = create_engine(url, hide_parameters=True, pool_pre_ping=True, pool_timeout=timeout_seconds)
+    except ModuleNotFoundError as error:
+        raise StoreError("unavailable", f"{url.drivername} needs the package {error.name!r}, not installed") from error
+    if url.get_backend_name() == "sqlite":
+        _tune_sqlite(engine, timeout_seconds)
+    return engine
+
+
+def _tune_sqlite(engine: Engine, timeout_seconds: float) -> None:
+    """Write-ahead log, a bounded wait for locks, checked foreign keys; and transactions that include schema changes."""
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: sqlite3.Connection, _record: ConnectionPoolEntry) -> None:
+        connection.isolation_level = None  # sqlite3 would commit before a schema change; BEGIN is ours, below
+        connection.execute(f"PRAGMA busy_timeout = {int(timeout_seconds * 1000)}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    @event.listens_for(engine, "begin")
+    def _begun(connection: Connection) -> None:
+        options: dict[str, Any] = dict(connection.get_execution_options())
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("cachefleet_write") else "BEGIN")

@@ -1,0 +1,17 @@
+"""What alembic runs around migrations: they take part in the caller's transaction."""
+
+from alembic import context
+from sqlmodel import SQLModel
+
+from cachefleet_controlplane.store import tables
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=SQLModel.metadata,
+    transactional_ddl=True,
+    render_as_batch=True,
+)
+with context.begin_transaction():
+    context.run_migrations()
+
+__all__ = ["tables"]  # importing them fills the metadata

@@ -1,0 +1,58 @@
+"""Records, and each implementation of the repository."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.records import CandidateRecord, DecisionRecord, LegRecord
+from cachefleet_controlplane.store.repository import DecisionRepository, InMemoryDecisions
+from cachefleet_controlplane.store.sql import SqlDecisions
+
+RING = 10
+MakeRecord = Callable[..., DecisionRecord]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = Database(f"sqlite:///{tmp_path / 'store' / 'c p%.db'}", timeout_seconds=0.05)
+    yield database
+    database.close()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def repository(request: pytest.FixtureRequest, database: Database) -> DecisionRepository:
+    kinds: dict[str, DecisionRepository] = {
+        "memory": InMemoryDecisions(max_rows=RING),
+        "sqlite": SqlDecisions(database, max_rows=RING),
+    }
+    found = kinds[request.param]
+    found.open()
+    return found
+
+
+@pytest.fixture
+def make() -> MakeRecord:
+    return make_record
+
+
+def make_record(number: int, *, model: str = "demo", cached: int | None = None) -> DecisionRecord:
+    return DecisionRecord(
+        id=f"d{number}",
+        at=1_700_000_000.25 + number,
+        model=model,
+        pool="default/demo",
+        endpoint="chat/completions",
+        policy="cacheAware",
+        verdict="route",
+        reason="least seconds",
+        worker="default/demo/demo-0#0",
+        knowledge="exact",
+        prompt_tokens=100,
+        predicted_tokens=64,
+        cached_tokens=cached,
+        status=200,
+        legs=(LegRecord("default/demo/demo-0#0", "answered", 200, 0.5),),
+        candidates=(CandidateRecord("default/demo/demo-0#0", 64, 64, 0.0, 0.0, 36.0, 1000.0, 0.036, None),),
+    )
