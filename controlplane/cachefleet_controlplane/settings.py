@@ -52,6 +52,10 @@ class Settings(BaseSettings):
     pool_file_poll_seconds: float = Field(0.5, ge=0.01, le=60)
     namespaces: Names = ()
     """Namespaces to watch, comma separated; none means all."""
+    kubeconfig: Path | None = None
+    """Used where there is no service account."""
+    watch_page: int = Field(500, ge=1, le=10_000)
+    """Objects asked for in one page of a list."""
     watch_inactivity_seconds: float = Field(25, ge=1, le=300)
     watch_backoff_seconds: float = Field(30, ge=1, le=300)
     """The longest pause before a failed list or watch is tried again."""

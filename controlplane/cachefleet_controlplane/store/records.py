@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cachefleet_controlplane.routing import CandidateScore
+
 
 @dataclass(frozen=True, slots=True)
 class LegRecord:
@@ -15,21 +17,30 @@ class LegRecord:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateRecord:
-    """What one worker would have cost; tokens and seconds, as the decision saw them."""
+    """What one worker would have cost, as the decision saw it: the parts of its score, in tokens and seconds."""
 
     worker: str
-    matched_tokens: int
+    pool: str
+    matched_blocks: int
     predicted_tokens: int
-    queued_tokens: float
-    inflight_tokens: float
-    uncached_tokens: float
+    expected_tokens: int
+    queued_tokens: int
+    inflight_tokens: int
+    uncached_tokens: int
+    evicted_tokens: int
     tokens_per_second: float
+    inter_token_seconds: float
+    batched_tokens: int
+    requests: int
     seconds: float
-    report_age_seconds: float | None
-    excluded: str = ""
-    """Why it was no candidate; "" where it was one."""
+    report_age: float | None
+    fits: bool
+
+    @classmethod
+    def of(cls, score: CandidateScore) -> CandidateRecord:
+        return cls(**{name: getattr(score, name) for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True)

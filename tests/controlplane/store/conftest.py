@@ -11,6 +11,24 @@ from cachefleet_controlplane.store.repository import DecisionRepository, InMemor
 from cachefleet_controlplane.store.sql import SqlDecisions
 
 RING = 10
+CANDIDATE = CandidateRecord(
+    worker="default/demo/demo-0#0",
+    pool="default/demo",
+    matched_blocks=4,
+    predicted_tokens=64,
+    expected_tokens=64,
+    queued_tokens=0,
+    inflight_tokens=0,
+    uncached_tokens=36,
+    evicted_tokens=0,
+    tokens_per_second=1000.0,
+    inter_token_seconds=0.02,
+    batched_tokens=2048,
+    requests=1,
+    seconds=0.056,
+    report_age=None,
+    fits=True,
+)
 MakeRecord = Callable[..., DecisionRecord]
 
 
@@ -54,5 +72,5 @@ def make_record(number: int, *, model: str = "demo", cached: int | None = None) 
         cached_tokens=cached,
         status=200,
         legs=(LegRecord("default/demo/demo-0#0", "answered", 200, 0.5),),
-        candidates=(CandidateRecord("default/demo/demo-0#0", 64, 64, 0.0, 0.0, 36.0, 1000.0, 0.036, None),),
+        candidates=(CANDIDATE,),
     )
