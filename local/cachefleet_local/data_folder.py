@@ -1,0 +1,177 @@
+"""The folder that a local fleet lives in: one owner at a time, secrets that only their owner can read.
+
+lock              held by the running ``up``; holds its process id
+secrets/          fleet key, tokens, a key for each pool's workers; made once
+pools.yaml        the pool file as it was at the start
+policies/         what each pool asks of its workers, as its agents read it
+endpoints.json    workers and whether they are ready, for the control plane
+fleet.json        addresses of the running fleet, for the command line
+logs/             one file for each process, and the one before it
+controlplane/     the control plane's database
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cachefleet_core.tenancy import FleetKey
+
+DEFAULT_DATA_DIR: Final = Path(".cachefleet")
+_TOKEN_BYTES: Final = 32
+_PRIVATE: Final = 0o600
+_PRIVATE_FOLDER: Final = 0o700
+
+
+class DataFolderError(Exception):
+    """A data folder that cannot be used; the message says why, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFolder:
+    """Where things are; ``root`` is absolute."""
+
+    root: Path
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def controlplane(self) -> Path:
+        return self.root / "controlplane"
+
+    @property
+    def pool_file(self) -> Path:
+        return self.root / "pools.yaml"
+
+    @property
+    def endpoints_file(self) -> Path:
+        return self.root / "endpoints.json"
+
+    @property
+    def fleet_file(self) -> Path:
+        return self.root / "fleet.json"
+
+    @property
+    def fleet_key_file(self) -> Path:
+        return self.root / "secrets" / "fleet.key"
+
+    @property
+    def index_key_file(self) -> Path:
+        return self.root / "secrets" / "index.key"
+
+    @property
+    def reports_token_file(self) -> Path:
+        return self.root / "secrets" / "reports.token"
+
+    @property
+    def admin_token_file(self) -> Path:
+        return self.root / "secrets" / "admin.token"
+
+    def worker_key_file(self, pool: str) -> Path:
+        """Of the pool "namespace/name"; neither part can hold an underscore."""
+        return self.root / "secrets" / f"{pool.replace('/', '_')}.worker-key"
+
+    def policy_file(self, pool: str) -> Path:
+        return self.root / "policies" / f"{pool.replace('/', '_')}.json"
+
+    def log(self, process: str) -> Path:
+        return self.logs / f"{process.replace('/', '_')}.log"
+
+
+def open_folder(path: Path) -> DataFolder:
+    """The folder, made where it is missing. DataFolderError where it cannot be written."""
+    folder = DataFolder(path.absolute())
+    try:
+        folder.root.mkdir(parents=True, exist_ok=True)
+        for private in ("secrets", "policies", "logs", "controlplane"):
+            (folder.root / private).mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+        ignore = folder.root / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+    except OSError as error:
+        raise DataFolderError(f"cannot use the data folder {path}: {error.strerror}") from error
+    return folder
+
+
+@contextmanager
+def sole_owner(folder: DataFolder) -> Iterator[None]:
+    """Hold the folder's lock; DataFolderError with the holder's process id where another process has it.
+
+    The kernel drops the lock with its holder, so a killed owner never leaves a folder locked.
+    """
+    descriptor = os.open(folder.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+    try:
+        _lock(descriptor, folder)
+        os.truncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: DataFolder) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in {errno.EAGAIN, errno.EACCES}:
+            raise DataFolderError(f"cannot lock the data folder {folder.root}: {error.strerror}") from error
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        raise DataFolderError(
+            f"a fleet already runs on the data folder {folder.root} (process {holder}); "
+            "stop it first, or use another folder with --data-dir"
+        ) from error
+
+
+def keep_secrets(folder: DataFolder, pools: list[str]) -> FleetKey:
+    """Make every secret that is not there yet, keep those that are. DataFolderError for an unsound fleet key."""
+    text = _kept(folder.fleet_key_file, FleetKey.generate().format())
+    try:
+        key = FleetKey.parse(text)
+    except ValueError as error:
+        raise DataFolderError(f"{folder.fleet_key_file}: {error}; remove it to have a new one made") from error
+    for token_file in (folder.reports_token_file, folder.admin_token_file):
+        _kept(token_file, secrets.token_urlsafe(_TOKEN_BYTES))
+    write_whole(folder.index_key_file, _urlsafe(key.index_key), mode=_PRIVATE)
+    for pool in pools:
+        write_whole(folder.worker_key_file(pool), key.worker_key(pool), mode=_PRIVATE)
+    return key
+
+
+def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Replace a file at once: a reader sees the old text or the new."""
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        Path(draft).chmod(mode)
+        Path(draft).replace(path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+
+
+def turn_logs(folder: DataFolder) -> None:
+    """Put the logs of the run before aside, one generation."""
+    for log in sorted(folder.logs.glob("*.log")):
+        log.replace(log.with_suffix(".log.1"))
+
+
+def _kept(path: Path, fresh: str) -> str:
+    if not path.exists():
+        write_whole(path, fresh, mode=_PRIVATE)
+    path.chmod(_PRIVATE)
+    return path.read_text().strip()
+
+
+def _urlsafe(key: bytes) -> str:
+    return FleetKey(key).format()

@@ -1,0 +1,36 @@
+"""One process to supervise, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+
+class Kind(StrEnum):
+    """What a process is."""
+
+    CONTROL_PLANE = "control plane"
+    ENGINE = "engine"
+    AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process to supervise. ``environment`` is added to the supervisor's own; not shown, it may hold keys."""
+
+    name: str
+    kind: Kind
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)
+    log: Path
+    ready_url: str
+    after: tuple[str, ...] = ()
+    """Names of processes that must be ready before this one is started."""
+    heavy: bool = False
+    """Whether its start keeps a processor busy for long, so that only a few may start at a time."""
+    start_seconds: float = 60.0
+    """Not ready after this long means that it hangs."""
+    grace_seconds: float = 5.0
+    """Between asking it to end and killing it."""
