@@ -1,0 +1,201 @@
+"""The HTTP face of the fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from tests.fakes import answers
+from tests.fakes.answers import Json
+from tests.fakes.asks import Ask, Body, Reader
+from tests.fakes.failures import Refusal
+from tests.fakes.scheduler import Sequence as Generation
+from tests.fakes.streams import ChatChunks, Chunks, CompletionChunks, GenerateChunks
+from tests.fakes.worker import Worker
+
+Piece = tuple[int, list[int], str]
+ChunksFactory = Callable[..., Chunks]
+
+_DONE: Final = b"data: [DONE]\n\n"
+_COMPLETION_DEFAULT: Final = 16
+
+
+class Routes:
+    """The handlers of one engine; ``worker`` is replaced when the engine restarts."""
+
+    def __init__(self, worker: Worker, endpoint: str, replay_endpoint: str) -> None:
+        self.worker = worker
+        self.cut_after: int | None = None
+        self._options = worker.options
+        self._endpoints = (endpoint, replay_endpoint)
+        self._read = Reader(worker.options, worker.tokenizer)
+
+    def table(self) -> list[web.RouteDef]:
+        routes = [
+            web.get("/health", self.health, allow_head=False),
+            web.get("/ping", self.health, allow_head=False),
+            web.get("/version", self.version, allow_head=False),
+            web.get("/load", self.load, allow_head=False),
+            web.get("/metrics", self.metrics, allow_head=False),
+            web.get("/kv_event_sources", self.event_sources, allow_head=False),
+            web.get("/v1/models", self.models, allow_head=False),
+            web.post("/v1/chat/completions", self.chat),
+            web.post("/v1/completions", self.completion),
+            web.post("/tokenize", self.tokenize),
+            web.post("/detokenize", self.detokenize),
+            web.post("/reset_prefix_cache", self.reset_prefix_cache),
+        ]
+        return routes + (self._scale_out() if self._options.scale_out else [])
+
+    def _scale_out(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/chat/completions/render", self.render_chat),
+            web.post("/v1/completions/render", self.render_completion),
+            web.post("/inference/v1/generate", self.generate),
+        ]
+
+    async def health(self, _: web.Request) -> web.Response:
+        return web.Response()
+
+    async def version(self, _: web.Request) -> web.Response:
+        return reply({"version": self._options.version})
+
+    async def load(self, _: web.Request) -> web.Response:
+        return reply({"server_load": 0})
+
+    async def models(self, _: web.Request) -> web.Response:
+        return reply(answers.models(self._options))
+
+    async def event_sources(self, _: web.Request) -> web.Response:
+        return reply(answers.event_sources(self._options, *self._endpoints) if self._options.events else {})
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        headers = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
+        return web.Response(body=self.worker.metrics.page(), headers=headers)
+
+    async def reset_prefix_cache(self, _: web.Request) -> web.Response:
+        return reply({"success": self.worker.pool.clear()})
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        body = await self._body(request)
+        ids = self._read.tokenize(body)
+        pieces = self.worker.tokenizer.pieces(ids) if body.get("return_token_strs") else None
+        return reply({"count": len(ids), "max_model_len": self._options.context, "tokens": ids, "token_strs": pieces})
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        body = await self._body(request)
+        self._read.check_model(body)
+        return reply({"prompt": self.worker.tokenizer.decode(body["tokens"])})
+
+    async def render_chat(self, request: web.Request) -> web.Response:
+        ask = self._read.chat(await self._body(request))
+        identity = f"chatcmpl-{_base_id(request)}"
+        return reply(answers.rendered(self._options, identity, ask, index=0, default_tokens=None))
+
+    async def render_completion(self, request: web.Request) -> web.Response:
+        ask = self._read.completion(await self._body(request))
+        identity = f"cmpl-{_base_id(request)}"
+        several = len(ask.prompts) > 1
+        names = [f"{identity}-{i}" if several else identity for i in range(len(ask.prompts))]
+        default = _COMPLETION_DEFAULT
+        return reply(
+            [
+                answers.rendered(self._options, name, ask, index=i, default_tokens=default)
+                for i, name in enumerate(names)
+            ]
+        )
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        ask = self._read.chat(await self._body(request))
+        return await self._answer(request, f"chatcmpl-{_base_id(request)}", ask, ChatChunks, answers.chat)
+
+    async def completion(self, request: web.Request) -> web.StreamResponse:
+        ask = self._read.completion(await self._body(request))
+        return await self._answer(request, f"cmpl-{_base_id(request)}", ask, CompletionChunks, answers.completion)
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        ask = self._read.generate(await self._body(request))
+        identity = f"generate-tokens-{ask.body.get('request_id') or _base_id(request)}"
+        return await self._answer(request, identity, ask, GenerateChunks, answers.generate)
+
+    async def _body(self, request: web.Request) -> Body:
+        return self._read.body(await request.read())
+
+    async def _answer(
+        self, request: web.Request, identity: str, ask: Ask, chunks: ChunksFactory, whole: Callable[..., Json]
+    ) -> web.StreamResponse:
+        generations = ask.generations()
+        try:
+            if ask.stream:
+                return await self._stream(request, chunks(self._options, identity, ask, generations), ask, generations)
+            texts = [""] * len(generations)
+            async for index, _, text in self._pieces(generations):
+                texts[index] += text
+            texts = [self._echo(ask, i) + text for i, text in enumerate(texts)]
+            return reply(whole(self._options, identity, ask, list(zip(generations, texts, strict=True))))
+        finally:
+            for generation in generations:
+                self.worker.abort(generation)
+
+    async def _stream(
+        self, request: web.Request, chunks: Chunks, ask: Ask, generations: Sequence[Generation]
+    ) -> web.StreamResponse:
+        cut, self.cut_after = self.cut_after, None
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        begun = False
+        async for index, ids, text in self._pieces(generations):
+            if not begun:
+                begun = True
+                for chunk in chunks.begin():
+                    await response.write(_event(chunk))
+            await response.write(_event(chunks.piece(index, ids, text)))
+            cut = None if cut is None else cut - 1
+            if cut == 0 and request.transport is not None:
+                request.transport.abort()
+        for chunk in chunks.end():
+            await response.write(_event(chunk))
+        await response.write(_DONE)
+        return response
+
+    async def _pieces(self, generations: Sequence[Generation]) -> AsyncIterator[Piece]:
+        """What comes out of the engine, as it comes; outputs that nobody fetched yet are given as one."""
+        ready: asyncio.Queue[int] = asyncio.Queue()
+        decoders = [self.worker.tokenizer.decoder() for _ in generations]
+        given = [generation.prompt_tokens for generation in generations]
+        for index, generation in enumerate(generations):
+            self.worker.add(generation, lambda _, index=index: ready.put_nowait(index))  # type: ignore[misc]
+        open_ones = len(generations)
+        while open_ones:
+            index = await ready.get()
+            generation = generations[index]
+            ids = generation.tokens[given[index] :]
+            if not ids:
+                continue
+            given[index] += len(ids)
+            open_ones -= generation.finish is not None
+            yield index, ids, decoders[index].feed(ids)
+
+    def _echo(self, ask: Ask, index: int) -> str:
+        wanted = ask.body.get("echo") and "prompt" in ask.body
+        return self.worker.tokenizer.decode(ask.prompts[index // ask.n]) if wanted else ""
+
+
+def reply(body: Any, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
+
+
+def refuse(refusal: Refusal) -> web.Response:
+    return web.Response(body=refusal.body, status=refusal.status, content_type="application/json")
+
+
+def _base_id(request: web.Request) -> str:
+    return request.headers.get("X-Request-Id") or answers.new_id()
+
+
+def _event(chunk: Json) -> bytes:
+    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"

@@ -1,0 +1,40 @@
+"""What a fake engine says."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence as Items
+
+from tests.fakes.scheduler import Sequence
+
+
+class Sampler:
+    """A deterministic stand-in for a model: the next token is a function of the tokens so far (and of the choice).
+
+    So a continuation of prompt + output elsewhere gives what the first engine would have given, as greedy sampling
+    does. After ``natural_tokens`` output tokens it says ``eos``, unless that is ignored.
+    """
+
+    def __init__(self, alphabet: Items[int], *, eos: int, natural_tokens: int, follow: dict[int, int]) -> None:
+        self._alphabet = alphabet
+        self._eos = eos
+        self._natural_tokens = natural_tokens
+        self._follow = follow
+
+    def __call__(self, sequence: Sequence) -> int:
+        state = sequence.text_hash
+        if state is None:
+            state = hashlib.sha256(array("I", sequence.tokens).tobytes())
+            if sequence.choice:
+                state.update(sequence.choice.to_bytes(4, "little"))
+            sequence.text_hash = state
+        else:
+            state.update(array("I", sequence.tokens[-1:]).tobytes())
+        if not sequence.ignore_eos and len(sequence.tokens) - sequence.prompt_tokens + 1 >= self._natural_tokens:
+            return self._eos
+        forced = self._follow.get(sequence.tokens[-1])
+        if forced is not None:
+            return forced
+        digest = state.copy().digest()
+        return self._alphabet[int.from_bytes(digest[:4], "little") % len(self._alphabet)]
