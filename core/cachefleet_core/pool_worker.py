@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, JsonValue
 
 from cachefleet_core.pool_section import (
     ARGUMENT,
@@ -49,6 +49,10 @@ MANAGED_ARGUMENTS: Final = (
     "tensor-parallel-size",
 )
 """Options of the engine that follow from the pool's own fields; a second opinion would make status untrue."""
+
+
+MANAGED_VARIABLES: Final = ("VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE")
+"""Variables of the engine that would undo what follows from the pool: its credential, and its KV cache on a CPU."""
 
 
 class Role(StrEnum):
@@ -131,6 +135,7 @@ class KvTransfer(Section):
     """The engine's KV connector; fields beyond those named here are passed through as they are."""
 
     model_config = ConfigDict(alias_generator=None, extra="allow", json_schema_extra=FREE)
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
 
     kv_connector: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """Name of the connector. Default: no KV transfer."""
@@ -161,6 +166,12 @@ class EngineSpec(Section):
             cel="",  # the list is a map by name, which the API server keeps unique by itself
             message="must not name a variable twice",
             holds=lambda engine: len({env.name for env in engine.env}) == len(engine.env),
+        ),
+        Rule(
+            field="env",
+            cel=f"self.env.all(e, !(e.name in {list(MANAGED_VARIABLES)}))",
+            message="must not set what follows from the pool: " + ", ".join(MANAGED_VARIABLES),
+            holds=lambda engine: all(env.name not in MANAGED_VARIABLES for env in engine.env),
         ),
     )
 

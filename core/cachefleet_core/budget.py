@@ -1,0 +1,137 @@
+"""What fits on a device: the memory arithmetic of a pool, and the bytes of a block.
+
+All of it is per device. MiB are 2**20 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from cachefleet_core.pool import PoolSpec
+
+MIB: Final = 1 << 20
+RESERVED_BLOCKS: Final = 1
+"""vLLM keeps one block for itself (its null block), which no request ever gets."""
+
+
+class BudgetReason(StrEnum):
+    """Why a budget is admitted, refused or not yet known; the reason of the condition BudgetAdmitted."""
+
+    ADMITTED = "Admitted"
+    EXCEEDS_KV_CACHE = "BudgetExceedsKVCache"
+    NO_ROOM_FOR_REQUESTS = "RunningShareTooSmall"
+    UNKNOWN_TOKEN_SIZE = "BytesPerTokenUnknown"  # noqa: S105  # a reason, not a credential
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetPlan:
+    """How the memory of one device is divided, in MiB, and whether that can serve."""
+
+    kv_cache_mib: int
+    budget_mib: int
+    running_mib: int
+    admitted: bool | None
+    """None while the bytes of a token are unknown and nothing else speaks against it."""
+    reason: BudgetReason
+    message: str
+
+
+def plan_budget(spec: PoolSpec, kv_bytes_per_token: int | None = None) -> BudgetPlan:
+    """Divide a device's memory as a pool asks.
+
+    ``kv cache = memory - weights - activation - floor`` and ``running = kv cache - budget``, neither below 0; a
+    disabled prefix cache has a budget of 0. Refused are a budget above the KV cache, and a running share in which
+    one request of maxModelLen does not fit. ``kv_bytes_per_token`` is what a worker reported; it wins over the
+    pool's own figure.
+    """
+    kv_cache = kv_cache_mib(spec)
+    budget = spec.prefix_cache.budget_mib if spec.prefix_cache.enabled else 0
+    running = max(0, kv_cache - budget)
+    admitted, reason, message = _judge(spec, kv_bytes_per_token or spec.model.kv_bytes_per_token, budget=budget)
+    return BudgetPlan(kv_cache, budget, running, admitted, reason, message)
+
+
+def kv_cache_mib(spec: PoolSpec) -> int:
+    """The KV cache of one device, idle and running blocks together, in MiB."""
+    device = spec.device
+    return max(0, device.memory_mib - spec.model.weights_mib - device.activation_mib - device.floor_mib)
+
+
+def request_mib(spec: PoolSpec, kv_bytes_per_token: int) -> int:
+    """The KV cache that serves one request of maxModelLen: whole blocks and vLLM's reserved one, in MiB, rounded up."""
+    needed = -(-spec.engine.max_model_len // spec.block_size) + RESERVED_BLOCKS
+    return mebibytes(needed, spec.block_size * kv_bytes_per_token)
+
+
+def blocks(mib: int, block_bytes: int) -> int:
+    """The whole blocks in ``mib``: ``floor(mib * 2**20 / block bytes)``. ValueError for a block below one byte."""
+    if mib < 0 or block_bytes < 1:
+        raise ValueError(f"need MiB of at least 0 and a block of at least 1 byte, got {mib} and {block_bytes}")
+    return mib * MIB // block_bytes
+
+
+def mebibytes(count: int, block_bytes: int) -> int:
+    """The MiB that ``count`` blocks take, rounded up."""
+    return -(-count * block_bytes // MIB)
+
+
+def attention_block_bytes(
+    *,
+    layers: int,
+    kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    dtype_bytes: int = 2,
+    head_dim_v: int | None = None,
+    tensor_parallel: int = 1,
+    scale_bytes: int = 0,
+) -> int:
+    """Bytes of one block of ordinary attention (MHA, GQA, MQA) on one device.
+
+    ``layers * heads * B * ((key dim + value dim) * dtype bytes + scale bytes)`` with ``heads = max(1, kv heads //
+    tensor parallel)``: each rank has its share of the heads, and one replica where there are fewer heads than ranks.
+    FP8 has ``dtype_bytes=1``; ``scale_bytes`` are those kept beside each head of each token, 0 for scales per
+    tensor. Source: vLLM 0.32, ``AttentionSpec.unpadded_page_size_bytes`` and ``ModelConfig.get_num_kv_heads``.
+    """
+    heads = max(1, kv_heads // tensor_parallel)
+    values = head_dim + (head_dim if head_dim_v is None else head_dim_v)
+    return layers * heads * block_size * (values * dtype_bytes + scale_bytes)
+
+
+def mla_block_bytes(*, layers: int, latent_dim: int, block_size: int, dtype_bytes: int = 2, alignment: int = 1) -> int:
+    """Bytes of one block of multi-head latent attention on one device.
+
+    ``layers * page`` with ``page = B * latent dim * dtype bytes``, rounded up to ``alignment``. The latent vector
+    (the compressed KV and its rotary part) stands for all heads and has no value beside it, so tensor parallelism
+    does not divide it. Source: vLLM 0.32, ``MLAAttentionSpec``.
+    """
+    page = block_size * latent_dim * dtype_bytes
+    return layers * (-(-page // alignment) * alignment)
+
+
+def hybrid_block_bytes(groups: Iterable[int]) -> int:
+    """Bytes of one block where layers of different kinds form groups: the largest group's.
+
+    All groups draw from one pool of equal blocks, so what a smaller group leaves over is padding. Adding the groups
+    up would count one allocation several times. Source: vLLM 0.32, ``KVCacheConfig.kv_cache_tensors``.
+    """
+    return max(groups, default=0)
+
+
+def _judge(spec: PoolSpec, bytes_per_token: int | None, *, budget: int) -> tuple[bool | None, BudgetReason, str]:
+    kv_cache = kv_cache_mib(spec)
+    running = kv_cache - budget
+    if running < 0:
+        message = f"prefixCache.budgetMiB is {budget} MiB, the KV cache of a device is {kv_cache} MiB"
+        return False, BudgetReason.EXCEEDS_KV_CACHE, message
+    if bytes_per_token is None and running:
+        message = "model.kvBytesPerToken is not set and no worker has reported it yet"
+        return None, BudgetReason.UNKNOWN_TOKEN_SIZE, message
+    needed = request_mib(spec, bytes_per_token) if bytes_per_token else 1
+    if running < needed:
+        request = f"one request of {spec.engine.max_model_len} tokens needs {needed} MiB of KV cache"
+        return False, BudgetReason.NO_ROOM_FOR_REQUESTS, f"{request}, {running} MiB are left for running requests"
+    return True, BudgetReason.ADMITTED, f"{budget} MiB idle and {running} MiB running in {kv_cache} MiB of KV cache"

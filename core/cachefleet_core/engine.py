@@ -1,0 +1,130 @@
+"""What a pool means to one vLLM engine: its command line, its environment, its policy."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from cachefleet_core import reports
+from cachefleet_core.budget import MIB, kv_cache_mib
+from cachefleet_core.pool import PoolSpec, PrefixCachePool, Role
+
+REPLAY_BATCHES: Final = 50_000
+"""Engine steps whose events can be replayed: minutes of a busy engine, at 1 KiB or so each."""
+
+_KV_ROLES: Final = {Role.BOTH: "kv_both", Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+
+CPU_ENVIRONMENT: Final = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding puts every engine of a machine on the same cores
+}
+ENVIRONMENT: Final = {
+    "DO_NOT_TRACK": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+def engine_arguments(
+    spec: PoolSpec,
+    *,
+    model_path: str,
+    host: str,
+    port: int,
+    events_endpoint: str,
+    replay_endpoint: str,
+    chat_template: str | None = None,
+) -> list[str]:
+    """The arguments after ``python -m vllm.entrypoints.openai.api_server``.
+
+    ``model_path`` is where the engine finds the weights, ``chat_template`` a file. vLLM binds an events endpoint
+    that is a wildcard, an IPv6 form or no TCP, and connects to any other; its replay endpoint it always binds. The
+    credential is not among the arguments, which every user of a machine can read: set VLLM_API_KEY.
+
+    ValueError where the pool leaves no memory for a KV cache; ``budget.plan_budget`` says so beforehand.
+    """
+    return [
+        *_served(spec, model_path=model_path, chat_template=chat_template),
+        *("--host", host, "--port", str(port)),
+        *_sizes(spec),
+        *_caching(spec),
+        *("--enable-scale-out", "--enable-prompt-tokens-details"),
+        *("--kv-events-config", _events(events_endpoint, replay_endpoint)),
+        *_transfer(spec),
+        *(["--enforce-eager"] if spec.device.is_cpu else []),
+        *spec.engine.extra_args,
+    ]
+
+
+def engine_environment(spec: PoolSpec) -> dict[str, str]:
+    """The environment variables of an engine, those of the pool last; ``valueFrom`` is for whoever starts pods.
+
+    The engine must not inherit VLLM_CPU_KVCACHE_SPACE: it would replace the KV cache that the pool's budget gives.
+    """
+    given = {env.name: env.value or "" for env in spec.engine.env if env.value_from is None}
+    return ENVIRONMENT | (CPU_ENVIRONMENT if spec.device.is_cpu else {}) | given
+
+
+def engine_policy(pool: PrefixCachePool) -> reports.Policy:
+    """What the workers of a pool are told to do."""
+    spec = pool.spec
+    return reports.Policy(
+        pool=pool.key,
+        uid=pool.metadata.uid,
+        generation=pool.metadata.generation,
+        threshold=spec.hit.threshold,
+        preemption=spec.preemption.policy.value,
+        reject_below=spec.preemption.reject_below,
+        budget_mib=spec.prefix_cache.budget_mib if spec.prefix_cache.enabled else 0,
+        max_entries=spec.prefix_cache.max_entries,
+    )
+
+
+def _served(spec: PoolSpec, *, model_path: str, chat_template: str | None) -> list[str]:
+    revision = ["--revision", spec.model.revision] if spec.model.revision else []
+    template = ["--chat-template", chat_template] if chat_template else []
+    return ["--model", model_path, "--served-model-name", spec.model.name, *revision, *template]
+
+
+def _sizes(spec: PoolSpec) -> list[str]:
+    kv_cache = kv_cache_mib(spec)
+    if not kv_cache:
+        raise ValueError("the pool leaves no device memory for a KV cache")
+    engine = spec.engine
+    return [
+        *("--tensor-parallel-size", str(engine.tensor_parallel_size)),
+        *("--dtype", engine.dtype.value),
+        *("--max-model-len", str(engine.max_model_len)),
+        *("--block-size", str(spec.block_size)),
+        *("--kv-cache-memory-bytes", str(kv_cache * MIB)),
+    ]
+
+
+def _caching(spec: PoolSpec) -> list[str]:
+    """Prefix caching, off also at a budget of 0: stock vLLM would otherwise keep idle blocks all the same."""
+    if not (spec.prefix_cache.enabled and spec.prefix_cache.budget_mib):
+        return ["--no-enable-prefix-caching"]
+    return ["--enable-prefix-caching", "--prefix-caching-hash-algo", "sha256_cbor"]
+
+
+def _events(events_endpoint: str, replay_endpoint: str) -> str:
+    return _json(
+        {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": events_endpoint,
+            "replay_endpoint": replay_endpoint,
+            "buffer_steps": REPLAY_BATCHES,
+        }
+    )
+
+
+def _transfer(spec: PoolSpec) -> list[str]:
+    transfer = spec.engine.kv_transfer
+    if transfer.kv_connector is None:
+        return []
+    given = transfer.model_dump(mode="json", exclude_none=True)
+    return ["--kv-transfer-config", _json({"kv_role": _KV_ROLES[spec.role], **given})]
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))
