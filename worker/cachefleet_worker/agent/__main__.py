@@ -1,0 +1,86 @@
+"""``python -m cachefleet_worker.agent``: the agent as a process, told by ``CACHEFLEET_*`` variables."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+
+import aiohttp
+from pydantic import ValidationError
+from pythonjsonlogger.json import JsonFormatter
+
+from cachefleet_core.reports import Drain
+
+from .lifecycle import Agent
+from .settings import AgentSettings
+
+_EXIT_USAGE = 2
+
+
+def main() -> int:
+    """Run until SIGTERM or SIGINT; then drain. 2 where the settings are wrong."""
+    try:
+        settings = AgentSettings()
+    except ValidationError as error:
+        for problem in error.errors(include_input=False, include_url=False):
+            name = "_".join(str(part) for part in problem["loc"]).upper()
+            print(f"CACHEFLEET_{name}: {problem['msg']}", file=sys.stderr)  # noqa: T201 (logging is not set up yet)
+        return _EXIT_USAGE
+    _set_up_logging(settings)
+    try:
+        return asyncio.run(_serve(settings))
+    except (OSError, ValueError) as error:
+        print(f"cachefleet agent: {error}", file=sys.stderr)  # noqa: T201 (for the person who started it)
+        return _EXIT_USAGE
+
+
+async def _serve(settings: AgentSettings) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with aiohttp.ClientSession(trust_env=False) as http:
+        agent = Agent(settings, http)
+        work = asyncio.create_task(agent.run())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not work.done():
+            await _drain(agent, settings)
+            work.cancel()
+        results = await asyncio.gather(work, return_exceptions=True)
+    return _exit_code(results[0])
+
+
+async def _drain(agent: Agent, settings: AgentSettings) -> None:
+    agent.drain(Drain(seconds=settings.drain_seconds))
+    await agent.drained()
+    await asyncio.sleep(settings.delta_seconds)  # the last state leaves
+
+
+def _exit_code(result: BaseException | None) -> int:
+    if result is None or isinstance(result, asyncio.CancelledError):
+        return 0
+    if isinstance(result, BaseExceptionGroup):
+        result = result.exceptions[0]
+    if isinstance(result, OSError):
+        raise result
+    logging.getLogger(__name__).error("agent failed", exc_info=result)
+    return 1
+
+
+def _set_up_logging(settings: AgentSettings) -> None:
+    handler = logging.StreamHandler()
+    if settings.log_format == "json":
+        formatter = JsonFormatter("{asctime}{levelname}{name}{message}", style="{")
+        formatter.static_fields = {"worker": settings.worker, "pool": settings.pool}
+        handler.setFormatter(formatter)
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Held keys as the operations that travel: changes merged into chains, and a whole set as chains, parents first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
+
+from cachefleet_core.blocks import NO_PARENT, BlockKey, Tier, pack_keys
+from cachefleet_core.reports import Cleared, Operation, Removed, Stored
+
+MAX_CHAIN_KEYS: Final = 8192
+"""A chain or a removal grows no longer than this, so that a few always fit a frame."""
+
+
+class Linked(Protocol):
+    """A held block: its key and the key before it."""
+
+    @property
+    def key(self) -> BlockKey: ...
+    @property
+    def parent(self) -> BlockKey: ...
+
+
+class Changes:
+    """Operations in the order they happened, neighbours merged where they continue each other."""
+
+    __slots__ = ("_keys", "_operations", "_parent", "_tier")
+
+    def __init__(self) -> None:
+        self._operations: list[Operation] = []
+        self._keys: list[BlockKey] = []
+        self._parent: BlockKey | None = None  # of the open chain; None while removals are open
+        self._tier = Tier.DEVICE
+
+    def stored(self, parent: BlockKey, key: BlockKey, tier: Tier) -> None:
+        continues = self._keys and self._parent is not None and self._keys[-1] == parent and self._tier is tier
+        if not continues or len(self._keys) >= MAX_CHAIN_KEYS:
+            self._close()
+            self._parent, self._tier = parent, tier
+        self._keys.append(key)
+
+    def removed(self, key: BlockKey, tier: Tier) -> None:
+        if self._parent is not None or self._tier is not tier or len(self._keys) >= MAX_CHAIN_KEYS:
+            self._close()
+            self._parent, self._tier = None, tier
+        self._keys.append(key)
+
+    def cleared(self) -> None:
+        """Whatever happened before no longer matters."""
+        self._keys, self._operations = [], [Cleared()]
+
+    def take(self) -> list[Operation]:
+        self._close()
+        operations, self._operations = self._operations, []
+        return operations
+
+    def __bool__(self) -> bool:
+        return bool(self._keys or self._operations)
+
+    def _close(self) -> None:
+        if self._keys:
+            packed = pack_keys(self._keys)
+            operation = (
+                Removed(packed, self._tier) if self._parent is None else Stored(self._parent, packed, self._tier)
+            )
+            self._operations.append(operation)
+            self._keys = []
+
+
+def chains(blocks: Iterable[Linked], tier: Tier) -> Iterator[Stored]:
+    """Everything in ``blocks`` once, as chains; a chain that continues another comes after it."""
+    children: dict[BlockKey, list[BlockKey]] = {}
+    parents: dict[BlockKey, BlockKey] = {}
+    for block in blocks:
+        parents[block.key] = block.parent
+        children.setdefault(block.parent, []).append(block.key)
+    starts = [(parent, key) for key, parent in parents.items() if parent == NO_PARENT or parent not in parents]
+    while starts:
+        parent, key = starts.pop()
+        run = [key]
+        while len(run) < MAX_CHAIN_KEYS and (following := children.get(run[-1])):
+            starts.extend((run[-1], branch) for branch in following[1:])
+            run.append(following[0])
+        starts.extend((run[-1], rest) for rest in children.get(run[-1], ()))
+        yield Stored(parent, pack_keys(run), tier)

@@ -1,0 +1,207 @@
+"""The engine as its agent sees it over HTTP on loopback: what it is, how it does, and a prompt to cache."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, TypeVar
+
+import aiohttp
+import msgspec
+from msgspec import Meta, Struct
+
+from .vitals import CacheConfig, Scrape, read_scrape
+
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+
+PROBE_TEXT: Final = (
+    "The quick brown fox jumps over 13 lazy dogs.\n\tIndented, twice:  two spaces; e-mail a.b@example.org, 3.14159!\n"
+    "Größe, naïve café, Ærøskøbing - Привет, мир! Γειά σου Κόσμε. שלום עולם مرحبا بالعالم नमस्ते दुनिया "  # noqa: RUF001 (other scripts are the point)
+    "你好，世界。こんにちは世界 안녕하세요 สวัสดี 🙂🚀👩‍👩‍👧 <|im_start|>user<|im_end|> </s> [INST] <0x0A>\r\n"  # noqa: RUF001 (as above)
+    "def f(x):\n    return {'k': [x ** 2 for _ in range(10)]}  # ok?\n"
+)
+_USER_TURNS: Final = (
+    {"role": "user", "content": "What is 2 + 2?"},
+    {"role": "assistant", "content": "It is 4."},
+    {"role": "user", "content": "And \N{SQUARE ROOT}16 \N{EM DASH} the same?\n"},
+)
+PROBE_CONVERSATIONS: Final = (
+    ({"role": "system", "content": "You are a probe. Answer briefly."}, *_USER_TURNS),
+    _USER_TURNS,  # for templates without a system role
+)
+
+
+class EngineError(Exception):
+    """The engine did not answer as expected; it may later. The text holds no content of requests."""
+
+
+class EngineUnreachableError(EngineError):
+    """Nobody accepts connections where the engine should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventSource:
+    """Where a rank publishes and replays, as the engine was told. ``replay`` is "" where it does not replay."""
+
+    endpoint: str
+    replay: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What an engine is; constant while its process lives. ``sources`` is None where it does not tell."""
+
+    model: str
+    root: str
+    max_model_len: int
+    version: str
+    caches: Mapping[int, CacheConfig]
+    tokenizer: str
+    template: str
+    sources: Mapping[int, EventSource] | None
+    process: str | None
+
+
+class _Model(Struct):
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+class _Models(Struct):
+    data: list[_Model]
+
+
+class _Version(Struct):
+    version: str
+
+
+class _Source(Struct):
+    endpoint: str = ""
+    replay_endpoint: str | None = None
+
+
+class _Tokens(Struct):
+    tokens: list[Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]]
+
+
+class _Usage(Struct):
+    prompt_tokens: int = 0
+
+
+class _Completion(Struct):
+    usage: _Usage | None = None
+
+
+Answer = TypeVar("Answer")
+Json = Mapping[str, object]
+
+
+class EngineClient:
+    """Requests to one engine. Every method raises EngineError where the answer is not what it should be."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, *, key: str = "", timeout_seconds: float = 3.0) -> None:
+        self._http = http
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._timeout = timeout_seconds
+
+    async def healthy(self) -> None:
+        await self._request("GET", "/health")
+
+    async def scrape(self) -> Scrape:
+        return read_scrape((await self._request("GET", "/metrics")).decode(errors="replace"))
+
+    async def facts(self) -> EngineFacts:
+        """Everything there is to know. EngineError until the engine serves and knows its block pool."""
+        await self.healthy()
+        model = await self._model()
+        scrape = await self.scrape()
+        if not scrape.caches:
+            raise EngineError("the engine does not say its block size and count (is --disable-log-stats set?)")
+        return EngineFacts(
+            model=model.id,
+            root=model.root or model.id,
+            max_model_len=model.max_model_len or 0,
+            version=_decode(await self._request("GET", "/version"), _Version).version,
+            caches=scrape.caches,
+            tokenizer=await self._tokenizer_digest(model.id),
+            template=await self._template_digest(model.id),
+            sources=await self._sources(),
+            process=scrape.process,
+        )
+
+    async def cache_prompt(self, path: str, body: Json, *, timeout_seconds: float) -> int:
+        """Run a prompt for its cache alone; its length in tokens."""
+        answer = _decode(await self._request("POST", path, body, timeout_seconds), _Completion)
+        return answer.usage.prompt_tokens if answer.usage else 0
+
+    async def _model(self) -> _Model:
+        models = _decode(await self._request("GET", "/v1/models"), _Models).data
+        base = next((model for model in models if model.parent is None), None)
+        if base is None:
+            raise EngineError("the engine serves no model")
+        return base
+
+    async def _tokenizer_digest(self, model: str) -> str:
+        return _digest(await self._tokenize({"model": model, "prompt": PROBE_TEXT, "add_special_tokens": True}))
+
+    async def _template_digest(self, model: str) -> str:
+        """Empty where the engine has no chat template, or one that takes no probe."""
+        for messages in PROBE_CONVERSATIONS:
+            try:
+                return _digest(await self._tokenize({"model": model, "messages": list(messages)}))
+            except EngineUnreachableError:
+                raise
+            except EngineError:
+                continue
+        return ""
+
+    async def _tokenize(self, body: Json) -> list[int]:
+        return _decode(await self._request("POST", "/tokenize", body), _Tokens).tokens
+
+    async def _sources(self) -> Mapping[int, EventSource] | None:
+        try:
+            answer = _decode(await self._request("GET", "/kv_event_sources"), dict[int, _Source])
+        except EngineUnreachableError:
+            raise
+        except EngineError:
+            return None
+        return {rank: EventSource(source.endpoint, source.replay_endpoint or "") for rank, source in answer.items()}
+
+    async def _request(
+        self, method: str, path: str, body: Json | None = None, timeout_seconds: float | None = None
+    ) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=timeout_seconds or self._timeout)
+        data = None if body is None else msgspec.json.encode(body)
+        headers = {**self._headers, "Content-Type": "application/json"} if data else self._headers
+        try:
+            async with self._http.request(
+                method, self._url + path, data=data, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                content = await response.content.read(MAX_BODY_BYTES + 1)
+                while len(content) <= MAX_BODY_BYTES and (more := await response.content.read(MAX_BODY_BYTES)):
+                    content += more
+        except aiohttp.ClientConnectorError as error:
+            raise EngineUnreachableError(f"{path}: {error.os_error}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise EngineError(f"{path}: {type(error).__name__}") from error
+        if response.status != 200:
+            raise EngineError(f"{path}: HTTP {response.status}")
+        if len(content) > MAX_BODY_BYTES:
+            raise EngineError(f"{path}: more than {MAX_BODY_BYTES} bytes")
+        return content
+
+
+def _decode(content: bytes, kind: type[Answer]) -> Answer:
+    try:
+        return msgspec.json.decode(content, type=kind, strict=False)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise EngineError(f"not the expected {kind.__name__.strip('_')} answer") from error
+
+
+def _digest(tokens: list[int]) -> str:
+    return f"sha256:{hashlib.sha256(struct.pack(f'<{len(tokens)}I', *tokens)).hexdigest()}"

@@ -1,0 +1,162 @@
+"""vLLM's KV event batches, read tolerantly: what one event lacks or has too much never costs its neighbours.
+
+Known forms: events as maps tagged ``type`` (0.26 and later) or as arrays led by the tag (before); block hashes as
+integers or bytes; trailing defaults left out; fields and event types of later releases ignored. A store that cannot be
+read is skipped, for a block not claimed is only a chance lost. A removal that cannot be read becomes ``Unreadable``
+in its place, because everything held before it is in doubt from there on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+MAX_HASH_BYTES: Final = 64
+
+EngineHash = int | Annotated[bytes, Meta(max_length=MAX_HASH_BYTES)]
+TokenId = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
+
+
+class BatchError(ValueError):
+    """A payload that is no event batch; the message never says what was in it."""
+
+
+class BlockStored(Struct, tag="BlockStored"):
+    """A chain of blocks now in a medium, first to last."""
+
+    block_hashes: list[EngineHash]
+    parent_block_hash: EngineHash | None
+    token_ids: list[TokenId]
+    block_size: Annotated[int, Meta(ge=1, le=1 << 24)]
+    lora_id: int | None = None
+    medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: list[list[msgspec.Raw] | None] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
+    locality: str | None = None
+
+    def extras(self, index: int) -> list[str | None]:
+        """What a block's identity has besides its tokens: text (a LoRA name, the salt), or None for anything else."""
+        if not self.extra_keys or index >= len(self.extra_keys):
+            return []
+        return [_text(raw) for raw in self.extra_keys[index] or ()]
+
+
+class BlockRemoved(Struct, tag="BlockRemoved"):
+    """Blocks gone from a medium; vLLM sends one for each physical copy."""
+
+    block_hashes: list[EngineHash]
+    medium: str | None = None
+    group_idx: int | None = None
+    locality: str | None = None
+
+
+class AllBlocksCleared(Struct, tag="AllBlocksCleared"):
+    """The whole prefix cache was reset."""
+
+
+class _StoredArray(BlockStored, array_like=True, tag="BlockStored"):
+    pass
+
+
+class _RemovedArray(BlockRemoved, array_like=True, tag="BlockRemoved"):
+    pass
+
+
+class _ClearedArray(AllBlocksCleared, array_like=True, tag="AllBlocksCleared"):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands where a removal or a reset stood that could not be read."""
+
+
+Event = BlockStored | BlockRemoved | AllBlocksCleared | Unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one engine step published, in order; ``unknown`` and ``malformed`` events were left out."""
+
+    events: list[Event]
+    unknown: int = 0
+    malformed: int = 0
+
+
+class _Envelope(Struct, array_like=True):
+    ts: float
+    events: list[msgspec.Raw]
+
+
+class _MapTag(Struct):
+    type: str
+
+
+class _ArrayTag(Struct, array_like=True):
+    type: str
+
+
+_READ_ERRORS: Final = (msgspec.DecodeError, RecursionError)  # deep nesting is no DecodeError
+_envelope: Final = msgspec.msgpack.Decoder(_Envelope)
+_map_event: Final = msgspec.msgpack.Decoder(BlockStored | BlockRemoved | AllBlocksCleared)
+_array_event: Final = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
+_map_tag: Final = msgspec.msgpack.Decoder(_MapTag)
+_array_tag: Final = msgspec.msgpack.Decoder(_ArrayTag)
+_REMOVING: Final = frozenset({"BlockRemoved", "AllBlocksCleared"})
+_KNOWN: Final = _REMOVING | {"BlockStored"}
+
+
+def decode_batch(payload: bytes) -> Batch:
+    """The events of one message. BatchError where the payload is no batch at all."""
+    try:
+        raw_events = _envelope.decode(payload).events
+    except _READ_ERRORS as error:
+        raise BatchError(f"not an event batch ({type(error).__name__})") from error
+    events: list[Event] = []
+    unknown = malformed = 0
+    for raw in raw_events:
+        try:
+            events.append(_decode_event(raw))
+        except _READ_ERRORS:
+            tag = _tag_of(raw)
+            if tag is not None and tag not in _KNOWN:
+                unknown += 1
+                continue
+            malformed += 1
+            if tag != "BlockStored":
+                events.append(Unreadable())
+    return Batch(events, unknown, malformed)
+
+
+def _decode_event(raw: msgspec.Raw) -> Event:
+    event: Event = _array_event.decode(raw) if _is_array(raw) else _map_event.decode(raw)
+    return event
+
+
+def _tag_of(raw: msgspec.Raw) -> str | None:
+    """The event's type, or None where not even that can be read."""
+    try:
+        return _array_tag.decode(raw).type if _is_array(raw) else _map_tag.decode(raw).type
+    except _READ_ERRORS:
+        return None
+
+
+def _text(raw: msgspec.Raw) -> str | None:
+    first = memoryview(raw)[0]
+    if not (0xA0 <= first <= 0xBF or 0xD9 <= first <= 0xDB):
+        return None
+    try:
+        return msgspec.msgpack.decode(raw, type=str)
+    except msgspec.DecodeError:
+        return None
+
+
+def _is_array(raw: msgspec.Raw) -> bool:
+    first = memoryview(raw)[0]
+    return 0x90 <= first <= 0x9F or first in (0xDC, 0xDD)

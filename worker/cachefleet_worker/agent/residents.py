@@ -1,0 +1,315 @@
+"""What one engine rank holds, as block keys: engine hash in, key out.
+
+The set kept here claims a block only when the engine said it stored it and has not said it removed it: a subset of
+what is resident. Sets, not counts: vLLM keeps duplicate copies of a block and announces the removal of each, and
+announces reused blocks as stored again; the first removal withdraws the claim.
+
+Reported is the first full-attention group seen, on the device and in the host's memory. A chain ends at the first
+block whose identity has more in it than tokens, cache salt and LoRA name (an image, embeddings), and at blocks of
+another size than the contract's. The key of a removed block is remembered (bounded), so that a child stored later can
+be keyed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer, Digest, Namespace, Tier
+from cachefleet_core.reports import Operation, Stored
+
+from .chains import Changes, chains
+from .events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, Event, Unreadable
+
+_TIERS: Final = {None: Tier.DEVICE, "GPU": Tier.DEVICE, "CPU": Tier.HOST}
+_FULL_ATTENTION: Final = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
+_BIT: Final = {Tier.DEVICE: 1, Tier.HOST: 2}
+
+
+@dataclass(slots=True)
+class Block:
+    """One block of known identity; ``tiers`` has a bit for each tier that holds it."""
+
+    key: BlockKey
+    parent: BlockKey
+    depth: int
+    keyer: BlockKeyer
+    tiers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a chain goes on: after ``key``, at ``depth`` blocks, in the keyer's namespace."""
+
+    key: BlockKey
+    depth: int
+    keyer: BlockKeyer
+
+
+class Residents:
+    """The held set of one rank in one epoch.
+
+    ``contract`` is the index contract's fingerprint. ``remembered`` bounds the keys kept of blocks not held,
+    ``namespaces`` the keyers kept ready.
+    """
+
+    def __init__(
+        self, index_key: bytes, contract: str, *, block_size: int, remembered: int = 262_144, namespaces: int = 1024
+    ) -> None:
+        self._index_key = index_key
+        self._contract = contract
+        self._block_size = block_size
+        self._max_remembered = remembered
+        self._max_namespaces = namespaces
+        self._keyers: OrderedDict[tuple[str, str], BlockKeyer] = OrderedDict()
+        self._live: dict[EngineHash, Block] = {}
+        self._past: OrderedDict[EngineHash, Block | None] = OrderedDict()  # None: known, but not to be reported
+        self._owners: dict[BlockKey, EngineHash] = {}
+        self._group: int | None = None
+        self._digest = Digest()
+        self._changes = Changes()
+        self.held = 0
+        """Distinct (key, tier) held."""
+        self.counts: Counter[str] = Counter()
+        """Events applied, and what was not reported, by reason."""
+
+    @property
+    def digest(self) -> int:
+        return self._digest.value
+
+    @property
+    def changed(self) -> bool:
+        """Whether ``take`` has something to give."""
+        return bool(self._changes)
+
+    def apply(self, events: Iterable[Event]) -> None:
+        for event in events:
+            match event:
+                case BlockStored():
+                    self._store(event)
+                case BlockRemoved():
+                    self._remove(event)
+                case AllBlocksCleared():
+                    self.counts["cleared"] += 1
+                    self.forget()
+                case Unreadable():
+                    self.counts["unreadable"] += 1
+                    self.forget()
+
+    def forget(self) -> None:
+        """Hold nothing; the keys of what was held are remembered."""
+        if self._live:
+            self._changes.cleared()
+        for block_hash, block in self._live.items():
+            block.tiers = 0
+            self._past[block_hash] = block
+        self._live.clear()
+        self._owners.clear()
+        self._digest.clear()
+        self.held = 0
+        self._bound()
+
+    def take(self) -> list[Operation]:
+        """What changed since the last call, in order."""
+        return self._changes.take()
+
+    def snapshot(self) -> list[Stored]:
+        """Everything held, parents first; what ``take`` has still to give is in it."""
+        blocks = list(self._live.values())
+        return list(
+            chain.from_iterable(chains((b for b in blocks if b.tiers & bit), tier) for tier, bit in _BIT.items())
+        )
+
+    # Stored
+
+    def _store(self, event: BlockStored) -> None:
+        tier = self._tier(event.medium, event.locality)
+        if tier is None or not self._is_reported_group(event):
+            return
+        self.counts["stored"] += 1
+        if not event.token_ids:  # tiers below the device announce by hash alone
+            self._store_known(event.block_hashes, tier)
+            return
+        sized = event.block_size == self._block_size
+        if not sized or len(event.token_ids) != len(event.block_hashes) * self._block_size:
+            self._skip(event.block_hashes, "block_size")
+            return
+        place = self._place(event)
+        if place is None:
+            return
+        blocks = self._identify(event, place)
+        for block_hash, block in zip(event.block_hashes, blocks, strict=False):
+            self._hold(block_hash, block, tier)
+        if len(blocks) < len(event.block_hashes):
+            self._skip(event.block_hashes[len(blocks) :], "extra_key")
+
+    def _place(self, event: BlockStored) -> _Place | None:
+        """Where the event's chain begins, or None where that cannot be told."""
+        if event.lora_id is not None and not event.lora_name:
+            self._skip(event.block_hashes, "extra_key")
+            return None
+        if event.parent_block_hash is None:
+            rest = _beyond_lora(event.extras(0), event.lora_name)
+            salt = rest[0] if len(rest) == 1 else None
+            return _Place(NO_PARENT, 0, self._keyer(salt or "", event.lora_name or ""))
+        return self._after(event.parent_block_hash, event.block_hashes)
+
+    def _after(self, parent_hash: EngineHash, block_hashes: list[EngineHash]) -> _Place | None:
+        known, parent = self._lookup(parent_hash)
+        if parent is None:
+            reason = "extra_key" if known else "unknown_parent"
+            self.counts[reason] += len(block_hashes)
+            if known:
+                self._mark(block_hashes)
+            return None
+        return _Place(parent.key, parent.depth + 1, parent.keyer)
+
+    def _identify(self, event: BlockStored, place: _Place) -> list[Block]:
+        """The blocks of the event, as far as they can be reported; only those not known already are hashed."""
+        usable = _usable(event, place.depth)
+        blocks: list[Block] = []
+        for block_hash in event.block_hashes[:usable]:
+            _, block = self._lookup(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        if len(blocks) == usable:
+            return blocks
+        previous = blocks[-1].key if blocks else place.key
+        start, depth = len(blocks), place.depth + len(blocks)
+        tokens = event.token_ids[start * self._block_size : usable * self._block_size]
+        for key in place.keyer.keys(tokens, previous, depth):
+            blocks.append(Block(key, previous, depth, place.keyer))
+            previous, depth = key, depth + 1
+        return blocks
+
+    def _store_known(self, block_hashes: list[EngineHash], tier: Tier) -> None:
+        for block_hash in block_hashes:
+            _, block = self._lookup(block_hash)
+            if block is None:
+                self.counts["unknown_hash"] += 1
+            else:
+                self._hold(block_hash, block, tier)
+
+    def _hold(self, block_hash: EngineHash, block: Block, tier: Tier) -> None:
+        block = self._live.get(block_hash, block)
+        owner = self._owners.get(block.key)
+        if owner is not None and owner != block_hash:
+            self._release(owner)  # two hashes of one key: an adapter's name now means another adapter
+        if block.tiers & _BIT[tier]:
+            return
+        self._past.pop(block_hash, None)
+        self._live[block_hash] = block
+        self._owners[block.key] = block_hash
+        block.tiers |= _BIT[tier]
+        self._digest.add(block.key, tier)
+        self.held += 1
+        self._changes.stored(block.parent, block.key, tier)
+
+    # Removed
+
+    def _remove(self, event: BlockRemoved) -> None:
+        tier = self._tier(event.medium, event.locality)
+        if tier is None or (event.group_idx is not None and event.group_idx != (self._group or 0)):
+            return
+        self.counts["removed"] += 1
+        for block_hash in event.block_hashes:
+            self._drop(block_hash, tier)
+
+    def _drop(self, block_hash: EngineHash, tier: Tier) -> None:
+        block = self._live.get(block_hash)
+        if block is None or not block.tiers & _BIT[tier]:
+            return
+        block.tiers &= ~_BIT[tier]
+        self._digest.remove(block.key, tier)
+        self.held -= 1
+        self._changes.removed(block.key, tier)
+        if not block.tiers:
+            del self._live[block_hash]
+            del self._owners[block.key]
+            self._remember(block_hash, block)
+
+    def _release(self, block_hash: EngineHash) -> None:
+        for tier in Tier:
+            self._drop(block_hash, tier)
+
+    # What is known
+
+    def _lookup(self, block_hash: EngineHash) -> tuple[bool, Block | None]:
+        """Whether the hash is known at all, and its block where that may be reported."""
+        block = self._live.get(block_hash)
+        if block is not None:
+            return True, block
+        if block_hash not in self._past:
+            return False, None
+        self._past.move_to_end(block_hash)
+        return True, self._past[block_hash]
+
+    def _skip(self, block_hashes: list[EngineHash], reason: str) -> None:
+        self.counts[reason] += len(block_hashes)
+        self._mark(block_hashes)
+
+    def _mark(self, block_hashes: list[EngineHash]) -> None:
+        """Remember that these blocks, and so their children, are not to be reported."""
+        for block_hash in block_hashes:
+            if block_hash not in self._live:
+                self._remember(block_hash, None)
+
+    def _remember(self, block_hash: EngineHash, block: Block | None) -> None:
+        self._past[block_hash] = block
+        self._past.move_to_end(block_hash)
+        self._bound()
+
+    def _bound(self) -> None:
+        while len(self._past) > self._max_remembered:
+            self._past.popitem(last=False)
+
+    def _keyer(self, salt: str, lora: str) -> BlockKeyer:
+        name = (salt, lora)
+        keyer = self._keyers.get(name)
+        if keyer is None:
+            keyer = BlockKeyer(self._index_key, Namespace(self._contract, salt, lora), self._block_size)
+            self._keyers[name] = keyer
+            if len(self._keyers) > self._max_namespaces:
+                self._keyers.popitem(last=False)
+        self._keyers.move_to_end(name)
+        return keyer
+
+    # What is reported
+
+    def _tier(self, medium: str | None, locality: str | None) -> Tier | None:
+        tier = None if locality == "REMOTE" else _TIERS.get(medium)
+        if tier is None:
+            self.counts["other_medium"] += 1
+        return tier
+
+    def _is_reported_group(self, event: BlockStored) -> bool:
+        """Whether it is of the group that is reported: the first full-attention one seen; 0 where kinds are unknown."""
+        group = event.group_idx or 0
+        if event.kv_cache_spec_kind is None:
+            reported = group == (self._group or 0)
+        else:
+            full = event.kv_cache_spec_kind in _FULL_ATTENTION
+            if full and self._group is None:
+                self._group = group
+            reported = full and group == self._group
+        if not reported:
+            self.counts["other_group"] += 1
+        return reported
+
+
+def _beyond_lora(extra: list[str | None], lora: str | None) -> list[str | None]:
+    return extra[1:] if lora and extra and extra[0] == lora else extra
+
+
+def _usable(event: BlockStored, depth: int) -> int:
+    """How many leading blocks are told apart by tokens, LoRA name and (a prompt's first block) salt alone."""
+    for index in range(len(event.block_hashes)):
+        rest = _beyond_lora(event.extras(index), event.lora_name)
+        salted = depth + index == 0 and len(rest) == 1 and rest[0] is not None
+        if rest and not salted:
+            return index
+    return len(event.block_hashes)

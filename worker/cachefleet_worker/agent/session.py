@@ -1,0 +1,226 @@
+"""One epoch of one engine: its streams, their sources, and its polls, until the engine is another or gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Final
+
+from cachefleet_core.contract import IndexContract, RenderProfile
+from cachefleet_core.reports import Capability, Hello
+
+from .engine import EngineClient, EngineError, EngineFacts, EngineUnreachableError
+from .follower import Follower, Limits
+from .metrics import AgentMetrics
+from .residents import Residents
+from .settings import AgentSettings
+from .source import Endpoints, Source, SourceLimits, endpoints_for, offset
+from .stream import Stream
+from .vitals import Load, LoadMeter, Scrape
+
+log = logging.getLogger(__name__)
+
+AGENT_VERSION: Final = version("cachefleet")
+
+
+def endpoints_of(settings: AgentSettings, facts: EngineFacts, rank: int) -> Endpoints | None:
+    """A rank's sockets: as the engine says, else as configured; None where it publishes nothing."""
+    if facts.sources is not None:
+        source = facts.sources.get(rank)
+        return (
+            endpoints_for(source.endpoint, source.replay, settings.engine_url) if source and source.endpoint else None
+        )
+    if not settings.events_endpoint:
+        return None
+    return Endpoints(offset(settings.events_endpoint, rank), offset(settings.replay_endpoint, rank))
+
+
+def hello_of(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch: str) -> Hello:
+    """What a rank of this engine says of itself. EngineError where it has no such rank."""
+    cache = facts.caches.get(rank)
+    if cache is None:
+        raise EngineError(f"the engine has no data-parallel rank {rank}")
+    return Hello(
+        worker=settings.worker,
+        pool=settings.pool,
+        rank=rank,
+        epoch=epoch,
+        endpoint=settings.endpoint or settings.engine_url,
+        agent=settings.agent_endpoint,
+        agent_version=AGENT_VERSION,
+        engine_version=facts.version,
+        contract=IndexContract(
+            weights=settings.weights or facts.root,
+            revision=settings.revision,
+            tokenizer=facts.tokenizer,
+            block_size=cache.block_size,
+        ),
+        profile=RenderProfile(
+            renderer="vllm",
+            renderer_version=facts.version,
+            template=facts.template,
+            tool_parser=settings.tool_parser,
+            reasoning_parser=settings.reasoning_parser,
+        ),
+        capabilities=_capabilities(endpoints_of(settings, facts, rank)),
+        blocks_total=cache.blocks,
+        max_model_len=facts.max_model_len,
+        max_batched_tokens=settings.max_batched_tokens,
+    )
+
+
+def _capabilities(endpoints: Endpoints | None) -> tuple[Capability, ...]:
+    if endpoints is None:
+        return (Capability(feature="events", mode="off", reason="the engine publishes no block events"),)
+    replay = Capability(feature="replay", mode="zmq" if endpoints.replay else "off")
+    snapshot = Capability(
+        feature="snapshot", mode="off", reason="stock engine: blocks stored before the replay are unseen"
+    )
+    return (Capability(feature="events", mode="zmq"), replay, snapshot)
+
+
+@dataclass(slots=True)
+class _Rank:
+    stream: Stream
+    meter: LoadMeter
+
+
+class Session:
+    """Everything of one epoch. ``run`` returns why it ended: the engine is another one, or gone."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        facts: EngineFacts,
+        client: EngineClient,
+        metrics: AgentMetrics,
+        *,
+        index_key: bytes,
+        epoch: str,
+        changed: Callable[[], None],
+        polled: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._facts = facts
+        self._client = client
+        self._metrics = metrics
+        self._changed = changed
+        self._polled = polled
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._refused = 0
+        self.answering = True
+        self.epoch = epoch
+        self._ranks: dict[int, _Rank] = {}
+        for rank in range(settings.ranks):
+            hello = hello_of(settings, facts, rank, epoch=epoch)
+            residents = Residents(
+                index_key,
+                hello.contract.fingerprint(),
+                block_size=hello.contract.block_size,
+                remembered=settings.remembered_blocks,
+                namespaces=settings.namespaces,
+            )
+            self._ranks[rank] = _Rank(Stream(hello, residents), LoadMeter(hello.blocks_total))
+
+    @property
+    def model(self) -> str:
+        return self._facts.model
+
+    @property
+    def streams(self) -> dict[int, Stream]:
+        return {rank: each.stream for rank, each in self._ranks.items()}
+
+    @property
+    def idle(self) -> bool:
+        return all(each.meter.load.running + each.meter.load.waiting == 0 for each in self._ranks.values())
+
+    def load(self, rank: int) -> Load:
+        return self._ranks[rank].meter.load
+
+    async def run(self) -> str:
+        tasks = [asyncio.create_task(self._poll())]
+        tasks += [asyncio.create_task(source.run()) for source in self._sources()]
+        try:
+            awaited: list[asyncio.Future[Any]] = [self._ended, *tasks]
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()  # only a failure ends one of them
+            return self._ended.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def forget(self) -> None:
+        """The engine is not what it was: hold nothing."""
+        for each in self._ranks.values():
+            each.stream.residents.forget()
+
+    def _sources(self) -> list[Source]:
+        return [
+            self._source(rank, each, endpoints)
+            for rank, each in self._ranks.items()
+            if (endpoints := endpoints_of(self._settings, self._facts, rank)) is not None
+        ]
+
+    def _source(self, rank: int, each: _Rank, endpoints: Endpoints) -> Source:
+        settings = self._settings
+        limits = Limits(
+            held_batches=settings.held_back_batches,
+            held_bytes=settings.held_back_bytes,
+            probe_seconds=settings.probe_seconds,
+        )
+        return Source(
+            rank,
+            endpoints,
+            Follower(replay=bool(endpoints.replay), limits=limits),
+            each.stream.residents,
+            self._metrics,
+            limits=SourceLimits(settings.event_queue, settings.event_max_bytes, settings.replay_timeout_seconds),
+            changed=self._changed,
+            restarted=self._end,
+        )
+
+    def _end(self, reason: str) -> None:
+        if not self._ended.done():
+            self._ended.set_result(reason)
+
+    async def _poll(self) -> None:
+        while True:
+            try:
+                self._scraped(await self._client.scrape())
+            except EngineError as error:
+                self._unanswered(error)
+            self._polled()
+            await asyncio.sleep(self._settings.poll_seconds)
+
+    def _scraped(self, scrape: Scrape) -> None:
+        self._metrics.polls.labels("answered").inc()
+        self._refused = 0
+        if not self.answering:
+            log.info("engine answers again", extra={"epoch": self.epoch})
+        self.answering = True
+        if scrape.process != self._facts.process:
+            self._end("process_start")
+            return
+        for rank, each in self._ranks.items():
+            vitals = scrape.ranks.get(rank)
+            if vitals is None:
+                continue
+            each.meter.add(vitals)
+            if vitals.asleep:
+                each.stream.residents.forget()  # sleeping drops the cache; an idle engine does not publish that
+
+    def _unanswered(self, error: EngineError) -> None:
+        gone = isinstance(error, EngineUnreachableError)
+        self._metrics.polls.labels("refused" if gone else "failed").inc()
+        self._refused = self._refused + 1 if gone else 0
+        if self.answering:
+            log.warning("engine does not answer", extra={"epoch": self.epoch, "error": str(error)})
+        self.answering = False
+        if self._refused >= self._settings.unreachable_polls:
+            self._end("unreachable")

@@ -1,0 +1,131 @@
+"""What an agent is told at its start, from environment variables; every bound has its name here."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+def _http_url(value: str) -> str:
+    if value and urlsplit(value).scheme not in ("http", "https"):
+        raise ValueError("must be an http:// or https:// URL")
+    return value.rstrip("/")
+
+
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+
+
+class AgentSettings(BaseSettings):
+    """Environment variables have the prefix ``CACHEFLEET_``; secrets are named by file."""
+
+    model_config = SettingsConfigDict(env_prefix="CACHEFLEET_", frozen=True, extra="ignore")
+
+    worker: Annotated[str, Field(min_length=1, max_length=253)]
+    pool: Annotated[str, Field(pattern=r"^[^/]+/[^/]+$", max_length=253)]
+    ranks: Annotated[int, Field(ge=1, le=4096)] = 1
+
+    engine_url: HttpUrl = "http://127.0.0.1:8000"
+    endpoint: HttpUrl = ""
+    """The engine's URL as the gateway reaches it; the engine URL where empty."""
+    agent_endpoint: HttpUrl = ""
+    worker_key_file: Path | None = None
+    events_endpoint: str = "tcp://127.0.0.1:5557"
+    """Where rank 0 publishes, for engines that do not say so themselves (before 0.31); rank r is at port + r."""
+    replay_endpoint: str = "tcp://127.0.0.1:5657"
+    weights: Annotated[str, Field(max_length=1024)] = ""
+    """What the engine was told to load; the model's root as the engine names it where empty."""
+    revision: Annotated[str, Field(max_length=1024)] = ""
+    tool_parser: str = ""
+    reasoning_parser: str = ""
+    max_batched_tokens: Annotated[int, Field(ge=0)] = 0
+    """The engine's --max-num-batched-tokens, which it does not publish; 0 where unknown."""
+
+    control_planes: Annotated[tuple[str, ...], NoDecode] = ()
+    """ws:// or wss:// URLs, comma separated."""
+    control_plane_dns: str = ""
+    """host:port of a headless Service; every address behind it is a replica."""
+    control_plane_ca_file: Path | None = None
+    token_file: Path | None = None
+    index_key_file: Path
+    policy_file: Path | None = None
+
+    http_host: str = "0.0.0.0"  # noqa: S104 (the kubelet and Prometheus come from outside the pod)
+    http_port: Annotated[int, Field(ge=0, le=65535)] = 8082
+    log_format: Literal["json", "text"] = "json"
+
+    poll_seconds: Seconds = 1.0
+    engine_timeout_seconds: Seconds = 3.0
+    unreachable_polls: Positive = 3
+    """Refused connections in a row after which the engine counts as gone."""
+    failed_seconds: Seconds = 120.0
+    """A lost engine that stays away this long makes the worker failed."""
+    registration_seconds: Seconds = 30.0
+    """How long readiness waits for a control plane."""
+    drain_seconds: Annotated[float, Field(ge=0)] = 20.0
+
+    delta_seconds: Seconds = 0.02
+    send_queue_frames: Positive = 2048
+    send_queue_bytes: Positive = 16 * 1024 * 1024
+    send_timeout_seconds: Seconds = 20.0
+    resolve_seconds: Seconds = 5.0
+    heartbeat_seconds: Seconds = 10.0
+    reconnect_base_seconds: Seconds = 0.2
+    reconnect_cap_seconds: Seconds = 10.0
+    max_control_planes: Positive = 64
+
+    event_queue: Positive = 200_000
+    event_max_bytes: Positive = 64 * 1024 * 1024
+    replay_timeout_seconds: Seconds = 5.0
+    probe_seconds: Seconds = 5.0
+    held_back_batches: Positive = 20_000
+    held_back_bytes: Positive = 64 * 1024 * 1024
+    remembered_blocks: Positive = 262_144
+    namespaces: Positive = 1024
+    warm_queue: Positive = 1024
+    warm_timeout_seconds: Seconds = 300.0
+
+    @field_validator("control_planes", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("control_planes")
+    @classmethod
+    def _are_websockets(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for url in value:
+            if urlsplit(url).scheme not in ("ws", "wss") or not urlsplit(url).hostname:
+                raise ValueError(f"{url!r} is not a ws:// or wss:// URL")
+        return value
+
+    @field_validator("control_plane_dns")
+    @classmethod
+    def _has_port(cls, value: str) -> str:
+        if value:
+            host, _, port = value.rpartition(":")
+            if not host or not port.isdigit():
+                raise ValueError("must be host:port")
+        return value
+
+    def index_key(self) -> bytes:
+        """The key that block keys are seeded with. OSError or ValueError where the file holds none."""
+        text = self.index_key_file.read_text().strip()
+        try:
+            key = base64.b64decode(text, altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ValueError(f"{self.index_key_file}: not URL-safe base64") from error
+        if len(key) != 32:
+            raise ValueError(f"{self.index_key_file}: an index key is 32 bytes, got {len(key)}")
+        return key
+
+    def worker_key(self) -> str:
+        """The engine's API key, "" where it asks for none. OSError where the file cannot be read."""
+        return self.worker_key_file.read_text().strip() if self.worker_key_file else ""

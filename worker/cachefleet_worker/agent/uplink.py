@@ -1,0 +1,269 @@
+"""One WebSocket to every control plane: found, kept, and told everything."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Final, Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+
+from cachefleet_core.reports import (
+    MAX_FRAME_BYTES,
+    PATH,
+    SUBPROTOCOL,
+    Drain,
+    FrameError,
+    Policy,
+    Resync,
+    Warm,
+    decode_down,
+)
+
+from .feed import Feed, Outbox
+from .metrics import AgentMetrics
+from .settings import AgentSettings
+
+log = logging.getLogger(__name__)
+
+_STABLE_SECONDS: Final = 10.0
+"""A connection that lived this long was a success: the next one is not delayed for what failed before it."""
+_REFUSED_CODES: Final = frozenset({1002, 1003, 1007, 1008, 1009, 4000, 4400, 4401, 4403, 4404, 4409})
+"""Close codes that mean "not like this": another attempt soon would end the same way."""
+_CONNECT_SECONDS: Final = 5.0
+
+
+class Commands(Protocol):
+    """What control planes may ask of a worker."""
+
+    def policy(self, policy: Policy) -> None: ...
+    def warm(self, warm: Warm) -> None: ...
+    def drain(self, drain: Drain) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One control plane replica; ``host`` is the name its certificate must bear, where the URL has an address."""
+
+    url: str
+    host: str | None = None
+
+
+def static_targets(urls: tuple[str, ...]) -> list[Target]:
+    """The listed URLs, with the reports path where they have none."""
+    return [Target(urlunsplit(part._replace(path=part.path.rstrip("/") or PATH))) for part in map(urlsplit, urls)]
+
+
+def backoff(attempt: int, *, base: float, cap: float, jitter: float) -> float:
+    """Seconds to wait before attempt number ``attempt`` (from 1): exponential, capped, ``jitter`` in 0 .. 1 of it."""
+    return jitter * min(cap, base * 2.0 ** min(attempt, 32))
+
+
+async def resolve(name: str, *, tls: bool) -> list[Target]:
+    """Every address behind ``host:port``. OSError where the name does not resolve."""
+    host, _, port = name.rpartition(":")
+    found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    addresses = sorted({str(entry[4][0]) for entry in found})
+    scheme = "wss" if tls else "ws"
+    return [
+        Target(f"{scheme}://{f'[{address}]' if ':' in address else address}:{port}{PATH}", host)
+        for address in addresses
+    ]
+
+
+class Uplink:
+    """Keeps one connection task for each target until cancelled."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        feed: Feed,
+        commands: Commands,
+        metrics: AgentMetrics,
+        *,
+        http: aiohttp.ClientSession,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._settings = settings
+        self._feed = feed
+        self._commands = commands
+        self._metrics = metrics
+        self._http = http
+        self._jitter = jitter
+        self._tasks: dict[Target, asyncio.Task[None]] = {}
+        self.connected = 0
+        """Connections open now on which everything held has been sent."""
+        self.registered = False
+        """Whether there ever was one."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is anybody to report to."""
+        return bool(self._settings.control_planes or self._settings.control_plane_dns)
+
+    async def run(self) -> None:
+        try:
+            while True:
+                self._follow(await self._targets())
+                await asyncio.sleep(self._settings.resolve_seconds)
+        finally:
+            await self._stop()
+
+    async def _targets(self) -> list[Target]:
+        """The replicas as they are known now; those of before where the name does not resolve."""
+        targets = static_targets(self._settings.control_planes)
+        if self._settings.control_plane_dns:
+            tls = self._settings.control_plane_ca_file is not None
+            try:
+                targets += await resolve(self._settings.control_plane_dns, tls=tls)
+            except OSError as error:
+                self._metrics.connects.labels("unresolved").inc()
+                log.warning("control planes not resolved", extra={"error": str(error)})
+                targets += [target for target in self._tasks if target.host]
+        return targets[: self._settings.max_control_planes]
+
+    def _follow(self, targets: list[Target]) -> None:
+        for gone in self._tasks.keys() - set(targets):
+            self._tasks.pop(gone).cancel()
+        for target in targets:
+            task = self._tasks.get(target)
+            if task is None or task.done():
+                self._tasks[target] = asyncio.create_task(self._keep(target))
+
+    async def _stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep(self, target: Target) -> None:
+        attempt = 0
+        while True:
+            started = monotonic()
+            refused = await self._attempt(target)
+            stable = monotonic() - started > _STABLE_SECONDS
+            attempt = 1 if stable else attempt + 1
+            await asyncio.sleep(
+                backoff(
+                    32 if refused else attempt,
+                    base=self._settings.reconnect_base_seconds,
+                    cap=self._settings.reconnect_cap_seconds,
+                    jitter=self._jitter(),
+                )
+            )
+
+    async def _attempt(self, target: Target) -> bool:
+        """One connection from its opening to its end; whether the control plane refused it."""
+        try:
+            return await self._connect(target)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            self._metrics.connects.labels("failed").inc()
+            log.warning("control plane not reached", extra={"target": target.url, "error": _reason(error)})
+            return isinstance(error, aiohttp.WSServerHandshakeError) and error.status in (401, 403)
+        except Exception:
+            self._metrics.crashes.labels("uplink").inc()
+            log.exception("connection to control plane failed", extra={"target": target.url})
+            return False
+
+    async def _connect(self, target: Target) -> bool:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            ws = await self._http.ws_connect(
+                target.url,
+                protocols=(SUBPROTOCOL,),
+                headers=self._headers(),
+                ssl=_tls(self._settings.control_plane_ca_file),
+                server_hostname=target.host if target.url.startswith("wss:") else None,
+                heartbeat=self._settings.heartbeat_seconds,
+                max_msg_size=MAX_FRAME_BYTES,
+            )
+        async with ws:
+            self._metrics.connects.labels("connected").inc()
+            log.info("control plane connected", extra={"target": target.url})
+            await self._serve(ws)
+            log.info("control plane disconnected", extra={"target": target.url, "code": ws.close_code})
+            return ws.close_code in _REFUSED_CODES
+
+    def _headers(self) -> dict[str, str]:
+        """Read at each connection: tokens are renewed on disk."""
+        path = self._settings.token_file
+        return {"Authorization": f"Bearer {path.read_text().strip()}"} if path else {}
+
+    async def _serve(self, ws: aiohttp.ClientWebSocketResponse) -> None:
+        outbox = self._feed.attach(
+            max_frames=self._settings.send_queue_frames, max_bytes=self._settings.send_queue_bytes
+        )
+        sending = asyncio.create_task(self._send(ws, outbox))
+        receiving = asyncio.create_task(self._receive(ws, outbox))
+        try:
+            done, _ = await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            self._feed.detach(outbox)
+            for task in (sending, receiving):
+                task.cancel()
+            await asyncio.gather(sending, receiving, return_exceptions=True)
+
+    async def _send(self, ws: aiohttp.ClientWebSocketResponse, outbox: Outbox) -> None:
+        opened = False
+        try:
+            while True:
+                for frame in await outbox.take():
+                    async with asyncio.timeout(self._settings.send_timeout_seconds):
+                        await ws.send_bytes(frame)
+                if not opened:
+                    opened = self.registered = True
+                    self._count(1)
+        finally:
+            self._count(-1 if opened else 0)
+
+    def _count(self, change: int) -> None:
+        self.connected += change
+        self._metrics.connections.set(self.connected)
+
+    async def _receive(self, ws: aiohttp.ClientWebSocketResponse, outbox: Outbox) -> None:
+        async for message in ws:
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                self._metrics.refused_frames.inc()
+                continue
+            try:
+                frame = decode_down(message.data)
+            except FrameError as error:
+                self._metrics.refused_frames.inc()
+                log.warning("frame not understood", extra={"error": str(error)})
+                continue
+            match frame:
+                case Policy():
+                    self._commands.policy(frame)
+                case Warm():
+                    self._commands.warm(frame)
+                case Drain():
+                    self._commands.drain(frame)
+                case Resync():
+                    self._metrics.resyncs.inc()
+                    log.info("snapshot asked for", extra={"rank": frame.rank, "reason": frame.reason})
+                    outbox.resync(frame.rank)
+
+
+def _tls(ca_file: Path | None) -> ssl.SSLContext | bool:
+    if ca_file is None:
+        return True
+    context = ssl.create_default_context(cafile=str(ca_file))
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def _reason(error: Exception) -> str:
+    return (
+        f"HTTP {error.status}"
+        if isinstance(error, aiohttp.WSServerHandshakeError)
+        else str(error) or type(error).__name__
+    )
