@@ -1,0 +1,61 @@
+"""``python -m cachefleet_operator``: settings from the environment, then until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+import uuid
+from importlib.metadata import version
+
+from cachefleet_operator import logs
+from cachefleet_operator.api import connect
+from cachefleet_operator.metrics import Metrics
+from cachefleet_operator.operate import Operator
+from cachefleet_operator.probes import application, serving
+from cachefleet_operator.settings import Settings, SettingsError, load
+
+log = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """The process's exit code: 0 when asked to stop, 2 for bad settings, 1 where it cannot go on."""
+    try:
+        settings = load()
+    except SettingsError as error:
+        print(error, file=sys.stderr)  # noqa: T201  # before there is a log
+        return 2
+    logs.configure(settings.log_format, settings.log_level)
+    try:
+        asyncio.run(_run(settings))
+    except Exception:  # the process's root
+        log.exception("the operator cannot go on")
+        return 1
+    return 0
+
+
+async def _run(settings: Settings) -> None:
+    work = asyncio.ensure_future(_operate(settings))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, work.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
+
+
+async def _operate(settings: Settings) -> None:
+    metrics = Metrics(version("cachefleet"))
+    identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+    async with connect(settings.kubeconfig, metrics, request_seconds=settings.request_seconds) as api:
+        operator = Operator(api, settings, metrics, identity=identity)
+        app = application(operator.alive, operator.ready, metrics)
+        async with serving(app, settings.http_host, settings.http_port) as port:
+            log.info("operator started", extra={"identity": identity, "port": port})
+            await operator.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Whether a live object still says what was applied to it (pure).
+
+Server-side apply would answer that too, at the price of a write request each time. Here the desired manifest is
+compared as a subset: what others added is theirs. Two things are not differences: a quantity written another way
+("1024Mi" comes back as "1Gi"), and a zero value that the server leaves out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+DIGEST: Final = "cachefleet.io/applied"
+"""Annotation with the digest of what was applied: a field that left the manifest shows in no comparison of values."""
+
+_QUANTITY: Final = re.compile(r"^([+-]?[0-9.]{1,32})(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$")
+_DECIMAL: Final = {"m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+# What lists of named things are matched by; the first name that all entries have.
+_NAMES: Final = (
+    ("name",),
+    ("mountPath",),
+    ("containerPort", "protocol"),
+    ("containerPort",),
+    ("port",),
+    ("uid",),
+    ("path",),
+)
+
+
+def stamped(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest with its own digest as an annotation."""
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:32]
+    metadata = manifest["metadata"]
+    annotations = {**metadata.get("annotations", {}), DIGEST: digest}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
+def holds(desired: Any, live: Any) -> bool:
+    """Whether everything in ``desired`` is so in ``live``."""
+    if isinstance(desired, Mapping):
+        found = live if isinstance(live, Mapping) else {}
+        return all(holds(value, found.get(name)) for name, value in desired.items())
+    if _is_list(desired):
+        return _list_holds(desired, live if _is_list(live) else ())
+    if live is None:
+        return not desired
+    return bool(desired == live and isinstance(desired, bool) == isinstance(live, bool)) or _same_quantity(
+        desired, live
+    )
+
+
+def _list_holds(desired: Sequence[Any], live: Sequence[Any]) -> bool:
+    names = next((names for names in _NAMES if _named(desired, names) and _named(live, names)), None)
+    if desired and names is not None:
+        found = {tuple(entry[name] for name in names): entry for entry in live}
+        return all(holds(entry, found.get(tuple(entry[name] for name in names))) for entry in desired)
+    return len(desired) == len(live) and all(map(holds, desired, live))
+
+
+def _named(entries: Sequence[Any], names: Sequence[str]) -> bool:
+    return all(isinstance(entry, Mapping) and all(name in entry for name in names) for entry in entries)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _same_quantity(desired: Any, live: Any) -> bool:
+    if isinstance(desired, bool) or isinstance(live, bool):
+        return False
+    first, second = _amount(desired), _amount(live)
+    return first is not None and first == second
+
+
+def _amount(value: Any) -> Decimal | None:
+    if not isinstance(value, str | int | float):
+        return None
+    match = _QUANTITY.match(str(value))
+    if match is None or match[1].count(".") > 1 or not any(map(str.isdigit, match[1])):
+        return None
+    suffix = match[2] or ""
+    factor = Decimal(2) ** _BINARY[suffix] if suffix in _BINARY else Decimal(10) ** _DECIMAL[suffix]
+    return Decimal(match[1]) * factor

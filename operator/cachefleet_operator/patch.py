@@ -1,0 +1,63 @@
+"""A narrow strategic merge: what ``spec.podTemplate`` changes about a worker's pod (pure).
+
+Mappings merge, null deletes, lists of named things merge by their name and other lists are replaced; a volume given
+again replaces the one of its name whole, because its source is one of many alternatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Final
+
+Json = Any
+
+# The names by which Kubernetes itself merges these lists.
+_KEYS: Final[Mapping[str, str]] = {
+    "containers": "name",
+    "env": "name",
+    "ephemeralContainers": "name",
+    "hostAliases": "ip",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "ports": "containerPort",
+    "resourceClaims": "name",
+    "topologySpreadConstraints": "topologyKey",
+    "volumeDevices": "devicePath",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+_WHOLE: Final = frozenset({"env", "volumes"})
+"""Lists whose entries are unions: a new entry replaces the old one of its name."""
+
+
+def merged(base: Mapping[str, Json], patch: Mapping[str, Json]) -> dict[str, Json]:
+    """``base`` with ``patch`` applied; neither is changed."""
+    result = dict(deepcopy(base))
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = _merged_value(name, result.get(name), deepcopy(value))
+    return result
+
+
+def _merged_value(name: str, old: Json, new: Json) -> Json:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return merged(old, new)
+    key = _KEYS.get(name)
+    if key and isinstance(old, Sequence) and isinstance(new, list) and _named(new, key):
+        return _merged_list(old, new, key, whole=name in _WHOLE)
+    return new
+
+
+def _named(entries: Sequence[Json], key: str) -> bool:
+    return all(isinstance(entry, Mapping) and key in entry for entry in entries)
+
+
+def _merged_list(old: Sequence[Json], new: Sequence[Json], key: str, *, whole: bool) -> list[Json]:
+    result = {entry[key]: entry for entry in old}
+    for entry in new:
+        known = result.get(entry[key])
+        result[entry[key]] = entry if known is None or whole else merged(known, entry)
+    return list(result.values())

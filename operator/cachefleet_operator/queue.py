@@ -1,0 +1,75 @@
+"""Names waiting to be reconciled: each at most once, never two workers on one, failures tried again later.
+
+Bounded by the number of pools there are: a name is either waiting, being worked on (and perhaps marked to be looked
+at again), or due at one time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class WorkQueue(Generic[K]):
+    """For one event loop. ``first`` and ``longest`` bound the pause after failures, in seconds."""
+
+    def __init__(self, *, first: float, longest: float) -> None:
+        self._first = first
+        self._longest = longest
+        self._waiting: dict[K, None] = {}  # in order of arrival
+        self._working: set[K] = set()
+        self._again: set[K] = set()
+        self._failures: dict[K, int] = {}
+        self._due: dict[K, asyncio.TimerHandle] = {}
+        self._arrived = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, key: K) -> None:
+        """Look at ``key`` soon; while it is being worked on, once more after that."""
+        self._cancel(key)
+        if key in self._working:
+            self._again.add(key)
+        else:
+            self._waiting[key] = None
+            self._arrived.set()
+
+    async def get(self) -> K:
+        """The next name. Each must be given back with ``done``."""
+        while not self._waiting:
+            self._arrived.clear()
+            await self._arrived.wait()
+        key = next(iter(self._waiting))
+        del self._waiting[key]
+        self._working.add(key)
+        return key
+
+    def done(self, key: K, *, failed: bool) -> None:
+        """Work on ``key`` has ended; a failure is tried again after a pause that doubles each time."""
+        self._working.discard(key)
+        self._failures[key] = self._failures.get(key, 0) + 1 if failed else 0
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
+        elif failed:
+            self._due[key] = asyncio.get_running_loop().call_later(self.pause(self._failures[key]), self.add, key)
+        if not self._failures[key]:
+            del self._failures[key]
+
+    def pause(self, failures: int) -> float:
+        """Seconds after the given number of failures in a row."""
+        return min(self._longest, self._first * 2.0 ** min(failures - 1, 32))
+
+    def close(self) -> None:
+        """Forget what is due."""
+        for key in tuple(self._due):
+            self._cancel(key)
+
+    def _cancel(self, key: K) -> None:
+        handle = self._due.pop(key, None)
+        if handle is not None:
+            handle.cancel()

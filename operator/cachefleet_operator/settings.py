@@ -1,0 +1,105 @@
+"""What the operator is told at start: one frozen object, read once from ``CACHEFLEET_*`` variables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+PREFIX = "CACHEFLEET_"
+DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+
+
+def _names(value: Any) -> Any:
+    if isinstance(value, str):
+        return tuple(part for part in (piece.strip() for piece in value.split(",")) if part)
+    return value
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used; the text has one line for each problem."""
+
+
+class Settings(BaseSettings):
+    """Every bound of the operator has its name here; seconds unless a name says otherwise."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
+
+    # Where it works.
+    kubeconfig: Path | None = Field(default=None, validation_alias="KUBECONFIG")
+    """Used where there is no service account; one file."""
+    operator_namespace: DnsLabel = "cachefleet-system"
+    """Where the operator runs: its Lease and the fleet key live here."""
+    namespaces: Annotated[tuple[DnsLabel, ...], NoDecode, BeforeValidator(_names)] = ()
+    """Namespaces whose pools it reconciles, comma separated; none means all."""
+
+    # What it puts into worker pods.
+    agent_image: str = Field(min_length=1, max_length=1024)
+    control_plane: str = Field(default="", max_length=512)
+    """Host and port under which agents look the control plane's replicas up. Default: its Service beside us."""
+    shared_memory_mib: int = Field(default=4096, ge=160, le=1_048_576)
+    """Bound on a worker's /dev/shm; what is written there counts as the pod's memory."""
+    worker_start_seconds: int = Field(default=3600, ge=60, le=86_400)
+    """How long an engine may take from its start to its first answer: weights may have to be downloaded."""
+
+    # The Lease. A leader that cannot renew stops after renew_seconds, before another may take over.
+    lease_name: DnsLabel = "cachefleet-operator"
+    lease_seconds: int = Field(default=15, ge=1, le=600)
+    renew_seconds: float = Field(default=10, ge=0.1, le=600)
+    retry_seconds: float = Field(default=2, ge=0.05, le=60)
+    stop_seconds: float = Field(default=3, ge=0.1, le=60)
+    """How long the watches may take to end; part of the margin between renew_seconds and lease_seconds."""
+
+    # Reconciling.
+    workers: int = Field(default=4, ge=1, le=64)
+    """Pools reconciled at the same time."""
+    resync_seconds: float = Field(default=300, ge=1, le=86_400)
+    """How often every pool is looked at, event or not."""
+    retry_first_seconds: float = Field(default=0.5, ge=0.01, le=60)
+    retry_longest_seconds: float = Field(default=120, ge=0.01, le=3600)
+    request_seconds: float = Field(default=10, ge=0.1, le=300)
+    discovery_seconds: float = Field(default=2, ge=0.1, le=60)
+    """How often to look whether the CRD is there."""
+    list_page: int = Field(default=500, ge=1, le=10_000)
+    """Pools asked for in one page of a list."""
+
+    # Probes and metrics.
+    http_host: str = "0.0.0.0"  # noqa: S104  # the kubelet's probes and Prometheus come from outside the pod
+    http_port: int = Field(default=8080, ge=0, le=65_535)
+
+    # Logs.
+    log_format: Literal["json", "text"] = "json"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @model_validator(mode="after")
+    def _margin(self) -> Self:
+        if self.renew_seconds + self.stop_seconds > self.lease_seconds:
+            raise ValueError(
+                "CACHEFLEET_RENEW_SECONDS and CACHEFLEET_STOP_SECONDS must together be at most "
+                "CACHEFLEET_LEASE_SECONDS: a leader must have stopped before another may take over"
+            )
+        return self
+
+    @property
+    def control_plane_address(self) -> str:
+        """Host and port of the headless Service behind which the control plane's replicas are."""
+        return self.control_plane or f"cachefleet-controlplane-headless.{self.operator_namespace}.svc:8081"
+
+
+def load() -> Settings:
+    """The settings of this process's environment, or SettingsError."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        lines = [_line(".".join(map(str, e["loc"])), e["msg"]) for e in error.errors(include_url=False)]
+        raise SettingsError("\n".join(lines)) from None
+
+
+def _line(field: str, message: str) -> str:
+    text = message.removeprefix("Value error, ")
+    if not field:
+        return text
+    variable = field.upper() if field.upper().startswith(PREFIX) else f"{PREFIX}{field.upper()}"
+    return f"{variable}: {text}"
