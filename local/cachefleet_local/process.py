@@ -26,6 +26,8 @@ class ProcessSpec:
     environment: Mapping[str, str] = field(repr=False)
     log: Path
     ready_url: str
+    without: tuple[str, ...] = ()
+    """Names of variables that it must not inherit."""
     after: tuple[str, ...] = ()
     """Names of processes that must be ready before this one is started."""
     heavy: bool = False

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from cachefleet_core.engine import engine_arguments, engine_environment
-
 from cachefleet_core.pool import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_local.data_folder import DataFolder
@@ -62,8 +61,6 @@ class Place:
     """``model.source`` of each pool to what the engine is given."""
     devices: Mapping[str, str] = field(default_factory=dict)
     """Worker to the value of CUDA_VISIBLE_DEVICES; none on a CPU."""
-    threads: int = 1
-    """Of each engine on a CPU."""
     policy: str = "cacheAware"
     start_seconds: float = 600.0
 
@@ -155,8 +152,6 @@ def _engine(worker: WorkerPlan, pool: PrefixCachePool, place: Place, *, key: Fle
         replay_endpoint=_socket(place, worker, "replay"),
     )
     environment = engine_environment(spec) | {"VLLM_API_KEY": key.worker_key(pool.key)}
-    if spec.device.is_cpu:
-        environment["OMP_NUM_THREADS"] = str(place.threads)
     if worker.engine in place.devices:
         environment["CUDA_VISIBLE_DEVICES"] = place.devices[worker.engine]
     if Path(place.models[spec.model.source]).is_absolute():
@@ -166,6 +161,7 @@ def _engine(worker: WorkerPlan, pool: PrefixCachePool, place: Place, *, key: Fle
         kind=Kind.ENGINE,
         argv=(place.engine_python, "-m", "vllm.entrypoints.openai.api_server", *arguments),
         environment=environment,
+        without=("VLLM_CPU_KVCACHE_SPACE",),  # it would replace the KV cache that the pool's budget gives
         log=place.folder.log(worker.engine),
         ready_url=f"{worker.engine_url}/health",
         after=(CONTROL_PLANE,),
@@ -195,6 +191,8 @@ def _agent(worker: WorkerPlan, pool: PrefixCachePool, place: Place) -> ProcessSp
         "REVISION": pool.spec.model.revision,
         "HTTP_HOST": LOOPBACK,
         "HTTP_PORT": str(_port(worker.agent_url)),
+        "DRAIN_SECONDS": "1",
+        "LOG_FORMAT": "text",
     }
     return ProcessSpec(
         name=worker.agent,

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
@@ -189,13 +189,14 @@ async def _spawn(spec: ProcessSpec) -> asyncio.subprocess.Process:
             stdin=asyncio.subprocess.PIPE,  # never written to: its end tells the guard that we are gone
             stdout=log,
             stderr=log,
-            env=_environment(spec.environment),
+            env=_environment(spec),
             start_new_session=True,  # so that Ctrl-C at a terminal reaches the supervisor alone
         )
 
 
-def _environment(added: Mapping[str, str]) -> dict[str, str]:
-    return {**os.environ, "PYTHONUNBUFFERED": "1", **added}
+def _environment(spec: ProcessSpec) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name not in spec.without}
+    return {**inherited, "PYTHONUNBUFFERED": "1", **spec.environment}
 
 
 def _terminate(process: asyncio.subprocess.Process) -> None:

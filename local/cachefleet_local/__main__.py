@@ -1,0 +1,92 @@
+"""The command line ``cachefleet``. Exit statuses: 0 done, 1 failed, 2 bad input."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from cachefleet_controlplane.routing import RoutingPolicy
+from cachefleet_local.data_folder import DEFAULT_DATA_DIR
+from cachefleet_local.failure import FailureError
+from cachefleet_local.local_fleet import Options
+from cachefleet_local.up import problem_lines, read_pools
+from cachefleet_local.up import up as run_up
+
+EPILOG = "Exit status: 0 done, 1 failed, 2 bad input."
+DATA_DIR_HELP = "Folder of the local fleet: secrets, logs, database."
+
+app = typer.Typer(
+    name="cachefleet",
+    help="The prefix caches of a fleet of vLLM workers as one managed resource.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+PoolFile = Annotated[Path, typer.Argument(metavar="POOL.yaml", help="Pool file; may hold several pools.")]
+
+
+@app.command(epilog=EPILOG, short_help="Run a pool file's fleet on this machine.")
+def up(
+    pool_file: PoolFile,
+    *,
+    data_dir: Annotated[Path, typer.Option(help=DATA_DIR_HELP)] = DEFAULT_DATA_DIR,
+    gateway_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the OpenAI API; 0 takes a free one.")
+    ] = 8080,
+    internal_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of admin API, reports and metrics; 0 takes a free one.")
+    ] = 8081,
+    policy: Annotated[
+        RoutingPolicy, typer.Option(help="How requests are routed; can be changed while it runs.")
+    ] = RoutingPolicy.CACHE_AWARE,
+    wait_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds in which all has to be ready, else everything is stopped again.")
+    ] = 600.0,
+    engine_python: Annotated[
+        str, typer.Option(metavar="PATH", show_default="this one", help="Python interpreter that has vLLM.")
+    ] = sys.executable,
+) -> None:
+    """Run the pools of a file on this machine: control plane, and per replica vLLM and its agent. Ctrl-C stops all."""
+    options = Options(
+        data_dir=data_dir,
+        gateway_port=gateway_port,
+        internal_port=internal_port,
+        policy=policy.value,
+        wait_seconds=wait_timeout,
+        engine_python=engine_python,
+    )
+    run_up(pool_file, options, Console())
+
+
+@app.command(epilog=EPILOG, short_help="Check a pool file.")
+def check(pool_file: PoolFile) -> None:
+    """Check a pool file without starting anything: fields, values, ranges and the memory budget."""
+    for pool in read_pools(pool_file):
+        typer.echo(f"{pool.key}: sound")
+
+
+@app.command(epilog=EPILOG)
+def version() -> None:
+    """Print the version of cachefleet."""
+    typer.echo(importlib.metadata.version("cachefleet"))
+
+
+def main() -> None:
+    """The entry point; a failure is its lines on standard error and its exit status."""
+    try:
+        app()
+    except FailureError as error:
+        problem_lines(error.lines, Console(stderr=True))
+        sys.exit(error.status)
+
+
+if __name__ == "__main__":
+    main()

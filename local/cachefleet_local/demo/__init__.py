@@ -1,0 +1,1 @@
+"""The demo: the same agents' work on two workers, once under round robin, once cache-aware, counted by vLLM."""
