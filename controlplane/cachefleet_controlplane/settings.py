@@ -57,7 +57,7 @@ class Settings(BaseSettings):
     watch_page: int = Field(500, ge=1, le=10_000)
     """Objects asked for in one page of a list."""
     watch_inactivity_seconds: float = Field(25, ge=1, le=300)
-    watch_backoff_seconds: float = Field(30, ge=1, le=300)
+    watch_backoff_seconds: float = Field(8, ge=1, le=300)
     """The longest pause before a failed list or watch is tried again."""
 
     # Who may talk to it.

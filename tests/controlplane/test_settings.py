@@ -1,0 +1,106 @@
+"""Settings from the environment, and what is said of bad ones."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from cachefleet_controlplane.settings import Settings, SettingsError, load
+
+REQUIRED = {
+    "FLEET_KEY_FILE": "key",
+    "POOL_FILE": "pool.yaml",
+    "ENDPOINTS_FILE": "endpoints.json",
+    "REPORTS_TOKEN_FILE": "reports",
+    "ADMIN_TOKEN_FILE": "admin",
+}
+
+
+@pytest.fixture(autouse=True)
+def required(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in REQUIRED.items():
+        monkeypatch.setenv(f"CACHEFLEET_{name}", value)
+
+
+def loaded(monkeypatch: pytest.MonkeyPatch, **variables: str) -> Settings:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"CACHEFLEET_{name}", value)
+    return load()
+
+
+def test_defaults() -> None:
+    settings = load()
+    assert (settings.gateway_port, settings.internal_port, settings.policy) == (8080, 8081, "cacheAware")
+    assert settings.url == "sqlite:///.cachefleet/controlplane/controlplane.db"
+    assert settings.fleet_key_file == Path("key")
+
+
+def test_values_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = loaded(monkeypatch, NAMESPACES=" a, b,,", POLICY="roundRobin", DATABASE_URL="sqlite:////x/y.db")
+    assert (settings.namespaces, settings.policy, settings.url) == (("a", "b"), "roundRobin", "sqlite:////x/y.db")
+
+
+def test_an_empty_variable_is_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert loaded(monkeypatch, NAMESPACES="", GATEWAY_PORT="").namespaces == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("GATEWAY_PORT", "70000", "CACHEFLEET_GATEWAY_PORT: got '70000', allowed: a whole number from 0 to 65535"),
+        ("MAX_LEGS", "two", "CACHEFLEET_MAX_LEGS: got 'two', allowed: a whole number from 1 to 16"),
+        ("DRAIN_SECONDS", "-1", "CACHEFLEET_DRAIN_SECONDS: got '-1', allowed: a number from 0 to 3600"),
+        (
+            "POLICY",
+            "random",
+            "CACHEFLEET_POLICY: got 'random', allowed: one of 'cacheAware', 'leastLoaded', 'roundRobin'",
+        ),
+    ],
+)
+def test_a_bad_value_is_named_with_what_is_allowed(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, line: str
+) -> None:
+    with pytest.raises(SettingsError) as error:
+        loaded(monkeypatch, **{name: value})
+    assert error.value.lines == [line]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_numbers_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    with pytest.raises(SettingsError, match="CACHEFLEET_DRAIN_SECONDS"):
+        loaded(monkeypatch, DRAIN_SECONDS=value)
+
+
+def test_every_problem_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CACHEFLEET_FLEET_KEY_FILE")
+    with pytest.raises(SettingsError) as error:
+        loaded(monkeypatch, MAX_LEGS="0", LOG_FORMAT="xml")
+    assert error.value.lines == [
+        "CACHEFLEET_FLEET_KEY_FILE: is required: the path of a file",
+        "CACHEFLEET_MAX_LEGS: got '0', allowed: a whole number from 1 to 16",
+        "CACHEFLEET_LOG_FORMAT: got 'xml', allowed: one of 'json', 'text'",
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(set(REQUIRED) - {"FLEET_KEY_FILE"}))
+def test_what_files_need_is_required(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv(f"CACHEFLEET_{name}")
+    with pytest.raises(SettingsError, match=f"CACHEFLEET_{name}: is required when"):
+        load()
+
+
+def test_in_a_cluster_no_files_are_needed_but_the_fleet_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in set(REQUIRED) - {"FLEET_KEY_FILE"}:
+        monkeypatch.delenv(f"CACHEFLEET_{name}")
+    assert loaded(monkeypatch, POOL_SOURCE="kubernetes", AUTH="kubernetes").pool_file is None
+
+
+def test_the_database_s_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = loaded(monkeypatch, DATABASE_URL="postgresql://u:geheim@h/d")
+    assert "geheim" not in repr(settings)
+    assert "geheim" in settings.url
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValidationError):
+        load().gateway_port = 1  # type: ignore[misc]
