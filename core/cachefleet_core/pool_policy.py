@@ -45,6 +45,15 @@ class Message(Section):
 class WarmPrefix(Section):
     """A prompt that every worker caches before it takes traffic."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            field="tenants",
+            cel="",  # the list is a set, which the API server keeps unique by itself
+            message="must not name a tenant twice",
+            holds=lambda prefix: len(set(prefix.tenants)) == len(prefix.tenants),
+        ),
+    )
+
     name: Label
     """Name of the prefix, unique in the pool."""
     messages: Annotated[tuple[Message, ...], Field(strict=False, min_length=1, max_length=64)]

@@ -1,0 +1,284 @@
+"""Pools that are refused, with what is said about each: by our parser, and by an API server with our CRD.
+
+Used by the tests of the parser and by those against a real API server, so that the two stay of one mind.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, Final
+
+VALID: Final[dict[str, Any]] = {
+    "apiVersion": "cachefleet.io/v1alpha1",
+    "kind": "PrefixCachePool",
+    "metadata": {"name": "qwen", "namespace": "default"},
+    "spec": {
+        "model": {"name": "qwen3-32b", "source": "Qwen/Qwen3-32B", "weightsMiB": 31250},
+        "engine": {"maxModelLen": 32768},
+        "device": {"memoryMiB": 81920},
+    },
+}
+"""The least that is a pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """A merge patch (null removes) that makes VALID invalid, and parts of the two refusals.
+
+    ``server`` is empty where an API server lets the object in, or cannot be given it.
+    """
+
+    name: str
+    patch: dict[str, Any]
+    parser: str
+    server: str
+
+
+def merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """A copy of ``base`` under a merge patch (RFC 7386)."""
+    made = copy.deepcopy(base)
+    for name, value in patch.items():
+        if value is None:
+            made.pop(name, None)
+        elif isinstance(value, dict):
+            made[name] = merged(made.get(name, {}), value)
+        else:
+            made[name] = value
+    return made
+
+
+def _spec(name: str, parser: str, server: str, **patch: Any) -> Invalid:
+    return Invalid(name, {"spec": patch}, parser, server)
+
+
+_WARM: Final = {"name": "support", "messages": [{"role": "system", "content": "You help."}]}
+
+INVALID: Final[tuple[Invalid, ...]] = (
+    Invalid("no spec", {"spec": None}, "spec: missing: must be a mapping", "spec: Required value"),
+    Invalid(
+        "name no label",
+        {"metadata": {"name": "qwen.32b"}},
+        'metadata.name: "qwen.32b": must be text of 1 to 52 characters: lowercase letters, digits and',
+        "metadata.name",
+    ),
+    Invalid("name too long", {"metadata": {"name": "q" * 53}}, "metadata.name", "metadata.name"),
+    Invalid("name begins with a digit", {"metadata": {"name": "3qwen"}}, "metadata.name", "metadata.name"),
+    # Missing, unknown and wrongly typed fields
+    _spec("no model name", "spec.model.name: missing", "spec.model.name: Required value", model={"name": None}),
+    _spec(
+        "no weights", "spec.model.weightsMiB: missing", "spec.model.weightsMiB: Required", model={"weightsMiB": None}
+    ),
+    _spec("no device", "spec.device: missing", "spec.device: Required value", device=None),
+    _spec(
+        "no max model len",
+        "spec.engine.maxModelLen: missing: must be a whole number from 1",
+        "spec.engine.maxModelLen: Required value",
+        engine={"maxModelLen": None},
+    ),
+    _spec(
+        "misspelt field",
+        'spec.hit.treshold: 0.5: is not a known field; did you mean "threshold"?',
+        'unknown field "spec.hit.treshold"',
+        hit={"treshold": 0.5},
+    ),
+    _spec(
+        "snake case field",
+        'spec.engine.block_size: 16: is not a known field; did you mean "blockSize"?',
+        'unknown field "spec.engine.block_size"',
+        engine={"block_size": 16},
+    ),
+    _spec(
+        "number for a name",
+        "spec.model.name: 4711: must be text of 1 to 128 characters",
+        "spec.model.name: Invalid value",
+        model={"name": 4711},
+    ),
+    _spec(
+        "boolean for a role",
+        "spec.role: true: must be one of Both, Prefill, Decode",
+        "spec.role: Invalid value",
+        role=True,
+    ),
+    _spec(
+        "text for a number", 'spec.replicas: "4": must be a whole number', "spec.replicas: Invalid value", replicas="4"
+    ),
+    _spec("fraction for a count", "spec.replicas: 1.5: must be a whole number", "spec.replicas: Invalid", replicas=1.5),
+    _spec(
+        "quantity for MiB", 'budgetMiB: "1Gi": must be', "budgetMiB: Invalid value", prefixCache={"budgetMiB": "1Gi"}
+    ),
+    _spec("text for a switch", 'enabled: "yes": must be true or', "enabled: Invalid", prefixCache={"enabled": "yes"}),
+    _spec("list for a section", "spec.hit: a list of 0: must be a mapping", "spec.hit: Invalid value", hit=[]),
+    _spec("mapping for a list", "extraArgs: a mapping: must be", "extraArgs: Invalid value", engine={"extraArgs": {}}),
+    # Outside of what is allowed
+    _spec(
+        "unknown role", 'spec.role: "decode": must be one of', 'spec.role: Unsupported value: "decode"', role="decode"
+    ),
+    _spec("unknown dtype", 'dtype: "fp8": must be one of', 'Unsupported value: "fp8"', engine={"dtype": "fp8"}),
+    _spec("unknown policy", "preemption.policy", "preemption.policy: Unsupported", preemption={"policy": "Drop"}),
+    _spec("unknown isolation", "tenancy.isolation", "tenancy.isolation: Unsupported", tenancy={"isolation": "None"}),
+    _spec(
+        "threshold above 1",
+        "spec.hit.threshold: 1.1: must be a number from 0 to 1",
+        "spec.hit.threshold: Invalid value: 1.1",
+        hit={"threshold": 1.1},
+    ),
+    _spec(
+        "threshold below 0",
+        "spec.hit.threshold: -0.1: must be a number from 0 to 1",
+        "spec.hit.threshold: Invalid value: -0.1",
+        hit={"threshold": -0.1},
+    ),
+    _spec("threshold no number", 'threshold: "x": must be', "threshold: Invalid value", hit={"threshold": "x"}),
+    _spec(
+        "objective above 1",
+        "hit.objective.ratio: 2: must",
+        "hit.objective.ratio: Invalid",
+        hit={"objective": {"ratio": 2}},
+    ),
+    _spec("negative budget", "budgetMiB: -1: must be", "budgetMiB: Invalid value: -1", prefixCache={"budgetMiB": -1}),
+    _spec("no memory", "memoryMiB: 0: must be", "memoryMiB: Invalid value: 0", device={"memoryMiB": 0}),
+    _spec("negative replicas", "spec.replicas: -1: must be", "spec.replicas: Invalid value: -1", replicas=-1),
+    _spec("empty model name", 'spec.model.name: "": must be', "spec.model.name: Invalid value", model={"name": ""}),
+    _spec(
+        "source like an option", "spec.model.source", "spec.model.source: Invalid value", model={"source": "--port=1"}
+    ),
+    _spec("source with a space", "spec.model.source", "spec.model.source: Invalid value", model={"source": "a b"}),
+    _spec("resource without a domain", "device.resource", "device.resource: Invalid", device={"resource": "gpu"}),
+    # Across fields
+    _spec(
+        "prefill without transfer",
+        "spec.engine.kvTransfer: nothing: must name a kv_connector when role is Prefill or Decode",
+        "must name a kv_connector when role is Prefill or Decode",
+        role="Prefill",
+    ),
+    _spec(
+        "decode without connector",
+        "spec.engine.kvTransfer: a mapping: must name a kv_connector when role is Prefill or Decode",
+        "must name a kv_connector when role is Prefill or Decode",
+        role="Decode",
+        engine={"kvTransfer": {"kv_port": 1}},
+    ),
+    _spec(
+        "block size of a CPU",
+        "spec.engine.blockSize: 16: must be a multiple of 32 on a CPU",
+        "must be a multiple of 32 on a CPU",
+        device={"resource": ""},
+        engine={"blockSize": 16},
+    ),
+    _spec(
+        "warm prefix without tenants",
+        "spec.prefixCache.warmPrefixes: a list of 1: must each name tenants when tenancy.isolation is PerTenant",
+        "must each name tenants when tenancy.isolation is PerTenant",
+        prefixCache={"warmPrefixes": [_WARM]},
+    ),
+    _spec(
+        "warm prefix twice",
+        "spec.prefixCache.warmPrefixes: a list of 2: must not name a prefix twice",
+        'spec.prefixCache.warmPrefixes[1]: Duplicate value: {"name":"support"}',
+        tenancy={"isolation": "Shared"},
+        prefixCache={"warmPrefixes": [_WARM, _WARM]},
+    ),
+    _spec(
+        "warm prefix tenant twice",
+        "spec.prefixCache.warmPrefixes[0].tenants: a list of 2: must not name a tenant twice",
+        "spec.prefixCache.warmPrefixes[0].tenants[1]: Duplicate value",
+        prefixCache={"warmPrefixes": [{**_WARM, "tenants": ["acme", "acme"]}]},
+    ),
+    _spec(
+        "warm prefix without messages",
+        "messages: a list of 0: must be a list of 1 to 64 entries",
+        "messages: Invalid value",
+        tenancy={"isolation": "Shared"},
+        prefixCache={"warmPrefixes": [{**_WARM, "messages": []}]},
+    ),
+    _spec(
+        "rollout that cannot move",
+        "spec.rollout.maxSurge: 0: must be at least 1 when maxUnavailable is 0",
+        "must be at least 1 when maxUnavailable is 0",
+        rollout={"maxSurge": 0},
+    ),
+    _spec(
+        "variable twice",
+        "spec.engine.env: a list of 2: must not name a variable twice",
+        'spec.engine.env[1]: Duplicate value: {"name":"A"}',
+        engine={"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]},
+    ),
+    _spec(
+        "variable with two sources",
+        "spec.engine.env[0].valueFrom: a mapping: must not be given together with value",
+        "must not be given together with value",
+        engine={"env": [{"name": "A", "value": "1", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]},
+    ),
+    _spec(
+        "variable of ours",
+        "spec.engine.env: a list of 1: must not set what follows from the pool: VLLM_API_KEY",
+        "must not set what follows from the pool: VLLM_API_KEY",
+        engine={"env": [{"name": "VLLM_API_KEY", "value": "x"}]},
+    ),
+    _spec(
+        "argument of ours",
+        "spec.engine.extraArgs: a list of 1: must not set what follows from the pool: --api-key",
+        "must not set what follows from the pool: --api-key",
+        engine={"extraArgs": ["--block_size=64"]},
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidChange:
+    """A merge patch that may not be applied to VALID once it is in."""
+
+    name: str
+    patch: dict[str, Any]
+    parser: str
+    server: str
+
+
+INVALID_CHANGES: Final[tuple[InvalidChange, ...]] = (
+    InvalidChange(
+        "another model name",
+        {"spec": {"model": {"name": "qwen3-8b"}}},
+        'spec.model.name: "qwen3-8b": must not change in the life of a pool',
+        "must not change in the life of a pool",
+    ),
+)
+
+VALID_PATCHES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    ("bounds", {"spec": {"hit": {"threshold": 1}, "replicas": 0}}),
+    ("a CPU", {"spec": {"device": {"resource": "", "memoryMiB": 64}, "engine": {"blockSize": 64}}}),
+    (
+        "split roles",
+        {"spec": {"role": "Prefill", "engine": {"kvTransfer": {"kv_connector": "NixlConnector", "kv_port": 14579}}}},
+    ),
+    ("warm prefixes", {"spec": {"prefixCache": {"warmPrefixes": [{**_WARM, "tenants": ["acme"]}]}}}),
+    (
+        "environment and arguments",
+        {
+            "spec": {
+                "engine": {
+                    "env": [{"name": "A", "value": ""}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}],
+                    "extraArgs": ["--max-num-seqs", "8", "--portable"],
+                }
+            }
+        },
+    ),
+    (
+        "everything else",
+        {
+            "spec": {
+                "model": {
+                    "name": "Qwen/Qwen3-32B",
+                    "revision": "9216db5781bf",
+                    "kvBytesPerToken": 131072,
+                    "chatTemplate": {"configMapKeyRef": {"name": "t", "key": "chat.jinja"}},
+                    "hubTokenSecretRef": {"name": "hf-token", "key": "token"},
+                },
+                "hit": {"threshold": 0.5, "objective": {"ratio": 0.6}},
+                "podTemplate": {"spec": {"nodeSelector": {"zone": "a"}, "tolerations": [{"operator": "Exists"}]}},
+                "rollout": {"maxSurge": 0, "maxUnavailable": 1},
+            }
+        },
+    ),
+)
+"""Merge patches under which VALID stays valid."""
