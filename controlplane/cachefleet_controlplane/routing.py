@@ -32,6 +32,7 @@ DEFAULT_INTER_TOKEN_SECONDS: Final = 0.02
 DEFAULT_BATCHED_TOKENS: Final = 2048
 OUTPUT_TOKENS_COUNTED: Final = 256
 """Output beyond this does not count when asking whether a request fits."""
+NOBODY: Final = WorkerId("")
 TIE: Final = 0.05
 EVICTION_WEIGHT: Final = 0.75
 
@@ -101,8 +102,8 @@ class CandidateView:
     rank: int = 0
     matched_blocks: int = 0
     """Longest consecutive prefix that the index says is held."""
-    expected_blocks: int = 0
-    """The same with the blocks of prompts just sent there; at least ``matched_blocks``."""
+    sent_blocks: int = 0
+    """Longest prefix that prompts just sent there have in common with this one."""
     report_age: float | None = None
     queued_tokens: int = 0
     inflight_tokens: int = 0
@@ -157,7 +158,7 @@ class Decision:
     policy: RoutingPolicy
     knowledge: Knowledge
     worker: str = ""
-    id: WorkerId = WorkerId("")
+    id: WorkerId = NOBODY
     pool: str = ""
     url: str = ""
     rank: int = 0
@@ -175,4 +176,174 @@ class Decision:
 
 def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingPolicy, now: float) -> Decision:
     """Choose among candidates. The answer is always one of them; REJECT only where there are none."""
-    raise NotImplementedError
+    knowledge = _knowledge(prompt, candidates, policy)
+    if not candidates:
+        return Decision(
+            verdict=Verdict.REJECT,
+            reason=Reason.NO_READY_WORKER,
+            policy=policy,
+            knowledge=knowledge,
+            prompt_tokens=prompt.tokens,
+            at=now,
+        )
+    judged = _judge(prompt, candidates)
+    chosen, reason = _choose(judged, policy, knowledge)
+    return Decision(
+        verdict=Verdict.ROUTE,
+        reason=reason,
+        policy=policy,
+        knowledge=knowledge,
+        worker=chosen.view.worker,
+        id=chosen.view.id,
+        pool=chosen.view.pool,
+        url=chosen.view.url,
+        rank=chosen.view.rank,
+        prompt_tokens=prompt.tokens,
+        predicted_tokens=chosen.score.predicted_tokens,
+        scores=tuple(one.score for one in judged),
+        at=now,
+    )
+
+
+def usable_tokens(blocks: int, prompt: Prompt) -> int:
+    """How many tokens of a prompt a prefix of ``blocks`` cached blocks saves: the engine recomputes the last one."""
+    if prompt.tokens < 1 or prompt.block_size < 1:
+        return 0
+    return min(blocks, (prompt.tokens - 1) // prompt.block_size) * prompt.block_size
+
+
+def needed_blocks(prompt: Prompt) -> int:
+    """Blocks that the prompt and the start of its answer fill; 0 where the block size is not known."""
+    if prompt.block_size < 1:
+        return 0
+    return -(-(prompt.tokens + min(prompt.max_tokens, OUTPUT_TOKENS_COUNTED)) // prompt.block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    view: CandidateView
+    score: CandidateScore
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """What to assume of a worker that has not been measured: the median of its pool, else of all, else a constant."""
+
+    of_pool: Mapping[str, float] = field(default_factory=dict)
+    default: float = 0.0
+
+    @classmethod
+    def learn(cls, measured: Iterable[tuple[str, float | None]], default: float) -> _Rates:
+        pools: dict[str, list[float]] = {}
+        for pool, value in measured:
+            if value:
+                pools.setdefault(pool, []).append(value)
+        everything = [value for values in pools.values() for value in values]
+        medians = {pool: statistics.median(values) for pool, values in pools.items()}
+        return cls(medians, statistics.median(everything) if everything else default)
+
+    def resolve(self, pool: str, value: float | None) -> float:
+        return value or self.of_pool.get(pool, self.default)
+
+
+def _knowledge(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingPolicy) -> Knowledge:
+    """What the choice rests on, which is less than what is known where the policy or stale reports forbid it."""
+    blind = policy is not RoutingPolicy.CACHE_AWARE or not prompt.keys
+    if blind or all(view.stale and not view.sent_blocks for view in candidates):
+        return Knowledge.LOAD
+    return prompt.knowledge
+
+
+def _judge(prompt: Prompt, candidates: Sequence[CandidateView]) -> list[_Judged]:
+    rates = _Rates.learn(((c.pool, c.tokens_per_second) for c in candidates), DEFAULT_TOKENS_PER_SECOND)
+    latencies = _Rates.learn(((c.pool, c.inter_token_seconds) for c in candidates), DEFAULT_INTER_TOKEN_SECONDS)
+    return [_Judged(view, _score(prompt, view, rates=rates, latencies=latencies)) for view in candidates]
+
+
+def _score(prompt: Prompt, view: CandidateView, *, rates: _Rates, latencies: _Rates) -> CandidateScore:
+    matched = 0 if view.stale else view.matched_blocks
+    predicted = usable_tokens(matched, prompt)
+    # What was just sent there we saw ourselves: it counts even while reports are stale.
+    expected = max(predicted, usable_tokens(view.sent_blocks, prompt))
+    rate = rates.resolve(view.pool, view.tokens_per_second)
+    latency = latencies.resolve(view.pool, view.inter_token_seconds)
+    batched = view.batched_tokens or DEFAULT_BATCHED_TOKENS
+    uncached = prompt.tokens - expected
+    evicted = _evicted(prompt, view, expected)
+    work = view.queued_tokens + view.inflight_tokens + uncached
+    return CandidateScore(
+        worker=view.worker,
+        id=view.id,
+        pool=view.pool,
+        matched_blocks=view.matched_blocks,
+        predicted_tokens=predicted,
+        expected_tokens=expected,
+        queued_tokens=view.queued_tokens,
+        inflight_tokens=view.inflight_tokens,
+        uncached_tokens=uncached,
+        evicted_tokens=evicted,
+        tokens_per_second=rate,
+        inter_token_seconds=latency,
+        batched_tokens=batched,
+        requests=view.requests,
+        seconds=work / rate + latency * math.ceil(work / batched) + EVICTION_WEIGHT * evicted / rate,
+        report_age=view.report_age,
+        fits=_fits(prompt, view),
+    )
+
+
+def _evicted(prompt: Prompt, view: CandidateView, expected: int) -> int:
+    if view.stale or view.blocks_blank is None or prompt.block_size < 1:
+        return 0
+    new = needed_blocks(prompt) - expected // prompt.block_size
+    return max(0, new - view.blocks_blank) * prompt.block_size
+
+
+def _fits(prompt: Prompt, view: CandidateView) -> bool:
+    if view.stale or view.blocks_free is None or not view.requests:
+        return True
+    return needed_blocks(prompt) <= view.blocks_free
+
+
+def _choose(judged: list[_Judged], policy: RoutingPolicy, knowledge: Knowledge) -> tuple[_Judged, Reason]:
+    if policy is RoutingPolicy.ROUND_ROBIN:
+        return min(judged, key=lambda one: (one.view.last_used, one.view.id)), Reason.ROUND_ROBIN
+    fitting = [one for one in judged if one.score.fits]
+    pool = fitting or judged
+    if not fitting or policy is RoutingPolicy.LEAST_LOADED:
+        return _least_loaded(pool), Reason.LEAST_LOADED if fitting else Reason.NO_FIT
+    if knowledge is Knowledge.LOAD:
+        return _least_loaded(pool), Reason.LOAD_ONLY
+    chosen = _cheapest(pool, [one.score.seconds for one in pool])
+    return chosen, _reason(chosen, judged)
+
+
+def _least_loaded(pool: list[_Judged]) -> _Judged:
+    """By waiting work alone, as if no cache were known; where nothing waits, by number of requests."""
+    return _cheapest(pool, [_waiting_seconds(one.score) for one in pool], blind=True)
+
+
+def _waiting_seconds(score: CandidateScore) -> float:
+    work = score.queued_tokens + score.inflight_tokens
+    return work / score.tokens_per_second + score.inter_token_seconds * math.ceil(work / score.batched_tokens)
+
+
+def _cheapest(pool: list[_Judged], seconds: list[float], *, blind: bool = False) -> _Judged:
+    bound = min(seconds) * (1 + TIE)
+    tied = [one for one, cost in zip(pool, seconds, strict=True) if cost <= bound]
+    return min(
+        tied,
+        key=lambda one: (
+            0 if blind else -one.score.expected_tokens,
+            one.view.requests,
+            one.view.last_used,
+            one.view.id,
+        ),
+    )
+
+
+def _reason(chosen: _Judged, judged: list[_Judged]) -> Reason:
+    longest = max(one.score.expected_tokens for one in judged)
+    if not longest:
+        return Reason.COLD
+    return Reason.LONGEST_PREFIX if chosen.score.expected_tokens == longest else Reason.LOAD_OVER_PREFIX

@@ -1,0 +1,145 @@
+"""What is known of one report stream, what may happen to it, and what follows: the values of ``residency``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from cachefleet_core.reports import Delta, Hello, Operation, Resync, Snapshot, State, Stored
+
+STALE_SECONDS: Final = 5.0
+"""Without a State for this long, what a worker holds says nothing any more."""
+
+
+class Standing(StrEnum):
+    """How far the index may be trusted for this stream."""
+
+    UNKNOWN = "unknown"
+    AWAITING = "awaiting"
+    ASSEMBLING = "assembling"
+    LIVE = "live"
+    ADRIFT = "adrift"
+    FORGOTTEN = "forgotten"
+
+
+class Note(StrEnum):
+    """What is worth counting."""
+
+    EPOCH = "epoch"
+    GAP = "gap"
+    DUPLICATE = "duplicate"
+    DIVERGENCE = "divergence"
+    FOREIGN = "foreign"
+    BROKEN_SNAPSHOT = "broken_snapshot"
+    TOO_LARGE = "too_large"
+    EXPIRED = "expired"
+    OVERDUE = "overdue"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A Hello arrived on a connection; later connections have greater numbers."""
+
+    connection: int
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Another frame arrived on a connection."""
+
+    connection: int
+    frame: Snapshot | Delta | State
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A connection is gone."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Opened | Received | Closed | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Take one operation over into the index."""
+
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Hold exactly these chains."""
+
+    chains: tuple[Stored, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Hold nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send this to the agent."""
+
+    frame: Resync
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    note: Note
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """A State of this stream: take its load over."""
+
+    state: State
+
+
+Effect = Apply | Replace | Drop | Ask | Count | Accept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """A snapshot whose last part is not in yet, and the Deltas that came between its parts."""
+
+    sequence: int
+    parts: int = 0
+    chains: tuple[tuple[Stored, ...], ...] = ()
+    held_back: tuple[Delta, ...] = ()
+    keys: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """What is known of one worker rank's stream."""
+
+    rank: int = 0
+    standing: Standing = Standing.UNKNOWN
+    epoch: str = ""
+    connection: int = 0
+    sequence: int = 0
+    """Of the last Delta or snapshot that the index has."""
+    assembly: Assembly | None = None
+    heard_at: float = 0.0
+    """Of the last State, or of the first Hello where there was none since."""
+    reported: bool = False
+    """A State has come in this epoch."""
+    asked_at: float = 0.0
+    attempts: int = 0
+    """Snapshots asked for since a digest agreed."""
+
+    def stale(self, now: float) -> bool:
+        """Its blocks say nothing: too long without a report, or forgotten."""
+        idle = self.standing in (Standing.UNKNOWN, Standing.FORGOTTEN)
+        return idle or not self.reported or now - self.heard_at > STALE_SECONDS
