@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from cachefleet_core.pool_section import PATTERN_WORDS, RULE
+from cachefleet_core.pool_section import PATTERN_WORDS, RULE, literal
 
 MAX_SHOWN: Final = 60
 """Characters of a given value that a problem shows."""
@@ -109,8 +109,7 @@ def path_text(path: Path) -> str:
 def words(node: Schema) -> str:
     """What a schema allows, in words, with the default if there is one."""
     default = node.get("default")
-    scalar = default is not None and not isinstance(default, dict | list)
-    return _allowed(node) + (f" (default {json.dumps(default)})" if scalar else "")
+    return _allowed(node) + ("" if isinstance(default, dict | list | None) else f" (default {literal(default)})")
 
 
 def _allowed(node: Schema) -> str:

@@ -7,14 +7,13 @@ which ``kubectl explain`` does not show.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from cachefleet_core.pool_section import Section
+from cachefleet_core.pool_section import Section, literal
 
 Schema = dict[str, Any]
 
@@ -98,7 +97,7 @@ def _described(node: Schema) -> str:
     """What is said of a field, its range, and its default in the words of its docstring or else of the schema."""
     said, _, default = node.get("description", "").partition(" Default: ")
     if not default and not isinstance(node.get("default"), dict | list | None):
-        default = f"{json.dumps(node['default']) if node['default'] != '' else 'empty'}."
+        default = f"{literal(node['default'])}."
     return " ".join(part for part in (said, _range(node), f"Default: {default}" if default else "") if part)
 
 

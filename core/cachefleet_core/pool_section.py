@@ -6,6 +6,7 @@ refused by one is refused by the other with the same words.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Self
@@ -77,6 +78,13 @@ def alias(name: str) -> str:
     """The manifest's name of a field: camel case, with MiB as it is written."""
     camel = to_camel(name)
     return f"{camel[:-3]}MiB" if camel.endswith("Mib") else camel
+
+
+def literal(value: str | float) -> str:
+    """A default as text for people."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return json.dumps(value) if value != "" else "empty"
 
 
 class Section(BaseModel):
