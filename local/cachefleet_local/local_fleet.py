@@ -162,9 +162,7 @@ class LocalFleet:
     def __init__(self, fleet: Prepared, changed: Changed = lambda _spec, _life: None) -> None:
         self.prepared = fleet
         self._told = changed
-        self._supervisor = Supervisor(
-            fleet.plan.processes, changed=self._changed, parallel_starts=_parallel_starts(fleet.pools)
-        )
+        self._supervisor = Supervisor(fleet.plan.processes, changed=self._changed, parallel_starts=_parallel_starts())
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -229,10 +227,9 @@ def exit_words(status: int) -> str:
     return f"by signal {status - 128}" if status > 128 else f"with status {status}"
 
 
-def _parallel_starts(pools: Sequence[PrefixCachePool]) -> int:
-    """Starting engines are bound by a processor; on a CPU they also compute with it."""
-    processors = os.cpu_count() or 1
-    return max(1, processors // 4 if all(pool.spec.device.is_cpu for pool in pools) else processors // 2)
+def _parallel_starts() -> int:
+    """An engine's start is mostly imports, in one thread: as many at once as there are processors."""
+    return len(os.sched_getaffinity(0))
 
 
 def _tail(log: Path) -> list[str]:

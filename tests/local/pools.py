@@ -1,0 +1,28 @@
+"""Pools for tests of the local fleet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cachefleet_core.pool import PrefixCachePool, parse_pools
+from cachefleet_local.data_folder import DataFolder
+from cachefleet_local.processes import Place, port_names
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name: str) -> list[PrefixCachePool]:
+    return parse_pools((EXAMPLES / f"{name}.yaml").read_text())
+
+
+def place(pools: list[PrefixCachePool], **changes: Any) -> Place:
+    values: dict[str, Any] = {
+        "folder": DataFolder(Path("/data")),
+        "sockets": Path("/run/s"),
+        "python": "python",
+        "engine_python": "engine-python",
+        "ports": {name: 9000 + i for i, name in enumerate(port_names(pools))},
+        "models": {"cachefleet/tiny": "/models/tiny", "Qwen/Qwen3-32B": "Qwen/Qwen3-32B"},
+    }
+    return Place(**{**values, **changes})

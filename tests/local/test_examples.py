@@ -1,0 +1,31 @@
+"""Every example is a sound pool file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cachefleet_core.budget import MIB, plan_budget
+from cachefleet_core.pool import parse_pools
+from tests.local.pools import EXAMPLES, example
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_an_example_parses_and_its_budget_is_admitted(path: Path) -> None:
+    pools = parse_pools(path.read_text())
+    assert pools
+    assert all(plan_budget(pool.spec).admitted for pool in pools)
+
+
+def test_the_demos_pool_says_its_size_truly() -> None:
+    (pool,) = example("cpu-two-workers")
+    kv_cache = plan_budget(pool.spec).kv_cache_mib
+    assert pool.spec.model.kv_bytes_per_token
+    assert (kv_cache, kv_cache * MIB // pool.spec.model.kv_bytes_per_token) == (6, 12288)
+
+
+def test_the_gpu_pools_comment_says_its_sizes_truly() -> None:
+    (pool,) = example("gpu-qwen")
+    plan = plan_budget(pool.spec)
+    assert (plan.kv_cache_mib, plan.budget_mib, plan.running_mib) == (47122, 24576, 22546)
