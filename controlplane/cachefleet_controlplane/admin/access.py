@@ -1,0 +1,57 @@
+"""Who may ask what: the question, its answers, and how a request becomes a question. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+MAX_TOKEN: Final = 16 * 1024
+_VERBS: Final = {"PUT": "update", "PATCH": "update", "POST": "update", "DELETE": "delete"}
+
+
+class Access(StrEnum):
+    """The answer to a question; its text is a metric's label."""
+
+    ALLOWED = "allowed"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+
+
+class AccessUnavailableError(Exception):
+    """Nobody can say now who this is; admin requests are refused meanwhile, routing needs no such answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A verb on PrefixCachePools, as Kubernetes knows them: whoever may do it there may do the matching thing here.
+
+    An empty namespace means all that this control plane serves, an empty name all pools of a namespace.
+    """
+
+    verb: str
+    namespace: str = ""
+    name: str = ""
+
+
+class AdminAuthorizer(Protocol):
+    """Whether the bearer of ``token`` ("" without one) may; AccessUnavailableError where that cannot be known."""
+
+    async def __call__(self, token: str, asked: Asked, /) -> Access: ...
+
+
+def asked(method: str, path: str) -> Asked:
+    """The question a request to the admin API (``path`` below its root) puts; unknown paths need what lists need."""
+    match path.strip("/").split("/"):
+        case ["pools", namespace, name, *_]:
+            return Asked(_VERBS.get(method, "get"), namespace, name)
+        case _:
+            return Asked(_VERBS.get(method, "list"))
+
+
+def bearer(header: str) -> str:
+    """The token of an Authorization header; "" where it holds none that could be valid."""
+    scheme, _, token = header.partition(" ")
+    token = token.strip()
+    sound = scheme.lower() == "bearer" and len(token) <= MAX_TOKEN and token.isascii() and token.isprintable()
+    return token if sound and " " not in token else ""

@@ -1,0 +1,124 @@
+"""The admin API under ``/admin/v1``: routes over the live picture and the decision log."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, FastAPI, HTTPException, Path, Query
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+
+from cachefleet_controlplane.admin import problems, schemas, shown
+from cachefleet_controlplane.admin.access import AdminAuthorizer
+from cachefleet_controlplane.admin.guard import Guard
+from cachefleet_controlplane.routing import RoutingPolicy
+from cachefleet_controlplane.store.decisions import DecisionLog
+from cachefleet_controlplane.store.repository import StoreError
+from cachefleet_controlplane.views import FleetView
+
+PATH = "/admin/v1"
+
+Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
+ManyLimit = Annotated[int, Query(ge=1, le=10_000, description="How many at most.")]
+Name = Annotated[str, Path(min_length=1, max_length=253)]
+Filter = Annotated[str | None, Query(min_length=1, max_length=512)]
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": schemas.Problem, "content": {problems.MEDIA_TYPE: {}}} for status in (400, 401, 403, 422, 503)
+}
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": schemas.Problem}}
+
+
+class LiveFleet(Protocol):
+    """What the admin API needs of the fleet."""
+
+    policy: RoutingPolicy
+
+    def view(self) -> FleetView: ...
+
+
+def admin_app(
+    fleet: LiveFleet, decisions: DecisionLog, *, authorize: AdminAuthorizer, max_bytes: int = 1024 * 1024
+) -> FastAPI:
+    """An application to be mounted at ``PATH``; every path under it asks ``authorize``."""
+    app = FastAPI(title="Cachefleet admin API", version="v1", openapi_url=None, docs_url=None, redoc_url=None)
+    for router in (_fleet_routes(fleet), _decision_routes(decisions), _routing_routes(fleet), _meta_routes(app)):
+        app.include_router(router, responses=_ERRORS)
+    app.add_exception_handler(StarletteHTTPException, problems.http_problem)
+    app.add_exception_handler(RequestValidationError, problems.invalid_problem)
+    app.add_exception_handler(StoreError, problems.store_problem)
+    app.add_exception_handler(Exception, problems.unexpected_problem)
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=max_bytes)
+    app.add_middleware(Guard, authorize=authorize)  # the last added is the first asked
+    return app
+
+
+# The handlers are coroutines, so that they run in the event loop that owns the fleet.
+
+
+def _fleet_routes(fleet: LiveFleet) -> APIRouter:
+    router = APIRouter(tags=["fleet"])
+
+    @router.get("/pools", summary="All pools")
+    async def pools() -> schemas.PoolList:
+        return schemas.PoolList(items=tuple(shown.pool(status) for status in fleet.view().pools))
+
+    @router.get("/pools/{namespace}/{name}", summary="One pool and its workers", responses=_NOT_FOUND)
+    async def pool(namespace: Name, name: Name) -> schemas.PoolDetail:
+        view = fleet.view()
+        status = next((status for status in view.pools if status.key == f"{namespace}/{name}"), None)
+        if status is None:
+            raise HTTPException(404, f"no pool {namespace}/{name}")
+        return shown.pool_detail(status, view)
+
+    @router.get("/workers", summary="Workers: load, held blocks, cache value, freshness, differences")
+    async def workers(pool: Filter = None, limit: ManyLimit = 1000) -> schemas.WorkerList:
+        found = [status for status in fleet.view().workers if pool is None or status.pool == pool]
+        return schemas.WorkerList(items=tuple(shown.worker(status) for status in found[:limit]), total=len(found))
+
+    return router
+
+
+def _decision_routes(decisions: DecisionLog) -> APIRouter:
+    router = APIRouter(tags=["decisions"])
+
+    @router.get("/decisions", summary="The latest decisions, last first")
+    async def recent(model: Filter = None, limit: Limit = 50) -> schemas.DecisionList:
+        found = await decisions.recent(limit, model)
+        items = tuple(shown.decision(record) for record in found)
+        return schemas.DecisionList(items=items, store_problem=decisions.problem or None)
+
+    @router.get("/decisions/{decision_id}", summary="Why this worker, and what the cache did", responses=_NOT_FOUND)
+    async def one(decision_id: Annotated[str, Path(max_length=64)]) -> schemas.Decision:
+        record = await decisions.get(decision_id)
+        if record is None:
+            raise HTTPException(404, "no such decision; old ones are forgotten")
+        return shown.decision(record)
+
+    return router
+
+
+def _routing_routes(fleet: LiveFleet) -> APIRouter:
+    router = APIRouter(tags=["routing"])
+
+    @router.get("/routing", summary="The routing policy in force")
+    async def routing() -> schemas.Routing:
+        return schemas.Routing(policy=fleet.policy)
+
+    @router.put("/routing", summary="Change the routing policy of this replica, until it starts anew")
+    async def route_by(wanted: schemas.Routing) -> schemas.Routing:
+        fleet.policy = wanted.policy
+        return wanted
+
+    return router
+
+
+def _meta_routes(app: FastAPI) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> JSONResponse:
+        return JSONResponse(app.openapi())
+
+    return router

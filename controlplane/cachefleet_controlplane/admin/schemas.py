@@ -1,0 +1,247 @@
+"""What the admin API says, as pydantic models: camelCase outside, seconds, tokens and bytes as numbers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from cachefleet_controlplane.routing import RoutingPolicy
+
+Ratio = Annotated[float, Field(ge=0, le=1)]
+
+
+class Schema(BaseModel):
+    """Camel case outside, frozen, made from objects with the same attributes."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, from_attributes=True)
+
+
+class FieldProblem(Schema):
+    """One field of a request that cannot be accepted."""
+
+    field: str
+    message: str
+
+
+class Problem(Schema):
+    """An error, as in RFC 9457."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    errors: tuple[FieldProblem, ...] = ()
+
+
+class Contract(Schema):
+    """What all workers of a pool must agree on."""
+
+    fingerprint: str
+    weights: str
+    revision: str
+    tokenizer: str
+    block_size: int
+    key_version: int
+
+
+class HitRatio(Schema):
+    """Prompt tokens that the engines looked up and found in the last windowSeconds; value null where none were."""
+
+    value: Ratio | None
+    window_seconds: float
+    objective: Ratio | None
+    queried_tokens: int
+    hit_tokens: int
+
+
+class WorkerCounts(Schema):
+    """How many workers there are, can take requests, have known blocks, and are left out for their contract."""
+
+    total: int
+    ready: int
+    fresh: int
+    excluded: int
+
+
+class Pool(Schema):
+    """One pool as this replica sees it."""
+
+    key: str
+    namespace: str
+    name: str
+    model: str
+    generation: int
+    contract: Contract | None
+    hit_ratio: HitRatio
+    workers: WorkerCounts
+
+
+class Load(Schema):
+    """A worker's last report; what its engine cannot tell is null."""
+
+    running: int
+    waiting: int
+    waiting_tokens: int | None
+    blocks_total: int
+    blocks_free: int
+    blocks_idle: int | None
+    preemptions: int
+    prefill_tokens_per_second: float | None
+    inter_token_seconds: float | None
+    prefix_queries: int
+    prefix_hits: int
+
+
+class Difference(Schema):
+    """One field in which a worker's contract is not its pool's."""
+
+    field: str
+    expected: str
+    actual: str
+
+
+class Capability(Schema):
+    """What one feature of the worker plugin does there, and why it is not better."""
+
+    feature: str
+    mode: str
+    reason: str
+
+
+class Warmth(Schema):
+    """How far the warm prefixes are cached."""
+
+    done: int
+    total: int
+    failed: tuple[str, ...]
+
+
+class Worker(Schema):
+    """One rank of one worker as this replica sees it."""
+
+    id: str
+    name: str
+    pool: str
+    rank: int
+    url: str
+    agent: str
+    listed: bool
+    """The source of pools knows it."""
+    ready: bool
+    """The source of pools calls it ready."""
+    connected: bool
+    stream: str
+    """unknown, awaiting, assembling, live or forgotten."""
+    epoch: str
+    sequence: int
+    phase: str | None
+    """As its agent says; null before its first report."""
+    load: Load | None
+    report_age_seconds: float | None
+    stale: bool
+    held_blocks: int
+    held_bytes: int | None
+    """On each device; null where the engine does not tell a block's size."""
+    cache_value: float
+    """What its cache is worth, for choosing which worker to give up; comparable within a pool."""
+    excluded: bool
+    differences: tuple[Difference, ...]
+    backing_off: bool
+    """Not connected to for a moment, after a failure."""
+    inflight_requests: int
+    inflight_tokens: int
+    policy_generation: int
+    engine_version: str
+    capabilities: tuple[Capability, ...]
+    warmth: Warmth
+
+
+class PoolDetail(Pool):
+    """One pool and its workers."""
+
+    members: tuple[Worker, ...]
+
+
+class PoolList(Schema):
+    """All pools."""
+
+    items: tuple[Pool, ...]
+
+
+class WorkerList(Schema):
+    """Workers, and how many there are beyond the limit asked for."""
+
+    items: tuple[Worker, ...]
+    total: int
+
+
+class Leg(Schema):
+    """One attempt to have a worker answer."""
+
+    worker: str
+    outcome: str
+    status: int | None
+    seconds: float | None
+
+
+class Candidate(Schema):
+    """What one worker would have cost; the parts of seconds."""
+
+    worker: str
+    pool: str
+    matched_blocks: int
+    predicted_tokens: int
+    expected_tokens: int
+    queued_tokens: int
+    inflight_tokens: int
+    uncached_tokens: int
+    evicted_tokens: int
+    tokens_per_second: float
+    inter_token_seconds: float
+    batched_tokens: int
+    requests: int
+    seconds: float
+    report_age: float | None
+    fits: bool
+
+
+class Decision(Schema):
+    """One request: where it went and why, and what the cache then did. Null is what nobody told."""
+
+    id: str
+    at: datetime
+    model: str
+    pool: str
+    endpoint: str
+    policy: str
+    verdict: str
+    reason: str
+    worker: str
+    knowledge: str
+    prompt_tokens: int
+    predicted_tokens: int
+    cached_tokens: int | None
+    completion_tokens: int | None
+    ttft_seconds: float | None
+    status: int
+    legs: tuple[Leg, ...]
+    candidates: tuple[Candidate, ...]
+
+
+class DecisionList(Schema):
+    """The latest decisions, last first."""
+
+    items: tuple[Decision, ...]
+    store_problem: str | None
+    """Why only decisions not yet stored are shown; null while the store works."""
+
+
+class Routing(Schema):
+    """What decides where requests go, on this replica, until it is set again or the replica starts anew."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    policy: RoutingPolicy
