@@ -199,7 +199,7 @@ class EngineClient:
 def _decode(content: bytes, kind: type[Answer]) -> Answer:
     try:
         return msgspec.json.decode(content, type=kind, strict=False)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineError(f"not the expected {kind.__name__.strip('_')} answer") from error
 
 

@@ -102,7 +102,11 @@ class _ArrayTag(Struct, array_like=True):
     type: str
 
 
-_READ_ERRORS: Final = (msgspec.DecodeError, RecursionError)  # deep nesting is no DecodeError
+_READ_ERRORS: Final = (
+    msgspec.DecodeError,
+    UnicodeDecodeError,
+    RecursionError,
+)  # bad text and deep nesting are no DecodeError
 _envelope: Final = msgspec.msgpack.Decoder(_Envelope)
 _map_event: Final = msgspec.msgpack.Decoder(BlockStored | BlockRemoved | AllBlocksCleared)
 _array_event: Final = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
@@ -153,7 +157,7 @@ def _text(raw: msgspec.Raw) -> str | None:
         return None
     try:
         return msgspec.msgpack.decode(raw, type=str)
-    except msgspec.DecodeError:
+    except _READ_ERRORS:
         return None
 
 

@@ -20,5 +20,5 @@ def read_policy(path: Path) -> Policy:
     """The policy in a JSON file. OSError where it cannot be read, ValueError where it is no policy."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Policy)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {error}") from error

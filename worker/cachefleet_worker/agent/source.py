@@ -15,12 +15,14 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from .events import BatchError, decode_batch
-from .follower import (
+from .follower import Follower
+from .metrics import AgentMetrics
+from .residents import Residents
+from .signals import (
     Apply,
     Ask,
     Count,
     Effect,
-    Follower,
     Forget,
     Input,
     NewEpoch,
@@ -32,8 +34,6 @@ from .follower import (
     read_reply,
     replay_request,
 )
-from .metrics import AgentMetrics
-from .residents import Residents
 
 log = logging.getLogger(__name__)
 

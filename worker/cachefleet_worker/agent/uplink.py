@@ -21,7 +21,6 @@ from cachefleet_core.reports import (
     PATH,
     SUBPROTOCOL,
     Drain,
-    FrameError,
     Policy,
     Resync,
     Warm,
@@ -236,9 +235,9 @@ class Uplink:
                 continue
             try:
                 frame = decode_down(message.data)
-            except FrameError as error:
+            except ValueError as error:  # FrameError, and what text that is none raises
                 self._metrics.refused_frames.inc()
-                log.warning("frame not understood", extra={"error": str(error)})
+                log.warning("frame not understood", extra={"error": type(error).__name__})
                 continue
             match frame:
                 case Policy():

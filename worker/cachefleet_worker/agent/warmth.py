@@ -108,6 +108,6 @@ def warm_request(model: str, prefix: Prefix) -> tuple[str, dict[str, object]]:
         raise ValueError("neither messages nor ids")
     try:
         messages = _MESSAGES.decode(prefix.messages)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError("messages: not a JSON array of objects") from error
     return "/v1/chat/completions", body | {"messages": messages}

@@ -1,0 +1,133 @@
+"""What a follower is told and what it answers, and the engine's frames that carry it: plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, NewType
+
+Seq = NewType("Seq", int)
+Ticket = NewType("Ticket", int)
+"""Names one replay request, so that answers to an earlier one are told apart."""
+
+_NUMBER_BYTES: Final = 8
+_END: Final = b"\xff" * _NUMBER_BYTES
+
+# Inputs -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A batch from the live socket."""
+
+    seq: Seq
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A batch that answers a replay request."""
+
+    ticket: Ticket
+    seq: Seq
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayEnded:
+    """The replay's end marker."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFailed:
+    """No end marker in time, or no socket."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """Proof from outside the stream that the process behind it may be another."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passes."""
+
+
+Input = Live | Replayed | ReplayEnded | ReplayFailed | Restarted | Tick
+
+# Effects ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Take the next batch."""
+
+    seq: Seq
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Request a replay from ``start`` on."""
+
+    ticket: Ticket
+    start: Seq
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Batches are lost for good: nothing held so far can be proven."""
+
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewEpoch:
+    """Another process: nothing of before is true."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Something to be counted."""
+
+    what: Literal[
+        "gaps",
+        "replays",
+        "replay_failures",
+        "probes",
+        "duplicates",
+        "stale_replies",
+        "held_back_overflows",
+        "late_starts",
+    ]
+
+
+Effect = Apply | Ask | Forget | NewEpoch | Count
+
+
+def read_live(frames: list[bytes]) -> Live | None:
+    """The batch in a message of the live socket (topic, number, payload), or None where it is no such message."""
+    if len(frames) != 3 or len(frames[1]) != _NUMBER_BYTES:
+        return None
+    return Live(Seq(int.from_bytes(frames[1], "big")), frames[2])
+
+
+def read_reply(frames: list[bytes], ticket: Ticket) -> Replayed | ReplayEnded | None:
+    """The answer in a message of the replay socket (empty, topic, number, payload), or None where it is no answer."""
+    if len(frames) != 4 or len(frames[2]) != _NUMBER_BYTES:
+        return None
+    if frames[2] == _END:
+        return ReplayEnded(ticket)
+    return Replayed(ticket, Seq(int.from_bytes(frames[2], "big")), frames[3])
+
+
+def replay_request(start: Seq) -> list[bytes]:
+    """The message that asks for everything from ``start`` on."""
+    return [b"", start.to_bytes(_NUMBER_BYTES, "big")]
