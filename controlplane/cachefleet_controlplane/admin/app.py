@@ -8,11 +8,10 @@ from fastapi import APIRouter, FastAPI, HTTPException, Path, Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
-from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from cachefleet_controlplane.admin import problems, schemas, shown
 from cachefleet_controlplane.admin.access import AdminAuthorizer
-from cachefleet_controlplane.admin.guard import Guard
+from cachefleet_controlplane.admin.guard import BodyBound, Guard
 from cachefleet_controlplane.routing import RoutingPolicy
 from cachefleet_controlplane.store.decisions import DecisionLog
 from cachefleet_controlplane.store.repository import StoreError
@@ -49,7 +48,7 @@ def admin_app(
     app.add_exception_handler(RequestValidationError, problems.invalid_problem)
     app.add_exception_handler(StoreError, problems.store_problem)
     app.add_exception_handler(Exception, problems.unexpected_problem)
-    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=max_bytes)
+    app.add_middleware(BodyBound, max_bytes=max_bytes)
     app.add_middleware(Guard, authorize=authorize)  # the last added is the first asked
     return app
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from starlette.datastructures import Headers
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cachefleet_controlplane.admin.access import Access, AccessUnavailableError, AdminAuthorizer, Asked, asked, bearer
@@ -33,6 +34,22 @@ class Guard:
         except AccessUnavailableError as error:
             return unavailable(str(error))
         return _REFUSALS[access](question)
+
+
+class BodyBound:
+    """ASGI middleware: an announced body that is too long is a problem at once, any other is cut off at the bound."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app = RequestBodyLimitMiddleware(app, max_body_size=max_bytes)
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        length = Headers(scope=scope).get("content-length", "0") if scope["type"] == "http" else "0"
+        if length.isdecimal() and int(length) > self._max_bytes:
+            refusal = problem(413, f"a body may have {self._max_bytes} bytes", headers={"Connection": "close"})
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 def _unauthenticated(_asked: Asked) -> ASGIApp:

@@ -1,0 +1,94 @@
+"""Frozen pictures of a small fleet."""
+
+from typing import Any
+
+from cachefleet_controlplane.index import WorkerId
+from cachefleet_controlplane.views import FleetView, HitRatio, PoolStatus, WorkerStatus
+from cachefleet_core.contract import Difference, IndexContract
+from cachefleet_core.reports import Capability, Phase, State, Warmth
+
+CONTRACT = IndexContract(weights="tiny", tokenizer="sha256:aa", block_size=16)
+REPORT = State(
+    sequence=7,
+    digest=1,
+    held=40,
+    phase=Phase.READY,
+    running=2,
+    waiting=1,
+    waiting_tokens=100,
+    blocks_total=64,
+    blocks_free=20,
+    blocks_idle=12,
+    preemptions=3,
+    prefill_tokens_per_second=1500.0,
+    prefix_queries=1000,
+    prefix_hits=700,
+    generation=2,
+)
+
+
+def worker_status(name: str, **changes: Any) -> WorkerStatus:
+    fields: dict[str, Any] = {
+        "id": WorkerId(f"default/demo/{name}#0"),
+        "name": name,
+        "pool": "default/demo",
+        "rank": 0,
+        "url": "http://127.0.0.1:9001",
+        "agent": "http://127.0.0.1:9002",
+        "listed": True,
+        "ready": True,
+        "connected": True,
+        "stream": "live",
+        "epoch": "e1",
+        "sequence": 7,
+        "report": REPORT,
+        "report_age": 0.5,
+        "stale": False,
+        "held_blocks": 40,
+        "cache_value": 12.5,
+        "excluded": False,
+        "differences": (),
+        "backing_off": False,
+        "inflight_requests": 2,
+        "inflight_tokens": 300,
+        "policy_generation": 2,
+        "block_bytes": 4096,
+        "engine_version": "0.32.0",
+        "capabilities": (Capability(feature="gate", mode="off", reason="no plugin"),),
+        "warmth": Warmth(),
+    }
+    return WorkerStatus(**fields | changes)
+
+
+def unknown_worker(name: str, **changes: Any) -> WorkerStatus:
+    """A worker nobody has reported for."""
+    silent: dict[str, Any] = {
+        "connected": False,
+        "stream": "unknown",
+        "epoch": "",
+        "report": None,
+        "report_age": None,
+        "stale": True,
+        "held_blocks": 0,
+        "block_bytes": 0,
+    }
+    return worker_status(name, **silent | changes)
+
+
+def fleet_view(*workers: WorkerStatus, queried: int = 1000, hits: int = 700) -> FleetView:
+    pool = PoolStatus(
+        key="default/demo",
+        model="tiny",
+        namespace="default",
+        generation=2,
+        contract=CONTRACT,
+        hit_ratio=HitRatio(window_seconds=600, objective=0.6, queried_tokens=queried, hit_tokens=hits),
+        workers=len(workers),
+        ready=sum(worker.ready for worker in workers),
+        fresh=sum(not worker.stale for worker in workers),
+        excluded=sum(worker.excluded for worker in workers),
+    )
+    return FleetView(policy="cacheAware", pools=(pool,), workers=workers, flights=2, index_keys=40, index_bytes=4000)
+
+
+DIFFERENT = (Difference("weights", "tiny", "other"),)
