@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +13,16 @@ import typer
 from rich.console import Console
 
 from cachefleet_controlplane.routing import RoutingPolicy
+from cachefleet_local.admin_client import (
+    TOKEN_FILE_VARIABLE,
+    URL_VARIABLE,
+    AdminAccess,
+    admin_client,
+    find_access,
+)
 from cachefleet_local.data_folder import DEFAULT_DATA_DIR
 from cachefleet_local.failure import FailureError
+from cachefleet_local.listing import DECISIONS, POOLS, WORKERS, Column, Item, Output, listing
 from cachefleet_local.local_fleet import Options
 from cachefleet_local.up import problem_lines, read_pools
 from cachefleet_local.up import up as run_up
@@ -73,7 +83,77 @@ def check(pool_file: PoolFile) -> None:
         typer.echo(f"{pool.key}: sound")
 
 
-@app.command(epilog=EPILOG)
+Url = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help=f"Internal address of the control plane. Default: ${URL_VARIABLE}, else the local fleet's."
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help=f"Admin token. Default: ${TOKEN_FILE_VARIABLE}, else the local fleet's."),
+]
+DataDir = Annotated[Path, typer.Option(metavar="DIR", help=DATA_DIR_HELP)]
+Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
+
+
+@app.command(epilog=EPILOG, short_help="List pools.")
+def pools(
+    *,
+    output: Format = Output.TABLE,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """List pools: model, workers that are ready, hit ratio, contract."""
+    _list("pools", POOLS, output, find_access(url=url, token_file=token_file, data_dir=data_dir))
+
+
+@app.command(epilog=EPILOG, short_help="List workers.")
+def workers(
+    *,
+    pool: Annotated[str | None, typer.Option(metavar="NAMESPACE/NAME", help="Of this pool only.")] = None,
+    output: Format = Output.TABLE,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """List workers: state, load, the blocks they hold, the age of their last report."""
+    access = find_access(url=url, token_file=token_file, data_dir=data_dir)
+    _list("workers", WORKERS, output, access, parameters={"pool": pool} if pool else {})
+
+
+@app.command(epilog=EPILOG, short_help="List the latest decisions.")
+def decisions(
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 20,
+    model: Annotated[str | None, typer.Option(help="For this model only.")] = None,
+    output: Format = Output.TABLE,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """List the latest decisions, last first: which worker, why, what was predicted and what was cached."""
+    access = find_access(url=url, token_file=token_file, data_dir=data_dir)
+    parameters = {"limit": str(limit)} | ({"model": model} if model else {})
+    _list("decisions", DECISIONS, output, access, parameters=parameters)
+
+
+def _list(
+    path: str,
+    columns: Sequence[Column],
+    output: Output,
+    access: AdminAccess,
+    parameters: Mapping[str, str] | None = None,
+) -> None:
+    async def fetch() -> list[Item]:
+        async with admin_client(access) as client:
+            return list((await client.get(path, parameters))["items"])
+
+    typer.echo(listing(asyncio.run(fetch()), columns, output))
+
+
+@app.command(epilog=EPILOG, short_help="Print the version.")
 def version() -> None:
     """Print the version of cachefleet."""
     typer.echo(importlib.metadata.version("cachefleet"))

@@ -58,9 +58,13 @@ class Screen:
         elif words := self._words(spec, life):
             self._line(words, style=_STYLES.get(life.state, ""))
 
+    def all_ready(self) -> None:
+        """Every process is ready."""
+        self._end_bars()
+
     def ready(self, fleet: Prepared) -> None:
         """All is ready: one screen that says what to do with it."""
-        self._end_bars()
+        self.all_ready()
         self._console.print()
         for line in _addresses(fleet):
             self._console.print(line, soft_wrap=True, markup=False)

@@ -1,0 +1,101 @@
+"""``python -m cachefleet_local.demo``: the demo from nothing to its table. Exit statuses as of ``cachefleet``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from cachefleet_core.pool import EnvVar, PrefixCachePool
+from cachefleet_local.data_folder import DEFAULT_DATA_DIR, write_whole
+from cachefleet_local.demo.report import Phase, objections, recomputed_share, table
+from cachefleet_local.demo.stage import compare
+from cachefleet_local.demo.workload import Shape, workload
+from cachefleet_local.failure import FailureError
+from cachefleet_local.local_fleet import LocalFleet, Options, Prepared, prepared
+from cachefleet_local.screen import Screen
+from cachefleet_local.up import problem_lines, read_pools, until_stopped
+
+POOL_FILE: Final = Path("examples/cpu-two-workers.yaml")
+
+
+def demo(
+    pool_file: Annotated[Path, typer.Argument(metavar="POOL.yaml", help="Pool to run.")] = POOL_FILE,
+    data_dir: Annotated[Path, typer.Option(help="Folder for the demo's fleet and its result.")] = DEFAULT_DATA_DIR,
+) -> None:
+    """Send the same agents' work through two real workers, under round robin and cache-aware, and compare.
+
+    Exit status: 0 done, 1 failed or not worth it, 2 bad input.
+    """
+    console = Console()
+    began = time.monotonic()
+    pools = [with_reset(pool) for pool in read_pools(pool_file)]
+    # A folder and ports of its own: a fleet that runs on the data folder is left alone.
+    options = Options(data_dir=data_dir / "demo", gateway_port=0, internal_port=0, policy="roundRobin")
+    with prepared(pools, options) as fleet:
+        screen = Screen(console)
+        try:
+            until_stopped(_run(fleet, screen, console, data_dir / "demo.json"), screen)
+        finally:
+            screen.stopped()
+    console.print(f"took {time.monotonic() - began:.0f} s", highlight=False)
+
+
+def with_reset(pool: PrefixCachePool) -> PrefixCachePool:
+    """The pool with the engine's development routes open, of which the demo needs the one that empties the cache."""
+    dev = EnvVar(name="VLLM_SERVER_DEV_MODE", value="1")
+    engine = pool.spec.engine.model_copy(update={"env": (*pool.spec.engine.env, dev)})
+    return pool.model_copy(update={"spec": pool.spec.model_copy(update={"engine": engine})})
+
+
+async def _run(fleet: Prepared, screen: Screen, console: Console, result: Path) -> None:
+    screen.starting(fleet.plan.processes)
+    async with LocalFleet(fleet, screen.changed):
+        screen.all_ready()
+        round_robin, cache_aware = await compare(fleet, workload(Shape()), console)
+    share = recomputed_share(round_robin, cache_aware)
+    write_whole(result, result_text(round_robin, cache_aware))
+    console.print()
+    console.print(table(round_robin, cache_aware))
+    console.print(f"\nCache-aware routing recomputed {share:.0%} of the tokens that round robin did.", style="bold")
+    console.print(f"The same as JSON: {result}\n", highlight=False, soft_wrap=True)
+    if lines := objections(round_robin, cache_aware):
+        raise FailureError(lines)
+    problem_lines(NEXT, console)
+
+
+NEXT: Final = [
+    "What to try next:",
+    f"  cachefleet up {POOL_FILE}      the same two workers, to talk to; it prints a curl command",
+    "  cachefleet workers                           in another terminal: load and held blocks of each worker",
+    "  cachefleet decisions                         why each request went where it did, and what the cache did",
+    "  cachefleet up ... --policy roundRobin        the same under another policy",
+    "",
+]
+
+
+def result_text(round_robin: Phase, cache_aware: Phase) -> str:
+    """The result as JSON."""
+    share = recomputed_share(round_robin, cache_aware)
+    phases = {"roundRobin": round_robin.as_json(), "cacheAware": cache_aware.as_json()}
+    return json.dumps({**phases, "recomputed_share": round(share, 4)}, indent=2) + "\n"
+
+
+def main() -> None:
+    """The entry point."""
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    app.command()(demo)
+    try:
+        app()
+    except FailureError as error:
+        problem_lines(error.lines, Console(stderr=True))
+        sys.exit(error.status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The demo's view of the engines themselves: their counters, and a fresh start of their caches."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import aiohttp
+
+from cachefleet_local.admin_client import AdminClient
+from cachefleet_local.demo.report import EngineCounts
+from cachefleet_local.failure import FailureError
+from cachefleet_local.processes import WorkerPlan
+
+PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"
+CACHED_TOKENS: Final = "vllm:prefix_cache_hits_total"
+EMPTY_SECONDS: Final = 15.0
+_POLL_SECONDS: Final = 0.1
+_SAMPLE: Final = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{[^}]*\})? ([^ ]+)", re.MULTILINE)
+
+
+class Engines:
+    """The engines of all workers; ``key`` is their API key."""
+
+    def __init__(self, session: aiohttp.ClientSession, workers: Sequence[WorkerPlan], *, model: str, key: str) -> None:
+        self._session = session
+        self._workers = workers
+        self._model = model
+        self._headers = {"Authorization": f"Bearer {key}"}
+
+    async def counts(self) -> EngineCounts:
+        """Their counters now, summed."""
+        texts = await asyncio.gather(*(self._metrics(worker) for worker in self._workers))
+        sums = [(total(text, PROMPT_TOKENS), total(text, CACHED_TOKENS)) for text in texts]
+        return EngineCounts(sum(prompt for prompt, _ in sums), sum(cached for _, cached in sums))
+
+    async def clear(self, admin: AdminClient) -> None:
+        """Empty every engine's prefix cache, and wait until the index says that it is. FailureError if it stays.
+
+        vLLM tells of a reset in its next step only, so each engine is given a step: a prompt too short to be cached.
+        """
+        for worker in self._workers:
+            reset = await self._post(worker, "/reset_prefix_cache", {})
+            if not reset.get("success"):
+                raise FailureError([f"{worker.name} did not empty its prefix cache: {reset}"])
+            await self._post(worker, "/v1/completions", {"model": self._model, "prompt": "a", "max_tokens": 1})
+        try:
+            async with asyncio.timeout(EMPTY_SECONDS):
+                while await held_blocks(admin):  # noqa: ASYNC110 - the index is another process's
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError as error:
+            raise FailureError([f"the index still holds {await held_blocks(admin)} blocks of empty caches"]) from error
+
+    async def _metrics(self, worker: WorkerPlan) -> str:
+        async with self._session.get(f"{worker.engine_url}/metrics") as response:
+            response.raise_for_status()
+            return await response.text()
+
+    async def _post(self, worker: WorkerPlan, path: str, body: dict[str, object]) -> dict[str, object]:
+        async with self._session.post(f"{worker.engine_url}{path}", json=body, headers=self._headers) as response:
+            response.raise_for_status()
+            return dict(await response.json())
+
+
+async def held_blocks(admin: AdminClient) -> int:
+    """Blocks that the index believes any worker to hold."""
+    return sum(worker["heldBlocks"] for worker in (await admin.get("workers"))["items"])
+
+
+def total(metrics: str, name: str) -> int:
+    """The sum of a counter's samples in the Prometheus text format."""
+    return round(sum(float(value) for found, value in _SAMPLE.findall(metrics) if found == name))

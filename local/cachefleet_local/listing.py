@@ -1,0 +1,125 @@
+"""What ``cachefleet pools``, ``workers`` and ``decisions`` print: the admin API's items as a table, JSON or YAML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import yaml
+
+Item = Mapping[str, Any]
+
+
+class Output(StrEnum):
+    """How to print."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table; numbers stand right."""
+
+    title: str
+    value: Callable[[Item], object]
+    right: bool = False
+
+
+def _load(name: str) -> Callable[[Item], object]:
+    return lambda item: (item["load"] or {}).get(name)
+
+
+def _free(item: Item) -> object:
+    load = item["load"]
+    return load and f"{load['blocksFree']}/{load['blocksTotal']}"
+
+
+def _state(item: Item) -> object:
+    if item["excluded"]:
+        return "excluded"
+    return ("ready" if item["ready"] else item["phase"]) or "unknown"
+
+
+def _ratio(item: Item) -> object:
+    value = item["hitRatio"]["value"]
+    return None if value is None else f"{value:.2f}"
+
+
+def _milliseconds(item: Item) -> object:
+    value = item["ttftSeconds"]
+    return None if value is None else f"{1000 * value:.0f} ms"
+
+
+def _age(item: Item) -> object:
+    value = item["reportAgeSeconds"]
+    return None if value is None else f"{value:.1f} s"
+
+
+POOLS: Final = (
+    Column("POOL", lambda item: item["key"]),
+    Column("MODEL", lambda item: item["model"]),
+    Column("READY", lambda item: f"{item['workers']['ready']}/{item['workers']['total']}", right=True),
+    Column("FRESH", lambda item: item["workers"]["fresh"], right=True),
+    Column("EXCLUDED", lambda item: item["workers"]["excluded"], right=True),
+    Column("HIT RATIO", _ratio, right=True),
+    Column("CONTRACT", lambda item: item["contract"] and item["contract"]["fingerprint"][:19]),
+)
+WORKERS: Final = (
+    Column("WORKER", lambda item: item["name"]),
+    Column("POOL", lambda item: item["pool"]),
+    Column("STATE", _state),
+    Column("STREAM", lambda item: item["stream"]),
+    Column("RUNNING", _load("running"), right=True),
+    Column("WAITING", _load("waiting"), right=True),
+    Column("FREE BLOCKS", _free, right=True),
+    Column("HELD BLOCKS", lambda item: item["heldBlocks"], right=True),
+    Column("REPORT", _age, right=True),
+)
+DECISIONS: Final = (
+    Column("AT", lambda item: str(item["at"])[11:23]),
+    Column("DECISION", lambda item: item["id"]),
+    Column("MODEL", lambda item: item["model"]),
+    Column("WORKER", lambda item: item["worker"]),
+    Column("POLICY", lambda item: item["policy"]),
+    Column("KNOWLEDGE", lambda item: item["knowledge"]),
+    Column("PROMPT", lambda item: item["promptTokens"], right=True),
+    Column("PREDICTED", lambda item: item["predictedTokens"], right=True),
+    Column("CACHED", lambda item: item["cachedTokens"], right=True),
+    Column("TTFT", _milliseconds, right=True),
+    Column("STATUS", lambda item: item["status"], right=True),
+    Column("REASON", lambda item: item["reason"]),
+)
+
+
+def listing(items: Sequence[Item], columns: Sequence[Column], output: Output) -> str:
+    """The items as text, without a newline at its end."""
+    match output:
+        case Output.JSON:
+            return json.dumps(list(items), indent=2)
+        case Output.YAML:
+            return str(yaml.safe_dump(list(items), sort_keys=False)).rstrip("\n")
+        case Output.TABLE:
+            return _table(items, columns)
+
+
+def _table(items: Sequence[Item], columns: Sequence[Column]) -> str:
+    """Columns two spaces apart, as wide as they need: made to be read, grepped and cut."""
+    rows = [[column.title for column in columns], *([_cell(c.value(item)) for c in columns] for item in items)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
+    return "\n".join("  ".join(_aligned(row, columns, widths)).rstrip() for row in rows)
+
+
+def _aligned(row: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
+    return [
+        cell.rjust(width) if column.right else cell.ljust(width)
+        for cell, column, width in zip(row, columns, widths, strict=True)
+    ]
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None or value == "" else str(value)
