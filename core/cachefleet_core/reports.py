@@ -12,6 +12,7 @@ whole and sound, or raise FrameError and nothing has happened.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Final, TypeVar
@@ -29,7 +30,7 @@ MAX_KEYS_PER_FRAME: Final = 131_072
 MAX_OPERATIONS: Final = 16_384
 
 Count = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(ge=0.0)]
+Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]  # an upper bound also refuses infinity
 Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
 Rank = Annotated[int, Meta(ge=0, le=4095)]
 Key = Annotated[int, Meta(ge=0)]
@@ -216,6 +217,8 @@ F = TypeVar("F")
 UpFrame = Hello | Snapshot | Delta | State
 DownFrame = Policy | Resync | Warm | Drain
 
+_QUOTED: Final = re.compile(r"value '.*'", re.DOTALL)
+
 _encoder = msgspec.msgpack.Encoder()
 _up: msgspec.msgpack.Decoder[UpFrame] = msgspec.msgpack.Decoder(UpFrame)
 _down: msgspec.msgpack.Decoder[DownFrame] = msgspec.msgpack.Decoder(DownFrame)
@@ -252,8 +255,15 @@ def _decode(decoder: msgspec.msgpack.Decoder[F], data: bytes) -> F:
         raise FrameError(f"frame is {len(data)} bytes, the limit is {MAX_FRAME_BYTES}")
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:  # ValidationError is a DecodeError
-        raise FrameError(f"not a frame of {SUBPROTOCOL}: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # ValidationError is a DecodeError
+        raise FrameError(f"not a frame of {SUBPROTOCOL}: {_without_value(error)}") from None
+
+
+def _without_value(error: Exception) -> str:
+    """What a decoder says, less the value it quotes, which may be anything a sender put there."""
+    if isinstance(error, UnicodeDecodeError):
+        return "text that is not UTF-8"
+    return _QUOTED.sub("value", str(error))
 
 
 def _check_operations(operations: tuple[Operation, ...]) -> None:

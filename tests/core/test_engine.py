@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cachefleet_core.engine import engine_arguments, engine_environment, engine_policy
+from cachefleet_core.pool import PrefixCachePool, read_pool
+from tests.core.invalid_pools import VALID, merged
+
+CPU: dict[str, Any] = {
+    "device": {"resource": "", "memoryMiB": 64, "activationMiB": 0, "floorMiB": 0},
+    "model": {"weightsMiB": 1},
+}
+
+
+def pool(**patch: Any) -> PrefixCachePool:
+    return read_pool(merged(VALID, {"spec": patch}))
+
+
+def arguments(*, chat_template: str | None = None, **patch: Any) -> list[str]:
+    return engine_arguments(
+        pool(**patch).spec,
+        model_path="/models/qwen",
+        host="0.0.0.0",
+        port=8000,
+        events_endpoint="ipc:///run/events",
+        replay_endpoint="ipc:///run/replay",
+        chat_template=chat_template,
+    )
+
+
+def option(given: list[str], name: str) -> str:
+    assert given.count(name) == 1
+    return given[given.index(name) + 1]
+
+
+def test_a_pool_on_gpus() -> None:
+    given = arguments(engine={"tensorParallelSize": 2, "dtype": "bfloat16"}, model={"revision": "9216db5781bf"})
+
+    assert given[:6] == ["--model", "/models/qwen", "--served-model-name", "qwen3-32b", "--revision", "9216db5781bf"]
+    assert option(given, "--host") == "0.0.0.0"
+    assert option(given, "--port") == "8000"
+    assert option(given, "--tensor-parallel-size") == "2"
+    assert option(given, "--dtype") == "bfloat16"
+    assert option(given, "--max-model-len") == "32768"
+    assert option(given, "--block-size") == "16"
+    assert option(given, "--kv-cache-memory-bytes") == str(47122 * 1024 * 1024)
+    assert option(given, "--prefix-caching-hash-algo") == "sha256_cbor"
+    assert {"--enable-prefix-caching", "--enable-scale-out", "--enable-prompt-tokens-details"} <= set(given)
+    assert not {"--enforce-eager", "--kv-transfer-config", "--chat-template", "--api-key"} & set(given)
+
+
+def test_events_go_where_they_are_read_and_can_be_replayed_for_minutes() -> None:
+    config = json.loads(option(arguments(), "--kv-events-config"))
+
+    assert config == {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": "ipc:///run/events",
+        "replay_endpoint": "ipc:///run/replay",
+        "buffer_steps": 50_000,
+    }
+
+
+def test_a_pool_on_a_cpu() -> None:
+    given = arguments(**CPU)
+
+    assert option(given, "--block-size") == "32"
+    assert option(given, "--kv-cache-memory-bytes") == str(63 * 1024 * 1024)
+    assert "--enforce-eager" in given
+    assert "--revision" not in given
+    assert engine_environment(pool(**CPU).spec) == {
+        "DO_NOT_TRACK": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
+
+
+@pytest.mark.parametrize("resource", ["", "nvidia.com/gpu"])
+def test_a_block_size_asked_for_is_given(resource: str) -> None:
+    assert option(arguments(device={"resource": resource}, engine={"blockSize": 64}), "--block-size") == "64"
+
+
+@pytest.mark.parametrize("prefix_cache", [{"enabled": False}, {"budgetMiB": 0}])
+def test_no_idle_blocks_where_none_are_wanted(prefix_cache: dict[str, Any]) -> None:
+    given = arguments(prefixCache=prefix_cache)
+
+    assert "--no-enable-prefix-caching" in given
+    assert not {"--enable-prefix-caching", "--prefix-caching-hash-algo"} & set(given)
+
+
+@pytest.mark.parametrize(
+    ("role", "kv_role"), [("Both", "kv_both"), ("Prefill", "kv_producer"), ("Decode", "kv_consumer")]
+)
+def test_kv_transfer_takes_its_role_from_the_pool(role: str, kv_role: str) -> None:
+    transfer = {"kv_connector": "NixlConnector", "kv_connector_extra_config": {"backends": ["UCX"]}}
+
+    assert json.loads(option(arguments(role=role, engine={"kvTransfer": transfer}), "--kv-transfer-config")) == {
+        **transfer,
+        "kv_role": kv_role,
+    }
+
+
+def test_a_role_given_with_the_transfer_wins() -> None:
+    given = arguments(role="Decode", engine={"kvTransfer": {"kv_connector": "X", "kv_role": "kv_both"}})
+
+    assert json.loads(option(given, "--kv-transfer-config"))["kv_role"] == "kv_both"
+
+
+def test_extra_arguments_come_last_and_a_template_by_path() -> None:
+    given = arguments(chat_template="/template/chat.jinja", engine={"extraArgs": ["--load-format", "dummy"]})
+
+    assert given[-2:] == ["--load-format", "dummy"]
+    assert option(given, "--chat-template") == "/template/chat.jinja"
+
+
+def test_no_engine_without_a_kv_cache() -> None:
+    with pytest.raises(ValueError, match="leaves no device memory for a KV cache"):
+        arguments(device={"memoryMiB": 100})
+
+
+def test_variables_of_the_pool_win_and_sources_are_left_to_pods() -> None:
+    env = [
+        {"name": "OMP_NUM_THREADS", "value": "4"},
+        {"name": "EMPTY"},
+        {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+    ]
+    given = engine_environment(pool(**CPU, engine={"env": env}).spec)
+
+    assert given["OMP_NUM_THREADS"] == "4"
+    assert given["EMPTY"] == ""
+    assert "SECRET" not in given
+
+
+def test_on_a_gpu_threads_are_left_alone_and_nothing_replaces_the_kv_cache() -> None:
+    assert engine_environment(pool().spec) == {"DO_NOT_TRACK": "1", "VLLM_NO_USAGE_STATS": "1"}
+    assert "VLLM_CPU_KVCACHE_SPACE" not in engine_environment(pool(**CPU).spec)
+
+
+def test_policy_of_a_pool() -> None:
+    asked = read_pool(
+        merged(
+            VALID,
+            {
+                "metadata": {"uid": "u-1", "generation": 7},
+                "spec": {
+                    "hit": {"threshold": 0.25},
+                    "preemption": {"policy": "Recompute", "rejectBelow": 0.75},
+                    "prefixCache": {"budgetMiB": 512, "maxEntries": 3},
+                },
+            },
+        )
+    )
+    policy = engine_policy(asked)
+
+    assert (policy.pool, policy.uid, policy.generation) == ("default/qwen", "u-1", 7)
+    assert (policy.threshold, policy.preemption, policy.reject_below) == (0.25, "Recompute", 0.75)
+    assert (policy.budget_mib, policy.max_entries) == (512, 3)
+
+
+def test_a_disabled_cache_is_a_budget_of_nothing() -> None:
+    assert engine_policy(pool(prefixCache={"enabled": False})).budget_mib == 0

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, TenantId, tenant_salt
+
+SECRET = bytes(range(32))
+
+
+def hkdf(secret: bytes, info: bytes) -> bytes:
+    """RFC 5869 with SHA-256, no salt and 32 bytes of output."""
+    extracted = hmac.new(b"\0" * 32, secret, hashlib.sha256).digest()
+    return hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()
+
+
+def test_keys_are_derived_by_hkdf() -> None:
+    key = FleetKey(SECRET)
+
+    assert key.index_key == hkdf(SECRET, b"cachefleet/index")
+    assert key.salt_key == hkdf(SECRET, b"cachefleet/salt")
+    worker = base64.urlsafe_b64encode(hkdf(SECRET, b"cachefleet/worker/serving/qwen")).decode().rstrip("=")
+    assert key.worker_key("serving/qwen") == worker
+
+
+def test_the_hkdf_above_is_that_of_the_rfc() -> None:
+    """Test case 3 of RFC 5869: no salt, no info; its first 32 bytes of output."""
+    expected = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
+
+    assert hkdf(b"\x0b" * 22, b"").hex() == expected
+
+
+def test_derived_keys_are_all_different() -> None:
+    key, other = FleetKey(SECRET), FleetKey(bytes(32))
+    derived = [key.index_key, key.salt_key, key.worker_key("a/b"), key.worker_key("a/c")]
+
+    assert len({*map(str, derived)}) == len(derived)
+    assert key.index_key != other.index_key
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_a_key_survives_its_text(secret: bytes) -> None:
+    text = FleetKey(secret).format()
+
+    assert FleetKey.parse(f"  {text}\n").index_key == FleetKey(secret).index_key
+    assert len(text) == 44
+
+
+def test_generated_keys_differ() -> None:
+    assert FleetKey.generate().format() != FleetKey.generate().format()
+
+
+@pytest.mark.parametrize("text", ["", "abc", "A" * 40, "é" * 44, "\0"])
+def test_text_that_is_no_key_is_refused_without_repeating_it(text: str) -> None:
+    with pytest.raises(ValueError, match="a fleet key is 32 bytes") as refused:
+        FleetKey.parse(text)
+    assert len(text) < 3 or text not in str(refused.value)
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_key_has_32_bytes(size: int) -> None:
+    with pytest.raises(ValueError, match=f"a fleet key is 32 bytes, got {size}"):
+        FleetKey(bytes(size))
+
+
+def test_a_key_does_not_show_itself() -> None:
+    key = FleetKey(SECRET)
+
+    assert repr(key) == "FleetKey(...)"
+    assert key.format() not in f"{key} {key!r}"
+    assert not hasattr(key, "__dict__")
+
+
+def test_salts_are_stable_and_differ_by_tenant_key_and_version() -> None:
+    made = tenant_salt(SECRET, DEFAULT_TENANT)
+    others = [
+        tenant_salt(SECRET, TenantId("acme")),
+        tenant_salt(bytes(32), DEFAULT_TENANT),
+        tenant_salt(SECRET, DEFAULT_TENANT, 2),
+        tenant_salt(SECRET, TenantId("1/default"), 1),
+    ]
+
+    assert made == tenant_salt(SECRET, TenantId("default"))
+    assert made not in others
+    assert len(made) == 43
+    assert "=" not in made
+
+
+def test_a_tenant_cannot_name_itself_into_anothers_salt() -> None:
+    """Version and name are joined by a slash: no name of one version may be the text of another version."""
+    assert tenant_salt(SECRET, TenantId("x"), 11) != tenant_salt(SECRET, TenantId("1/x"), 1)
