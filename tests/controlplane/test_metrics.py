@@ -1,0 +1,138 @@
+"""Every event counts, names and labels keep to the rules, and gauges follow the fleet."""
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cachefleet_controlplane.fleet_metrics import FleetCollector
+from cachefleet_controlplane.metrics import MAX_MODELS, Metrics
+from tests.controlplane.fleet_views import fleet_view, unknown_worker, worker_status
+from tests.controlplane.waiting import value
+
+WORKER = {"pool": "default/demo", "worker": "demo-0", "rank": "0"}
+EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
+    (
+        "request",
+        {"model": "m", "endpoint": "models", "status": 404},
+        "requests_total",
+        {"model": "m", "endpoint": "models", "status_class": "4xx"},
+    ),
+    ("request_started", {}, "requests_in_flight", {}),
+    (
+        "decision",
+        {"policy": "p", "verdict": "route", "knowledge": "exact"},
+        "decisions_total",
+        {"policy": "p", "verdict": "route", "knowledge": "exact"},
+    ),
+    (
+        "decision",
+        {"policy": "p", "verdict": "reject", "knowledge": "load", "reason": "no_ready_worker"},
+        "refusals_total",
+        {"verdict": "reject", "reason": "no_ready_worker"},
+    ),
+    ("tokens", {"model": "m", "prompt": 1, "predicted": 2, "cached": 3}, "prompt_tokens_total", {"model": "m"}),
+    ("first_token", {"model": "m", "seconds": 0.1}, "time_to_first_token_seconds_count", {"model": "m"}),
+    ("gateway_added", {"seconds": 0.1}, "gateway_added_seconds_count", {}),
+    ("render", {"rung": "render", "seconds": 0.1}, "render_seconds_count", {"rung": "render"}),
+    ("leg_retry", {"reason": "connect"}, "leg_retries_total", {"reason": "connect"}),
+    ("client_gone", {}, "client_disconnects_total", {}),
+    ("reports_connected", {}, "report_connections", {}),
+    ("frame", {"kind": "delta", "size": 9}, "report_frames_total", {"type": "delta"}),
+    ("malformed", {"reason": "frame"}, "report_frames_malformed_total", {"reason": "frame"}),
+    ("report_rejected", {"reason": "unauthorized"}, "report_rejections_total", {"reason": "unauthorized"}),
+    ("divergence", {}, "report_divergence_total", {}),
+    ("resync", {"reason": "gap"}, "report_resyncs_total", {"reason": "gap"}),
+    ("epoch", {}, "report_epochs_total", {}),
+    ("store_written", {"records": 1}, "store_records_total", {}),
+    ("store_dropped", {}, "store_dropped_total", {}),
+    ("store_error", {"kind": "full"}, "store_errors_total", {"kind": "full"}),
+    ("store_up", {"up": True}, "store_up", {}),
+    ("pools_updated", {}, "pool_source_updates_total", {}),
+    ("pool_source_error", {"kind": "gone"}, "pool_source_errors_total", {"kind": "gone"}),
+    ("auth", {"check": "admin", "outcome": "allowed"}, "auth_checks_total", {"check": "admin", "outcome": "allowed"}),
+    ("task_error", {"task": "t"}, "task_errors_total", {"task": "t"}),
+]
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.mark.parametrize(("event", "arguments", "series", "labels"), EVENTS)
+def test_an_event_counts_one(
+    metrics: Metrics, event: str, arguments: dict[str, Any], series: str, labels: dict[str, str]
+) -> None:
+    getattr(metrics, event)(**arguments)
+    assert value(metrics, series, **labels) == 1
+
+
+def test_every_event_is_tested() -> None:
+    methods = {name for name, _ in inspect.getmembers(Metrics, inspect.isfunction) if not name.startswith("_")}
+    undone = {"request_ended", "reports_disconnected", "collect_from", "exposition"}
+    assert methods - undone == {event for event, *_ in EVENTS}
+
+
+def test_gauges_go_down_again(metrics: Metrics) -> None:
+    metrics.request_started()
+    metrics.request_ended()
+    metrics.reports_connected()
+    metrics.reports_disconnected()
+    metrics.store_up(up=False)
+    assert [value(metrics, name) for name in ("requests_in_flight", "report_connections", "store_up")] == [0, 0, 0]
+
+
+def test_tokens_that_were_not_told_are_not_counted(metrics: Metrics) -> None:
+    metrics.tokens(model="m", prompt=10, predicted=5, cached=None)
+    assert value(metrics, "cached_tokens_total", model="m") == 0
+    assert value(metrics, "predicted_tokens_total", model="m") == 5
+
+
+def test_models_as_labels_are_bounded(metrics: Metrics) -> None:
+    for number in range(MAX_MODELS + 10):
+        metrics.first_token(model=f"m{number}", seconds=1)
+    metrics.first_token(model="m0", seconds=1)
+    assert value(metrics, "time_to_first_token_seconds_count", model="other") == 10
+    assert value(metrics, "time_to_first_token_seconds_count", model="m0") == 2
+
+
+def test_two_control_planes_in_one_process_do_not_share(metrics: Metrics) -> None:
+    metrics.client_gone()
+    assert value(Metrics(), "client_disconnects_total") == 0
+
+
+def test_gauges_of_pool_and_worker(metrics: Metrics) -> None:
+    view = [fleet_view(worker_status("demo-0"), unknown_worker("demo-1"))]
+    metrics.collect_from(FleetCollector(lambda: view[0]))
+    assert value(metrics, "pool_hit_ratio", pool="default/demo") == 0.7
+    assert value(metrics, "pool_ready_workers", pool="default/demo") == 2
+    assert value(metrics, "worker_held_blocks", **WORKER) == 40
+    assert value(metrics, "worker_running_requests", **WORKER) == 2
+    assert value(metrics, "worker_prefix_hit_tokens_total", **WORKER) == 700
+    assert value(metrics, "index_keys") == 40
+    silent = WORKER | {"worker": "demo-1"}
+    assert metrics.registry.get_sample_value("cachefleet_worker_running_requests", silent) is None
+    assert metrics.registry.get_sample_value("cachefleet_worker_report_age_seconds", silent) is None
+    assert value(metrics, "worker_stale", **silent) == 1
+    view[0] = fleet_view()
+    assert metrics.registry.get_sample_value("cachefleet_worker_held_blocks", WORKER) is None
+
+
+def test_a_ratio_nobody_knows_has_no_sample(metrics: Metrics) -> None:
+    metrics.collect_from(FleetCollector(lambda: fleet_view(queried=0, hits=0)))
+    assert metrics.registry.get_sample_value("cachefleet_pool_hit_ratio", {"pool": "default/demo"}) is None
+
+
+def test_what_is_exposed_can_be_read_and_is_named_by_the_rules(metrics: Metrics) -> None:
+    metrics.collect_from(FleetCollector(lambda: fleet_view(worker_status("demo-0"))))
+    for event, arguments, *_ in EVENTS:
+        getattr(metrics, event)(**arguments)
+    families = list(text_string_to_metric_families(metrics.exposition().decode()))
+    assert len(families) > 40
+    for family in families:
+        assert re.fullmatch(r"cachefleet_[a-z_]+", family.name)
+        assert family.documentation
+        assert not re.search(r"_(ms|mib|percent|milliseconds)$", family.name)
