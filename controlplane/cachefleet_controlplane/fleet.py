@@ -7,34 +7,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Protocol, Self
 
-from cachefleet_controlplane.index import BlockIndex
+from cachefleet_controlplane.candidates import eligible
+from cachefleet_controlplane.flights import Flight, Ledger
+from cachefleet_controlplane.index import BlockIndex, WorkerId
+from cachefleet_controlplane.keyers import Keyers
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
-from cachefleet_controlplane.routing import Decision, Prompt, RoutingPolicy
+from cachefleet_controlplane.reception import Connection, Link, Reception
+from cachefleet_controlplane.roster import Roster
+from cachefleet_controlplane.routing import CandidateView, Decision, Prompt, RoutingPolicy, decide, needed_blocks
+from cachefleet_controlplane.status import pool_status, worker_status
+from cachefleet_controlplane.streams import Note
 from cachefleet_controlplane.views import FleetView, ServedModel
+from cachefleet_controlplane.workers import Worker
 from cachefleet_core.blocks import BlockKeyer
-
-
-class Flight(Protocol):
-    """One request under way to a worker; a context manager that finishes it."""
-
-    def first_token(self) -> None:
-        """The worker has prefilled the prompt."""
-
-    def finish(self, *, cached_tokens: int | None = None) -> None:
-        """The request is over; ``cached_tokens`` is what the engine says it served from cache. Idempotent."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
+from cachefleet_core.reports import Delta, DownFrame, Hello, Snapshot, State
 
 
 class Fleet:
-    """See the module; ``clock`` is monotonic, in seconds, ``index_key`` seeds block keys."""
+    """See the module; ``clock`` is monotonic, ``wall`` is Unix time, both in seconds; ``index_key`` seeds keys."""
 
     def __init__(
         self,
@@ -42,26 +33,49 @@ class Fleet:
         *,
         index_key: bytes,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
         policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE,
     ) -> None:
         self.policy = policy
+        """What decides where ``route`` is told nothing else; may be changed at any time."""
+        self._index = index
+        self._clock = clock
+        self._keyers = Keyers(index_key)
+        self._roster = Roster(wall)
+        self._reception = Reception(index, self._roster)
+        self._decisions = 0
+
+    # Pools and models.
 
     def update_pools(self, views: Sequence[PoolView]) -> None:
         """The whole picture of pools and endpoints, as a PoolSource gives it."""
-        raise NotImplementedError
+        change = self._roster.update(views)
+        for worker in change.removed:
+            self._reception.removed(worker)
+        for pool in change.new_policy:
+            self._reception.announce_policy(pool)
 
     def models(self) -> list[ServedModel]:
         """Every model that a pool serves, by name."""
-        raise NotImplementedError
+        return self._roster.models()
 
     def serving(self, model: str) -> ServedModel | None:
-        raise NotImplementedError
+        """The fleet of a model name, or of "namespace/name"; None where no pool serves it."""
+        return self._roster.serving(model)
 
     def renderers(self, model: str) -> list[WorkerEndpoint]:
-        raise NotImplementedError
+        """Ready workers that may be asked to render for a model, least busy first."""
+        now = self._clock()
+        workers = eligible(self._roster.fleet(model), frozenset(), now)
+        by_endpoint = {worker.endpoint: self._busy(worker) for worker in workers if worker.endpoint}
+        return sorted(by_endpoint, key=lambda endpoint: (by_endpoint[endpoint], endpoint.name))
 
     def keyer(self, model: str, *, salt: str = "", lora: str = "") -> BlockKeyer | None:
-        raise NotImplementedError
+        """What computes a prompt's block keys; None until a worker has announced the fleet's contract."""
+        contract = next((pool.contract for pool in self._roster.fleet(model) if pool.contract), None)
+        return self._keyers.get(contract, salt=salt, lora=lora) if contract else None
+
+    # Decisions.
 
     def route(
         self,
@@ -71,14 +85,89 @@ class Fleet:
         exclude: frozenset[str] = frozenset(),
         policy: RoutingPolicy | None = None,
     ) -> Decision:
-        """Decide; ``exclude`` names workers as decisions do (``Decision.worker``). Call ``begin`` before awaiting."""
-        raise NotImplementedError
+        """Decide, and change nothing: pass the decision to ``begin`` before awaiting anything.
+
+        ``exclude`` names workers as ``Decision.worker`` or ``Decision.id`` do. Without a ready worker the verdict is
+        REJECT with the reason NO_READY_WORKER.
+        """
+        now = self._clock()
+        self._reception.expire(now)
+        workers = eligible(self._roster.fleet(model), exclude, now)
+        return decide(prompt, self._candidates(workers, prompt, now), policy or self.policy, now)
 
     def begin(self, decision: Decision, prompt: Prompt) -> Flight:
-        raise NotImplementedError
+        """Count a request that is about to be sent where ``decision`` says, until its flight is finished."""
+        self._decisions += 1
+        worker = self._roster.worker(decision.id)
+        ledger = worker.ledger if worker else Ledger(lambda: None)
+        if worker:
+            worker.last_used = self._decisions
+        score = decision.score
+        uncached = score.uncached_tokens if score else prompt.tokens
+        blocks = needed_blocks(prompt)
+        flight = Flight(ledger, self._clock, keys=prompt.keys, tokens=uncached, blocks=blocks)
+        ledger.begin(flight, prompt_tokens=prompt.tokens)
+        return flight
 
     def worker_failed(self, worker: str) -> None:
-        raise NotImplementedError
+        """It could not be reached: prefer others for a moment, longer after each failure in a row."""
+        now = self._clock()
+        for known in self._roster.workers():
+            if worker in (known.name, known.id):
+                known.failed(now)
+
+    # Agents.
+
+    def connect(self, link: Link) -> Connection:
+        """An agent has connected."""
+        return self._reception.connect(link)
+
+    def hello(self, connection: Connection, hello: Hello) -> list[Note]:
+        """A stream begins on a connection. RefusedError: it cannot, and nothing has changed."""
+        return self._reception.hello(connection, hello, self._clock())
+
+    def receive(self, connection: Connection, frame: Snapshot | Delta | State) -> list[Note]:
+        """A stream goes on. RefusedError: nobody announced it, and nothing has changed."""
+        return self._reception.receive(connection, frame, self._clock())
+
+    def disconnect(self, connection: Connection) -> None:
+        """An agent's connection is gone; what it reported stays until it is too old."""
+        self._reception.disconnect(connection, self._clock())
+
+    def expire(self) -> None:
+        """Let silence have its consequences; decisions and views do so by themselves."""
+        self._reception.expire(self._clock())
+
+    def tell(self, worker: WorkerId, frame: DownFrame) -> bool:
+        """Send a frame to a worker's agent; False where none is connected here."""
+        known = self._roster.worker(worker)
+        return known is not None and self._reception.send(known, frame)
+
+    # The picture.
 
     def view(self) -> FleetView:
-        raise NotImplementedError
+        """Everything at this moment, as frozen values."""
+        now = self._clock()
+        self._reception.expire(now)
+        stats = self._index.stats()
+        workers = sorted(self._roster.workers(), key=lambda worker: worker.id)
+        return FleetView(
+            policy=self.policy.value,
+            pools=tuple(pool_status(pool, now) for _, pool in sorted(self._roster.pools.items())),
+            workers=tuple(
+                worker_status(worker, now, index=self._index, stats=stats, reception=self._reception)
+                for worker in workers
+            ),
+            flights=sum(len(worker.ledger.open) for worker in workers),
+            index_keys=stats.keys,
+            index_bytes=stats.bytes,
+        )
+
+    def _candidates(self, workers: list[Worker], prompt: Prompt, now: float) -> list[CandidateView]:
+        ids = [worker.id for worker in workers]
+        depths = self._index.match(prompt.keys, ids) if prompt.keys else [0] * len(ids)
+        return [worker.candidate(prompt.keys, depth, now) for worker, depth in zip(workers, depths, strict=True)]
+
+    @staticmethod
+    def _busy(worker: Worker) -> int:
+        return (worker.load.others_requests if worker.load else 0) + len(worker.ledger.open)

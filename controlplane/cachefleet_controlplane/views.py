@@ -19,6 +19,9 @@ class ServedModel:
     """
 
     name: str
+    """As it was asked for."""
+    upstream: str
+    """As its workers know it."""
     namespace: str
     pools: tuple[str, ...]
     declared: tuple[PrefixCachePool, ...]
@@ -76,7 +79,7 @@ class WorkerStatus:
     """The pool source calls it ready."""
     connected: bool
     stream: str
-    """unknown | awaiting | assembling | live | forgotten."""
+    """unknown | awaiting | assembling | live | adrift | forgotten."""
     epoch: str
     sequence: int
     report: State | None

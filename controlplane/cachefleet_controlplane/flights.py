@@ -1,0 +1,125 @@
+"""What this control plane has sent to a worker that the worker's report does not show yet.
+
+A flight counts its prompt's uncached tokens as work until its first token, at most PATIENCE_SECONDS. Its prompt's
+blocks are expected on the worker from the moment it is sent: for EXPECTED_SECONDS, or as long as it is being
+prefilled. So a burst of one prompt does not scatter, and the turns of a conversation follow each other to one worker
+without waiting for its reports.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+from cachefleet_core.blocks import BlockKey
+
+EXPECTED_SECONDS: Final = 2.0
+PATIENCE_SECONDS: Final = 30.0
+MAX_EXPECTED: Final = 256
+"""Prompts remembered for each worker."""
+TYPICAL_TOKENS: Final = 512
+"""Length assumed of prompts until some were seen."""
+_SMOOTHING: Final = 0.1
+
+
+class Flight:
+    """One request under way to a worker; a context manager that finishes it."""
+
+    __slots__ = ("_clock", "_ledger", "blocks", "done", "keys", "prefilled", "sent_at", "tokens")
+
+    def __init__(
+        self, ledger: Ledger, clock: Callable[[], float], *, keys: Sequence[BlockKey], tokens: int, blocks: int
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self.keys = keys
+        self.tokens = tokens
+        self.blocks = blocks
+        self.sent_at = clock()
+        self.prefilled = False
+        self.done = False
+
+    def first_token(self) -> None:
+        """The worker has prefilled the prompt."""
+        if not self.prefilled:
+            self.prefilled = True
+            self._ledger.landed(self)
+
+    def finish(self, *, cached_tokens: int | None = None) -> None:
+        """The request is over; ``cached_tokens`` is what the engine says it served from cache. Idempotent."""
+        if not self.done:
+            self.done = True
+            self._ledger.close(self, cached_tokens)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.finish()
+
+    def working(self, now: float) -> bool:
+        """Its prompt still has to be computed, as far as we know."""
+        return not (self.done or self.prefilled) and now - self.sent_at < PATIENCE_SECONDS
+
+    def expected(self, now: float) -> bool:
+        return self.working(now) or now - self.sent_at < EXPECTED_SECONDS
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All flights of one worker."""
+
+    answered: Callable[[], None]
+    """Called when a request got its first token or its end from the engine."""
+    open: dict[int, Flight] = field(default_factory=dict)
+    recent: deque[Flight] = field(default_factory=lambda: deque(maxlen=MAX_EXPECTED))
+    typical_tokens: float = TYPICAL_TOKENS
+
+    def begin(self, flight: Flight, *, prompt_tokens: int) -> None:
+        self.open[id(flight)] = flight
+        if flight.keys:
+            self.recent.append(flight)
+        if prompt_tokens:
+            self.typical_tokens += _SMOOTHING * (prompt_tokens - self.typical_tokens)
+
+    def landed(self, flight: Flight) -> None:
+        if not flight.done:
+            self.answered()
+
+    def close(self, flight: Flight, cached_tokens: int | None) -> None:
+        self.open.pop(id(flight), None)
+        if cached_tokens is not None:
+            self.answered()
+        elif not flight.prefilled and flight in self.recent:
+            self.recent.remove(flight)  # it failed: its blocks will not come
+
+    def tokens(self, now: float) -> int:
+        """Prompt tokens sent and not computed yet."""
+        return sum(flight.tokens for flight in self.open.values() if flight.working(now))
+
+    def blocks_since(self, moment: float) -> int:
+        """Blocks wanted by what was sent after ``moment``."""
+        return sum(flight.blocks for flight in self.open.values() if flight.sent_at > moment)
+
+    def waiting(self, now: float) -> int:
+        return sum(1 for flight in self.open.values() if flight.working(now))
+
+    def match(self, keys: Sequence[BlockKey], now: float) -> int:
+        """The longest prefix, in blocks, that ``keys`` share with a prompt whose blocks are expected there."""
+        while self.recent and not self.recent[0].expected(now):
+            self.recent.popleft()
+        return max((shared_blocks(keys, flight.keys) for flight in self.recent if flight.expected(now)), default=0)
+
+
+def shared_blocks(a: Sequence[BlockKey], b: Sequence[BlockKey]) -> int:
+    """Length of the common prefix of two chains: a key commits to all before it, so equality is monotone."""
+    length = min(len(a), len(b))
+    if not length or a[0] != b[0]:
+        return 0
+    return bisect_left(range(length), True, key=lambda i: a[i] != b[i])  # noqa: FBT003 - the value looked for

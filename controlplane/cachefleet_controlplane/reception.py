@@ -1,0 +1,208 @@
+"""What agents say, taken over into index and roster; and what is said to them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from cachefleet_controlplane.index import BlockIndex, IndexFullError
+from cachefleet_controlplane.residency import step
+from cachefleet_controlplane.roster import Pool, Roster
+from cachefleet_controlplane.streams import (
+    Accept,
+    Apply,
+    Ask,
+    Closed,
+    Count,
+    Drop,
+    Effect,
+    Event,
+    Note,
+    Opened,
+    Received,
+    Replace,
+    Standing,
+    Tick,
+)
+from cachefleet_controlplane.workers import Worker
+from cachefleet_core.reports import Delta, DownFrame, Hello, Snapshot, State
+
+TICK_SECONDS: Final = 0.5
+MAX_RANKS: Final = 256
+"""Streams of one connection."""
+
+
+class RefusedError(Exception):
+    """A connection that cannot go on; ``code`` is a word for metrics and for the agent's log."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Link(Protocol):
+    """The way to one connected agent; neither method waits."""
+
+    def send(self, frame: DownFrame) -> None: ...
+
+    def close(self, code: str, reason: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Connection:
+    """One agent's connection: whose it is, and its streams by rank."""
+
+    number: int
+    link: Link
+    worker: tuple[str, str] | None = None
+    """Pool and worker name, after the first Hello."""
+    ranks: dict[int, Worker] = field(default_factory=dict)
+
+
+class Reception:
+    """Carries out what ``residency`` decides."""
+
+    def __init__(self, index: BlockIndex, roster: Roster) -> None:
+        self._index = index
+        self._roster = roster
+        self._connections: dict[int, Connection] = {}
+        self._numbers = 0
+        self._ticked_at = float("-inf")
+        self.notes: Counter[Note] = Counter()
+        """Everything noted so far."""
+
+    def connect(self, link: Link) -> Connection:
+        self._numbers += 1
+        connection = self._connections[self._numbers] = Connection(self._numbers, link)
+        return connection
+
+    def hello(self, connection: Connection, hello: Hello, now: float) -> list[Note]:
+        """A stream begins. RefusedError: it cannot; nothing has changed."""
+        worker = self._welcome(connection, hello)
+        pool = self._roster.pools[hello.pool]
+        self._supersede(worker, connection)
+        connection.worker = (hello.pool, hello.worker)
+        connection.ranks[hello.rank] = worker
+        if hello.epoch != worker.stream.epoch:
+            worker.restarted()
+        worker.hello = hello
+        pool.settle_contract()
+        notes = self._step(worker, Opened(connection.number, hello), now)
+        connection.link.send(pool.policy)
+        return notes
+
+    def receive(self, connection: Connection, frame: Snapshot | Delta | State, now: float) -> list[Note]:
+        """A frame of a stream. RefusedError: no Hello announced it; nothing has changed."""
+        worker = connection.ranks.get(frame.rank)
+        if worker is None:
+            raise RefusedError("unannounced", f"rank {frame.rank} sent no hello on this connection")
+        return self._step(worker, Received(connection.number, frame), now)
+
+    def disconnect(self, connection: Connection, now: float) -> None:
+        self._connections.pop(connection.number, None)
+        for worker in connection.ranks.values():
+            self._step(worker, Closed(connection.number), now)
+
+    def expire(self, now: float) -> None:
+        """Let silence have its consequences; cheap to call at any time."""
+        if now - self._ticked_at < TICK_SECONDS:
+            return
+        self._ticked_at = now
+        for worker in list(self._roster.workers()):
+            self._step(worker, Tick(), now)
+            if worker.endpoint is None and worker.stream.standing in (Standing.UNKNOWN, Standing.FORGOTTEN):
+                self._roster.remove(worker)
+                self.removed(worker)
+
+    def removed(self, worker: Worker) -> None:
+        """A worker is no more: drop its blocks, and its agent's connection."""
+        self._index.forget(worker.id)
+        connection = self._connections.get(worker.stream.connection)
+        if connection is not None:
+            connection.link.close("unknown_pool", f"{worker.pool}/{worker.name} is not in a pool any more")
+
+    def announce_policy(self, pool: Pool) -> None:
+        """Tell all connected workers of a pool what it asks of them now."""
+        numbers = {worker.stream.connection for worker in pool.workers.values()}
+        for number in numbers & self._connections.keys():
+            self._connections[number].link.send(pool.policy)
+
+    def connected(self, worker: Worker) -> bool:
+        return worker.stream.connection in self._connections
+
+    def send(self, worker: Worker, frame: DownFrame) -> bool:
+        """Say something to a worker's agent; False where it is not connected."""
+        connection = self._connections.get(worker.stream.connection)
+        if connection is None:
+            return False
+        connection.link.send(frame)
+        return True
+
+    def _welcome(self, connection: Connection, hello: Hello) -> Worker:
+        if connection.worker not in (None, (hello.pool, hello.worker)):
+            raise RefusedError("foreign", "a connection speaks for one worker")
+        pool = self._roster.pools.get(hello.pool)
+        if pool is None:
+            raise RefusedError("unknown_pool", f"no pool {hello.pool}")
+        if len(connection.ranks) >= MAX_RANKS and hello.rank not in connection.ranks:
+            raise RefusedError("busy", f"more than {MAX_RANKS} ranks on one connection")
+        worker = self._roster.announce(pool, hello.worker, hello.rank)
+        if worker is None:
+            raise RefusedError("busy", "too many workers that the pool source does not list")
+        if worker.stream.connection > connection.number:
+            raise RefusedError("superseded", "a newer connection speaks for this worker")
+        return worker
+
+    def _supersede(self, worker: Worker, connection: Connection) -> None:
+        older = self._connections.get(worker.stream.connection)
+        if older is not None and older is not connection:
+            older.ranks.pop(worker.rank, None)
+            older.link.close("superseded", "a newer connection speaks for this worker")
+
+    def _step(self, worker: Worker, event: Event, now: float) -> list[Note]:
+        worker.stream, effects = step(worker.stream, event, now, digest=self._digest(worker, event))
+        notes: list[Note] = []
+        for effect in effects:
+            self._carry_out(worker, effect, now, notes)
+        self.notes.update(notes)
+        return notes
+
+    def _digest(self, worker: Worker, event: Event) -> int:
+        if worker.unindexed and isinstance(event, Received) and isinstance(event.frame, State):
+            return event.frame.digest  # nothing of it is held on purpose: that is no divergence
+        return self._index.digest(worker.id)
+
+    def _carry_out(self, worker: Worker, effect: Effect, now: float, notes: list[Note]) -> None:
+        match effect:
+            case Count(note):
+                notes.append(note)
+            case Accept(state):
+                self._accept(worker, state, now)
+            case Ask(frame):
+                self.send(worker, frame)
+            case Drop():
+                self._index.forget(worker.id)
+            case Apply() | Replace():
+                self._change(worker, effect)
+
+    def _change(self, worker: Worker, effect: Apply | Replace) -> None:
+        if worker.unindexed:
+            return
+        try:
+            if isinstance(effect, Apply):
+                self._index.apply(worker.id, effect.operation)
+                return
+            self._index.forget(worker.id)
+            for chain in effect.chains:
+                self._index.apply(worker.id, chain)
+        except IndexFullError:
+            # Half of a worker's blocks would diverge at each report: none of them, until it starts anew.
+            self._index.forget(worker.id)
+            worker.unindexed = True
+
+    def _accept(self, worker: Worker, state: State, now: float) -> None:
+        worker.accept(state, now)
+        pool = self._roster.pools.get(worker.pool)
+        if pool is not None:
+            pool.window.add(*worker.counters.advance(state), now)

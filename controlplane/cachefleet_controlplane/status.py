@@ -1,0 +1,81 @@
+"""From the live picture to its frozen view."""
+
+from __future__ import annotations
+
+from cachefleet_controlplane.index import BlockIndex, IndexStats
+from cachefleet_controlplane.reception import Reception
+from cachefleet_controlplane.roster import Pool
+from cachefleet_controlplane.streams import Standing
+from cachefleet_controlplane.views import HitRatio, PoolStatus, WorkerStatus
+from cachefleet_controlplane.workers import Worker
+from cachefleet_core.reports import Warmth
+
+_NOT_WARMED = Warmth()
+
+
+def pool_status(pool: Pool, now: float) -> PoolStatus:
+    workers = list(pool.workers.values())
+    return PoolStatus(
+        key=pool.key,
+        model=pool.declared.spec.model.name,
+        namespace=pool.declared.metadata.namespace,
+        generation=pool.declared.metadata.generation,
+        contract=pool.contract,
+        hit_ratio=hit_ratio(pool, now),
+        workers=sum(worker.endpoint is not None for worker in workers),
+        ready=sum(worker.ready for worker in workers),
+        fresh=sum(_fresh(worker, now) for worker in workers),
+        excluded=sum(bool(worker.differences) for worker in workers),
+    )
+
+
+def hit_ratio(pool: Pool, now: float) -> HitRatio:
+    queried, hit = pool.window.sums(now)
+    objective = pool.declared.spec.hit.objective
+    return HitRatio(
+        window_seconds=pool.window.seconds,
+        objective=objective.ratio if objective else None,
+        queried_tokens=queried,
+        hit_tokens=hit,
+    )
+
+
+def worker_status(
+    worker: Worker, now: float, *, index: BlockIndex, stats: IndexStats, reception: Reception
+) -> WorkerStatus:
+    load, hello, endpoint = worker.load, worker.hello, worker.endpoint
+    held = stats.held.get(worker.id, 0)
+    return WorkerStatus(
+        id=worker.id,
+        name=worker.name,
+        pool=worker.pool,
+        rank=worker.rank,
+        url=endpoint.url if endpoint else "",
+        agent=(endpoint.agent if endpoint else "") or (hello.agent if hello else ""),
+        listed=endpoint is not None,
+        ready=worker.ready,
+        connected=reception.connected(worker),
+        stream=worker.stream.standing.value,
+        epoch=worker.stream.epoch,
+        sequence=worker.stream.sequence,
+        report=load.state if load else None,
+        report_age=now - load.at if load else None,
+        stale=worker.stream.stale(now),
+        held_blocks=held,
+        # What the fleet would lose with it: each held block divided by the number of workers that hold it.
+        cache_value=held * index.exclusivity(worker.id),
+        excluded=bool(worker.differences),
+        differences=worker.differences,
+        backing_off=worker.backoff_until > now,
+        inflight_requests=len(worker.ledger.open),
+        inflight_tokens=worker.ledger.tokens(now),
+        policy_generation=load.state.generation if load else 0,
+        block_bytes=hello.block_bytes if hello else 0,
+        engine_version=hello.engine_version if hello else "",
+        capabilities=hello.capabilities if hello else (),
+        warmth=load.state.warmth if load else _NOT_WARMED,
+    )
+
+
+def _fresh(worker: Worker, now: float) -> bool:
+    return worker.stream.standing is Standing.LIVE and not worker.stream.stale(now) and not worker.unindexed

@@ -1,0 +1,144 @@
+"""One rank of one worker as the control plane knows it: endpoint, stream, report, and what we sent it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cachefleet_controlplane.flights import Ledger
+from cachefleet_controlplane.hit_ratio import Counters
+from cachefleet_controlplane.index import WorkerId, worker_id
+from cachefleet_controlplane.pools import WorkerEndpoint
+from cachefleet_controlplane.residency import FORGET_SECONDS
+from cachefleet_controlplane.routing import CandidateView
+from cachefleet_controlplane.streams import Stream
+from cachefleet_core.blocks import BlockKey
+from cachefleet_core.contract import Difference
+from cachefleet_core.reports import Hello, Phase, State
+
+SAMPLES_NEEDED: Final = 3
+"""Reports with a measured prefill rate before it is believed."""
+BACKOFF_SECONDS: Final = 1.0
+MAX_BACKOFF_SECONDS: Final = 10.0
+
+
+@dataclass(slots=True)
+class Load:
+    """A worker's last State, and what of it is other senders' work."""
+
+    state: State
+    at: float
+    others_tokens: int
+    others_requests: int
+
+
+@dataclass(slots=True)
+class Worker:
+    """Mutable; owned by the roster."""
+
+    pool: str
+    name: str
+    rank: int = 0
+    id: WorkerId = field(init=False)
+    endpoint: WorkerEndpoint | None = None
+    """None while the pool source does not list it."""
+    hello: Hello | None = None
+    stream: Stream = field(default_factory=Stream)
+    load: Load | None = None
+    samples: int = 0
+    differences: tuple[Difference, ...] = ()
+    unindexed: bool = False
+    """Its blocks did not fit into the index; it is routed by load until its next epoch."""
+    counters: Counters = field(default_factory=Counters)
+    ledger: Ledger = field(init=False)
+    last_used: int = 0
+    failures: int = 0
+    backoff_until: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.id = worker_id(self.pool, self.name, self.rank)
+        self.ledger = Ledger(self._answered)
+
+    @property
+    def ready(self) -> bool:
+        return self.endpoint is not None and self.endpoint.ready
+
+    @property
+    def leaving(self) -> bool:
+        """Its agent says that it takes no new work."""
+        return self.load is not None and self.load.state.phase in (Phase.DRAINING, Phase.FAILED)
+
+    def failed(self, now: float) -> None:
+        """It could not be reached: pause it, longer each time."""
+        pause = min(MAX_BACKOFF_SECONDS, BACKOFF_SECONDS * 2.0 ** min(self.failures, 8))
+        self.failures += 1
+        self.backoff_until = now + pause
+
+    def _answered(self) -> None:
+        self.failures = 0
+        self.backoff_until = 0.0
+
+    def accept(self, state: State, now: float) -> None:
+        """Take a report over."""
+        own = self.ledger
+        others = max(0, state.waiting - own.waiting(now))
+        tokens = (
+            max(0, state.waiting_tokens - own.tokens(now))
+            if state.waiting_tokens is not None
+            else round(others * own.typical_tokens)
+        )
+        requests = max(0, state.running + state.waiting - len(own.open))
+        self.load = Load(state, now, tokens, requests)
+        self.samples += bool(state.prefill_tokens_per_second)
+
+    def restarted(self) -> None:
+        """A new epoch: nothing measured before says anything now."""
+        self.load = None
+        self.samples = 0
+        self.unindexed = False
+        self.ledger.recent.clear()
+
+    def candidate(self, keys: Sequence[BlockKey], matched: int, now: float) -> CandidateView:
+        """How a decision sees it, with ``matched`` blocks of the prompt held by the index."""
+        own = self.ledger
+        load = self.load if self.load and now - self.load.at <= FORGET_SECONDS else None
+        fresh = load is not None and not self.stream.stale(now) and not self.unindexed
+        state = load.state if load else None
+        return CandidateView(
+            worker=self.name,
+            id=self.id,
+            pool=self.pool,
+            url=self.endpoint.url if self.endpoint else "",
+            rank=self.rank,
+            matched_blocks=matched if fresh else 0,
+            sent_blocks=own.match(keys, now) if keys else 0,
+            report_age=now - load.at if load and fresh else None,
+            queued_tokens=load.others_tokens if load else 0,
+            inflight_tokens=own.tokens(now),
+            tokens_per_second=state.prefill_tokens_per_second if state and self.samples >= SAMPLES_NEEDED else None,
+            inter_token_seconds=state.inter_token_seconds if state else None,
+            batched_tokens=self.hello.max_batched_tokens if self.hello else 0,
+            blocks_free=_free(load, own),
+            blocks_blank=_blank(load, own),
+            requests=(load.others_requests if load else 0) + len(own.open),
+            last_used=self.last_used,
+        )
+
+
+def _free(load: Load | None, own: Ledger) -> int | None:
+    if load is None or not load.state.blocks_total:
+        return None
+    return max(0, load.state.blocks_free - own.blocks_since(load.at))
+
+
+def _blank(load: Load | None, own: Ledger) -> int | None:
+    """Blocks that hold nothing: what is free less what is cached and idle, as the engine or its agent says."""
+    if load is None or not load.state.blocks_total:
+        return None
+    state = load.state
+    if state.blocks_idle is not None:
+        blank = state.blocks_free - state.blocks_idle
+    else:
+        blank = min(state.blocks_free, state.blocks_total - state.held)
+    return max(0, blank - own.blocks_since(load.at))
