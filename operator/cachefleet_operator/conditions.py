@@ -47,6 +47,8 @@ class Verdict:
 
     invalid: tuple[str, str] | None = None
     budget: BudgetPlan | None = None
+    replicas: int | None = None
+    """Workers wanted, where the spec could be read."""
 
     @property
     def admitted(self) -> bool:
@@ -54,14 +56,14 @@ class Verdict:
         return self.invalid is None and self.budget is not None and self.budget.admitted is not False
 
 
-def workers_of(deployment: Mapping[str, Any] | None, *, applied: bool) -> Workers:
+def workers_of(deployment: Mapping[str, Any] | None, *, wanted: int | None, applied: bool) -> Workers:
     """Read a live Deployment; ``applied`` where nothing had to be changed about it."""
     if deployment is None:
-        return Workers()
+        return Workers(wanted=wanted or 0)
     spec, status = deployment.get("spec") or {}, deployment.get("status") or {}
     said = {condition["type"]: condition for condition in status.get("conditions") or ()}
     return Workers(
-        wanted=spec.get("replicas", 1),
+        wanted=spec.get("replicas", 1) if wanted is None else wanted,
         total=status.get("replicas", 0),
         ready=status.get("readyReplicas", 0),
         updated=status.get("updatedReplicas", 0),

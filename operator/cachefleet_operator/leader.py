@@ -165,17 +165,18 @@ class Leader:
         limit = max(0.05, self._until - started) if self.holds() else self._timing.renew
         try:
             async with asyncio.timeout(limit):
-                if await self._step(started):
+                if await self._step():
                     self._until = started + self._timing.renew
         except TimeoutError:
             log.warning("the Lease could not be renewed or taken in time")
         except ApiError as error:
             log.warning("the Lease could not be renewed or taken: %s", error)
 
-    async def _step(self, started: float) -> bool:
+    async def _step(self) -> bool:
         lease = await self._api.get(self._ref)
-        self._seen = observe(self._seen, read(lease) if lease else None, started)
-        verdict = decide(self._seen, self._me, started)
+        now = self._clock()  # after the answer: what it tells of may have happened while it was on its way
+        self._seen = observe(self._seen, read(lease) if lease else None, now)
+        verdict = decide(self._seen, self._me, now)
         if verdict is Verdict.WAIT:
             self._until = float("-inf")  # someone else is named there
             return False

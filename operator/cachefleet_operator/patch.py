@@ -6,7 +6,7 @@ again replaces the one of its name whole, because its source is one of many alte
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ _WHOLE: Final = frozenset({"env", "volumes"})
 
 def merged(base: Mapping[str, Json], patch: Mapping[str, Json]) -> dict[str, Json]:
     """``base`` with ``patch`` applied; neither is changed."""
-    result = dict(deepcopy(base))
+    result = deepcopy(dict(base))
     for name, value in patch.items():
         if value is None:
             result.pop(name, None)
@@ -43,21 +43,23 @@ def merged(base: Mapping[str, Json], patch: Mapping[str, Json]) -> dict[str, Jso
 
 
 def _merged_value(name: str, old: Json, new: Json) -> Json:
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return merged(old, new)
+    if isinstance(new, Mapping):
+        return merged(old if isinstance(old, Mapping) else {}, new)
     key = _KEYS.get(name)
-    if key and isinstance(old, Sequence) and isinstance(new, list) and _named(new, key):
+    if key and _named(old, key) and _named(new, key):
         return _merged_list(old, new, key, whole=name in _WHOLE)
     return new
 
 
-def _named(entries: Sequence[Json], key: str) -> bool:
-    return all(isinstance(entry, Mapping) and key in entry for entry in entries)
+def _named(entries: Json, key: str) -> bool:
+    return isinstance(entries, list) and all(
+        isinstance(entry, Mapping) and isinstance(entry.get(key), str | int) for entry in entries
+    )
 
 
-def _merged_list(old: Sequence[Json], new: Sequence[Json], key: str, *, whole: bool) -> list[Json]:
+def _merged_list(old: list[Json], new: list[Json], key: str, *, whole: bool) -> list[Json]:
     result = {entry[key]: entry for entry in old}
     for entry in new:
         known = result.get(entry[key])
-        result[entry[key]] = entry if known is None or whole else merged(known, entry)
+        result[entry[key]] = merged({} if known is None or whole else known, entry)
     return list(result.values())

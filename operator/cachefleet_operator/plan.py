@@ -7,7 +7,7 @@ plan that was cut off anywhere is continued by the next.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cachefleet_core.pool import API_VERSION, KIND
@@ -71,9 +71,8 @@ class Observed:
 def plan(desired: Desired, observed: Observed, now: str) -> list[Action]:
     """All that is left to do, in the order in which it must be done."""
     if taken := foreign(desired, observed):
-        return report(
-            Verdict(("NameTaken", f"{taken} exists and is not this pool's"), desired.verdict.budget), observed, now
-        )
+        verdict = replace(desired.verdict, invalid=("NameTaken", f"{taken} exists and is not this pool's"))
+        return report(verdict, observed, now)
     work = _children(desired, observed)
     return [*work, *report(desired.verdict, observed, now, applied=not any(_is_deployment(action) for action in work))]
 
@@ -85,7 +84,8 @@ def report(verdict: Verdict, observed: Observed, now: str, *, applied: bool = Tr
     previous = live.get("conditions") or ()
     ref = Ref("Deployment", metadata["namespace"], names.deployment(metadata["name"]))
     deployment = observed.children.get(ref)
-    workers = workers_of(deployment if deployment and _is_ours(deployment) else None, applied=applied)
+    ours = deployment if deployment and _is_ours(deployment) else None
+    workers = workers_of(ours, wanted=verdict.replicas, applied=applied)
     wanted = status(
         verdict, workers, name=metadata["name"], generation=metadata["generation"], previous=previous, now=now
     )

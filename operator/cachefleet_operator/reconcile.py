@@ -7,6 +7,7 @@ import base64
 import binascii
 import datetime as dt
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, NewType, Protocol
 
@@ -90,7 +91,7 @@ class Reconciler:
         try:
             apply = manifests.children(pool, self._settings)
         except TemplateError as error:
-            return Desired(Verdict(("InvalidPodTemplate", str(error)), verdict.budget))
+            return Desired(replace(verdict, invalid=("InvalidPodTemplate", str(error))))
         has_keys = Ref("Secret", pool.metadata.namespace, names.keys(pool)) in observed.children
         create = () if has_keys else (manifests.keys_secret(pool, await self.fleet_key()),)
         return Desired(verdict, create, apply)
@@ -102,7 +103,7 @@ class Reconciler:
         except RefusedError as error:
             if error.status == 404:
                 return Outcome.GONE  # the pool or its namespace went while we worked
-            refused = Verdict(("Refused", error.message), desired.verdict.budget)
+            refused = replace(desired.verdict, invalid=("Refused", error.message))
             await self._applier.carry_out(report(refused, observed, self._now()))
             return Outcome.REFUSED
         return Outcome.WROTE if actions else Outcome.DONE
@@ -123,7 +124,7 @@ def judge(document: Object) -> tuple[PrefixCachePool | None, Verdict]:
         lines = [str(problem) for problem in error.problems[:MAX_PROBLEMS]]
         more = len(error.problems) - len(lines)
         return None, Verdict(("Invalid", "; ".join(lines) + (f"; and {more} more" if more else "")))
-    return pool, Verdict(None, plan_budget(pool.spec))
+    return pool, Verdict(None, plan_budget(pool.spec), pool.spec.replicas)
 
 
 def _parsed(secret: Object, ref: Ref) -> FleetKey:

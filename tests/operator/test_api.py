@@ -1,0 +1,32 @@
+import json
+
+import pytest
+
+from cachefleet_operator.api import Ref, RefusedError, RetryableError, error_of
+
+
+@pytest.mark.parametrize("status", [0, 401, 408, 409, 429, 500, 503])
+def test_worth_trying_again(status: int) -> None:
+    assert isinstance(error_of(status, ""), RetryableError)
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 410, 415, 422])
+def test_not_worth_trying_again(status: int) -> None:
+    assert isinstance(error_of(status, ""), RefusedError)
+
+
+def test_says_what_the_server_said() -> None:
+    error = error_of(422, json.dumps({"reason": "Invalid", "message": "spec.x: no"}))
+    assert (error.status, error.reason, error.message) == (422, "Invalid", "spec.x: no")
+
+
+@pytest.mark.parametrize("text", ["<html>bad gateway</html>", "[]", '"text"', "x" * 100_000])
+def test_answers_of_others_are_kept_short(text: str) -> None:
+    error = error_of(502, text)
+    assert error.reason == "Unknown"
+    assert len(error.message) <= 1024
+
+
+def test_a_manifest_has_the_identity_it_was_made_from() -> None:
+    ref = Ref("Lease", "ops", "x")
+    assert Ref.of(ref.manifest()) == ref

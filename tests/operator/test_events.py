@@ -1,0 +1,58 @@
+from typing import Any
+
+from cachefleet_operator.events import Subject, events_of
+
+SUBJECT = Subject("demo", "serving", "uid-1", "10")
+NOW = "2026-01-01T00:00:00Z"
+
+
+def condition(kind: str, status: str, reason: str, message: str = "m", at: str = NOW) -> dict[str, Any]:
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": at}
+
+
+def told(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(event["type"], event["reason"]) for event in events_of(old, new, SUBJECT, now=NOW)]
+
+
+def test_tells_of_a_refused_budget_once() -> None:
+    refused = [condition("BudgetAdmitted", "False", "BudgetExceedsKVCache", "2 of 1")]
+    assert told([], refused) == [("Warning", "BudgetExceedsKVCache")]
+    assert told(refused, refused) == []
+
+
+def test_other_numbers_are_news() -> None:
+    before = [condition("BudgetAdmitted", "False", "BudgetExceedsKVCache", "2 of 1")]
+    after = [condition("BudgetAdmitted", "False", "BudgetExceedsKVCache", "3 of 1")]
+    assert told(before, after) == [("Warning", "BudgetExceedsKVCache")]
+
+
+def test_other_counts_of_workers_are_not() -> None:
+    before = [condition("WorkersAvailable", "False", "NoneReady", "0 of 1")]
+    assert told(before, [condition("WorkersAvailable", "False", "NoneReady", "0 of 2")]) == []
+
+
+def test_good_from_the_beginning_is_no_news() -> None:
+    new = [condition("ConfigValid", "True", "Valid"), condition("BudgetAdmitted", "True", "Admitted")]
+    assert told([], new) == []
+    assert told([condition("ConfigValid", "False", "Invalid")], new[:1]) == [("Normal", "Valid")]
+
+
+def test_losing_workers_is_news_and_not_having_had_any_is_not() -> None:
+    gone = [condition("WorkersAvailable", "False", "NoneReady")]
+    assert told([], gone) == []
+    assert told([condition("WorkersAvailable", "True", "AllReady")], gone) == [("Warning", "NoneReady")]
+
+
+def test_the_same_change_has_the_same_name_and_the_next_time_another() -> None:
+    good = [condition("Ready", "True", "WorkersReady")]
+    bad = [condition("Ready", "False", "NoneReady", at="2026-01-01T00:00:01Z")]
+    worse = [condition("Ready", "False", "NoneReady", at="2026-01-01T00:00:02Z")]
+    first, again, later = (events_of(old, good, SUBJECT, now=NOW)[0]["metadata"]["name"] for old in (bad, bad, worse))
+    assert first == again != later
+
+
+def test_an_event_says_what_it_is_about() -> None:
+    (event,) = events_of([], [condition("ConfigValid", "False", "Invalid", "spec.x: no")], SUBJECT, now=NOW)
+    assert event["involvedObject"]["uid"] == "uid-1"
+    assert event["message"] == "spec.x: no"
+    assert event["metadata"]["namespace"] == "serving"

@@ -1,0 +1,34 @@
+import pytest
+
+from cachefleet_operator.settings import SettingsError, load
+
+
+def test_an_image_for_the_agent_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CACHEFLEET_AGENT_IMAGE", raising=False)
+    with pytest.raises(SettingsError, match="CACHEFLEET_AGENT_IMAGE: Field required"):
+        load()
+
+
+def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHEFLEET_AGENT_IMAGE", "agent:1")
+    monkeypatch.setenv("CACHEFLEET_NAMESPACES", "one, two,")
+    monkeypatch.setenv("CACHEFLEET_OPERATOR_NAMESPACE", "ops")
+    settings = load()
+    assert settings.namespaces == ("one", "two")
+    assert settings.control_plane_address == "cachefleet-controlplane-headless.ops.svc:8081"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("CACHEFLEET_RENEW_SECONDS", "14", "must together be at most"),
+        ("CACHEFLEET_WORKERS", "0", "CACHEFLEET_WORKERS: "),
+        ("CACHEFLEET_NAMESPACES", "Not_A_Name", "CACHEFLEET_NAMESPACES.0: "),
+    ],
+)
+def test_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str) -> None:
+    monkeypatch.setenv("CACHEFLEET_AGENT_IMAGE", "agent:1")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError) as caught:
+        load()
+    assert message in str(caught.value)
