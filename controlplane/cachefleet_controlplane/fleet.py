@@ -5,6 +5,7 @@ One event loop owns a Fleet; nothing in it awaits, so between two awaits of its 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
@@ -44,6 +45,8 @@ class Fleet:
         self._roster = Roster(wall)
         self._reception = Reception(index, self._roster)
         self._decisions = 0
+        self.informed = asyncio.Event()
+        """Set once the pools are known: before, a Hello cannot be answered."""
 
     # Pools and models.
 
@@ -54,6 +57,7 @@ class Fleet:
             self._reception.removed(worker)
         for pool in change.new_policy:
             self._reception.announce_policy(pool)
+        self.informed.set()
 
     def models(self) -> list[ServedModel]:
         """Every model that a pool serves, by name."""

@@ -1,0 +1,1 @@
+"""The WebSocket endpoint to which agents report."""

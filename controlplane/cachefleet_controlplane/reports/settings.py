@@ -1,0 +1,65 @@
+"""What a connection may cost, and how it may end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from cachefleet_core.reports import MAX_FRAME_BYTES
+
+MALFORMED: Final = 4400
+UNAUTHENTICATED: Final = 4401
+FORBIDDEN: Final = 4403
+UNKNOWN_POOL: Final = 4404
+SILENT: Final = 4408
+SUPERSEDED: Final = 4409
+TRY_LATER: Final = 1013
+INTERNAL: Final = 1011
+
+CLOSE_CODES: Final[Mapping[str, int]] = {
+    "busy": TRY_LATER,
+    "foreign": MALFORMED,
+    "forbidden": FORBIDDEN,
+    "internal": INTERNAL,
+    "malformed": MALFORMED,
+    "not_ready": TRY_LATER,
+    "silent": SILENT,
+    "slow": TRY_LATER,
+    "superseded": SUPERSEDED,
+    "unannounced": MALFORMED,
+    "unauthenticated": UNAUTHENTICATED,
+    "unknown_pool": UNKNOWN_POOL,
+}
+"""WebSocket close codes by the words that metrics and logs use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportLimits:
+    """Bounds on connections of agents; times in seconds."""
+
+    connections: int = 4096
+    hello_seconds: float = 5.0
+    """From opening to the first Hello, and from there until this control plane knows its pools."""
+    authorize_seconds: float = 15.0
+    idle_seconds: float = 60.0
+    """Longest silence; a healthy agent speaks every second."""
+    first_frame_bytes: int = 256 * 1024
+    """Bound on a Hello, which is read before anybody is trusted."""
+    frame_bytes: int = MAX_FRAME_BYTES
+    outbox_frames: int = 64
+    """Frames waiting for an agent that does not read."""
+
+
+class ReportMetrics(Protocol):
+    """What is counted."""
+
+    def reports_connected(self) -> None: ...
+    def reports_disconnected(self) -> None: ...
+    def frame(self, kind: str, size: int = 0) -> None: ...
+    def malformed(self, reason: str) -> None: ...
+    def report_rejected(self, reason: str) -> None: ...
+    def divergence(self) -> None: ...
+    def resync(self, reason: str) -> None: ...
+    def epoch(self) -> None: ...
+    def task_error(self, task: str) -> None: ...
