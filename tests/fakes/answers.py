@@ -158,7 +158,7 @@ def generate_choice(index: int, ask: Ask, ids: Sequence[int], text: str, generat
     return choice | {"logprobs": None}
 
 
-def rendered(options: EngineOptions, identity: str, ask: Ask, *, index: int, default_tokens: int | None) -> Json:
+def rendered(identity: str, ask: Ask, *, index: int, default_tokens: int | None) -> Json:
     """A complete request for ``/inference/v1/generate``."""
     return {
         "request_id": identity,
@@ -167,13 +167,13 @@ def rendered(options: EngineOptions, identity: str, ask: Ask, *, index: int, def
         "features": None,
         "content_parts": None,
         "sampling_params": _sampling(ask, ask.max_tokens[index], default_tokens),
-        "model": options.model,
+        "model": ask.body.get("model"),
         "reasoning_ended": None,
         "reasoning_parser_kwargs": None,
         "return_token_ids": None,
         "output_mode": "tokens",
         "stream": ask.stream,
-        "stream_options": ask.body.get("stream_options"),
+        "stream_options": _stream_options(ask.body),
         "cache_salt": ask.body.get("cache_salt"),
         "priority": ask.body.get("priority", 0),
         "kv_transfer_params": None,
@@ -198,6 +198,12 @@ def _sampling(ask: Ask, max_tokens: int, default_tokens: int | None) -> Json:
     out |= {"output_kind": 1 if ask.stream else 2, "skip_clone": True}
     out |= {"extra_args": body["vllm_xargs"]} if body.get("vllm_xargs") else {}
     return out | {"bad_words": [], "skip_reading_prefix_cache": False}
+
+
+def _stream_options(body: Mapping[str, Any]) -> Json | None:
+    asked = body.get("stream_options")
+    defaults = {"include_usage": True, "continuous_usage_stats": False}
+    return None if asked is None else {name: asked.get(name, value) for name, value in defaults.items()}
 
 
 def _nucleus(body: Mapping[str, Any]) -> Json:

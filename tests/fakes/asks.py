@@ -82,6 +82,7 @@ class Reader:
     def __init__(self, options: EngineOptions, tokenizer: Tokenizer) -> None:
         self._options = options
         self._tokenizer = tokenizer
+        self._longest = tokenizer.max_new_tokens or options.context
 
     def body(self, data: bytes) -> Body:
         try:
@@ -96,7 +97,7 @@ class Reader:
     def chat(self, body: Body) -> Ask:
         ids, text = self._conversation(body)
         asked = body.get("max_completion_tokens") or body.get("max_tokens")
-        limit = self._budget(len(ids), asked, self._options.context)
+        limit = self._budget(len(ids), asked, self._longest)
         return Ask(body, [ids], [limit], _count(body), text)
 
     def completion(self, body: Body) -> Ask:
@@ -116,7 +117,7 @@ class Reader:
         self._check_vocabulary(ids)
         if len(ids) > self._options.context:
             raise decoder_prompt_too_long(len(ids), self._options.context)
-        limit = self._budget(len(ids), sampling.get("max_tokens"), self._options.context)
+        limit = self._budget(len(ids), sampling.get("max_tokens"), self._longest)
         return Ask(body, [ids], [limit], _count(sampling))
 
     def tokenize(self, body: Body) -> list[int]:
@@ -145,7 +146,7 @@ class Reader:
         text = self._render(body)
         ids = self._tokenizer.encode(text)
         if len(ids) > self._options.context:
-            raise too_long(self._options.context)
+            raise too_long(len(ids), self._options.context, text=True)
         return ids, text
 
     def _render(self, body: Body) -> str:
@@ -162,15 +163,15 @@ class Reader:
         self.check_model(body)
         if prompt == []:
             raise bad_request("You must pass at least one prompt")
-        prompts = [self._ids(one) for one in _several(prompt)]
-        for ids in prompts:
-            self._check_vocabulary(ids)
-            if len(ids) > self._options.context:
-                raise too_long(self._options.context)
-        return prompts
+        return [self._ids(one) for one in _several(prompt)]
 
     def _ids(self, prompt: str | list[int]) -> list[int]:
-        return self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        text = isinstance(prompt, str)
+        ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        self._check_vocabulary(ids)
+        if len(ids) > self._options.context:
+            raise too_long(len(ids), self._options.context, text=text)
+        return ids
 
     def _check_vocabulary(self, ids: Sequence[int]) -> None:
         highest = max(ids)

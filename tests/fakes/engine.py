@@ -89,7 +89,7 @@ class FakeEngine:
             return
         worker = Worker(self.options, self.tokenizer)
         if self.options.events:
-            worker.publisher.open(self.events_endpoint, self.replay_endpoint)
+            await worker.publisher.open(self.events_endpoint, self.replay_endpoint)
         self._routes = Routes(worker, self.events_endpoint, self.replay_endpoint)
         self._runner = web.AppRunner(
             self._app(self._routes), handler_cancellation=True, access_log=None, shutdown_timeout=1.0

@@ -20,6 +20,8 @@ from tests.fakes.kv_events import Encoding, Event
 
 END: Final = (-1).to_bytes(8, "big", signed=True)
 HIGH_WATER: Final = 100_000
+_BIND_ATTEMPTS: Final = 100
+_BIND_PAUSE: Final = 0.02
 
 
 class Publisher:
@@ -44,14 +46,14 @@ class Publisher:
         self._task: asyncio.Task[None] | None = None
         self._held = False
 
-    def open(self, endpoint: str, replay_endpoint: str) -> None:
-        """Bind both sockets. zmq.ZMQError where an address is taken."""
+    async def open(self, endpoint: str, replay_endpoint: str) -> None:
+        """Bind both sockets. zmq.ZMQError where an address stays taken."""
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._pub = context.socket(zmq.PUB)
         self._pub.set_hwm(HIGH_WATER)
-        self._pub.bind(endpoint)
+        await _bind(self._pub, endpoint)
         self._router = context.socket(zmq.ROUTER)
-        self._router.bind(replay_endpoint)
+        await _bind(self._router, replay_endpoint)
         asyncio.get_running_loop().add_reader(self._router.fileno(), self._serve_replay)
         self._task = asyncio.create_task(self._publish_late())
 
@@ -114,3 +116,17 @@ class Publisher:
             if sequence >= start:
                 self._router.send_multipart((client, b"", self._topic, sequence.to_bytes(8, "big"), payload))
         self._router.send_multipart((client, b"", b"", END, b""))
+
+
+async def _bind(socket: zmq.Socket[bytes], endpoint: str) -> None:
+    """Bind; a socket closed just before, by a crash, may need a moment to let go of its address."""
+    for _ in range(_BIND_ATTEMPTS):
+        try:
+            socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE:
+                raise
+            await asyncio.sleep(_BIND_PAUSE)
+        else:
+            return
+    socket.bind(endpoint)

@@ -56,13 +56,14 @@ def unknown_model(asked: str, served: str) -> Refusal:
     return Refusal(404, message, "NotFoundError", "model")
 
 
-def too_long(limit: int) -> Refusal:
+def too_long(length: int, limit: int, *, text: bool) -> Refusal:
+    """A text is not encoded past the limit, so its length is not known."""
+    count = f"at least {limit + 1}" if text else str(length)
     message = (
-        f"This model's maximum context length is {limit} tokens. However, your prompt contains at least {limit + 1} "
-        "input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input "
-        "prompt."
+        f"This model's maximum context length is {limit} tokens. However, your prompt contains {count} input tokens, "
+        "which exceeds this limit even without any output tokens. Please reduce the length of the input prompt."
     )
-    return bad_parameter(message, "input_tokens", limit + 1)
+    return bad_parameter(message, "input_tokens", limit + 1 if text else length)
 
 
 def decoder_prompt_too_long(length: int, limit: int) -> Refusal:

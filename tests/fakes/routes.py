@@ -94,7 +94,7 @@ class Routes:
     async def render_chat(self, request: web.Request) -> web.Response:
         ask = self._read.chat(await self._body(request))
         identity = f"chatcmpl-{_base_id(request)}"
-        return reply(answers.rendered(self._options, identity, ask, index=0, default_tokens=None))
+        return reply(answers.rendered(identity, ask, index=0, default_tokens=None))
 
     async def render_completion(self, request: web.Request) -> web.Response:
         ask = self._read.completion(await self._body(request))
@@ -102,12 +102,7 @@ class Routes:
         several = len(ask.prompts) > 1
         names = [f"{identity}-{i}" if several else identity for i in range(len(ask.prompts))]
         default = _COMPLETION_DEFAULT
-        return reply(
-            [
-                answers.rendered(self._options, name, ask, index=i, default_tokens=default)
-                for i, name in enumerate(names)
-            ]
-        )
+        return reply([answers.rendered(name, ask, index=i, default_tokens=default) for i, name in enumerate(names)])
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         ask = self._read.chat(await self._body(request))

@@ -27,6 +27,8 @@ class Decoder(Protocol):
 class Tokenizer(Protocol):
     eos: int
     vocabulary: int
+    max_new_tokens: int | None
+    """The model's own default for the length of an answer."""
     alphabet: list[int]
     """Ids that a fake answer is made of."""
     follow: dict[int, int]
@@ -45,6 +47,7 @@ class ByteTokenizer:
     def __init__(self, *, multibyte: bool = False) -> None:
         self.eos = _SPECIAL_ID["<|im_end|>"]
         self.vocabulary = 512
+        self.max_new_tokens: int | None = None
         characters = "é字😀" if multibyte else ""
         self.follow = {lead: after for c in characters for lead, after in _pairs(c.encode())}
         leads = [c.encode()[0] for c in characters]
@@ -91,6 +94,7 @@ class FolderTokenizer:
         self._special = {k: config[k] for k in ("bos_token", "eos_token", "pad_token") if config.get(k)}
         self.eos = self._id_of(eos if isinstance(eos, str) else eos["content"])
         self.vocabulary = int(model["vocab_size"])
+        self.max_new_tokens = _generation(folder).get("max_new_tokens")
         self.follow: dict[int, int] = {}
         self.alphabet = self._plain_ids()
         self._template = _compile(_template_text(folder, config))
@@ -162,6 +166,11 @@ def load_tokenizer(folder: Path | None, *, multibyte: bool = False) -> Tokenizer
 
 def _pairs(data: bytes) -> list[tuple[int, int]]:
     return list(pairwise(data))
+
+
+def _generation(folder: Path) -> dict[str, Any]:
+    file = folder / "generation_config.json"
+    return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
 def _template_text(folder: Path, config: Mapping[str, Any]) -> str:

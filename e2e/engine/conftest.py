@@ -1,0 +1,52 @@
+"""One real vLLM at a time for the tests of this folder; tests with equal options share it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from cachefleet_local.tiny_model import tiny_model_path
+from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
+
+TEST_SECONDS = 600
+"""A test's own clock includes the engine's start when it is the first to use it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.engine)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TEST_SECONDS))
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Path:
+    """The folder of the tiny model: weights, tokenizer, chat template."""
+    return tiny_model_path()
+
+
+@pytest.fixture(scope="session")
+def vllm_server(
+    request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VllmServer]:
+    """A running vLLM. Other options: ``@pytest.mark.parametrize("vllm_server", [VllmOptions(...)], indirect=True)``.
+
+    pytest runs tests with equal options together, so each engine starts once and one runs at a time.
+    """
+    options: VllmOptions = getattr(request, "param", VllmOptions())
+    log = tmp_path_factory.mktemp("vllm") / "vllm.log"
+    with running_vllm(options, tiny_model, log) as server:
+        yield server
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows what its engine logged."""
+    report = yield
+    server = getattr(item, "funcargs", {}).get("vllm_server")
+    if report.failed and server is not None:
+        report.sections.append(("vLLM log", server.log_tail()))
+    return report

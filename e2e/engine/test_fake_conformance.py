@@ -1,0 +1,284 @@
+"""The fake engine of the tests against real vLLM: the same requests to both, the same answers and events.
+
+Both get the same model folder, so ids, block hashes and numbers must be equal, not only alike. What a random model
+says cannot be: the text and ids of answers are compared by type and length. What else differs, on purpose:
+
+- log probabilities (``logprobs``, ``prompt_logprobs``) are null in the fake: nobody here reads them;
+- ``vllm:estimated_*_per_gpu`` metrics, process metrics but the start time, and the HTTP server's are missing;
+- ``cache_config_info`` has fewer labels;
+- ``/abort_requests``, ``/server_info`` and other routes that no part of cachefleet uses are missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import aiohttp
+import pytest
+import zmq
+
+from e2e.engine.requests import ANSWERED, REFUSED, Sent
+from e2e.engine.side import Batch, Exchange, Held, Side
+from e2e.engine.vllm import VllmOptions, VllmServer
+from tests.fakes.engine import FakeEngine
+
+FREE_TEXT: Final = frozenset(
+    {"content", "text", "system_fingerprint", "id", "request_id", "endpoint", "replay_endpoint"}
+)
+FREE_NUMBER: Final = frozenset({"created"})
+MISSING_METRICS: Final = ("vllm:estimated_", "python_", "process_", "http_")
+BLOCK: Final = VllmOptions().block_size
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as session:
+        yield session
+
+
+@pytest.fixture
+async def fake(vllm_server: VllmServer, session: aiohttp.ClientSession) -> AsyncIterator[Side]:
+    options = vllm_server.options
+    engine = FakeEngine(
+        model=options.model,
+        root=str(vllm_server.folder),
+        tokenizer=vllm_server.folder,
+        api_key=options.api_key,
+        num_blocks=options.num_blocks,
+        block_size=options.block_size,
+        max_model_len=options.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        max_batched_tokens=options.max_batched_tokens,
+        topic=options.topic,
+        buffer_steps=options.buffer_steps,
+        event_int_hashes=("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "0") not in options.environment,
+        prefix_caching="--no-enable-prefix-caching" not in options.extra,
+    )
+    async with engine:
+        yield Side(engine.url, engine.events_endpoint, engine.replay_endpoint, vllm_server.headers, session)
+
+
+@pytest.fixture
+async def real(vllm_server: VllmServer, session: aiohttp.ClientSession) -> Side:
+    server = vllm_server
+    return Side(server.url, server.events_endpoint, server.replay_endpoint, server.headers, session)
+
+
+@pytest.fixture
+async def sides(real: Side, fake: Side) -> tuple[Side, Side]:
+    """Real and fake, both with an empty cache and the clearing event of it published."""
+    for side in (real, fake):
+        await side.reset()
+        await side.complete([1])
+    return real, fake
+
+
+def comparable(value: Any, name: str = "", *, in_choice: bool = False) -> Any:
+    """A body with what may differ replaced by its type; keys keep their order, nulls stay nulls."""
+    match value:
+        case dict():
+            inside = in_choice or name == "choices"
+            return [(key, comparable(item, key, in_choice=inside)) for key, item in value.items()]
+        case list() if name == "token_ids" and in_choice:
+            return f"{len(value)} ids"
+        case list():
+            return [comparable(item, name, in_choice=in_choice) for item in value]
+        case str() if name in FREE_TEXT:
+            return "text"
+        case int() if name in FREE_NUMBER:
+            return "number"
+    return value
+
+
+def summary(exchange: Exchange) -> Any:
+    """What must be equal of an answer. Choices of one stream come in the order of their index within each piece."""
+    body = exchange.body
+    if isinstance(body, list) and body and "choices" in body[0]:
+        body = sorted(body, key=lambda chunk: [choice["index"] for choice in chunk["choices"]] or [99])
+    return exchange.status, exchange.content_type, comparable(body), exchange.done
+
+
+async def send(side: Side, sent: Sent) -> Exchange:
+    headers = {} if sent.anonymous else side.headers
+    return await side.send(sent.path, sent.body, method=sent.method, headers=headers)
+
+
+@pytest.mark.parametrize("sent", ANSWERED, ids=str)
+async def test_the_same_answer(sides: tuple[Side, Side], sent: Sent) -> None:
+    real, fake = [summary(await send(side, sent)) for side in sides]
+    assert fake == real
+    assert real[0] == 200
+    real, fake = [summary(await send(side, sent)) for side in sides]  # again, with a warm cache
+    assert fake == real
+
+
+@pytest.mark.parametrize("sent", REFUSED, ids=str)
+async def test_the_same_refusal(sides: tuple[Side, Side], sent: Sent) -> None:
+    real, fake = [await send(side, sent) for side in sides]
+    assert fake == real
+    assert real.status >= 400
+
+
+async def test_the_same_blocks_are_hit_stored_and_evicted(sides: tuple[Side, Side]) -> None:
+    """A pool of 63 blocks under several times as many; exact events, in the same batches."""
+    prompts = [_ids(seed, 40 + 61 * (seed % 7)) for seed in range(12)]
+    prompts += [prompts[3] + _ids(50, 100), prompts[3][:70], prompts[11], prompts[0], prompts[11] + _ids(51, 300)]
+    prompts += [prompts[4][: 3 * BLOCK]] * 3 + [_ids(60, 900), prompts[4], _ids(60, 950), prompts[2]]
+    results = [await _run(side, [{"prompt": prompt} for prompt in prompts]) for side in sides]
+    assert results[1][0] == results[0][0], "cached tokens"
+    assert any(results[0][0])
+    assert results[1][1] == results[0][1], "events"
+    kinds = {event["type"] for batch in results[0][1] for event in batch}
+    assert kinds == {"BlockStored", "BlockRemoved"}
+
+
+async def test_salts_sessions_and_full_reports(sides: tuple[Side, Side]) -> None:
+    prompt = _ids(1, 100)
+    full = {"vllm_xargs": {"kv_cache_report_mode": "full"}}
+    bodies: list[dict[str, Any]] = [{}, {"cache_salt": "a"}, {"cache_salt": "b", "session_id": "s1"}]
+    bodies += [{"cache_salt": "a"} | full, full, {"session_id": "s2"} | full]
+    results = [await _run(side, [{"prompt": prompt} | body for body in bodies]) for side in sides]
+    assert results[1] == results[0]
+    assert results[0][0] == [0, 0, 0, 96, 96, 96]
+
+
+async def test_blocks_filled_by_an_answer_are_stored_as_they_fill(sides: tuple[Side, Side]) -> None:
+    shapes, again = [], []
+    for side in sides:
+        start = await side.next_sequence()
+        answer = await side.complete(_ids(2, 50), max_tokens=150, return_token_ids=True)
+        batches = await _settled(side, start)
+        shapes.append([(event["type"], len(event["block_hashes"])) for batch in batches for event in batch.events])
+        again.append(await side.cached(_ids(2, 50) + answer.body["choices"][0]["token_ids"]))
+        held = Held()
+        held.apply(batches)
+        assert len(held.copies) == (50 + 150 - 1) // BLOCK  # the last id is said, not computed
+    assert shapes[1] == shapes[0]
+    assert again[1] == again[0] == 192
+
+
+async def test_clearing_is_told_with_the_next_step(sides: tuple[Side, Side]) -> None:
+    told = []
+    for side in sides:
+        await side.complete(_ids(3, 70))
+        start = await side.next_sequence()
+        await side.reset()
+        silent = await side.replay(start)
+        assert await side.cached(_ids(3, 70)) == 0
+        told.append((silent, [event["type"] for batch in await _settled(side, start) for event in batch.events]))
+    assert told[1] == told[0] == ([], ["AllBlocksCleared", "BlockStored"])
+
+
+async def test_live_and_replayed_messages(sides: tuple[Side, Side]) -> None:
+    shown = []
+    for side in sides:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        with context.socket(zmq.SUB) as subscriber:
+            subscriber.setsockopt(zmq.LINGER, 0)
+            subscriber.connect(side.events_endpoint)
+            subscriber.subscribe(b"")
+            await asyncio.sleep(0.3)
+            start = await side.next_sequence()
+            for seed in range(3):
+                await side.complete(_ids(100 + seed, 64))
+            live = [await asyncio.to_thread(_receive, subscriber) for _ in range(3)]
+        assert live == await side.replay(start)
+        assert [batch.sequence for batch in await side.replay()] == list(range(start + 3))
+        assert await side.replay(start + 3) == []
+        shown.append([(batch.topic, batch.payload[:1], batch.payload[-1:]) for batch in live])
+    assert shown[1] == shown[0]
+
+
+async def test_concurrent_requests_preempt_and_the_events_stay_true(sides: tuple[Side, Side]) -> None:
+    """Arrival is a race here, so both sides are held to the same law instead of to each other."""
+    for side in sides:
+        start = await side.next_sequence()
+        before = await side.metrics()
+        prompts = [_ids(200 + i, 200) for i in range(6)]
+        answer = await side.complete(prompts, max_tokens=300)
+        usage = answer.body["usage"]
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (1200, 1800)
+        assert _delta(before, await side.metrics(), "vllm:num_preemptions_total") > 0
+        held = Held()
+        held.apply(await _settled(side, start))
+        assert 0 < sum(held.copies.values()) <= 63
+        for prompt in prompts:
+            predicted = held.depth(prompt, BLOCK) * BLOCK
+            start = await side.next_sequence()
+            assert await side.cached(prompt) == predicted
+            held.apply(await _settled(side, start))
+
+
+async def test_a_client_that_leaves_frees_its_blocks(sides: tuple[Side, Side]) -> None:
+    for side in sides:
+        body = {"prompt": _ids(300, 100), "max_tokens": 900, "stream": True, "ignore_eos": True}
+        async with side.session.post(f"{side.url}/v1/completions", json=body, headers=side.headers) as response:
+            await response.content.readline()
+        async with asyncio.timeout(5):
+            while _value(await side.metrics(), "vllm:num_requests_running"):  # noqa: ASYNC110 # another process
+                await asyncio.sleep(0.02)
+        assert await side.cached(_ids(300, 100)) == 96
+
+
+async def test_metrics_have_the_same_names_labels_and_counts(sides: tuple[Side, Side]) -> None:
+    deltas, names = [], []
+    counted = (
+        "prompt_tokens_total",
+        "prefix_cache_queries_total",
+        "prefix_cache_hits_total",
+        "generation_tokens_total",
+    )
+    for side in sides:
+        before = await side.metrics()
+        for prompt in (_ids(400, 100), _ids(400, 100), _ids(401, 32)):
+            await side.complete(prompt, max_tokens=3)
+        after = await side.metrics()
+        deltas.append([_delta(before, after, f"vllm:{name}") for name in counted])
+        deltas[-1].append(_delta(before, after, "vllm:request_prompt_tokens_sum"))
+        deltas[-1].append(_delta(before, after, "vllm:iteration_tokens_total_sum"))
+        names.append({_name(sample) for sample in after if not sample.startswith(MISSING_METRICS)})
+        assert any(sample.startswith("process_start_time_seconds") for sample in after)
+    assert deltas[1] == deltas[0]
+    assert names[1] == names[0]
+
+
+def _ids(seed: int, count: int) -> list[int]:
+    return [256 + (seed * 7919 + i * 31 + i * i * seed) % 1500 for i in range(count)]
+
+
+async def _run(side: Side, bodies: list[dict[str, Any]]) -> tuple[list[int], list[Any]]:
+    """Cached tokens of each request, and the batches of events they made."""
+    start = await side.next_sequence()
+    cached = [await side.cached(**body) for body in bodies]
+    return cached, [batch.events for batch in await _settled(side, start)]
+
+
+async def _settled(side: Side, start: int) -> list[Batch]:
+    """The batches since ``start``; an answer may overtake the batch of its own step."""
+    await asyncio.sleep(0.15)
+    return await side.replay(start)
+
+
+def _receive(subscriber: zmq.Socket[bytes]) -> Batch:
+    assert subscriber.poll(10_000)
+    topic, sequence, payload = subscriber.recv_multipart()
+    return Batch(topic, int.from_bytes(sequence, "big"), payload)
+
+
+def _value(samples: dict[str, float], name: str) -> float:
+    return sum(value for sample, value in samples.items() if sample.partition("{")[0] == name)
+
+
+def _delta(before: dict[str, float], after: dict[str, float], name: str) -> float:
+    return _value(after, name) - _value(before, name)
+
+
+def _name(sample: str) -> tuple[str, tuple[str, ...]]:
+    """A sample's name, label names, and those label values that say which one of a family it is."""
+    name, _, labels = sample.partition("{")
+    if name == "vllm:cache_config_info":
+        return name, ()
+    pairs = [pair for pair in labels.rstrip("}").split(",") if pair and not pair.startswith("model_name")]
+    return name, tuple(sorted(pairs))

@@ -1,0 +1,155 @@
+"""Real vLLM on CPU for tests: started with a tiny model, stopped with everything below it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cachefleet_local import guard
+from cachefleet_local.ports import take_ports
+
+START_SECONDS: Final = 300.0
+"""Imports alone take 10 to 30 s on two cores, more when other tests run."""
+STOP_SECONDS: Final = 15.0
+LOG_TAIL: Final = 6000
+
+ENVIRONMENT: Final = {
+    # Without these two several engines fight for, or pin themselves to, the same cores.
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache
+}
+
+
+class EngineStartError(Exception):
+    """vLLM did not come up; the message ends with the tail of its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmOptions:
+    """How to start one engine; equal options share one running engine. ``num_blocks`` includes the null block."""
+
+    model: str = "tiny"
+    api_key: str = "sk-test"
+    num_blocks: int = 64
+    block_size: int = 32
+    max_model_len: int = 1024
+    max_num_seqs: int = 8
+    max_batched_tokens: int = 256
+    topic: str = "kv"
+    buffer_steps: int = 10_000
+    environment: tuple[tuple[str, str], ...] = ()
+    extra: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VllmServer:
+    """A running engine."""
+
+    options: VllmOptions
+    url: str
+    events_endpoint: str
+    replay_endpoint: str
+    folder: Path
+    """The model's folder, which is its tokenizer's too."""
+    log: Path
+    pid: int
+    """Of the guard, below which all of vLLM runs."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.options.api_key}"}
+
+    def log_tail(self) -> str:
+        return self.log.read_text(errors="replace")[-LOG_TAIL:]
+
+
+@contextlib.contextmanager
+def running_vllm(options: VllmOptions, folder: Path, log: Path) -> Iterator[VllmServer]:
+    """Run vLLM with the model in ``folder``; on leaving, no process of it is left. EngineStartError."""
+    ports = take_ports({"engine": 0, "events": 0, "replay": 0})
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *_arguments(options, folder, ports)]
+    environment = os.environ | ENVIRONMENT | dict(options.environment)
+    with log.open("wb") as output, _guarded(command, environment, output.fileno()) as process:
+        server = VllmServer(
+            options=options,
+            url=f"http://127.0.0.1:{ports['engine']}",
+            events_endpoint=f"tcp://127.0.0.1:{ports['events']}",
+            replay_endpoint=f"tcp://127.0.0.1:{ports['replay']}",
+            folder=folder,
+            log=log,
+            pid=process.pid,
+        )
+        _wait_until_healthy(server, process)
+        yield server
+
+
+def _arguments(options: VllmOptions, folder: Path, ports: dict[str, int]) -> list[str]:
+    events = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": f"tcp://*:{ports['events']}",
+        "replay_endpoint": f"tcp://*:{ports['replay']}",
+        "topic": options.topic,
+        "buffer_steps": options.buffer_steps,
+    }
+    named = {
+        "model": str(folder),
+        "served-model-name": options.model,
+        "dtype": "float32",
+        "host": "127.0.0.1",
+        "port": str(ports["engine"]),
+        "api-key": options.api_key,
+        "max-model-len": str(options.max_model_len),
+        "max-num-seqs": str(options.max_num_seqs),
+        "max-num-batched-tokens": str(options.max_batched_tokens),
+        "block-size": str(options.block_size),
+        "num-gpu-blocks-override": str(options.num_blocks),
+        "kv-events-config": json.dumps(events),
+    }
+    switches = ["--enforce-eager", "--enable-prompt-tokens-details", "--enable-scale-out"]
+    return [*(f"--{name}={value}" for name, value in named.items()), *switches, *options.extra]
+
+
+@contextlib.contextmanager
+def _guarded(command: list[str], environment: dict[str, str], output: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The command under the guard, which ends it and all its children also when this process is killed."""
+    guarded = [sys.executable, "-I", "-S", guard.__file__, str(STOP_SECONDS), *command]
+    process = subprocess.Popen(guarded, stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(2 * STOP_SECONDS)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def _wait_until_healthy(server: VllmServer, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not _healthy(server.url):
+        if process.poll() is not None:
+            raise EngineStartError(f"vLLM ended with status {process.returncode}\n{server.log_tail()}")
+        if time.monotonic() > deadline:
+            raise EngineStartError(f"vLLM was not up after {START_SECONDS:.0f} s\n{server.log_tail()}")
+        time.sleep(0.25)
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:  # noqa: S310 - our own http address
+            return bool(answer.status == 200)
+    except OSError:  # URLError is one
+        return False
