@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 from typing import Final
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 
 from cachefleet_local.admin_client import AdminClient
 from cachefleet_local.demo.report import EngineCounts
@@ -18,7 +18,6 @@ PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"
 CACHED_TOKENS: Final = "vllm:prefix_cache_hits_total"
 EMPTY_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.1
-_SAMPLE: Final = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{[^}]*\})? ([^ ]+)", re.MULTILINE)
 
 
 class Engines:
@@ -71,4 +70,5 @@ async def held_blocks(admin: AdminClient) -> int:
 
 def total(metrics: str, name: str) -> int:
     """The sum of a counter's samples in the Prometheus text format."""
-    return round(sum(float(value) for found, value in _SAMPLE.findall(metrics) if found == name))
+    samples = (sample for family in text_string_to_metric_families(metrics) for sample in family.samples)
+    return round(sum(sample.value for sample in samples if sample.name == name))

@@ -1,0 +1,187 @@
+"""The command line as a person meets it: output, exit statuses, messages."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cachefleet_local import __main__ as cli
+from cachefleet_local.failure import Exit, FailureError
+from cachefleet_local.local_fleet import Options, Prepared
+from cachefleet_local.process import Kind, ProcessSpec
+from cachefleet_local.processes import plan_fleet
+from cachefleet_local.screen import Screen, example
+from cachefleet_local.supervision import Life, State
+from tests.local.pools import EXAMPLES, place
+from tests.local.pools import example as example_pools
+from tests.local.test_processes import KEY
+
+
+def run(*arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["cachefleet", *arguments])
+    status = 0
+    try:
+        cli.main()
+    except SystemExit as end:
+        status = int(end.code or 0)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.mark.parametrize("command", ["up", "check", "pools", "workers", "decisions", "version"])
+def test_every_command_has_help_with_the_exit_statuses(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = run(command, "--help", monkeypatch=monkeypatch, capsys=capsys)
+    assert status == 0
+    assert "Exit status: 0 done, 1 failed, 2 bad input." in out
+
+
+def test_a_sound_file_passes_the_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(EXAMPLES / "cpu-two-models.yaml")
+    assert run("check", file, monkeypatch=monkeypatch, capsys=capsys) == (
+        0,
+        "default/assistants: sound\ndefault/readers: sound\n",
+        "",
+    )
+
+
+@pytest.mark.parametrize("command", ["check", "up"])
+def test_a_bad_file_has_one_line_for_each_problem(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (EXAMPLES / "cpu-two-workers.yaml").read_text()
+    file = tmp_path / "pool.yaml"
+    file.write_text(text.replace("replicas: 2", "replicas: -1").replace("maxModelLen: 3072", "maxModelLen: long"))
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(command, str(file), monkeypatch=monkeypatch, capsys=capsys)
+    assert (status, out) == (2, "")
+    lines = err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(f"{file}: spec.replicas: -1: must be a whole number from 0 to 1000")
+    assert lines[1].startswith(f"{file}: spec.engine.maxModelLen: ")
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_budget_that_does_not_fit_is_told_with_both_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pool.yaml"
+    file.write_text((EXAMPLES / "cpu-two-workers.yaml").read_text().replace("budgetMiB: 4", "budgetMiB: 7"))
+    status, _, err = run("check", str(file), monkeypatch=monkeypatch, capsys=capsys)
+    assert status == 2
+    assert "7 MiB" in err
+    assert "6 MiB" in err
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", None])
+def test_a_file_that_cannot_be_read_is_bad_input(
+    content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pool.yaml"
+    if content:
+        file.write_bytes(content)
+    status, _, err = run("check", str(file), monkeypatch=monkeypatch, capsys=capsys)
+    assert status == 2
+    assert err.startswith(f"cannot read {file}: ")
+
+
+def test_a_listing_without_a_fleet_says_how_to_start_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CACHEFLEET_ADMIN_URL", raising=False)
+    status, _, err = run("workers", "--data-dir", str(tmp_path), monkeypatch=monkeypatch, capsys=capsys)
+    assert status == 2
+    assert "cachefleet up POOL.yaml" in err
+
+
+def test_a_wrong_option_is_bad_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(EXAMPLES / "cpu-two-workers.yaml")
+    assert run("up", file, "--policy", "best", monkeypatch=monkeypatch, capsys=capsys)[0] == 2
+    assert run("up", file, "--gateway-port", "65536", monkeypatch=monkeypatch, capsys=capsys)[0] == 2
+
+
+def test_version_is_the_distributions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run("version", monkeypatch=monkeypatch, capsys=capsys)
+    assert status == 0
+    assert out.strip().count(".") == 2
+
+
+def test_the_example_request_survives_a_shell() -> None:
+    shell = subprocess.run(
+        ["sh", "-c", example("http://127.0.0.1:8080", "tiny").replace("curl", "printf '%s\\n'", 1)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    url, _, header, _, body = shell.stdout.splitlines()
+    assert url == "http://127.0.0.1:8080/v1/chat/completions"
+    assert header == "Content-Type: application/json"
+    assert json.loads(body)["model"] == "tiny"
+
+
+def spec() -> ProcessSpec:
+    return ProcessSpec(name="demo-0.engine", kind=Kind.ENGINE, argv=(), environment={}, log=Path("/l"), ready_url="")
+
+
+def fleet() -> Prepared:
+    pools = example_pools("cpu-two-workers")
+    where = place(pools)
+    return Prepared(tuple(pools), where.folder, plan_fleet(pools, where, KEY), Options())
+
+
+def shown(*, terminal: bool) -> str:
+    out = io.StringIO()
+    screen = Screen(Console(file=out, force_terminal=terminal, width=60, color_system=None))
+    screen.starting([spec()])
+    screen.changed(spec(), Life(State.STARTING, starts=1))
+    screen.changed(spec(), Life(State.BACKING_OFF, since=1.0, wake_at=3.0, failures=2, starts=1, exit_status=137))
+    screen.changed(spec(), Life(State.STARTING, starts=2, failures=2))
+    screen.changed(spec(), Life(State.READY, starts=2, was_ready=True))
+    screen.ready(fleet())
+    screen.changed(spec(), Life(State.FAILED, starts=3, exit_status=1))
+    screen.stopping()
+    screen.stopped()
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_screen_tells_of_restarts_addresses_and_the_end(terminal: bool) -> None:  # noqa: FBT001
+    text = shown(terminal=terminal)
+    assert "demo-0.engine: ended by signal 9, starts again in 2 s; log: /l" in text
+    assert "given up after 3 starts" in text
+    assert example("http://127.0.0.1:9000", "tiny") in text, "in one piece, however narrow the terminal"
+    assert "http://127.0.0.1:9000/v1" in text
+    assert text.rstrip().endswith("everything has stopped")
+
+
+def test_without_a_terminal_each_event_is_one_line() -> None:
+    lines = shown(terminal=False).splitlines()
+    assert lines[0].endswith("starting 1 processes: demo-0.engine")
+    assert [line.split("] ")[1] for line in lines[1:5]] == [
+        "demo-0.engine: starting",
+        "demo-0.engine: ended by signal 9, starts again in 2 s; log: /l",
+        "demo-0.engine: starting again (start 2)",
+        "demo-0.engine: ready",
+    ]
+    assert all("\x1b" not in line for line in lines)
+
+
+def test_a_failure_is_its_lines_and_its_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise FailureError(["port 8080 for the gateway is taken [by] another process"], Exit.FAILED)
+
+    monkeypatch.setattr(cli, "app", fail)
+    assert run(monkeypatch=monkeypatch, capsys=capsys) == (
+        1,
+        "",
+        "port 8080 for the gateway is taken [by] another process\n",
+    )
