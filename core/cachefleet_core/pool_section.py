@@ -112,7 +112,8 @@ class Section(BaseModel):
     def _without_nulls(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        return {name: value for name, value in given.items() if value is not None}
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {name: value for name, value in given.items() if value is not None or name not in known}
 
     @model_validator(mode="after")
     def _keeps_rules(self) -> Self:
