@@ -145,7 +145,7 @@ class PythonIndex:
         for bit in bits:
             alive |= bit
         depth = 0
-        for mask in map(self._tables[tier].get, keys[: _bound(limit)], repeat(0)):
+        for mask in map(self._tables[tier].get, keys[:limit], repeat(0)):
             if alive & mask != alive:
                 _settle(depths, alive & ~mask, depth)
                 alive &= mask
@@ -273,10 +273,6 @@ class PythonIndex:
                 self._free_bits.append(slot.bit)
 
 
-def _bound(limit: int | None) -> int | None:
-    return None if limit is None else max(0, limit)
-
-
 def _settle(depths: dict[int, int], mask: int, depth: int) -> None:
     """The workers of ``mask`` end at ``depth``."""
     while mask:
@@ -290,6 +286,8 @@ def _unpack(operation: Stored | Removed) -> list[BlockKey]:
         keys = operation.unpack()
     except ValueError as error:
         raise OperationError(f"keys: {error}") from error
+    if not keys:
+        raise OperationError("keys: must not be empty")
     if 0 in keys:
         raise OperationError("keys: 0 is not a block key")
     return keys
