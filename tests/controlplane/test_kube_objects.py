@@ -5,8 +5,19 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.kube_api import KubeError
-from cachefleet_controlplane.kube_objects import POOLS, SLICES, ObjectError, Objects, merge, parse_pool, parse_slice
+from cachefleet_controlplane.kube_objects import (
+    POOL_LABEL,
+    POOLS,
+    SERVICE_SUFFIX,
+    SLICES,
+    ObjectError,
+    Objects,
+    merge,
+    parse_pool,
+    parse_slice,
+)
 from cachefleet_controlplane.pools import WorkerEndpoint
+from cachefleet_operator import names as names_of
 from tests.controlplane.kube_server import endpoint, endpoint_slice, pool
 
 
@@ -150,6 +161,13 @@ def test_errors_of_a_watch_change_nothing(*, bad: dict[str, Any], gone: bool) ->
         objects.apply(bad)
     assert error.value.gone is gone
     assert (objects.version, names(objects)) == ("5", ["a"])
+
+
+def test_workers_are_looked_for_as_the_operator_names_them() -> None:
+    declared = parse_pool(pool())
+    assert names_of.POOL_LABEL == POOL_LABEL
+    assert names_of.service(declared) == declared.metadata.name + SERVICE_SUFFIX
+    assert names_of.labels(declared)[POOL_LABEL] == declared.metadata.name
 
 
 def test_paths_and_queries() -> None:

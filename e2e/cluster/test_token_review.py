@@ -1,0 +1,155 @@
+"""Token checks against a real API server: tokens bound to pods, audiences, and roles."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from cachefleet_controlplane.admin.access import Access, AccessUnavailableError, Asked
+from cachefleet_controlplane.admin.token_review import ReviewBounds, TokenReviewAuthorizer
+from cachefleet_controlplane.kube_api import HttpKubeApi
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_core.contract import IndexContract
+from cachefleet_core.reports import Hello
+from e2e.cluster.control_plane import ControlPlane, Identity
+
+pytestmark = pytest.mark.cluster
+
+REVIEWER = Identity("token-reviewer")
+FORGETFUL = ReviewBounds(known_seconds=0, unknown_seconds=0, allow_seconds=0, deny_seconds=0)
+CONTRACT = IndexContract(weights="w", tokenizer="t", block_size=16)
+
+
+def hello(worker: str, pool: str) -> Hello:
+    return Hello(worker=worker, pool=pool, epoch="e", endpoint="http://x", contract=CONTRACT)
+
+
+class Accounts:
+    """Service accounts of one namespace, their pods and tokens."""
+
+    def __init__(self, api: client.ApiClient, namespace: str) -> None:
+        self._core = client.CoreV1Api(api)
+        self._rbac = client.RbacAuthorizationV1Api(api)
+        self.namespace = namespace
+        account = client.V1ServiceAccount(metadata=client.V1ObjectMeta(name="worker"))
+        self._core.create_namespaced_service_account(namespace, account)
+
+    def pod(self, name: str) -> Any:
+        spec = client.V1PodSpec(
+            service_account_name="worker",
+            node_name="nowhere",
+            containers=[client.V1Container(name="engine", image="vllm:v1")],
+        )
+        pod = client.V1Pod(metadata=client.V1ObjectMeta(name=name), spec=spec)
+        return self._core.create_namespaced_pod(self.namespace, pod)
+
+    def remove(self, pod: str) -> None:
+        self._core.delete_namespaced_pod(pod, self.namespace, grace_period_seconds=0)
+
+    def token(self, *, pod: Any = None, audience: str = "cachefleet") -> str:
+        bound = pod and client.V1BoundObjectReference(
+            api_version="v1", kind="Pod", name=pod.metadata.name, uid=pod.metadata.uid
+        )
+        spec = client.V1TokenRequestSpec(audiences=[audience], bound_object_ref=bound)
+        issued: Any = self._core.create_namespaced_service_account_token(
+            "worker", self.namespace, client.AuthenticationV1TokenRequest(spec=spec)
+        )
+        return str(issued.status.token)
+
+    def allow(self, *verbs: str) -> None:
+        """Let the account do something to the pools of its namespace."""
+        rule = client.V1PolicyRule(api_groups=["cachefleet.io"], resources=["prefixcachepools"], verbs=list(verbs))
+        metadata = client.V1ObjectMeta(name="pools")
+        self._rbac.create_namespaced_role(self.namespace, client.V1Role(metadata=metadata, rules=[rule]))
+        role = client.V1RoleRef(api_group="rbac.authorization.k8s.io", kind="Role", name="pools")
+        subject = client.RbacV1Subject(kind="ServiceAccount", name="worker", namespace=self.namespace)
+        binding = client.V1RoleBinding(metadata=metadata, role_ref=role, subjects=[subject])
+        self._rbac.create_namespaced_role_binding(self.namespace, binding)
+
+
+@pytest.fixture(scope="module")
+def reviewer(api: client.ApiClient) -> Identity:
+    """May review, and nothing else."""
+    role = client.V1RoleRef(api_group="rbac.authorization.k8s.io", kind="ClusterRole", name="system:auth-delegator")
+    subject = client.RbacV1Subject(api_group="rbac.authorization.k8s.io", kind="User", name=REVIEWER.name)
+    binding = client.V1ClusterRoleBinding(
+        metadata=client.V1ObjectMeta(name=REVIEWER.name), role_ref=role, subjects=[subject]
+    )
+    client.RbacAuthorizationV1Api(api).create_cluster_role_binding(binding)
+    return REVIEWER
+
+
+@pytest.fixture
+def accounts(api: client.ApiClient, controllers: ControlPlane, namespace: str) -> Accounts:
+    return Accounts(api, namespace)
+
+
+@pytest.fixture
+async def authorizer(cluster: ControlPlane, reviewer: Identity) -> AsyncIterator[TokenReviewAuthorizer]:
+    api = await HttpKubeApi.connect(cluster.kubeconfig_for(reviewer))
+    yield TokenReviewAuthorizer(api, metrics=Metrics(), bounds=FORGETFUL)
+    await api.close()
+
+
+async def test_a_pod_speaks_for_itself_in_its_namespace(
+    accounts: Accounts, authorizer: TokenReviewAuthorizer, namespace: str
+) -> None:
+    token = accounts.token(pod=accounts.pod("demo-0"))
+    assert await authorizer.reports(token, hello("demo-0", f"{namespace}/demo"))
+    assert not await authorizer.reports(token, hello("demo-1", f"{namespace}/demo"))
+    assert not await authorizer.reports(token, hello("demo-0", "default/demo"))
+
+
+async def test_other_tokens_report_nothing(
+    accounts: Accounts, authorizer: TokenReviewAuthorizer, namespace: str
+) -> None:
+    pod = accounts.pod("demo-0")
+    mine = hello("demo-0", f"{namespace}/demo")
+    whole = accounts.token(pod=pod)
+    tokens = {
+        "of another audience": accounts.token(pod=pod, audience="https://kubernetes.default.svc.cluster.local"),
+        "of no pod": accounts.token(),
+        "forged": whole[:-8] + "AAAAAAAA",
+        "none at all": "x",
+    }
+    assert {name for name, token in tokens.items() if await authorizer.reports(token, mine)} == set()
+    accounts.remove("demo-0")
+    assert not await authorizer.reports(whole, mine), "a token dies with its pod"
+
+
+async def test_roles_on_pools_open_the_admin_api(
+    accounts: Accounts, authorizer: TokenReviewAuthorizer, namespace: str
+) -> None:
+    token = accounts.token()
+    question = Asked("get", namespace, "demo")
+    assert await authorizer.admin(token, question) is Access.FORBIDDEN
+    accounts.allow("get", "list")
+    assert await authorizer.admin(token, question) is Access.ALLOWED
+    assert await authorizer.admin(token, Asked("update", namespace, "demo")) is Access.FORBIDDEN
+    assert await authorizer.admin(token, Asked("list")) is Access.FORBIDDEN, "a role is for its namespace"
+    assert await authorizer.admin("x", question) is Access.UNAUTHENTICATED
+    other = accounts.token(audience="https://kubernetes.default.svc.cluster.local")
+    assert await authorizer.admin(other, question) is Access.UNAUTHENTICATED
+
+
+async def test_one_namespace_is_enough_where_one_is_served(
+    cluster: ControlPlane, reviewer: Identity, accounts: Accounts, namespace: str
+) -> None:
+    accounts.allow("list")
+    api = await HttpKubeApi.connect(cluster.kubeconfig_for(reviewer))
+    authorizer = TokenReviewAuthorizer(api, metrics=Metrics(), namespaces=(namespace,))
+    assert await authorizer.admin(accounts.token(), Asked("list")) is Access.ALLOWED
+    await api.close()
+
+
+async def test_who_may_not_review_lets_nobody_in(cluster: ControlPlane, accounts: Accounts, namespace: str) -> None:
+    api = await HttpKubeApi.connect(cluster.kubeconfig_for(Identity("may-nothing")))
+    authorizer = TokenReviewAuthorizer(api, metrics=Metrics())
+    token = accounts.token(pod=accounts.pod("demo-0"))
+    assert not await authorizer.reports(token, hello("demo-0", f"{namespace}/demo"))
+    with pytest.raises(AccessUnavailableError):
+        await authorizer.admin(token, Asked("list"))
+    await api.close()
