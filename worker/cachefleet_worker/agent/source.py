@@ -119,7 +119,7 @@ class Source:
             self._configure(live)
             live.setsockopt(zmq.RCVHWM, self._limits.queue)
             live.subscribe(b"")
-            monitor = live.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            monitor: zmq.asyncio.Socket = live.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             try:
                 await self._open(live)
                 self._live = live
@@ -132,6 +132,7 @@ class Source:
                 if self._replay is not None:
                     self._replay.cancel()
                 live.disable_monitor()
+                monitor.close(linger=0)
 
     async def _open(self, live: zmq.asyncio.Socket) -> None:
         if self._endpoints.bind:
