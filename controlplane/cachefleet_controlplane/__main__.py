@@ -1,0 +1,97 @@
+"""``python -m cachefleet_controlplane``: one replica of the control plane, told everything by CACHEFLEET_* variables.
+
+Ends with status 2 where a setting is wrong, one line for each on stderr; on SIGTERM or SIGINT with 0, once answers
+under way are done or their time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+
+import uvloop
+
+from cachefleet_controlplane import logs
+from cachefleet_controlplane.app import ControlPlane
+from cachefleet_controlplane.http_server import HttpServer, http_server
+from cachefleet_controlplane.settings import Settings, SettingsError, load
+from cachefleet_core.reports import MAX_FRAME_BYTES
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> int:
+    try:
+        settings = load()
+        plane = ControlPlane(settings)
+    except SettingsError as error:
+        sys.stderr.writelines(f"{line}\n" for line in error.lines)
+        return 2
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"CACHEFLEET_FLEET_KEY_FILE: {error}\n")
+        return 2
+    logs.configure(settings.log_format, settings.log_level)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it tells its life at INFO; ours is told here
+    return uvloop.run(serve(plane, settings))
+
+
+async def serve(plane: ControlPlane, settings: Settings, stop: asyncio.Event | None = None) -> int:
+    """Serve until ``stop`` (SIGTERM and SIGINT set it); 1 where a port cannot be had."""
+    stop = stop or asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with plane:
+        gateway, internal = _servers(plane, settings)
+        running = [
+            asyncio.create_task(_run(name, server)) for name, server in (("gateway", gateway), ("internal", internal))
+        ]
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait({*running, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        failed = not stop.is_set()
+        stopped.cancel()
+        plane.drain()
+        gateway.stop()
+        await running[0]
+        # The internal port stays up while answers end: probes and agents see this replica going.
+        internal.stop()
+        await running[1]
+    return 1 if failed else 0
+
+
+async def _run(name: str, server: HttpServer) -> None:
+    telling = asyncio.create_task(_tell(name, server))
+    try:
+        await server.serve()
+    except SystemExit:  # uvicorn has logged why
+        logger.error("the %s port %s cannot be opened", name, server.config.port)  # noqa: TRY400 - no trace of use
+    finally:
+        telling.cancel()
+
+
+async def _tell(name: str, server: HttpServer) -> None:
+    logger.info("%s listens on http://%s:%s", name, server.config.host, await server.listening())
+
+
+def _servers(plane: ControlPlane, settings: Settings) -> tuple[HttpServer, HttpServer]:
+    gateway = http_server(
+        plane.gateway,
+        host=settings.gateway_host,
+        port=settings.gateway_port,
+        head_seconds=settings.request_head_seconds,
+        drain_seconds=settings.drain_seconds,
+    )
+    internal = http_server(
+        plane.internal,
+        host=settings.internal_host,
+        port=settings.internal_port,
+        head_seconds=settings.request_head_seconds,
+        drain_seconds=1,
+        websocket_bytes=MAX_FRAME_BYTES,
+    )
+    return gateway, internal
+
+
+if __name__ == "__main__":
+    sys.exit(main())

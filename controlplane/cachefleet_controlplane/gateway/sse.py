@@ -1,0 +1,62 @@
+"""Server-sent events out of a byte stream that may be split anywhere, also inside a character.
+
+An event here is its raw bytes with the blank line that ends it, so events joined are the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+DONE: Final = b"[DONE]"
+_DATA: Final = b"data:"
+
+
+class StreamTooLargeError(ValueError):
+    """An event longer than the bound."""
+
+
+class EventSplitter:
+    """Feed bytes, get whole events; ``rest`` is what no blank line has ended yet."""
+
+    __slots__ = ("_limit", "_pending", "_scanned")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pending = b""
+        self._scanned = 0
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The events that ``data`` completes. StreamTooLargeError where one passes the limit."""
+        if self._pending:
+            data = self._pending + data
+        start, scan = 0, self._scanned
+        while (end := _event_end(data, scan)) > 0:
+            yield data[start:end]
+            start = scan = end
+        self._pending = data[start:]
+        # A blank line may be split: its first three bytes can be the last three seen.
+        self._scanned = max(0, len(self._pending) - 3)
+        if len(self._pending) > self._limit:
+            raise StreamTooLargeError(f"an event of more than {self._limit} bytes")
+
+    @property
+    def rest(self) -> bytes:
+        return self._pending
+
+
+def event_data(event: bytes) -> bytes:
+    """The payload of an event of one ``data`` line; b"" for comments, other fields and events of several lines."""
+    if not event.startswith(_DATA):
+        return b""
+    payload = event[len(_DATA) :].strip()
+    return b"" if b"\n" in payload else payload
+
+
+def _event_end(data: bytes, start: int) -> int:
+    """Where the first event ends, blank line included; 0 where none does."""
+    plain = data.find(b"\n\n", start)
+    carriage = data.find(b"\r\n\r\n", start) if b"\r" in data else -1
+    if carriage >= 0 and (plain < 0 or carriage < plain):
+        return carriage + 4
+    return plain + 2 if plain >= 0 else 0

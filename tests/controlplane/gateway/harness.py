@@ -1,0 +1,182 @@
+"""A gateway in front of fake engines, listening on a real port; agents are played by ``report``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import aiohttp
+
+from cachefleet_controlplane.fleet import Fleet
+from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
+from cachefleet_controlplane.gateway.credentials import Credentials
+from cachefleet_controlplane.gateway.fingerprints import Fingerprints
+from cachefleet_controlplane.gateway.placing import Placer
+from cachefleet_controlplane.gateway.serve import Parts
+from cachefleet_controlplane.gateway.upstream import Upstream
+from cachefleet_controlplane.http_server import http_server
+from cachefleet_controlplane.index import PythonIndex
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
+from cachefleet_controlplane.renderer import Renderer
+from cachefleet_controlplane.store.records import DecisionRecord
+from cachefleet_core.blocks import BlockKeyer, Digest, Namespace, pack_keys
+from cachefleet_core.contract import IndexContract
+from cachefleet_core.pool import PrefixCachePool, parse_pools
+from cachefleet_core.reports import Hello, Phase, Snapshot, State, Stored
+from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, tenant_salt
+from tests.fakes.engine import FakeEngine
+
+MODEL = "fake"
+BLOCK_SIZE = 16
+POOL = "default/demo"
+FLEET_KEY = FleetKey(bytes(range(32)))
+WORKER_KEY = FLEET_KEY.worker_key(POOL)
+SALT = tenant_salt(FLEET_KEY.salt_key, DEFAULT_TENANT)
+CONTRACT = IndexContract(weights=MODEL, tokenizer="sha256:aa", block_size=BLOCK_SIZE)
+
+_POOL = """
+apiVersion: cachefleet.io/v1alpha1
+kind: PrefixCachePool
+metadata: {{name: demo}}
+spec:
+  model: {{name: {model}, source: fake, weightsMiB: 1}}
+  engine: {{image: fake, blockSize: {block_size}, maxModelLen: 4096}}
+  device: {{resource: nvidia.com/gpu, memoryMiB: 8192, activationMiB: 1024, floorMiB: 1024}}
+  tenancy: {{isolation: {isolation}}}
+"""
+
+
+def pool(*, isolation: str = "PerTenant", model: str = MODEL) -> PrefixCachePool:
+    return parse_pools(_POOL.format(model=model, block_size=BLOCK_SIZE, isolation=isolation))[0]
+
+
+def engine(**options: Any) -> FakeEngine:
+    own: dict[str, Any] = {"model": MODEL, "api_key": WORKER_KEY, "block_size": BLOCK_SIZE, "natural_tokens": 6}
+    return FakeEngine(**(own | options))
+
+
+class _Agent:
+    def send(self, frame: object) -> None:
+        pass
+
+    def close(self, code: str, reason: str) -> None:
+        pass
+
+
+@dataclass
+class Front:
+    """The gateway and what a test looks at."""
+
+    url: str
+    gateway: Gateway
+    fleet: Fleet
+    metrics: Metrics
+    http: aiohttp.ClientSession
+    records: list[DecisionRecord] = field(default_factory=list)
+    engines: Sequence[FakeEngine] = ()
+
+    def name(self, number: int) -> str:
+        return f"demo-{number}"
+
+    def endpoints(self, *, ready: bool = True) -> tuple[WorkerEndpoint, ...]:
+        return tuple(WorkerEndpoint(self.name(i), e.url, ready) for i, e in enumerate(self.engines))
+
+    def report(self, number: int, *, salt: str = SALT) -> None:
+        """What an agent beside engine ``number`` would say now: who it is, all it holds, and that it is idle."""
+        connection = self.fleet.connect(_Agent())
+        name, held = self.name(number), self.engines[number].held_links() if self.engines[number].running else []
+        self.fleet.hello(
+            connection,
+            Hello(worker=name, pool=POOL, epoch=f"e{number}", endpoint=self.engines[number].url, contract=CONTRACT),
+        )
+        keyer = BlockKeyer(FLEET_KEY.index_key, Namespace(CONTRACT.fingerprint(), salt), BLOCK_SIZE)
+        chains = [keyer.keys(link.prefix()) for link in held if link.lineage()[0].salt == salt]
+        digest = Digest()
+        for key in {key for chain in chains for key in chain}:
+            digest.add(key)
+        stored = tuple(Stored(0, pack_keys(chain)) for chain in chains if chain)
+        self.fleet.receive(connection, Snapshot(sequence=0, part=0, last=True, chains=stored))
+        keys = len({key for chain in chains for key in chain})
+        state = State(sequence=0, digest=digest.value, held=keys, phase=Phase.READY, running=0, waiting=0)
+        self.fleet.receive(connection, state)
+
+    async def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        given = {"content-type": "application/json"} | {k.replace("_", "-"): v for k, v in headers.items()}
+        async with self.http.post(self.url + path, data=data, headers=given) as answer:
+            return answer.status, {k.lower(): v for k, v in answer.headers.items()}, await answer.read()
+
+    async def chat(self, text: str, **changes: Any) -> tuple[int, dict[str, str], bytes]:
+        return await self.post("/v1/chat/completions", chat(text, **changes))
+
+
+def chat(text: str, **changes: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 4} | changes
+
+
+@asynccontextmanager
+async def front(
+    engines: Sequence[FakeEngine],
+    *,
+    isolation: str = "PerTenant",
+    ready: bool = True,
+    idle_seconds: float = 5,
+    render_seconds: float = 1,
+    max_legs: int = 3,
+    bounds: GatewayBounds | None = None,
+) -> AsyncIterator[Front]:
+    """A gateway before ``engines``, which the caller runs."""
+    async with AsyncExitStack() as stack:
+        fleet, metrics = Fleet(PythonIndex(), index_key=FLEET_KEY.index_key), Metrics()
+        upstream = await stack.enter_async_context(Upstream(connect_seconds=1, idle_seconds=idle_seconds))
+        credentials = Credentials(FLEET_KEY)
+        renderer = Renderer(upstream, credentials, metrics=metrics, timeout_seconds=render_seconds)
+        parts = Parts(
+            fleet=fleet,
+            upstream=upstream,
+            credentials=credentials,
+            metrics=metrics,
+            fingerprints=Fingerprints(),
+            max_legs=max_legs,
+        )
+        records: list[DecisionRecord] = []
+        numbers = count(1)
+        gateway = Gateway(
+            parts,
+            Placer(fleet, renderer, salt_key=FLEET_KEY.salt_key),
+            record=records.append,
+            bounds=bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=5, requests=100),
+            new_id=lambda: f"d{next(numbers)}",
+        )
+        server = http_server(gateway, host="127.0.0.1", port=0, head_seconds=2, drain_seconds=1)
+        serving = asyncio.create_task(server.serve())
+        url = f"http://127.0.0.1:{await server.listening()}"
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        made = Front(url, gateway, fleet, metrics, http, records, engines)
+        views = [PoolView(pool(isolation=isolation), made.endpoints(ready=ready))]
+        credentials.update(views)
+        fleet.update_pools(views)
+        try:
+            yield made
+        finally:
+            await http.close()
+            server.stop()
+            await serving
+
+
+def events(body: bytes) -> list[bytes]:
+    return [event.removeprefix(b"data: ") for event in body.split(b"\n\n") if event]
+
+
+async def direct(engine: FakeEngine, path: str, body: Any) -> tuple[int, bytes]:
+    """The same request to the engine itself, salted as the gateway does it."""
+    headers = {"authorization": f"Bearer {WORKER_KEY}", "content-type": "application/json"}
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    async with aiohttp.ClientSession() as http, http.post(engine.url + path, data=data, headers=headers) as answer:
+        return answer.status, await answer.read()

@@ -1,0 +1,61 @@
+"""The gateway's promises, over real sockets, in front of fake engines."""
+
+import json
+
+from tests.controlplane.gateway.harness import MODEL, SALT, engine, front
+
+LONG = "the same long beginning of every prompt " * 12
+
+
+async def test_an_answer_comes_through_with_its_decision() -> None:
+    async with engine() as worker, front([worker]) as gate:
+        status, headers, body = await gate.chat("hello")
+    answer = json.loads(body)
+    assert status == 200
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert headers["x-cachefleet-decision"] == "d1"
+    assert headers["x-cachefleet-worker"] == "demo-0"
+    assert headers["x-cachefleet-knowledge"] == "load"
+    record = gate.records[0]
+    assert (record.id, record.status, record.model, record.worker) == ("d1", 200, MODEL, "demo-0")
+    assert record.completion_tokens == 4
+    assert [leg.outcome for leg in record.legs] == ["answered"]
+
+
+async def test_a_known_prefix_decides_and_the_prediction_meets_what_was_served() -> None:
+    async with engine() as one, engine() as two, front([one, two]) as gate:
+        for number in (0, 1):
+            gate.report(number)
+        _, first, _ = await gate.chat(LONG + "first")
+        holder = int(first["x-cachefleet-worker"][-1])
+        for number in (0, 1):
+            gate.report(number)
+        for turn in ("second", "third", "fourth"):
+            _, headers, _ = await gate.chat(LONG + turn)
+            assert headers["x-cachefleet-worker"] == gate.name(holder)
+            assert headers["x-cachefleet-knowledge"] == "exact"
+    last = gate.records[-1]
+    assert last.predicted_tokens > 0
+    assert last.cached_tokens is not None
+    assert last.cached_tokens >= last.predicted_tokens
+
+
+async def test_the_worker_gets_the_salt_and_its_key_but_nothing_private_of_the_client() -> None:
+    async with engine() as worker, front([worker]) as gate:
+        body = {"cache_salt": "mine", "kv_transfer_params": {"x": 1}, "vllm_xargs": {"kv_cache_report_mode": "full"}}
+        await gate.post(
+            "/v1/chat/completions",
+            {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1} | body,
+            authorization="Bearer sk-client",
+            x_data_parallel_rank="3",
+            x_request_id="abc",
+            cookie="a=b",
+        )
+        seen = worker.requests[-1]
+    sent, headers = json.loads(seen.body), {name.lower(): value for name, value in seen.headers.items()}
+    assert sent["cache_salt"] == SALT
+    assert "kv_transfer_params" not in sent
+    assert sent["vllm_xargs"] == {}
+    assert headers["authorization"] == f"Bearer {worker.options.api_key}"
+    assert headers["x-request-id"] == "abc"
+    assert not {"x-data-parallel-rank", "cookie"} & headers.keys()
