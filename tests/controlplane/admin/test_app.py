@@ -51,15 +51,13 @@ def filled(path: str) -> str:
 
 
 @pytest.mark.parametrize(("method", "path"), sorted(ROUTES | UNKNOWN))
-@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer wrong", "Basic right", "right", "Bearer rig\u00fft"])
-async def test_without_a_right_token_every_path_is_401(
-    client: httpx.AsyncClient, method: str, path: str, header: str | None
-) -> None:
+async def test_without_a_right_token_every_path_is_401(client: httpx.AsyncClient, method: str, path: str) -> None:
     del client.headers["authorization"]
-    headers = [] if header is None else [(b"authorization", header.encode("latin-1"))]
-    response = await client.request(method, filled(path), headers=headers, content=b"{")
-    assert_problem(response, 401)
-    assert response.headers["www-authenticate"] == "Bearer"
+    for header in (None, "", "Bearer", "Bearer wrong", "Basic right", "right", "Bearer rig\u00fft"):
+        headers = [] if header is None else [(b"authorization", header.encode("latin-1"))]
+        response = await client.request(method, filled(path), headers=headers, content=b"{")
+        assert_problem(response, 401)
+        assert response.headers["www-authenticate"] == "Bearer"
 
 
 @pytest.mark.parametrize(("method", "path"), sorted(ROUTES | UNKNOWN))
