@@ -401,6 +401,13 @@ def test_prompts_and_credentials_are_not_repeated() -> None:
     assert "env[1].value: text of 59994 characters: must be text" in text
 
 
+def test_metadata_is_checked_as_far_as_it_is_read() -> None:
+    found = problems(manifest(metadata={"generation": "3", "labels": {"a": 1}, "namespace": "No"}))
+
+    assert [problem.path for problem in found] == ["metadata.namespace", "metadata.generation", "metadata.labels.a"]
+    assert found[1].allowed == "must be a whole number (default 1); without quotes"
+
+
 def test_an_unknown_field_without_a_near_one_lists_the_known() -> None:
     [found] = problems(manifest(spec={"tenancy": {"zzz": 1}}))
 
