@@ -13,6 +13,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from cachefleet_controlplane.store.database import usable_url
+
 PREFIX = "CACHEFLEET_"
 
 
@@ -112,9 +114,16 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if missing := self._missing():
-            raise ValueError("; ".join(missing))
+        if problems := self._missing() + self._unusable():
+            raise ValueError("\n".join(problems))
         return self
+
+    def _unusable(self) -> list[str]:
+        try:
+            usable_url(self.url)
+        except ValueError as error:
+            return [f"{_variable('database_url')}: {error}"]
+        return []
 
     def _missing(self) -> list[str]:
         needed = {
@@ -149,7 +158,7 @@ def _variable(field: str) -> str:
 
 def _lines(error: ErrorDetails) -> list[str]:
     if not error["loc"]:
-        return str(error["msg"]).removeprefix("Value error, ").split("; ")
+        return str(error["msg"]).removeprefix("Value error, ").splitlines()
     field = str(error["loc"][0]).removeprefix(PREFIX).lower()
     info = Settings.model_fields[field]
     if error["type"] == "missing":

@@ -101,6 +101,13 @@ def test_the_database_s_password_is_never_shown(monkeypatch: pytest.MonkeyPatch)
     assert "geheim" in settings.url
 
 
+@pytest.mark.parametrize("url", ["geheim", "sqlite://", "sqlite:///:memory:"])
+def test_a_database_url_that_cannot_work_is_refused_unseen(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    with pytest.raises(SettingsError, match=r"^CACHEFLEET_DATABASE_URL: .*sqlite:///PATH") as error:
+        loaded(monkeypatch, DATABASE_URL=url)
+    assert "geheim" not in str(error.value)
+
+
 def test_settings_do_not_change() -> None:
     with pytest.raises(ValidationError):
         load().gateway_port = 1  # type: ignore[misc]

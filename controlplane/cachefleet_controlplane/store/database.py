@@ -32,7 +32,7 @@ class Database:
     """One database by URL, for repositories to share. All calls block; failures are StoreErrors."""
 
     def __init__(self, url: str, *, timeout_seconds: float, now: Callable[[], float] = time.time) -> None:
-        self._url = _url(url)
+        self._url = usable_url(url)
         self._timeout_seconds = timeout_seconds
         self._now = now
         self._engine: Engine | None = None
@@ -145,7 +145,7 @@ def _faults() -> Iterator[None]:
         raise StoreError("unavailable", f"database unavailable: {error.strerror or error}") from error
 
 
-def _url(url: str) -> URL:
+def usable_url(url: str) -> URL:
     """The URL with its driver: plain ``postgresql://`` means psycopg 3. ValueError for one that cannot be used."""
     try:
         parsed = make_url(url)
@@ -159,8 +159,15 @@ def _url(url: str) -> URL:
 
 
 def _engine(url: URL, timeout_seconds: float) -> Engine:
+    server = url.get_backend_name() == "postgresql"
     try:
-        engine = create_engine(url, hide_parameters=True, pool_pre_ping=True, pool_timeout=timeout_seconds)
+        engine = create_engine(
+            url,
+            hide_parameters=True,
+            pool_pre_ping=True,
+            pool_timeout=timeout_seconds,
+            connect_args={"connect_timeout": max(1, round(timeout_seconds))} if server else {},
+        )
     except ModuleNotFoundError as error:
         raise StoreError("unavailable", f"{url.drivername} needs the package {error.name!r}, not installed") from error
     if url.get_backend_name() == "sqlite":

@@ -99,6 +99,11 @@ class DecisionLog:
         except StoreError as error:
             self._failed(error)
             await asyncio.sleep(self._bounds.retry_seconds)
+        except Exception as error:
+            logger.exception("the store failed unexpectedly")
+            self._metrics.task_error("store")
+            self._failed(StoreError("unexpected", f"store: {type(error).__name__}"))
+            await asyncio.sleep(self._bounds.retry_seconds)
 
     async def _open(self) -> None:
         if not self._opened:

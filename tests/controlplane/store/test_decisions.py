@@ -147,6 +147,17 @@ async def test_records_that_cannot_be_written_do_not_hold_up_others(metrics: Met
     assert value(metrics, "task_errors_total", task="store") == 1
 
 
+async def test_an_error_nobody_foresaw_is_survived(metrics: Metrics, make: MakeRecord) -> None:
+    repository = Failing()
+    repository.fault = RuntimeError("a bug")
+    async with running(new_log(repository, metrics)) as log:
+        await until(lambda: log.problem == "store: RuntimeError")
+        repository.fault = None
+        log.record(make(1))
+        await until(lambda: repository.get("d1") is not None)
+    assert value(metrics, "task_errors_total", task="store") >= 1
+
+
 async def test_the_ring_is_pruned_while_it_runs(metrics: Metrics, make: MakeRecord) -> None:
     repository = InMemoryDecisions(max_rows=5)
     async with running(new_log(repository, metrics)) as log:
