@@ -1,0 +1,104 @@
+"""A live fleet for tests, with a clock that is moved by hand and agents that are spoken for."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cachefleet_controlplane.fleet import Fleet
+from cachefleet_controlplane.index import PythonIndex, WorkerId, worker_id
+from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
+from cachefleet_controlplane.routing import RoutingPolicy
+from cachefleet_controlplane.views import PoolStatus, WorkerStatus
+from cachefleet_core.pool import PrefixCachePool, read_pool
+from cachefleet_core.reports import DownFrame, Policy, Resync
+from tests.controlplane.frames import hello, snapshot, state
+
+INDEX_KEY = b"k" * 32
+MODEL = "tiny"
+
+
+def pool(
+    name: str = "demo", *, namespace: str = "default", generation: int = 1, uid: str = "", **spec: Any
+) -> PrefixCachePool:
+    """A CPU-free pool of blocks of 16 tokens; ``spec`` replaces whole sections."""
+    sections: dict[str, Any] = {
+        "model": {"name": MODEL, "source": "tiny", "weightsMiB": 10},
+        "engine": {"image": "vllm", "blockSize": 16, "maxModelLen": 4096},
+        "device": {"resource": "nvidia.com/gpu", "memoryMiB": 8192, "activationMiB": 100, "floorMiB": 100},
+    }
+    return read_pool(
+        {
+            "apiVersion": "cachefleet.io/v1alpha1",
+            "kind": "PrefixCachePool",
+            "metadata": {"name": name, "namespace": namespace, "generation": generation, "uid": uid},
+            "spec": sections | spec,
+        }
+    )
+
+
+def view(declared: PrefixCachePool, workers: Iterable[str] = (), unready: Iterable[str] = ()) -> PoolView:
+    """A pool with its endpoints."""
+    ready, waiting = [(name, True) for name in workers], [(name, False) for name in unready]
+    return PoolView(declared, tuple(WorkerEndpoint(name, f"http://{name}", up) for name, up in ready + waiting))
+
+
+@dataclass
+class FakeLink:
+    """Keeps what it is told."""
+
+    sent: list[DownFrame] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+
+    def send(self, frame: DownFrame) -> None:
+        self.sent.append(frame)
+
+    def close(self, code: str, reason: str) -> None:
+        self.closed.append(code)
+
+    def policies(self) -> list[int]:
+        return [frame.generation for frame in self.sent if isinstance(frame, Policy)]
+
+    def resyncs(self) -> list[str]:
+        return [frame.reason for frame in self.sent if isinstance(frame, Resync)]
+
+
+class LiveFleet(Fleet):
+    """A fleet whose clock is ``now``."""
+
+    def __init__(self, *, policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE, **bounds: int) -> None:
+        self.now = 1000.0
+        self.index = PythonIndex(**bounds)
+        super().__init__(self.index, index_key=INDEX_KEY, clock=lambda: self.now, wall=lambda: 1.7e9, policy=policy)
+
+    def report(self, worker: str = "demo-0", held: Iterable[int] = (), **changes: Any) -> FakeLink:
+        """Connect an agent that holds ``held`` and says so; its link."""
+        link = FakeLink()
+        greeting = {
+            key: changes.pop(key)
+            for key in ("epoch", "contract", "pool", "rank", "max_batched_tokens")
+            if key in changes
+        }
+        connection = self.connect(link)
+        self.hello(connection, hello(worker, **greeting))
+        held, rank = list(held), greeting.get("rank", 0)
+        self.receive(connection, snapshot(0, *([held] if held else []), rank=rank))
+        digest = self.index.digest(worker_id(greeting.get("pool", "default/demo"), worker, rank))
+        self.receive(connection, state(0, rank=rank, **{"digest": digest, "held": len(held)} | changes))
+        return link
+
+    def worker(self, name: str = "demo-0") -> WorkerStatus:
+        return next(worker for worker in self.view().workers if worker.name == name)
+
+    def pool(self, key: str = "default/demo") -> PoolStatus:
+        return next(pool for pool in self.view().pools if pool.key == key)
+
+
+def fleet_of(*workers: str, **options: Any) -> LiveFleet:
+    """One pool, "default/demo", with these ready workers that have not reported yet."""
+    fleet = LiveFleet(**options)
+    fleet.update_pools([view(pool(), workers)])
+    return fleet
+
+
+def wid(worker: str, rank: int = 0) -> WorkerId:
+    return worker_id("default/demo", worker, rank)

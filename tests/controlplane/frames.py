@@ -1,0 +1,46 @@
+"""Frames of report streams for tests."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from cachefleet_core.contract import IndexContract
+from cachefleet_core.reports import Delta, Hello, Operation, Phase, Snapshot, State
+from tests.controlplane.chains import digest_of, stored
+
+CONTRACT = IndexContract(weights="tiny", tokenizer="sha256:aa", block_size=16)
+
+
+def hello(worker: str = "demo-0", epoch: str = "e1", **changes: Any) -> Hello:
+    fields: dict[str, Any] = {
+        "worker": worker,
+        "pool": "default/demo",
+        "epoch": epoch,
+        "endpoint": "http://127.0.0.1:9001",
+        "contract": CONTRACT,
+        "blocks_total": 100,
+    }
+    return Hello(**fields | changes)
+
+
+def snapshot(sequence: int, *chains: Iterable[int], part: int = 0, last: bool = True, rank: int = 0) -> Snapshot:
+    return Snapshot(rank=rank, sequence=sequence, part=part, last=last, chains=tuple(map(stored, chains)))
+
+
+def delta(sequence: int, *operations: Operation, rank: int = 0) -> Delta:
+    return Delta(rank=rank, sequence=sequence, operations=operations)
+
+
+def state(sequence: int = 0, held: Iterable[tuple[int, Any]] = (), **changes: Any) -> State:
+    held = list(held)
+    fields: dict[str, Any] = {
+        "sequence": sequence,
+        "digest": digest_of(held),
+        "held": len(held),
+        "phase": Phase.READY,
+        "running": 0,
+        "waiting": 0,
+        "waiting_tokens": 0,
+        "blocks_total": 100,
+        "blocks_free": 100,
+    }
+    return State(**fields | changes)
