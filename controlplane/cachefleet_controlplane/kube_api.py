@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import aiohttp
 import msgspec
-from kubernetes.aio import client, config
+
+if TYPE_CHECKING:
+    from kubernetes.aio import client
 
 Object = dict[str, Any]
 Query = Mapping[str, str]
@@ -51,6 +53,9 @@ class HttpKubeApi:
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> HttpKubeApi:
         """As the service account of this pod, else by a kubeconfig; sends nothing yet."""
+        # The import costs a second and 100 MB, which only a control plane in a cluster should pay.
+        from kubernetes.aio import client, config  # noqa: PLC0415
+
         configuration = client.Configuration()
         if kubeconfig is None and _SERVICE_ACCOUNT.exists():
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]

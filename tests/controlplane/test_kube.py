@@ -1,6 +1,8 @@
 """The source of pools against a server that lists, watches, forgets and fails."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
@@ -232,3 +234,8 @@ def test_pauses_double_to_their_bound_and_are_never_below_a_second() -> None:
     bounds = WatchBounds()
     assert [pause(failures, bounds, 0.0) for failures in range(6)] == [1, 1, 2, 4, 8, 8]
     assert pause(1000, bounds, 1.0) == 12
+
+
+def test_without_a_cluster_the_client_library_is_not_imported() -> None:
+    code = "import sys, cachefleet_controlplane.app; sys.exit('kubernetes' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
