@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cachefleet_controlplane.reception import Connection, RefusedError
 from cachefleet_core.blocks import BlockKey, Tier
-from cachefleet_core.reports import Cleared, Hello, Operation, Resync, UpFrame
+from cachefleet_core.reports import Cleared, Delta, Hello, Operation, Resync, UpFrame
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import FakeLink, LiveFleet, fleet_of, wid
 from tests.controlplane.frames import delta, hello, snapshot, state
@@ -36,6 +36,8 @@ class PathMachine(RuleBasedStateMachine):
         self.line: list[Sent] = []
         self.epochs = 0
         self.hung_up: set[int] = set()
+        self.clean = True
+        """Nothing has happened to the line that a stream may need healing for."""
         self.restart()
 
     # The worker.
@@ -67,6 +69,12 @@ class PathMachine(RuleBasedStateMachine):
         self.truth = set()
         self.sequence = 0
         self.reconnect()
+
+    @rule(some=keys)
+    def slip(self, some: list[BlockKey]) -> None:
+        """Something changes and nobody publishes it."""
+        self.truth ^= set(some)
+        self.clean = False
 
     # The agent.
 
@@ -115,17 +123,22 @@ class PathMachine(RuleBasedStateMachine):
     @rule(at=st.integers(0, 30))
     def drop(self, at: int) -> None:
         del self.line[at % len(self.line)]
+        self.clean = False
 
     @precondition(lambda self: self.line)
     @rule(at=st.integers(0, 30), to=st.integers(0, 30))
     def duplicate(self, at: int, to: int) -> None:
-        self.line.insert(to % (len(self.line) + 1), self.line[at % len(self.line)])
+        at, to = at % len(self.line), to % (len(self.line) + 1)
+        # A Delta that comes again later is known by its number and harmless, whatever came in between.
+        self.clean &= isinstance(self.line[at].frame, Delta) and at < to
+        self.line.insert(to, self.line[at])
 
     @precondition(lambda self: len(self.line) > 1)
     @rule(at=st.integers(0, 30))
     def reorder(self, at: int) -> None:
         i = at % (len(self.line) - 1)
         self.line[i], self.line[i + 1] = self.line[i + 1], self.line[i]
+        self.clean = False
 
     @rule()
     def close_unseen(self) -> None:
@@ -136,6 +149,7 @@ class PathMachine(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.fleet.now += seconds
         self.fleet.expire()
+        self.clean &= seconds < 1
 
     def arrive(self, sent: Sent) -> None:
         if sent.connection.number in self.hung_up:
@@ -149,6 +163,7 @@ class PathMachine(RuleBasedStateMachine):
             self.hang_up(sent.connection)
 
     def hang_up(self, connection: Connection) -> None:
+        self.clean = False
         self.hung_up.add(connection.number)
         self.fleet.disconnect(connection)
 
@@ -160,6 +175,14 @@ class PathMachine(RuleBasedStateMachine):
     @invariant()
     def counts_agree(self) -> None:
         assert self.fleet.index.stats().held.get(WORKER, 0) == len(self.held())
+
+    @rule()
+    def settle(self) -> None:
+        """Whatever happened to a sound line, what has arrived is true without any question asked."""
+        self.deliver_all()
+        if self.clean:
+            assert self.held() == self.truth
+            assert self.link.resyncs() == []
 
     @rule()
     def heal(self) -> None:
@@ -177,6 +200,7 @@ class PathMachine(RuleBasedStateMachine):
             self.fleet.now += 1
         assert self.held() == self.truth
         assert not self.fleet.worker().stale
+        self.clean = True
 
     @rule()
     def begin_anew(self) -> None:
