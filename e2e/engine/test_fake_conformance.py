@@ -19,15 +19,12 @@ import aiohttp
 import pytest
 import zmq
 
+from e2e.engine.comparison import summary
 from e2e.engine.requests import ANSWERED, REFUSED, Sent
 from e2e.engine.side import Batch, Exchange, Held, Side
 from e2e.engine.vllm import VllmOptions, VllmServer
 from tests.fakes.engine import FakeEngine
 
-FREE_TEXT: Final = frozenset(
-    {"content", "text", "system_fingerprint", "id", "request_id", "endpoint", "replay_endpoint"}
-)
-FREE_NUMBER: Final = frozenset({"created"})
 MISSING_METRICS: Final = ("vllm:estimated_", "python_", "process_", "http_")
 BLOCK: Final = VllmOptions().block_size
 
@@ -73,31 +70,6 @@ async def sides(real: Side, fake: Side) -> tuple[Side, Side]:
         await side.reset()
         await side.complete([1])
     return real, fake
-
-
-def comparable(value: Any, name: str = "", *, in_choice: bool = False) -> Any:
-    """A body with what may differ replaced by its type; keys keep their order, nulls stay nulls."""
-    match value:
-        case dict():
-            inside = in_choice or name == "choices"
-            return [(key, comparable(item, key, in_choice=inside)) for key, item in value.items()]
-        case list() if name == "token_ids" and in_choice:
-            return f"{len(value)} ids"
-        case list():
-            return [comparable(item, name, in_choice=in_choice) for item in value]
-        case str() if name in FREE_TEXT:
-            return "text"
-        case int() if name in FREE_NUMBER:
-            return "number"
-    return value
-
-
-def summary(exchange: Exchange) -> Any:
-    """What must be equal of an answer. Choices of one stream come in the order of their index within each piece."""
-    body = exchange.body
-    if isinstance(body, list) and body and "choices" in body[0]:
-        body = sorted(body, key=lambda chunk: [choice["index"] for choice in chunk["choices"]] or [99])
-    return exchange.status, exchange.content_type, comparable(body), exchange.done
 
 
 async def send(side: Side, sent: Sent) -> Exchange:
@@ -157,6 +129,22 @@ async def test_blocks_filled_by_an_answer_are_stored_as_they_fill(sides: tuple[S
         assert len(held.copies) == (50 + 150 - 1) // BLOCK  # the last id is said, not computed
     assert shapes[1] == shapes[0]
     assert again[1] == again[0] == 192
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_stop_strings_cut_the_text_of_an_answer(sides: tuple[Side, Side], *, stream: bool) -> None:
+    """What is said differs, so each side is asked to stop within what it said before."""
+    for side in sides:
+        asked: dict[str, Any] = {"max_tokens": 30, "return_token_ids": True}
+        whole = (await side.complete(_ids(4, 40), **asked)).body["choices"][0]
+        stop = whole["text"][17:21]
+        answer = await side.complete(_ids(4, 40), **asked, stop=["never said", stop], stream=stream)
+        choices = [chunk["choices"][0] for chunk in answer.body] if stream else answer.body["choices"]
+        assert (choices[-1]["finish_reason"], choices[-1]["stop_reason"]) == ("stop", stop)
+        assert "".join(choice["text"] for choice in choices) == whole["text"][: whole["text"].index(stop)]
+        ids = [token for choice in choices for token in choice["token_ids"]]
+        assert ids == whole["token_ids"][: len(ids)]
+        assert len(ids) < 30
 
 
 async def test_clearing_is_told_with_the_next_step(sides: tuple[Side, Side]) -> None:
@@ -282,3 +270,19 @@ def _name(sample: str) -> tuple[str, tuple[str, ...]]:
         return name, ()
     pairs = [pair for pair in labels.rstrip("}").split(",") if pair and not pair.startswith("model_name")]
     return name, tuple(sorted(pairs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "vllm_server",
+    [
+        VllmOptions(environment=(("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "0"),)),
+        VllmOptions(extra=("--no-enable-prefix-caching",)),
+    ],
+    ids=["hashes of 32 bytes", "no prefix caching"],
+    indirect=True,
+)
+async def test_the_same_events_with_other_settings(sides: tuple[Side, Side]) -> None:
+    bodies: list[dict[str, Any]] = [{"prompt": _ids(seed, 300)} for seed in (1, 2, 1, 3, 4, 5, 6, 7, 8, 1)]
+    results = [await _run(side, bodies) for side in sides]
+    assert results[1] == results[0]

@@ -84,7 +84,7 @@ def _chat_choice(index: int, ask: Ask, generation: Generation, text: str) -> Jso
         "message": message,
         "logprobs": None,
         "finish_reason": generation.finish,
-        "stop_reason": None,
+        "stop_reason": generation.stop_reason,
         "token_ids": generation.output if ask.return_token_ids else None,
         "routed_experts": None,
     }
@@ -113,7 +113,7 @@ def _completion_choice(index: int, ask: Ask, generation: Generation, text: str) 
         "text": text,
         "logprobs": None,
         "finish_reason": generation.finish,
-        "stop_reason": None,
+        "stop_reason": generation.stop_reason,
         "token_ids": generation.output if ask.return_token_ids else None,
         "prompt_logprobs": None,
         "prompt_token_ids": ask.prompts[index // ask.n] if ask.return_token_ids else None,
@@ -147,7 +147,7 @@ def generate_choice(index: int, ask: Ask, ids: Sequence[int], text: str, generat
     choice: Json = {
         "index": index,
         "finish_reason": generation.finish,
-        "stop_reason": None,
+        "stop_reason": generation.stop_reason,
         "token_ids": ids,
         "routed_experts": None,
         "sampling_mask": None,
@@ -191,7 +191,7 @@ def _sampling(ask: Ask, max_tokens: int, default_tokens: int | None) -> Json:
     if out["temperature"] > 0:
         out |= _nucleus(body)
     out |= {name: body[name] for name in ("seed",) if body.get(name) is not None}
-    out |= {"stop": _stops(body), "stop_token_ids": body.get("stop_token_ids") or []}
+    out |= {"stop": stops(body), "stop_token_ids": body.get("stop_token_ids") or []}
     out |= {name: body[name] for name in ("ignore_eos",) if body.get(name)}
     if max_tokens != default_tokens:
         out["max_tokens"] = max_tokens
@@ -213,7 +213,7 @@ def _nucleus(body: Mapping[str, Any]) -> Json:
     return out | {"min_p": float(body.get("min_p", 0.0))}
 
 
-def _stops(body: Mapping[str, Any]) -> list[str]:
+def stops(body: Mapping[str, Any]) -> list[str]:
     stop = body.get("stop") or []
     return [stop] if isinstance(stop, str) else list(stop)
 

@@ -72,6 +72,7 @@ class Ask:
             salt=self.body.get("cache_salt") or "",
             ignore_eos=bool(sampling.get("ignore_eos")),
             session_id=self.body.get("session_id") or extra.get("session_id"),
+            stop_ids=frozenset(sampling.get("stop_token_ids") or ()),
             report_all=extra.get("kv_cache_report_mode") == "full",
         )
 

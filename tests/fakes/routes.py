@@ -15,6 +15,7 @@ from tests.fakes.asks import Ask, Body, Reader
 from tests.fakes.failures import Refusal
 from tests.fakes.scheduler import Sequence as Generation
 from tests.fakes.streams import ChatChunks, Chunks, CompletionChunks, GenerateChunks
+from tests.fakes.telling import Telling
 from tests.fakes.worker import Worker
 
 Piece = tuple[int, list[int], str]
@@ -128,7 +129,7 @@ class Routes:
             if ask.stream:
                 return await self._stream(request, chunks(self._options, identity, ask, generations), ask, generations)
             texts = [""] * len(generations)
-            async for index, _, text in self._pieces(generations):
+            async for index, _, text in self._pieces(ask, generations):
                 texts[index] += text
             texts = [self._echo(ask, i) + text for i, text in enumerate(texts)]
             return reply(whole(self._options, identity, ask, list(zip(generations, texts, strict=True))))
@@ -143,7 +144,7 @@ class Routes:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         begun = False
-        async for index, ids, text in self._pieces(generations):
+        async for index, ids, text in self._pieces(ask, generations):
             if not begun:
                 begun = True
                 for chunk in chunks.begin():
@@ -157,23 +158,27 @@ class Routes:
         await response.write(_DONE)
         return response
 
-    async def _pieces(self, generations: Sequence[Generation]) -> AsyncIterator[Piece]:
+    async def _pieces(self, ask: Ask, generations: Sequence[Generation]) -> AsyncIterator[Piece]:
         """What comes out of the engine, as it comes; outputs that nobody fetched yet are given as one."""
         ready: asyncio.Queue[int] = asyncio.Queue()
-        decoders = [self.worker.tokenizer.decoder() for _ in generations]
-        given = [generation.prompt_tokens for generation in generations]
+        tellings = [self._telling(ask, generation) for generation in generations]
         for index, generation in enumerate(generations):
             self.worker.add(generation, lambda _, index=index: ready.put_nowait(index))  # type: ignore[misc]
         open_ones = len(generations)
         while open_ones:
             index = await ready.get()
-            generation = generations[index]
-            ids = generation.tokens[given[index] :]
-            if not ids:
-                continue
-            given[index] += len(ids)
-            open_ones -= generation.finish is not None
-            yield index, ids, decoders[index].feed(ids)
+            generation, telling = generations[index], tellings[index]
+            ids, text = telling.take()
+            if ids and telling.matched is not None:
+                self.worker.stop_at(generation, telling.matched, telling.length)
+            if ids:
+                open_ones -= generation.finish is not None
+                yield index, ids, text
+
+    def _telling(self, ask: Ask, generation: Generation) -> Telling:
+        sampling = ask.body.get("sampling_params") or ask.body
+        include = bool(sampling.get("include_stop_str_in_output"))
+        return Telling(generation, self.worker.tokenizer.decoder(), answers.stops(sampling), include_stop=include)
 
     def _echo(self, ask: Ask, index: int) -> str:
         wanted = ask.body.get("echo") and "prompt" in ask.body

@@ -35,6 +35,7 @@ class Sequence:
     ignore_eos: bool = False
     session_id: str | None = None
     report_all: bool = False
+    stop_ids: frozenset[int] = frozenset()
     on_output: Callable[[Sequence], None] = lambda _: None
     prompt_tokens: int = 0
     arrived: float = 0.0
@@ -49,6 +50,7 @@ class Sequence:
     created_tokens: int = 0
     preemptions: int = 0
     finish: Finish | None = None
+    stop_reason: str | int | None = None
     running: bool = False
     text_hash: Any = None
 
@@ -246,6 +248,9 @@ class Scheduler:
 
     def _finish_reason(self, sequence: Sequence, token: int) -> Finish | None:
         if token == self._eos and not sequence.ignore_eos:
+            return Finish.STOP
+        if token in sequence.stop_ids:
+            sequence.stop_reason = token
             return Finish.STOP
         produced = len(sequence.tokens) - sequence.prompt_tokens
         if produced >= sequence.max_tokens or len(sequence.tokens) >= self._max_model_len:

@@ -77,7 +77,7 @@ class ChatChunks(_Base):
             "finish_reason": generation.finish,
         }
         if generation.finish is not None:
-            choice["stop_reason"] = None
+            choice["stop_reason"] = generation.stop_reason
         choice["token_ids"] = ids if self._ask.return_token_ids else None
         return self._chunk([choice], **self._running_usage(generation, details=True), **self._fingerprint(generation))
 
@@ -105,7 +105,7 @@ class CompletionChunks(_Base):
             "text": text,
             "logprobs": None,
             "finish_reason": generation.finish,
-            "stop_reason": None,
+            "stop_reason": generation.stop_reason,
             "prompt_token_ids": self._ask.prompts[index // self._ask.n] if wanted and first else None,
             "token_ids": ids if wanted else None,
         }

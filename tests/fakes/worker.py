@@ -14,7 +14,7 @@ from tests.fakes.kv_events import Encoding
 from tests.fakes.metrics import EngineMetrics
 from tests.fakes.options import EngineOptions
 from tests.fakes.sampler import Sampler
-from tests.fakes.scheduler import Scheduler, Sequence, Step
+from tests.fakes.scheduler import Finish, Scheduler, Sequence, Step
 from tests.fakes.tokenizer import Tokenizer
 
 _MAX_CATCH_UP: Final = 0.05
@@ -72,6 +72,16 @@ class Worker:
         sequence.arrived = time.monotonic()
         self.scheduler.add(sequence)
         self._work.set()
+
+    def stop_at(self, sequence: Sequence, stop: str, length: int) -> None:
+        """End a generation whose text has met a stop string with its ``length``-th token."""
+        ended = sequence.finish is not None
+        if not ended:
+            self.scheduler.abort(sequence)
+        del sequence.tokens[length:]
+        sequence.finish, sequence.stop_reason = Finish.STOP, stop
+        if not ended:
+            self.metrics.finished(sequence, time.monotonic())
 
     def abort(self, sequence: Sequence) -> None:
         if sequence.finish is None:

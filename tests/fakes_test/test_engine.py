@@ -23,6 +23,17 @@ async def complete(session: aiohttp.ClientSession, engine: FakeEngine, **body: A
         return answer
 
 
+async def streamed(session: aiohttp.ClientSession, engine: FakeEngine, **body: Any) -> tuple[str, dict[str, Any]]:
+    """The text of a streamed completion, and its last choice."""
+    body = {"prompt": PROMPT, "ignore_eos": True, "stream": True} | body
+    choices = []
+    async with session.post(f"{engine.url}/v1/completions", json=body) as response:
+        async for line in response.content:
+            if line.startswith(b"data: {"):
+                choices += json.loads(line[6:])["choices"]
+    return "".join(choice["text"] for choice in choices), choices[-1]
+
+
 def cached(answer: dict[str, Any]) -> int:
     return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
@@ -94,6 +105,31 @@ async def test_multi_byte_characters_are_never_split_in_a_stream(session: aiohtt
         assert text == whole
         assert any(len(character.encode()) > 1 for character in text)
         assert "\ufffd" not in text[:-1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_stop_string_ends_the_text_before_it(session: aiohttp.ClientSession, *, stream: bool) -> None:
+    async with FakeEngine() as engine:
+        whole = (await complete(session, engine, max_tokens=40))["choices"][0]["text"]
+        stop = whole[20:24]
+        body: dict[str, Any] = {"stop": ["never", stop], "max_tokens": 40}
+        if stream:
+            text, last = await streamed(session, engine, **body)
+        else:
+            last = (await complete(session, engine, **body))["choices"][0]
+            text = last["text"]
+        assert text == whole[: whole.index(stop)]
+        assert (last["finish_reason"], last["stop_reason"]) == ("stop", stop)
+        assert not engine.worker.scheduler.busy
+
+
+async def test_a_stop_id_ends_an_answer(session: aiohttp.ClientSession) -> None:
+    async with FakeEngine() as engine:
+        whole = (await complete(session, engine, max_tokens=40, return_token_ids=True))["choices"][0]
+        stop = whole["token_ids"][10]
+        choice = (await complete(session, engine, max_tokens=40, stop_token_ids=[stop]))["choices"][0]
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
+        assert choice["text"] == whole["text"][: whole["token_ids"].index(stop)]
 
 
 async def test_a_crash_resets_connections_and_a_restart_is_empty(session: aiohttp.ClientSession) -> None:
