@@ -130,6 +130,17 @@ async def test_a_watch_that_ended_is_taken_up_where_it_was(
     assert value(metrics, "pool_source_errors_total", kind="gone") == 0
 
 
+async def test_a_server_that_ends_watches_at_once_is_not_flooded(
+    server: KubeServer, api: HttpKubeApi, metrics: Metrics
+) -> None:
+    server.seconds = 0
+    bounds = WatchBounds(first_pause_seconds=0.1)
+    async with watching(api, metrics, bounds=bounds) as watcher:
+        await until(lambda: bool(watcher.pictures))
+        await asyncio.sleep(0.25)
+    assert 2 <= len(server.watches) <= 8
+
+
 async def test_after_a_compaction_deletions_are_found_by_listing(
     server: KubeServer, api: HttpKubeApi, metrics: Metrics
 ) -> None:

@@ -118,6 +118,16 @@ def test_locked_writes_fail_in_bounded_time_and_reads_are_served(
     assert len(decisions.recent(9)) == 2
 
 
+def test_a_writer_has_the_lock_from_its_beginning(database: Database, file: Path) -> None:
+    database.open()
+    with (
+        database.transaction(write=True),
+        closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as other,
+        pytest.raises(sqlite3.OperationalError, match="locked"),
+    ):
+        other.execute("BEGIN IMMEDIATE")
+
+
 def test_a_failed_save_changes_nothing(decisions: SqlDecisions, file: Path, make: MakeRecord) -> None:
     decisions.save([make(1)])
     with locked(file), pytest.raises(StoreError):
