@@ -82,6 +82,8 @@ class Feed:
         self._standing = standing
         self._streams: Mapping[int, Stream] = {}
         self._outboxes: set[Outbox] = set()
+        self.begun = asyncio.Event()
+        """Set from the first epoch on."""
 
     @property
     def streams(self) -> Mapping[int, Stream]:
@@ -98,6 +100,7 @@ class Feed:
     def begin(self, streams: Mapping[int, Stream]) -> None:
         """A new epoch: every connection starts again."""
         self._streams = streams
+        self.begun.set()
         for outbox in self._outboxes:
             outbox.reopen()
 

@@ -193,6 +193,9 @@ class Agent:
         reason = "failed"
         try:
             reason = await session.run()
+        except asyncio.CancelledError:
+            reason = "stopped"
+            raise
         finally:
             warming.cancel()
             await asyncio.gather(warming, return_exceptions=True)
@@ -213,7 +216,7 @@ class Agent:
         self._session, self._lost_at = None, self._clock()
         self.metrics.epochs.labels(reason).inc()
         self.feed.publish_state()
-        log.warning("epoch ends", extra={"epoch": session.epoch, "reason": reason})
+        log.info("epoch ends", extra={"epoch": session.epoch, "reason": reason})
 
     def _flush_soon(self) -> None:
         if self._flushing is None:

@@ -35,9 +35,11 @@ log = logging.getLogger(__name__)
 
 _STABLE_SECONDS: Final = 10.0
 """A connection that lived this long was a success: the next one is not delayed for what failed before it."""
-_REFUSED_CODES: Final = frozenset({1002, 1003, 1007, 1008, 1009, 4000, 4400, 4401, 4403, 4404, 4409})
+_REFUSED_CODES: Final = frozenset({1002, 1003, 1007, 1008, 1009, 4400, 4401, 4403, 4404, 4409})
 """Close codes that mean "not like this": another attempt soon would end the same way."""
 _CONNECT_SECONDS: Final = 5.0
+_ADMITTED_SECONDS: Final = 0.5
+"""A control plane that has not closed so long after it was told everything has admitted this worker."""
 
 
 class Commands(Protocol):
@@ -69,7 +71,8 @@ def backoff(attempt: int, *, base: float, cap: float, jitter: float) -> float:
 async def resolve(name: str, *, tls: bool) -> list[Target]:
     """Every address behind ``host:port``. OSError where the name does not resolve."""
     host, _, port = name.rpartition(":")
-    found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    host = host.strip("[]")
+    found = await asyncio.get_running_loop().getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
     addresses = sorted({str(entry[4][0]) for entry in found})
     scheme = "wss" if tls else "ws"
     return [
@@ -101,7 +104,7 @@ class Uplink:
         self.connected = 0
         """Connections open now on which everything held has been sent."""
         self.registered = False
-        """Whether there ever was one."""
+        """Whether a control plane ever admitted this worker."""
 
     @property
     def wanted(self) -> bool:
@@ -145,6 +148,7 @@ class Uplink:
 
     async def _keep(self, target: Target) -> None:
         attempt = 0
+        await self._feed.begun.wait()  # a connection is opened to say something
         while True:
             started = monotonic()
             refused = await self._attempt(target)
@@ -212,17 +216,22 @@ class Uplink:
             await asyncio.gather(sending, receiving, return_exceptions=True)
 
     async def _send(self, ws: aiohttp.ClientWebSocketResponse, outbox: Outbox) -> None:
-        opened = False
+        admission: asyncio.TimerHandle | None = None
         try:
             while True:
                 for frame in await outbox.take():
                     async with asyncio.timeout(self._settings.send_timeout_seconds):
                         await ws.send_bytes(frame)
-                if not opened:
-                    opened = self.registered = True
+                if admission is None:
+                    admission = asyncio.get_running_loop().call_later(_ADMITTED_SECONDS, self._admitted)
                     self._count(1)
         finally:
-            self._count(-1 if opened else 0)
+            if admission is not None:
+                admission.cancel()
+                self._count(-1)
+
+    def _admitted(self) -> None:
+        self.registered = True
 
     def _count(self, change: int) -> None:
         self.connected += change

@@ -148,21 +148,27 @@ def _number(text: str) -> float | None:
 
 
 class Rate:
-    """A quotient of two growing sums over the last intervals in which both grew; None until three of them."""
+    """A quotient of two growing sums over the last intervals in which both grew; None until three of them.
+
+    An interval lasts until both have grown, so that sums which are counted at different moments stay together.
+    """
 
     def __init__(self) -> None:
         self._last: tuple[float, float] | None = None
         self._grown: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
 
     def add(self, numerator: float, denominator: float) -> None:
-        last, self._last = self._last, (numerator, denominator)
-        if last is None:
+        if self._last is None:
+            self._last = (numerator, denominator)
             return
-        grown = (numerator - last[0], denominator - last[1])
+        grown = (numerator - self._last[0], denominator - self._last[1])
         if grown[0] < 0 or grown[1] < 0:
             self._grown.clear()
         elif grown[0] > 0 and grown[1] > 0:
             self._grown.append(grown)
+        else:
+            return
+        self._last = (numerator, denominator)
 
     @property
     def value(self) -> float | None:

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from cachefleet_worker.agent.settings import AgentSettings
+from tests.worker.model import INDEX_KEY
+
+Make = Callable[..., AgentSettings]
+
+
+def test_lists_and_secrets_are_read(make_settings: Make) -> None:
+    settings = make_settings(control_planes=" ws://a:1 , wss://b:2/v1/reports,", engine_url="http://127.0.0.1:9/")
+    assert settings.control_planes == ("ws://a:1", "wss://b:2/v1/reports")
+    assert settings.engine_url == "http://127.0.0.1:9"
+    assert settings.index_key() == INDEX_KEY
+    assert settings.worker_key() == "key"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pool": "nameonly"},
+        {"worker": ""},
+        {"control_planes": "http://a"},
+        {"control_plane_dns": "noport"},
+        {"engine_url": "ftp://x"},
+        {"ranks": 0},
+        {"http_port": 70000},
+    ],
+)
+def test_wrong_values_are_refused(make_settings: Make, changes: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        make_settings(**changes)
+
+
+@pytest.mark.parametrize("text", ["", "not base64!", "c2hvcnQ=", "ä"])
+def test_an_index_key_that_is_none_is_refused(make_settings: Make, tmp_path: Path, text: str) -> None:
+    (tmp_path / "bad").write_text(text)
+    with pytest.raises(ValueError, match="bad"):
+        make_settings(index_key_file=tmp_path / "bad").index_key()
+
+
+def test_the_process_names_what_is_wrong_and_ends_with_2() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CACHEFLEET_")}
+    environment |= {"CACHEFLEET_POOL": "nameonly", "CACHEFLEET_INDEX_KEY_FILE": "missing"}
+    done = subprocess.run(
+        [sys.executable, "-m", "cachefleet_worker.agent"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "CACHEFLEET_POOL:" in done.stderr
+    assert "CACHEFLEET_WORKER: Field required" in done.stderr
+    environment |= {"CACHEFLEET_POOL": "a/b", "CACHEFLEET_WORKER": "w"}
+    done = subprocess.run(
+        [sys.executable, "-m", "cachefleet_worker.agent"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "missing" in done.stderr
