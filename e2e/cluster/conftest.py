@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from kubernetes import client, config
 
+from e2e.cluster import rights
+from e2e.cluster.bench import Bench
 from e2e.cluster.binaries import Binaries, UnavailableError, find
-from e2e.cluster.control_plane import ControlPlane
+from e2e.cluster.control_plane import ControlPlane, Identity
+from e2e.cluster.kube import Kube
 
 _binaries: list[Binaries | UnavailableError] = []
 
@@ -62,3 +67,20 @@ def namespace(api: client.ApiClient) -> Iterator[str]:
     core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name)))
     yield name
     core.delete_namespace(name)
+
+
+@pytest.fixture(scope="session")
+def kube(cluster: ControlPlane) -> Kube:
+    """Plain requests with an administrator's rights; the operator's role is defined."""
+    connected = Kube(cluster)
+    rights.define(connected)
+    return connected
+
+
+@pytest.fixture
+def bench(controllers: ControlPlane, kube: Kube, namespace: str, tmp_path: Path) -> Iterator[Bench]:
+    """A namespace with a place for operators in it; whatever still runs at the end is killed."""
+    with ExitStack() as stack:
+        made = Bench(controllers, kube, namespace, Identity(f"operator-{namespace}"), tmp_path, stack)
+        rights.grant(kube, made.identity, namespace)
+        yield made

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -87,6 +88,7 @@ class ControlPlane:
     _authority: Authority = field(init=False)
     _processes: dict[str, subprocess.Popen[bytes]] = field(init=False, default_factory=dict)
     _accounts: Pair = field(init=False)
+    _pairs: dict[Identity, Pair] = field(init=False, default_factory=dict)
 
     def __enter__(self) -> Self:
         self.start()
@@ -118,19 +120,26 @@ class ControlPlane:
 
     def kubeconfig_for(self, identity: Identity, *, server: str | None = None) -> Path:
         """A kubeconfig for a user; ``server`` puts something else (a proxy) in the API server's place."""
-        pair = self._authority.client(identity.name, identity.groups)
-        suffix = "-proxied" if server else ""
+        suffix = f"-{urlsplit(server).port}" if server else ""
         path = self.folder / f"{identity.name.replace(':', '-')}{suffix}.kubeconfig"
+        pair = self.client_pair(identity)
         path.write_text(yaml.safe_dump(_kubeconfig(server or self.url, self._authority.certificate, identity, pair)))
         return path
 
     def client_pair(self, identity: Identity) -> Pair:
-        """A certificate and key for a user."""
-        return self._authority.client(identity.name, identity.groups)
+        """A certificate and key for a user, always the same: processes may be reading them."""
+        if identity not in self._pairs:
+            self._pairs[identity] = self._authority.client(identity.name, identity.groups)
+        return self._pairs[identity]
 
     @property
     def ca(self) -> Path:
         return self._authority.certificate
+
+    def kubectl(self) -> list[object]:
+        """The beginning of a command line; what it learns of this server is not kept for the next one's."""
+        cache = f"--cache-dir={self.folder / 'kubectl'}"
+        return [_require(self.binaries.kubectl, "kubectl"), f"--kubeconfig={self.kubeconfig}", cache]
 
     def requests(self) -> list[dict[str, Any]]:
         """The audit log: one entry for each finished request, oldest first."""
@@ -139,7 +148,7 @@ class ControlPlane:
 
     def install(self, manifests: Path) -> None:
         """Create the CRDs in a folder and wait until they are served."""
-        kube = [_require(self.binaries.kubectl, "kubectl"), "--kubeconfig", self.kubeconfig]
+        kube = self.kubectl()
         files = [argument for path in sorted(manifests.glob("*.yaml")) for argument in ("-f", path)]
         if not files:
             raise StartError(f"no CRD in {manifests}: run `make crds`")
@@ -148,6 +157,7 @@ class ControlPlane:
 
     def _start(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="cachefleet-cluster-"))
+        self._pairs.clear()
         self._authority = Authority(self.folder, dt.datetime.now(dt.UTC))
         self._accounts = self._authority.key("service-accounts")
         ports = free_ports(3)
@@ -231,7 +241,7 @@ class ControlPlane:
             )
 
     def _answers(self, path: str) -> bool:
-        admin = self._authority.client(ADMIN.name, ADMIN.groups)
+        admin = self.client_pair(ADMIN)
         context = ssl.create_default_context(cafile=str(self._authority.certificate))
         context.load_cert_chain(admin.certificate, admin.key)
         try:

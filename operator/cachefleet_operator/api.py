@@ -17,6 +17,9 @@ MANAGER: Final = "cachefleet-operator"
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 MAX_MESSAGE: Final = 1024
 
+_UNKNOWN_FIELD: Final = "failed to create typed patch object"
+"""How a server-side apply of an unknown field is refused: with a status of 500, but for good."""
+
 Object = dict[str, Any]
 
 _PATHS: Final[Mapping[str, tuple[str, str]]] = {
@@ -184,7 +187,7 @@ def error_of(status: int, text: str) -> ApiError:
         answer = {}
     reason = str(answer.get("reason") or "Unknown")
     message = str(answer.get("message") or text.strip())[:MAX_MESSAGE]
-    retryable = status in {0, 401, 408, 409, 429} or status >= 500
+    retryable = status in {0, 401, 408, 409, 429} or (status >= 500 and not message.startswith(_UNKNOWN_FIELD))
     return (RetryableError if retryable else RefusedError)(status, reason, message)
 
 

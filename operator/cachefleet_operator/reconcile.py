@@ -18,7 +18,7 @@ from cachefleet_operator import manifests, names
 from cachefleet_operator.api import Object, Ref, RefusedError, RetryableError
 from cachefleet_operator.apply import Applier
 from cachefleet_operator.conditions import Verdict
-from cachefleet_operator.plan import Create, Desired, Observed, leaving, plan, report
+from cachefleet_operator.plan import Create, Desired, Observed, foreign, leaving, plan, report
 from cachefleet_operator.pod import TemplateError
 from cachefleet_operator.settings import Settings
 
@@ -106,6 +106,8 @@ class Reconciler:
             refused = replace(desired.verdict, invalid=("Refused", error.message))
             await self._applier.carry_out(report(refused, observed, self._now()))
             return Outcome.REFUSED
+        if foreign(desired, observed):
+            return Outcome.REFUSED  # nobody will tell when it has gone
         return Outcome.WROTE if actions else Outcome.DONE
 
     def _now(self) -> str:

@@ -15,6 +15,11 @@ def test_not_worth_trying_again(status: int) -> None:
     assert isinstance(error_of(status, ""), RefusedError)
 
 
+def test_an_unknown_field_is_refused_for_good_whatever_its_status() -> None:
+    message = "failed to create typed patch object (default/x; apps/v1, Kind=Deployment): .spec.x: field not declared"
+    assert isinstance(error_of(500, json.dumps({"message": message})), RefusedError)
+
+
 def test_says_what_the_server_said() -> None:
     error = error_of(422, json.dumps({"reason": "Invalid", "message": "spec.x: no"}))
     assert (error.status, error.reason, error.message) == (422, "Invalid", "spec.x: no")

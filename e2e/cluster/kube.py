@@ -1,0 +1,135 @@
+"""The API server as a test sees it: plain requests, plain objects, an administrator's rights."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+from e2e.cluster.control_plane import ADMIN, ControlPlane
+
+Object = dict[str, Any]
+T = TypeVar("T")
+
+_PATHS: Final[Mapping[str, str]] = {
+    "ClusterRole": "apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "ConfigMap": "api/v1/{}configmaps",
+    "CustomResourceDefinition": "apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "Deployment": "apis/apps/v1/{}deployments",
+    "Event": "api/v1/{}events",
+    "Lease": "apis/coordination.k8s.io/v1/{}leases",
+    "Namespace": "api/v1/namespaces",
+    "Pod": "api/v1/{}pods",
+    "PrefixCachePool": "apis/cachefleet.io/v1alpha1/{}prefixcachepools",
+    "ReplicaSet": "apis/apps/v1/{}replicasets",
+    "RoleBinding": "apis/rbac.authorization.k8s.io/v1/{}rolebindings",
+    "Secret": "api/v1/{}secrets",
+    "Service": "api/v1/{}services",
+    "ServiceAccount": "api/v1/{}serviceaccounts",
+}
+MERGE: Final = "application/merge-patch+json"
+APPLY: Final = "application/apply-patch+yaml"
+
+
+class Refused(Exception):  # noqa: N818  # reads as what happened in `with pytest.raises(Refused)`
+    """An answer other than success; ``message`` is what a person would see."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.message = message
+
+
+class Kube:
+    """One connection for each request: slow enough not to matter, and nothing to keep alive."""
+
+    def __init__(self, cluster: ControlPlane) -> None:
+        pair = cluster.client_pair(ADMIN)
+        self._context = ssl.create_default_context(cafile=str(cluster.ca))
+        self._context.load_cert_chain(pair.certificate, pair.key)
+        self._address = urlsplit(cluster.url).netloc
+
+    def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """The object, or None."""
+        try:
+            return self.request("GET", path(kind, namespace, name))
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            raise
+
+    def read(self, kind: str, namespace: str, name: str) -> Object:
+        """The object, which must be there."""
+        return self.request("GET", path(kind, namespace, name))
+
+    def list(self, kind: str, namespace: str) -> list[Object]:
+        items: list[Object] = self.request("GET", path(kind, namespace))["items"]
+        return items
+
+    def create(self, manifest: Object, *, dry_run: bool = False) -> Object:
+        metadata = manifest["metadata"]
+        query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
+        return self.request("POST", path(manifest["kind"], metadata.get("namespace", "")), manifest, query=query)
+
+    def apply(self, manifest: Object, *, manager: str) -> Object:
+        metadata = manifest["metadata"]
+        where = path(manifest["kind"], metadata.get("namespace", ""), metadata["name"])
+        return self.request("PATCH", where, manifest, form=APPLY, query={"fieldManager": manager})
+
+    def patch(self, kind: str, namespace: str, name: str, change: Object, *, subresource: str = "") -> Object:
+        """A merge patch."""
+        where = path(kind, namespace, name) + (f"/{subresource}" if subresource else "")
+        return self.request("PATCH", where, change, form=MERGE)
+
+    def delete(self, kind: str, namespace: str, name: str, *, policy: str = "Background") -> None:
+        self.request("DELETE", path(kind, namespace, name), {"propagationPolicy": policy})
+
+    def request(
+        self,
+        method: str,
+        where: str,
+        body: Object | None = None,
+        *,
+        form: str = "application/json",
+        query: Mapping[str, str] | None = None,
+    ) -> Object:
+        """Any request; Refused where the answer is no success."""
+        connection = http.client.HTTPSConnection(self._address, context=self._context, timeout=20)
+        try:
+            text = json.dumps(body) if body is not None else None
+            target = f"/{where}" + (f"?{urlencode(query)}" if query else "")
+            connection.request(method, target, text, {"Content-Type": form, "Accept": "application/json"})
+            response = connection.getresponse()
+            answer: Object = json.loads(response.read())
+        finally:
+            connection.close()
+        if response.status >= 300:
+            raise Refused(response.status, answer.get("message", ""))
+        return answer
+
+
+def path(kind: str, namespace: str, name: str = "") -> str:
+    """Where objects of a kind are, or one of them."""
+    inside = f"namespaces/{namespace}/" if namespace else ""
+    return _PATHS[kind].format(inside) + (f"/{name}" if name else "")
+
+
+def until(check: Callable[[], T | None], *, seconds: float = 20.0) -> T:
+    """What ``check`` returns once it is truthy and raises no AssertionError, or its last word after so long."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            value = check()
+        except AssertionError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            if value or time.monotonic() > deadline:
+                assert value, "did not come true in time"
+                return value
+        time.sleep(0.05)

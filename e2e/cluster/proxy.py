@@ -1,0 +1,87 @@
+"""Stands between an operator and the API server, counts what it writes, and can strike after a given write."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Callable
+from typing import Self
+
+import aiohttp
+from aiohttp import web
+
+from e2e.cluster.control_plane import ControlPlane, Identity
+
+_HOP = {"connection", "content-length", "content-encoding", "transfer-encoding", "host"}
+
+
+class WriteProxy:
+    """Forwards as ``identity``, in a thread of its own. Leases are not counted: they are no part of the work."""
+
+    def __init__(self, cluster: ControlPlane, identity: Identity) -> None:
+        pair = cluster.client_pair(identity)
+        self._ssl = ssl.create_default_context(cafile=str(cluster.ca))
+        self._ssl.load_cert_chain(pair.certificate, pair.key)
+        self._target = cluster.url
+        self.writes: list[str] = []
+        self._strike_at = 0
+        self._strike: Callable[[], None] = lambda: None
+        self._ready, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join(20)
+
+    def strike(self, after: int, action: Callable[[], None]) -> None:
+        """Count anew; once the write number ``after`` has been carried out, act, and keep its answer back."""
+        self.writes.clear()
+        self._strike_at, self._strike = after, action
+
+    async def _serve(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
+        connector = aiohttp.TCPConnector(ssl=self._ssl, limit=0)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as client:
+            self._client = client
+            app = web.Application(client_max_size=4 * 1024 * 1024)
+            app.router.add_route("*", "/{path:.*}", self._forward)
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            self._ready.set()
+            while not self._over.is_set():  # noqa: ASYNC110  # set from another thread
+                await asyncio.sleep(0.05)
+            await runner.cleanup()
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
+        url = f"{self._target}{request.raw_path}"
+        body = await request.read()
+        async with self._client.request(request.method, url, headers=headers, data=body or None) as answer:
+            kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
+            if request.method not in {"GET", "HEAD"}:
+                return self._counted(
+                    request, web.Response(status=answer.status, headers=kept, body=await answer.read())
+                )
+            response = web.StreamResponse(status=answer.status, headers=kept)
+            await response.prepare(request)
+            async for chunk in answer.content.iter_any():
+                await response.write(chunk)
+            return response
+
+    def _counted(self, request: web.Request, response: web.Response) -> web.Response:
+        if "/leases" in request.path:
+            return response
+        self.writes.append(f"{request.method} {request.path}")
+        if len(self.writes) == self._strike_at:
+            self._strike()
+            raise ConnectionResetError("struck")
+        return response

@@ -1,0 +1,307 @@
+"""The operator against a real API server and real controllers: what a pool becomes, and what it says about itself."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from functools import partial
+from typing import Any
+
+import pytest
+
+from e2e.cluster import rights
+from e2e.cluster.bench import CHILDREN, Bench
+from e2e.cluster.control_plane import Identity
+from e2e.cluster.kube import Kube, Refused, path, until
+from tests.core.invalid_pools import INVALID, VALID, Invalid, merged
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_pool_becomes_workers(bench: Bench) -> None:
+    bench.operator()
+    bench.create()
+    pool = bench.settled()
+    assert pool["status"]["selector"] == "cachefleet.io/pool=demo"
+    assert pool["status"]["budget"] == {"requestedMiB": 512, "kvCacheMiB": 4544, "admittedMiB": 512}
+    for kind in CHILDREN:
+        child = bench.child(kind)
+        assert child is not None
+        assert [owner["uid"] for owner in child["metadata"]["ownerReferences"]] == [pool["metadata"]["uid"]]
+    pods = bench.kube.list("Pod", bench.namespace)
+    assert len(pods) == 2
+    assert all(pod["spec"]["initContainers"][0]["restartPolicy"] == "Always" for pod in pods)
+    conditions = bench.conditions()
+    assert {name: each["status"] for name, each in conditions.items()} == {
+        "ConfigValid": "True",
+        "BudgetAdmitted": "True",
+        "WorkersAvailable": "False",
+        "Progressing": "True",
+        "Ready": "False",
+    }
+    assert conditions["WorkersAvailable"]["message"] == "0 of 2 workers ready"
+    assert [event["reason"] for event in bench.events()] == ["RollingOut"]
+
+
+def test_workers_keep_to_the_restricted_profile(bench: Bench) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    bench.kube.patch("Namespace", "", bench.namespace, {"metadata": {"labels": labels}})
+    bench.operator()
+    bench.create(model={"chatTemplate": {"configMapKeyRef": {"name": "t", "key": "k"}}})
+    bench.settled()
+    assert len(bench.kube.list("Pod", bench.namespace)) == 2
+
+
+def test_a_policy_edit_moves_no_pod_and_an_image_does(bench: Bench) -> None:
+    bench.operator()
+    bench.create()
+    bench.settled()
+    before = _deployment(bench)
+    bench.edit(hit={"threshold": 0.5}, preemption={"policy": "Recompute"})
+    until(lambda: _policy(bench)["threshold"] == 0.5)
+    bench.settled()
+    assert _deployment(bench)["metadata"]["generation"] == before["metadata"]["generation"]
+    assert _policy(bench)["generation"] == 2
+    bench.edit(engine={"image": "example.org/vllm:2"})
+    until(lambda: _deployment(bench)["metadata"]["generation"] > before["metadata"]["generation"])
+    assert _deployment(bench)["spec"]["template"]["spec"]["containers"][0]["image"] == "example.org/vllm:2"
+
+
+def test_a_field_taken_out_of_the_pool_leaves_the_pod(bench: Bench) -> None:
+    bench.operator()
+    bench.create(engine={"env": [{"name": "EXTRA", "value": "1"}]}, podTemplate={"spec": {"nodeSelector": {"a": "b"}}})
+    bench.settled()
+    assert "EXTRA" in _variables(bench)
+    bench.edit(engine={"env": []}, podTemplate={"spec": None})
+    until(lambda: "EXTRA" not in _variables(bench))
+    assert "nodeSelector" not in _deployment(bench)["spec"]["template"]["spec"]
+
+
+def test_scales_through_its_subresource_and_leaves_a_scaler_alone(bench: Bench) -> None:
+    bench.operator()
+    manifest = bench.pool()
+    del manifest["spec"]["replicas"]
+    bench.kube.apply(manifest, manager="tester")
+    assert bench.settled()["spec"]["replicas"] == 1
+    bench.kube.patch("PrefixCachePool", bench.namespace, "demo", {"spec": {"replicas": 3}}, subresource="scale")
+    until(lambda: _deployment(bench)["spec"]["replicas"] == 3)
+    scale = bench.kube.request("GET", path("PrefixCachePool", bench.namespace, "demo") + "/scale")
+    assert scale["status"]["selector"] == "cachefleet.io/pool=demo"
+    until(lambda: len(bench.kube.list("Pod", bench.namespace)) == 3)
+    manifest["spec"]["hit"] = {"threshold": 0.25}
+    bench.kube.apply(manifest, manager="tester")
+    until(lambda: _policy(bench)["threshold"] == 0.25)
+    assert _deployment(bench)["spec"]["replicas"] == 3
+    bench.kube.patch("PrefixCachePool", bench.namespace, "demo", {"spec": {"replicas": 0}}, subresource="scale")
+    until(lambda: bench.reason("Ready") == "NoWorkersWanted")
+
+
+def test_a_budget_that_does_not_fit_starts_nothing_and_says_both_numbers(bench: Bench) -> None:
+    bench.operator(resync_seconds=1)
+    bench.create(prefixCache={"budgetMiB": 9999})
+    condition = until(lambda: bench.condition("BudgetAdmitted"))
+    assert condition["status"] == "False"
+    assert condition["reason"] == "BudgetExceedsKVCache"
+    assert "9999" in condition["message"]
+    assert "4544" in condition["message"]
+    (event,) = bench.events()
+    assert (event["type"], event["message"]) == ("Warning", condition["message"])
+    assert all(bench.child(kind) is None for kind in CHILDREN)
+    before = len(bench.writes())
+    bench.edit(prefixCache={"budgetMiB": 100})
+    bench.settled()
+    assert [event["reason"] for event in bench.events() if event["type"] == "Warning"] == ["BudgetExceedsKVCache"]
+    assert len(bench.writes()) > before
+
+
+def test_a_bad_edit_leaves_running_workers_as_they_are(bench: Bench) -> None:
+    bench.operator()
+    bench.create()
+    bench.settled()
+    before = _deployment(bench)
+    bench.edit(prefixCache={"budgetMiB": 9999}, engine={"image": "example.org/vllm:2"})
+    until(lambda: bench.reason("Ready") == "BudgetExceedsKVCache")
+    assert _deployment(bench)["metadata"]["generation"] == before["metadata"]["generation"]
+    assert bench.kube.read("PrefixCachePool", bench.namespace, "demo")["status"]["budget"]["admittedMiB"] == 0
+
+
+@pytest.mark.parametrize(
+    ("template", "reason", "message"),
+    [
+        ({"nodeSelector": {}}, "InvalidPodTemplate", "spec.podTemplate.nodeSelector: is not a known field"),
+        ({"spec": {"nodeSelektor": {"a": "b"}}}, "Refused", "nodeSelektor"),
+        ({"spec": {"containers": [{"name": "engine", "image": None}]}}, "Refused", "image: Required value"),
+    ],
+)
+def test_what_slips_past_becomes_a_condition_and_can_be_repaired(
+    bench: Bench, template: dict[str, Any], reason: str, message: str
+) -> None:
+    bench.operator()
+    bench.create("other")
+    bench.create(podTemplate=template)
+    condition = until(lambda: bench.condition("ConfigValid"))
+    assert condition["reason"] == reason
+    assert message in condition["message"]
+    bench.settled("other")
+    assert len(bench.events()) == 1
+    bench.kube.patch("PrefixCachePool", bench.namespace, "demo", {"spec": {"podTemplate": None}})
+    bench.settled()
+    assert bench.conditions()["ConfigValid"]["status"] == "True"
+
+
+def test_what_only_the_operator_finds_wrong_becomes_a_condition(bench: Bench) -> None:
+    bench.operator()
+    slipped = [case for case in INVALID if not case.server and _accepted(bench.kube, case, bench.namespace)]
+    names = [f"slipped-{number}" for number, _ in enumerate(slipped)]
+    for name, case in zip(names, slipped, strict=True):
+        manifest = merged(VALID, case.patch)
+        manifest["metadata"] |= {"name": name, "namespace": bench.namespace}
+        bench.kube.create(manifest)
+    for name in names:
+        condition = until(partial(bench.condition, "ConfigValid", name))
+        assert (condition["status"], condition["reason"]) == ("False", "Invalid")
+
+
+def test_deleting_a_pool_leaves_nothing(bench: Bench) -> None:
+    bench.operator()
+    bench.create()
+    bench.settled()
+    assert "finalizers" not in bench.kube.read("PrefixCachePool", bench.namespace, "demo")["metadata"]
+    bench.kube.delete("PrefixCachePool", bench.namespace, "demo")
+    until(lambda: all(bench.child(kind) is None for kind in CHILDREN) and not bench.kube.list("Pod", bench.namespace))
+    bench.create()
+    bench.settled()
+
+
+def test_deleting_a_pool_without_an_operator_leaves_nothing(bench: Bench) -> None:
+    operator = bench.operator()
+    bench.create()
+    bench.settled()
+    assert operator.stop() == 0
+    bench.kube.delete("PrefixCachePool", bench.namespace, "demo", policy="Foreground")
+    until(lambda: bench.kube.get("PrefixCachePool", bench.namespace, "demo") is None)
+    assert all(bench.child(kind) is None for kind in CHILDREN)
+
+
+def test_a_second_look_writes_nothing(bench: Bench) -> None:
+    odd = {
+        "spec": {"containers": [{"name": "engine", "resources": {"requests": {"memory": "1024Mi", "cpu": "1000m"}}}]}
+    }
+    first = bench.operator()
+    bench.create(podTemplate=odd)
+    bench.create("cpu", device={"resource": ""})
+    bench.create("broken", podTemplate={"nonsense": 1})
+    bench.settled()
+    bench.settled("cpu")
+    until(lambda: bench.conditions("broken"))
+    assert first.stop() == 0
+    before = bench.writes()
+    second = bench.operator(resync_seconds=1)
+    done = 'cachefleet_operator_reconciles_total{outcome="done"}'
+    until(lambda: second.metric(done) >= 3)
+    looked = second.metric(done)
+    until(lambda: second.metric(done) >= looked + 3)
+    assert bench.writes()[len(before) :] == []
+
+
+def test_what_others_change_is_put_right(bench: Bench) -> None:
+    bench.operator()
+    bench.create()
+    bench.settled()
+    wanted = bench.essence()
+    bench.kube.delete("Service", bench.namespace, "demo-workers")
+    bench.kube.delete("ConfigMap", bench.namespace, "demo-policy")
+    bench.kube.delete("ServiceAccount", bench.namespace, "demo-worker")
+    bench.kube.patch(
+        "Deployment", bench.namespace, "demo-workers", {"spec": {"replicas": 5, "progressDeadlineSeconds": 9}}
+    )
+    until(lambda: bench.essence()["Deployment"]["spec"] == wanted["Deployment"]["spec"])
+    until(lambda: all(bench.child(kind) for kind in CHILDREN))
+
+
+def test_keys_are_made_once_and_the_same_again(bench: Bench) -> None:
+    bench.operator(resync_seconds=1)
+    bench.create()
+    bench.settled()
+    first = bench.kube.read("Secret", bench.namespace, "demo-keys")["data"]
+    bench.kube.delete("Secret", bench.namespace, "demo-keys")
+    assert until(lambda: bench.child("Secret"))["data"] == first
+    other = {"worker.key": base64.b64encode(b"mine").decode()}
+    bench.kube.patch("Secret", bench.namespace, "demo-keys", {"data": other})
+    bench.edit(hit={"threshold": 0.5})
+    bench.settled()
+    assert bench.kube.read("Secret", bench.namespace, "demo-keys")["data"]["worker.key"] == other["worker.key"]
+
+
+def test_somebody_elses_object_is_not_taken(bench: Bench) -> None:
+    theirs = {"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 1}], "selector": {"app": "theirs"}}}
+    bench.kube.create({**theirs, "metadata": {"name": "demo-workers", "namespace": bench.namespace}})
+    bench.operator()
+    bench.create()
+    condition = until(lambda: bench.condition("ConfigValid"))
+    assert (condition["reason"], condition["status"]) == ("NameTaken", "False")
+    assert bench.kube.read("Service", bench.namespace, "demo-workers")["spec"]["selector"] == {"app": "theirs"}
+    bench.kube.delete("Service", bench.namespace, "demo-workers")
+    until(lambda: bench.child("Deployment"))
+
+
+def test_rights_granted_are_rights_used(bench: Bench) -> None:
+    first = bench.operator()
+    bench.create()
+    bench.settled()
+    first.stop()
+    assert rights.used(bench.cluster.requests(), bench.identity) == rights.RIGHTS
+
+
+def test_one_operator_for_all_namespaces(bench: Bench) -> None:
+    wide = Identity(f"wide-{bench.namespace}")
+    rights.grant(bench.kube, wide)
+    bench.operator(identity=wide, namespaces="", lease_name="wide")
+    bench.create()
+    bench.settled()
+
+
+@pytest.mark.parametrize("case", INVALID, ids=lambda case: case.name)
+def test_the_server_refuses(kube: Kube, case: Invalid) -> None:
+    if not case.server:
+        pytest.skip("no refusal expected from the server")
+    with pytest.raises(Refused) as refused:
+        kube.create(merged(VALID, case.patch), dry_run=True)
+    assert case.server in refused.value.message
+
+
+def test_people_read_what_the_fields_mean(bench: Bench) -> None:
+    if bench.cluster.binaries.kubectl is None:
+        pytest.skip("KUBEBUILDER_ASSETS has no kubectl")
+    command = [*map(str, bench.cluster.kubectl()), "explain", "prefixcachepools.spec.prefixCache"]
+    text = until(lambda: subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+    assert "budgetMiB" in text
+    assert "idle cached blocks" in text
+
+
+def _accepted(kube: Kube, case: Invalid, namespace: str) -> bool:
+    manifest = merged(VALID, case.patch)
+    if not isinstance(manifest.get("metadata"), dict) or manifest.get("kind") != "PrefixCachePool":
+        return False
+    manifest["metadata"]["namespace"] = namespace
+    try:
+        kube.create(manifest, dry_run=True)
+    except Refused:
+        return False
+    return True
+
+
+def _deployment(bench: Bench) -> dict[str, Any]:
+    return bench.kube.read("Deployment", bench.namespace, "demo-workers")
+
+
+def _policy(bench: Bench) -> dict[str, Any]:
+    text = bench.kube.read("ConfigMap", bench.namespace, "demo-policy")["data"]["policy.json"]
+    policy: dict[str, Any] = json.loads(text)
+    return policy
+
+
+def _variables(bench: Bench) -> set[str]:
+    containers = _deployment(bench)["spec"]["template"]["spec"]["containers"]
+    return {variable["name"] for variable in containers[0]["env"]}

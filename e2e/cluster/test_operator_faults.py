@@ -1,0 +1,198 @@
+"""The operator through faults: killed between any two writes, several at once, away, without its CRD."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from e2e.cluster import rights
+from e2e.cluster.bench import CHILDREN, Bench
+from e2e.cluster.binaries import Binaries
+from e2e.cluster.control_plane import CRDS, ControlPlane, Identity
+from e2e.cluster.kube import Kube, Object, until
+from e2e.cluster.proxy import WriteProxy
+
+pytestmark = pytest.mark.cluster
+
+LEASE: Final[dict[str, Any]] = {"lease_seconds": 3, "renew_seconds": 2, "stop_seconds": 0.9, "retry_seconds": 0.2}
+MOST_WRITES = 30
+
+
+def created(bench: Bench) -> None:
+    bench.create(prefixCache={"budgetMiB": 256})
+
+
+def edited(bench: Bench) -> None:
+    bench.edit(replicas=3, hit={"threshold": 0.5}, engine={"env": [{"name": "X", "value": "1"}]})
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("change", [created, edited], ids=["created", "edited"])
+def test_killed_after_any_write_it_ends_the_same(
+    controllers: ControlPlane, kube: Kube, tmp_path: Path, change: Callable[[Bench], None]
+) -> None:
+    wanted: Object | None = None
+    k = 0
+    for k in itertools.count():  # k = 0: never killed, the measure of the others
+        with ExitStack() as stack:
+            bench = _bench(controllers, kube, tmp_path, stack)
+            if change is edited:
+                created(bench)
+                first = bench.operator(lease_name="first")
+                bench.settled()
+                first.stop()
+            change(bench)
+            if wanted is None:
+                bench.operator(lease_name="next")
+                wanted = _steady(bench)
+                continue
+            died = _killed_after(bench, k, wanted)
+            if died:
+                bench.operator(lease_name="next")
+                until(partial(_is, bench, wanted))
+            else:
+                break
+    assert 3 <= k <= MOST_WRITES
+
+
+def test_a_killed_leader_is_followed_by_the_other(bench: Bench) -> None:
+    first = bench.operator(**LEASE)
+    until(lambda: first.leads)
+    second = bench.operator(**LEASE)
+    until(lambda: second.probe("/readyz") == (200, "ok"))
+    bench.create()
+    bench.settled()
+    assert not second.leads
+    assert second.metric('cachefleet_operator_reconciles_total{outcome="wrote"}') == 0
+    first.kill()
+    bench.edit(replicas=1)
+    bench.settled()
+    assert second.leads
+
+
+def test_a_stopped_leader_lets_go_at_once(bench: Bench) -> None:
+    first = bench.operator(lease_seconds=60)
+    until(lambda: first.leads)
+    second = bench.operator(lease_seconds=60, retry_seconds=0.2)
+    assert first.stop() == 0
+    until(lambda: second.leads, seconds=5)
+
+
+def test_a_frozen_leader_wakes_up_as_none(bench: Bench) -> None:
+    frozen_as, other_as = Identity(f"frozen-{bench.namespace}"), bench.identity
+    rights.grant(bench.kube, frozen_as, bench.namespace)
+    frozen = bench.operator(identity=frozen_as, **LEASE)
+    bench.create()
+    bench.settled()
+    other = bench.operator(identity=other_as, **LEASE)
+    bench.edit(replicas=3)
+    frozen.freeze()
+    try:
+        bench.settled()
+        bench.edit(replicas=1)
+        bench.settled()
+        before = rights.writes(bench.cluster.requests(), frozen_as)
+    finally:
+        frozen.thaw()
+    until(lambda: not frozen.leads)
+    assert frozen.probe("/readyz") == (200, "ok")
+    assert rights.writes(bench.cluster.requests(), frozen_as) == before
+    other.kill()
+    bench.edit(replicas=2)
+    bench.settled()
+    assert len(rights.writes(bench.cluster.requests(), frozen_as)) > len(before)
+
+
+def test_only_the_final_state_counts_for_one_that_was_away(bench: Bench) -> None:
+    first = bench.operator()
+    for name in ("changed", "deleted", "replaced"):
+        bench.create(name)
+    for name in ("changed", "deleted", "replaced"):
+        bench.settled(name)
+    first.kill()
+    bench.create("made")
+    bench.edit("changed", replicas=1)
+    bench.edit("changed", engine={"image": "example.org/vllm:2"})
+    bench.kube.delete("PrefixCachePool", bench.namespace, "deleted")
+    bench.kube.delete("PrefixCachePool", bench.namespace, "replaced", policy="Orphan")
+    until(lambda: bench.kube.get("PrefixCachePool", bench.namespace, "replaced") is None)
+    bench.create("replaced", replicas=3)
+    bench.operator(lease_name="next")
+    for name in ("made", "changed", "replaced"):
+        bench.settled(name)
+    until(lambda: all(bench.child(kind, "deleted") is None for kind in CHILDREN))
+    changed = bench.kube.read("Deployment", bench.namespace, "changed-workers")
+    assert changed["spec"]["template"]["spec"]["containers"][0]["image"] == "example.org/vllm:2"
+    replaced = bench.kube.read("PrefixCachePool", bench.namespace, "replaced")
+    adopted = bench.kube.read("Deployment", bench.namespace, "replaced-workers")
+    assert adopted["metadata"]["ownerReferences"][0]["uid"] == replaced["metadata"]["uid"]
+
+
+def test_waits_for_its_crd_and_survives_losing_it(binaries: Binaries, tmp_path: Path) -> None:
+    if binaries.kubectl is None:
+        pytest.skip("KUBEBUILDER_ASSETS has no kubectl")
+    with ControlPlane(binaries, crds=None, controllers=False) as cluster, ExitStack() as stack:
+        kube = Kube(cluster)
+        rights.define(kube)
+        kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ops"}})
+        bench = Bench(cluster, kube, "ops", Identity("operator"), tmp_path, stack)
+        rights.grant(kube, bench.identity)
+        operator = bench.operator(namespaces="", resync_seconds=1)
+        missing = (503, "the CRD prefixcachepools.cachefleet.io is not installed")
+        until(lambda: operator.probe("/readyz") == missing)
+        assert operator.probe("/healthz") == (200, "ok")
+        for name in ("first", "second"):
+            cluster.install(CRDS)
+            until(lambda: operator.probe("/readyz") == (200, "ok"))
+            bench.create(name)
+            until(partial(bench.child, "Deployment", name))
+            kube.delete("CustomResourceDefinition", "", "prefixcachepools.cachefleet.io")
+            until(lambda: operator.probe("/readyz") == missing)
+        assert operator.running
+
+
+def _bench(cluster: ControlPlane, kube: Kube, folder: Path, stack: ExitStack) -> Bench:
+    namespace = f"kill-{next(_numbers)}"
+    kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    stack.callback(kube.delete, "Namespace", "", namespace)
+    bench = Bench(cluster, kube, namespace, Identity(f"operator-{namespace}"), folder, stack)
+    rights.grant(kube, bench.identity, namespace)
+    return bench
+
+
+_numbers = itertools.count()
+
+
+def _killed_after(bench: Bench, k: int, wanted: Object) -> bool:
+    """Whether an operator made ``k`` writes and died of it; else it came to its end with fewer."""
+    with WriteProxy(bench.cluster, bench.identity) as proxy:
+        victim = bench.operator(server=proxy.url, lease_name="victim")
+        proxy.strike(k, victim.kill)
+        until(lambda: not victim.running or bench.essence() == wanted)
+        victim.kill()
+        return len(proxy.writes) >= k
+
+
+def _steady(bench: Bench) -> Object:
+    """What a pool comes to when nobody is killed."""
+    bench.settled()
+
+    def check() -> Object:
+        before = bench.essence()
+        time.sleep(0.5)
+        _is(bench, before)
+        return before
+
+    return until(check)
+
+
+def _is(bench: Bench, wanted: Object) -> bool:
+    assert bench.essence() == wanted
+    return True
