@@ -1,0 +1,92 @@
+"""The engine's own parser reads the command line of a pool as it is meant."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from cachefleet_core.engine import engine_arguments, engine_environment
+from cachefleet_core.pool import read_pool
+from cachefleet_core.pool_worker import MANAGED_ARGUMENTS
+from tests.core.invalid_pools import VALID, merged
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(180)]
+
+PROGRAM = """
+import argparse, json, sys
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+parser = make_arg_parser(FlexibleArgumentParser())
+known = sorted({option for action in parser._actions for option in action.option_strings})
+read = [vars(parser.parse_args(arguments)) for arguments in json.loads(sys.argv[1])]
+print("READ", json.dumps({"known": known, "read": read}, default=lambda value: getattr(value, "__dict__", str(value))))
+"""
+
+GPU: dict[str, Any] = {
+    "role": "Prefill",
+    "model": {"revision": "abc"},
+    "engine": {
+        "tensorParallelSize": 2,
+        "kvTransfer": {"kv_connector": "NixlConnector"},
+        "extraArgs": ["--max-num-seqs", "8"],
+    },
+}
+CPU: dict[str, Any] = {"device": {"resource": "", "activationMiB": 0}, "prefixCache": {"enabled": False}}
+
+
+@pytest.fixture(scope="module")
+def parsed() -> dict[str, Any]:
+    lines = [
+        engine_arguments(
+            read_pool(merged(VALID, {"spec": patch})).spec,
+            model_path="/models/qwen",
+            host="127.0.0.1",
+            port=8000,
+            events_endpoint="ipc:///run/events",
+            replay_endpoint="ipc:///run/replay",
+        )
+        for patch in (GPU, CPU)
+    ]
+    cpu = read_pool(merged(VALID, {"spec": CPU})).spec
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(lines)],
+        env={**os.environ, **engine_environment(cpu)},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    answer = [line for line in run.stdout.splitlines() if line.startswith("READ ")]
+    assert answer, run.stderr[-2000:]
+    found: dict[str, Any] = json.loads(answer[0].removeprefix("READ "))
+    return found
+
+
+def test_the_engine_knows_every_option_we_keep_to_ourselves(parsed: dict[str, Any]) -> None:
+    assert {f"--{name}" for name in MANAGED_ARGUMENTS} <= set(parsed["known"])
+
+
+def test_a_pool_on_gpus_is_read_as_meant(parsed: dict[str, Any]) -> None:
+    read = parsed["read"][0]
+
+    assert (read["model"], read["served_model_name"], read["revision"]) == ("/models/qwen", ["qwen3-32b"], "abc")
+    assert (read["tensor_parallel_size"], read["max_model_len"], read["block_size"]) == (2, 32768, 16)
+    assert read["kv_cache_memory_bytes"] == 47122 * 1024 * 1024
+    assert read["enable_prefix_caching"] is True
+    assert read["prefix_caching_hash_algo"] == "sha256_cbor"
+    assert (read["enable_scale_out"], read["enable_prompt_tokens_details"]) == (True, True)
+    assert read["kv_events_config"]["replay_endpoint"] == "ipc:///run/replay"
+    assert read["kv_transfer_config"]["kv_role"] == "kv_producer"
+    assert (read["max_num_seqs"], read["enforce_eager"]) == (8, False)
+
+
+def test_a_pool_on_a_cpu_is_read_as_meant(parsed: dict[str, Any]) -> None:
+    read = parsed["read"][1]
+
+    assert (read["block_size"], read["enforce_eager"], read["enable_prefix_caching"]) == (32, True, False)
+    assert read["kv_transfer_config"] is None
