@@ -73,7 +73,7 @@ class Rendering:
 
 class _Rendered(Struct, frozen=True):
     token_ids: list[TokenId]
-    features: Raw | None = None
+    features: Raw = Raw(b"null")
 
 
 class _Tokenized(Struct, frozen=True):
@@ -181,7 +181,7 @@ def _ids(body: bytes, rung: Rung, endpoint: Endpoint) -> Rendering:
     rendered = _chat.decode(body) if endpoint is Endpoint.CHAT else next(iter(_completions.decode(body)), None)
     if rendered is None:
         return Rendering(reason=Reason.UNREADABLE)
-    if rendered.features is not None and bytes(rendered.features) != b"null":
+    if bytes(rendered.features) != b"null":
         return Rendering(reason=Reason.MULTIMODAL)
     return Rendering(rendered.token_ids, rung)
 

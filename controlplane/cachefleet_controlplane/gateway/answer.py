@@ -22,6 +22,7 @@ HELD_BYTES: Final = 4 * 1024 * 1024
 """Bound on what is held back for a fingerprint that is not known yet."""
 
 _NULL: Final = Raw(b"null")
+_ABSENT: Final = Raw(b"")  # msgspec reads no union with Raw
 _EMPTY: Final = b"{}"
 _IDS: Final = b'token_ids":['
 _NO_CHOICES: Final = b'"choices":[]'
@@ -59,7 +60,7 @@ class _Answer(Struct, frozen=True):
 class _Tail(Struct, frozen=True):
     choices: list[Raw]
     usage: Usage | None = None
-    system_fingerprint: Raw | None = None
+    system_fingerprint: Raw = _ABSENT
 
 
 class _ErrorCode(Struct, frozen=True):
@@ -180,7 +181,7 @@ class StreamFilter:
         self.usage = tail.usage
         if not self._strip_usage:
             return self._pass(event)
-        self.fingerprint = b"" if tail.system_fingerprint is None else bytes(tail.system_fingerprint)
+        self.fingerprint = bytes(tail.system_fingerprint)
         return self._release(self.fingerprint)
 
     @staticmethod

@@ -23,3 +23,7 @@ class Fingerprints:
         self._known[url] = fingerprint
         if len(self._known) > self._limit:
             del self._known[next(iter(self._known))]
+
+    def forget(self, url: str) -> None:
+        """The worker at this address may be another one now."""
+        self._known.pop(url, None)

@@ -105,6 +105,7 @@ class Exchange:
 
     def _blame(self, outcome: Outcome, *, retried: bool) -> None:
         self._finish_flight()
+        self._parts.fingerprints.forget(_there(self._chosen).url)
         if retried:
             self._parts.metrics.leg_retry(outcome)
         # A 5xx may be the request's fault, and one lost connection no more than a closed idle one.

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -61,6 +61,24 @@ def engine(**options: Any) -> FakeEngine:
     return FakeEngine(**(own | options))
 
 
+class Worker(Protocol):
+    """Whatever the gateway can reach: a fake engine, a real one, a server of a test's own."""
+
+    @property
+    def url(self) -> str: ...
+
+
+class _OneKey(Credentials):
+    """Shows every worker the same key, whatever its pool."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(FLEET_KEY)
+        self._key = key
+
+    def of(self, url: str) -> str:
+        return self._key
+
+
 class _Agent:
     def send(self, frame: object) -> None:
         pass
@@ -78,8 +96,13 @@ class Front:
     fleet: Fleet
     metrics: Metrics
     http: aiohttp.ClientSession
+    fingerprints: Fingerprints
     records: list[DecisionRecord] = field(default_factory=list)
-    engines: Sequence[FakeEngine] = ()
+    engines: Sequence[Worker] = ()
+
+    def forget_fingerprints(self) -> None:
+        for worker in self.engines:
+            self.fingerprints.forget(worker.url)
 
     def name(self, number: int) -> str:
         return f"demo-{number}"
@@ -90,10 +113,12 @@ class Front:
     def report(self, number: int, *, salt: str = SALT) -> None:
         """What an agent beside engine ``number`` would say now: who it is, all it holds, and that it is idle."""
         connection = self.fleet.connect(_Agent())
-        name, held = self.name(number), self.engines[number].held_links() if self.engines[number].running else []
+        engine = self.engines[number]
+        assert isinstance(engine, FakeEngine)
+        name, held = self.name(number), engine.held_links() if engine.running else []
         self.fleet.hello(
             connection,
-            Hello(worker=name, pool=POOL, epoch=f"e{number}", endpoint=self.engines[number].url, contract=CONTRACT),
+            Hello(worker=name, pool=POOL, epoch=f"e{number}", endpoint=engine.url, contract=CONTRACT),
         )
         keyer = BlockKeyer(FLEET_KEY.index_key, Namespace(CONTRACT.fingerprint(), salt), BLOCK_SIZE)
         chains = [keyer.keys(link.prefix()) for link in held if link.lineage()[0].salt == salt]
@@ -122,9 +147,11 @@ def chat(text: str, **changes: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def front(
-    engines: Sequence[FakeEngine],
+    engines: Sequence[Worker],
     *,
     isolation: str = "PerTenant",
+    model: str = MODEL,
+    key: str = WORKER_KEY,
     ready: bool = True,
     idle_seconds: float = 5,
     render_seconds: float = 1,
@@ -135,7 +162,7 @@ async def front(
     async with AsyncExitStack() as stack:
         fleet, metrics = Fleet(PythonIndex(), index_key=FLEET_KEY.index_key), Metrics()
         upstream = await stack.enter_async_context(Upstream(connect_seconds=1, idle_seconds=idle_seconds))
-        credentials = Credentials(FLEET_KEY)
+        credentials = _OneKey(key)
         renderer = Renderer(upstream, credentials, metrics=metrics, timeout_seconds=render_seconds)
         parts = Parts(
             fleet=fleet,
@@ -158,8 +185,8 @@ async def front(
         serving = asyncio.create_task(server.serve())
         url = f"http://127.0.0.1:{await server.listening()}"
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        made = Front(url, gateway, fleet, metrics, http, records, engines)
-        views = [PoolView(pool(isolation=isolation), made.endpoints(ready=ready))]
+        made = Front(url, gateway, fleet, metrics, http, parts.fingerprints, records, engines)
+        views = [PoolView(pool(isolation=isolation, model=model), made.endpoints(ready=ready))]
         credentials.update(views)
         fleet.update_pools(views)
         try:
@@ -174,9 +201,9 @@ def events(body: bytes) -> list[bytes]:
     return [event.removeprefix(b"data: ") for event in body.split(b"\n\n") if event]
 
 
-async def direct(engine: FakeEngine, path: str, body: Any) -> tuple[int, bytes]:
-    """The same request to the engine itself, salted as the gateway does it."""
-    headers = {"authorization": f"Bearer {WORKER_KEY}", "content-type": "application/json"}
+async def direct(engine: Worker, path: str, body: Any, *, key: str = WORKER_KEY) -> tuple[int, bytes]:
+    """The same request to the engine itself."""
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     async with aiohttp.ClientSession() as http, http.post(engine.url + path, data=data, headers=headers) as answer:
         return answer.status, await answer.read()

@@ -1,0 +1,107 @@
+"""The same request, sent to real vLLM directly and through the gateway, has the same answer, byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from e2e.engine.vllm import VllmOptions, VllmServer
+from tests.controlplane.gateway.cases import (
+    ANSWERED,
+    CHAT,
+    COMPLETIONS,
+    REFUSED,
+    REFUSED_FOR_TYPES,
+    Case,
+    timeless,
+)
+from tests.controlplane.gateway.harness import SALT, Front, direct, front
+
+ATTEMPTS = 5
+"""vLLM puts tokens that a busy server could not send in time into one event; that differs from time to time."""
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+WITH_PARSERS = VllmOptions(extra=("--enable-auto-tool-choice", "--tool-call-parser=hermes", "--reasoning-parser=qwen3"))
+
+
+async def _compare(gate: Front, server: VllmServer, case: Case) -> None:
+    path, name, body = case
+    asked = {"model": server.options.model} | body
+    key = server.options.api_key
+    for attempt in range(ATTEMPTS):
+        await direct(server, path, asked | {"cache_salt": SALT}, key=key)  # so that both find the same in cache
+        expected = await direct(server, path, asked | {"cache_salt": SALT}, key=key)
+        status, _, got = await gate.post(path, asked)
+        assert expected[0] == 200, (name, expected)
+        if (status, timeless(got)) == (200, timeless(expected[1])):
+            return
+        if attempt == ATTEMPTS - 1:
+            assert (name, status, timeless(got)) == (name, 200, timeless(expected[1]))
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_answers(vllm_server: VllmServer, path: str) -> None:
+    async with front([vllm_server], model=vllm_server.options.model, key=vllm_server.options.api_key) as gate:
+        for case in ANSWERED:
+            if case[0] == path:
+                await _compare(gate, vllm_server, case)
+        assert {record.status for record in gate.records} == {200}
+        assert all(record.completion_tokens for record in gate.records if record.endpoint == path)
+        assert any(record.cached_tokens for record in gate.records)
+
+
+async def test_refusals(vllm_server: VllmServer) -> None:
+    key = vllm_server.options.api_key
+    async with front([vllm_server], model=vllm_server.options.model, key=key) as gate:
+        for path, name, body in (*REFUSED, *REFUSED_FOR_TYPES):
+            asked = {"model": vllm_server.options.model} | body
+            status, expected = await direct(vllm_server, path, asked, key=key)
+            got_status, _, got = await gate.post(path, asked)
+            assert status == 400, (name, expected)
+            assert (name, got_status, got) == (name, status, expected)
+            assert SALT.encode() not in got
+
+
+@pytest.mark.parametrize("vllm_server", [WITH_PARSERS], indirect=True)
+async def test_answers_of_parsers(vllm_server: VllmServer) -> None:
+    """Parsers keep text back: asking for ids then makes vLLM send events it would not send otherwise."""
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "look it up"}], "max_tokens": 12}
+    plain = {"temperature": 1, "seed": 3}
+    async with front([vllm_server], model=vllm_server.options.model, key=vllm_server.options.api_key) as gate:
+        for stream in (False, True):
+            shapes: dict[str, dict[str, Any]] = {
+                "auto": {"tools": [TOOL], "tool_choice": "auto"},
+                "required": {"tools": [TOOL], "tool_choice": "required", "max_tokens": 40},
+                "reasoning": {},
+                "reasoning-hidden": {"include_reasoning": False},
+            }
+            for name, options in shapes.items():
+                await _compare(gate, vllm_server, (CHAT, name, chat | plain | options | {"stream": stream}))
+
+
+async def test_a_client_that_goes_frees_the_worker(vllm_server: VllmServer) -> None:
+    key = vllm_server.options.api_key
+    body = {"model": vllm_server.options.model, "prompt": "x", "max_tokens": 900, "ignore_eos": True}
+    async with front([vllm_server], model=vllm_server.options.model, key=key) as gate:
+        for stream in (True, False):
+            async with aiohttp.ClientSession() as http:
+                data = json.dumps(body | {"stream": stream})
+                asking = asyncio.ensure_future(http.post(gate.url + COMPLETIONS, data=data))
+                await _until_running(vllm_server, 1)
+                asking.cancel()
+            await _until_running(vllm_server, 0)
+
+
+async def _until_running(server: VllmServer, wanted: int) -> None:
+    async with asyncio.timeout(10), aiohttp.ClientSession() as http:
+        while True:
+            async with http.get(f"{server.url}/metrics") as answer:
+                page = await answer.text()
+            lines = [line for line in page.splitlines() if line.startswith("vllm:num_requests_running")]
+            if lines and float(lines[0].split()[-1]) == wanted:
+                return
+            await asyncio.sleep(0.05)

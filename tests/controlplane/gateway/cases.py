@@ -1,0 +1,109 @@
+"""Requests whose answers must be the worker's own, byte for byte; for the fake engine and for real vLLM."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+Case = tuple[str, str, dict[str, Any]]
+"""Endpoint, name, body without its model."""
+
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
+
+_MESSAGES: Final = [
+    {"role": "system", "content": "You are terse. Ünïcode: 漢字 🙂"},
+    {"role": "user", "content": "hello there my friend, say something long enough"},
+]
+_BASE: Final[dict[str, dict[str, Any]]] = {
+    CHAT: {"messages": _MESSAGES, "max_tokens": 6, "temperature": 0},
+    COMPLETIONS: {"prompt": "hello there my friend, ünïcode 漢字 🙂 and more", "max_tokens": 6, "temperature": 0},
+}
+_STREAM: Final = {"stream": True}
+_USAGE: Final = {"stream": True, "stream_options": {"include_usage": True}}
+
+_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "plain": {},
+    "stream": _STREAM,
+    "stream-usage": _USAGE,
+    "stream-running-usage": {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    "stream-usage-refused": {
+        "stream": True,
+        "stream_options": {"include_usage": False, "continuous_usage_stats": True},
+    },
+    "stream-options-empty": {"stream": True, "stream_options": {}},
+    "stream-as-text": {"stream": "true"},
+    "stream-as-one": {"stream": 1},
+    "ids": {"return_token_ids": True},
+    "stream-ids": {**_STREAM, "return_token_ids": True},
+    "stream-usage-ids": {**_USAGE, "return_token_ids": True},
+    "ids-refused": {"return_token_ids": False},
+    "echo": {"echo": True},
+    "stream-echo": {**_STREAM, "echo": True},
+    "stop": {"stop": ["e", "a"], "max_tokens": 20},
+    "stream-stop": {**_STREAM, "stop": ["e", "a"], "max_tokens": 20},
+    "seeded": {"temperature": 1, "seed": 7, "top_p": 0.9},
+    "two": {"n": 2, "temperature": 1, "seed": 7},
+    "stream-two": {**_STREAM, "n": 2, "temperature": 1, "seed": 7},
+    "stream-two-usage": {**_USAGE, "n": 2, "temperature": 1, "seed": 7},
+    "one-token": {"max_tokens": 1},
+    "stream-one-token": {**_STREAM, "max_tokens": 1},
+}
+_OWN: Final[dict[str, dict[str, dict[str, Any]]]] = {
+    CHAT: {
+        "logprobs": {"logprobs": True, "top_logprobs": 2},
+        "stream-logprobs": {**_STREAM, "logprobs": True, "top_logprobs": 2},
+        "completion-tokens": {"max_completion_tokens": 3},
+        "prompt-text": {"return_prompt_text": True},
+    },
+    COMPLETIONS: {
+        "logprobs": {"logprobs": 2},
+        "stream-logprobs": {**_STREAM, "logprobs": 2},
+        "echo-logprobs": {"echo": True, "logprobs": 1},
+        "prompt-ids": {"prompt": list(range(40, 90))},
+        "stream-prompt-ids": {**_STREAM, "prompt": list(range(40, 90))},
+        "prompts": {"prompt": ["hello there", "and you there"]},
+        "stream-prompts": {**_STREAM, "prompt": ["hello there", "and you there"]},
+        "prompts-ids": {"prompt": [list(range(40, 60)), list(range(50, 90))]},
+    },
+}
+ANSWERED: Final[list[Case]] = [
+    (path, name, _BASE[path] | options) for path in _BASE for name, options in (_OPTIONS | _OWN[path]).items()
+]
+
+_REFUSALS: Final[dict[str, dict[str, Any]]] = {
+    "cold": {"temperature": -1},
+    "no-tokens": {"max_tokens": -1},
+    "none-asked": {"n": 0},
+    "options-without-stream": {"stream_options": {"include_usage": True}},
+}
+_TYPES: Final[dict[str, dict[str, Any]]] = {
+    "hot": {"temperature": "hot"},
+    "options-no-object": {"stream": True, "stream_options": 7},
+    "stream-no-bool": {"stream": "perhaps"},
+}
+REFUSED: Final[list[Case]] = [
+    *((path, name, _BASE[path] | options) for path in _BASE for name, options in _REFUSALS.items()),
+    (CHAT, "no-messages", {}),
+    (CHAT, "no-messages-stream", {"stream": True, "max_tokens": 1}),
+    (CHAT, "empty-messages", {"messages": []}),
+    (CHAT, "number-messages", {"messages": 7}),
+    (CHAT, "too-long", {"messages": [{"role": "user", "content": "hello " * 40_000}]}),
+    (COMPLETIONS, "no-prompt", {}),
+    (COMPLETIONS, "empty-prompt", {"prompt": ""}),
+    (COMPLETIONS, "too-long", {"prompt": "hello " * 40_000}),
+]
+REFUSED_FOR_TYPES: Final[list[Case]] = [
+    *((path, name, _BASE[path] | options) for path in _BASE for name, options in _TYPES.items()),
+    (CHAT, "message-without-role", {"messages": [{"content": "x"}]}),
+    (COMPLETIONS, "object-prompt", {"prompt": {"a": 1}, "x": 1}),
+]
+"""What real vLLM refuses; the fake engine does not check types."""
+
+_ID: Final = re.compile(rb'"id":"(chatcmpl|cmpl)-[^"]*"')
+_CREATED: Final = re.compile(rb'"created":\d+')
+
+
+def timeless(body: bytes) -> bytes:
+    """An answer without what differs from one request to the next."""
+    return _CREATED.sub(b'"created":0', _ID.sub(rb'"id":"\1"', body))

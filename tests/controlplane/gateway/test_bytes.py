@@ -1,0 +1,67 @@
+"""What a client gets is what the worker says, byte for byte, apart from ids and times."""
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.controlplane.gateway.cases import ANSWERED, CHAT, COMPLETIONS, REFUSED, timeless
+from tests.controlplane.gateway.harness import MODEL, SALT, Front, direct, engine, front
+from tests.fakes.engine import FakeEngine
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[FakeEngine]:
+    async with engine(multibyte=True, max_model_len=1024) as running:
+        yield running
+
+
+@pytest.fixture
+async def gate(worker: FakeEngine) -> AsyncIterator[Front]:
+    async with front([worker]) as made:
+        yield made
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first", "fingerprint-known"])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_answers_are_the_worker_s_own(gate: Front, worker: FakeEngine, path: str, *, again: bool) -> None:
+    for _, name, body in (case for case in ANSWERED if case[0] == path):
+        asked = {"model": MODEL} | body
+        if not again:
+            gate.forget_fingerprints()
+        await direct(worker, path, asked | {"cache_salt": SALT})  # so that both find the same in cache
+        status, expected = await direct(worker, path, asked | {"cache_salt": SALT})
+        got_status, _, got = await gate.post(path, asked)
+        assert status == 200, (name, expected)
+        assert (name, got_status, timeless(got)) == (name, status, timeless(expected))
+
+
+async def test_refusals_are_the_worker_s_own(gate: Front, worker: FakeEngine) -> None:
+    for path, name, body in REFUSED:
+        asked = {"model": MODEL} | body
+        status, expected = await direct(worker, path, asked)
+        got_status, _, got = await gate.post(path, asked)
+        assert status == 400, (name, expected)
+        assert (name, got_status, got) == (name, status, expected)
+        assert SALT.encode() not in got
+
+
+async def test_usage_is_always_known_and_recorded(gate: Front) -> None:
+    await gate.chat("hello", stream=True)
+    assert gate.records[-1].completion_tokens == 4
+    assert gate.records[-1].cached_tokens is not None
+    assert gate.records[-1].ttft_seconds is not None
+
+
+async def test_the_body_is_passed_on_as_it_was_written(gate: Front, worker: FakeEngine) -> None:
+    """Numbers, escapes and members we have never heard of are not re-rendered."""
+    body = (
+        b'{"model":"fake","temperature":0.10000000000000000555,"max_tokens":1e0,"x":{"y" : [1.0,\t2]},'
+        b'"messages":[{"role":"user","content":"\\u00e9\\ud83d\\ude00 \xc3\xa9"}]}'
+    )
+    await gate.post("/v1/chat/completions", body)
+    sent = worker.requests[-1].body
+    for part in (b'"temperature":0.10000000000000000555', b'"max_tokens":1e0', b'"x":{"y" : [1.0,\t2]}'):
+        assert part in sent
+    assert b'"\\u00e9\\ud83d\\ude00 \xc3\xa9"' in sent
+    assert json.loads(sent)["return_token_ids"] is True

@@ -1,0 +1,159 @@
+"""Routes, bounds and errors in OpenAI's shape."""
+
+import asyncio
+import json
+from itertools import product
+from typing import Any
+
+from cachefleet_controlplane.gateway.app import GatewayBounds
+from tests.controlplane.gateway.harness import MODEL, Front, chat, engine, front
+from tests.controlplane.waiting import until, value
+
+LONG = "the same long beginning of every prompt " * 12
+
+
+def error(body: bytes) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(body)["error"]
+    assert told.keys() == {"message", "type", "param", "code"}
+    return told
+
+
+async def test_what_is_not_here_is_told_as_openai_does() -> None:
+    asked = [
+        ("GET", "/", 404),
+        ("POST", "/v1/embeddings", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("PUT", "/v1/completions", 405),
+        ("POST", "/v1/models", 405),
+        ("GET", "/v1/models/other", 404),
+        ("GET", "/metrics", 404),
+        ("GET", "/admin/v1/pools", 404),
+    ]
+    async with front([]) as gate:
+        for method, path, status in asked:
+            async with gate.http.request(method, gate.url + path) as answer:
+                assert (path, answer.status) == (path, status)
+                assert error(await answer.read())["code"] == status
+
+
+async def test_models() -> None:
+    async with front([]) as gate:
+        async with gate.http.get(gate.url + "/v1/models") as answer:
+            listed = (await answer.json())["data"]
+        async with gate.http.get(f"{gate.url}/v1/models/{MODEL}") as answer:
+            assert await answer.json() == listed[0]
+    assert [(card["id"], card["object"], card["owned_by"]) for card in listed] == [(MODEL, "model", "cachefleet")]
+
+
+async def test_bad_bodies() -> None:
+    unknown = json.dumps(chat("x", model="other")).encode()
+    bodies = [(b"{", 400), (b"[]", 400), (b'{"model":7}', 400), (unknown, 404), (b"x" * 2000, 413)]
+    bounds = GatewayBounds(body_bytes=1000, body_seconds=5, requests=10)
+    async with engine() as worker, front([worker], bounds=bounds) as gate:
+        for path, (body, status) in product(("/v1/chat/completions", "/v1/completions", "/v1/route"), bodies):
+            got, _, told = await gate.post(path, body)
+            assert (path, got) == (path, status)
+            assert error(told)["code"] == status
+        assert not worker.requests
+
+
+async def test_a_body_without_length_is_bounded_as_well() -> None:
+    async def pour() -> Any:
+        for _ in range(100):
+            yield b"x" * 1000
+
+    bounds = GatewayBounds(body_bytes=10_000, body_seconds=5, requests=10)
+    async with front([], bounds=bounds) as gate, gate.http.post(gate.url + "/v1/completions", data=pour()) as answer:
+        assert answer.status == 413
+        assert answer.headers["connection"] == "close"
+
+
+async def test_a_body_that_does_not_come_is_a_408() -> None:
+    bounds = GatewayBounds(body_bytes=10_000, body_seconds=0.2, requests=10)
+    async with front([], bounds=bounds) as gate:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(gate.url.rsplit(":", 1)[1]))
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), 3)
+        assert await asyncio.wait_for(reader.read(), 3)  # to its end: the connection is closed
+        writer.close()
+
+
+async def test_no_ready_worker_is_a_503_that_says_when_to_come_back() -> None:
+    async with engine() as worker, front([worker], ready=False) as gate:
+        status, headers, body = await gate.chat("x")
+    assert (status, headers["retry-after"], error(body)["code"]) == (503, "2", 503)
+    assert gate.records[0].verdict == "reject"
+    assert value(gate.metrics, "refusals_total", verdict="reject", reason="no_ready_worker") == 1
+
+
+async def test_a_model_may_be_left_out_where_there_is_one() -> None:
+    async with engine() as worker, front([worker]) as gate:
+        body = chat("x")
+        del body["model"]
+        assert (await gate.post("/v1/chat/completions", body))[0] == 200
+
+
+async def test_the_number_of_requests_is_bounded() -> None:
+    bounds = GatewayBounds(body_bytes=10_000, body_seconds=5, requests=1)
+    async with engine() as worker, front([worker], bounds=bounds) as gate:
+        worker.hang()
+        first = asyncio.ensure_future(gate.chat("x"))
+        await until(lambda: gate.gateway.under_way == 1)
+        status, headers, _ = await gate.chat("y")
+        assert (status, "retry-after" in headers) == (503, True)
+        worker.resume()
+        assert (await first)[0] == 200
+
+
+async def test_draining_takes_nothing_new_and_ends_what_is_under_way() -> None:
+    async with engine() as worker, front([worker]) as gate:
+        worker.hang()
+        first = asyncio.ensure_future(gate.chat("x"))
+        await until(lambda: gate.gateway.under_way == 1)
+        gate.gateway.drain()
+        status, headers, _ = await gate.chat("y")
+        assert (status, headers["connection"]) == (503, "close")
+        worker.resume()
+        assert (await first)[0] == 200
+
+
+async def _route(gate: Front, body: dict[str, Any]) -> dict[str, Any]:
+    status, _, answer = await gate.post("/v1/route", body)
+    assert status == 200, answer
+    decided: dict[str, Any] = json.loads(answer)
+    return decided
+
+
+async def test_a_decision_alone() -> None:
+    async with engine() as one, engine() as two, front([one, two]) as gate:
+        await gate.chat(LONG)
+        for number in (0, 1):
+            gate.report(number)
+        asked = sum(len(worker.requests) for worker in (one, two))
+        decided = await _route(gate, chat(LONG))
+        assert gate.fleet.view().flights == 0
+        # One question to a renderer, nothing else.
+        assert sum(len(worker.requests) for worker in (one, two)) == asked + 1
+    holder = gate.records[0].worker
+    assert (decided["worker"], decided["verdict"], decided["knowledge"]) == (holder, "route", "exact")
+    assert decided["url"] == (one.url if holder == "demo-0" else two.url)
+    assert decided["rendered_by"] == "render"
+    assert decided["predicted_tokens"] > 0
+    assert {candidate["worker"] for candidate in decided["candidates"]} == {"demo-0", "demo-1"}
+    assert gate.records[-1].endpoint == "/v1/route"
+
+
+async def test_a_decision_says_which_endpoint_it_is_about() -> None:
+    async with engine() as worker, front([worker]) as gate:
+        gate.report(0)
+        ids = {"model": MODEL, "prompt": [1, 2, 3]}
+        assert (await _route(gate, ids))["rendered_by"] == "client"
+        assert (await _route(gate, ids | {"endpoint": "/v1/completions"}))["prompt_tokens"] == 3
+        status, _, body = await gate.post("/v1/route", ids | {"endpoint": "/v1/embeddings"})
+        assert (status, error(body)["param"]) == (400, "endpoint")
+
+
+async def test_shared_pools_are_not_salted() -> None:
+    async with engine() as worker, front([worker], isolation="Shared") as gate:
+        await gate.chat("x", cache_salt="mine")
+        assert "cache_salt" not in json.loads(worker.requests[-1].body)

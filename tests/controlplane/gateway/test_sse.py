@@ -1,0 +1,50 @@
+"""Events out of bytes split anywhere."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachefleet_controlplane.gateway.sse import EventSplitter, StreamTooLargeError, event_data
+
+EVENTS = [
+    b'data: {"text":"\xe6\xbc\xa2\xe5\xad\x97 \xf0\x9f\x99\x82"}\n\n',
+    b": keep-alive\n\n",
+    b"data: crossed\r\n\r\n",
+    b"event: x\ndata: two lines\n\n",
+    b"data: [DONE]\n\n",
+]
+
+
+@given(st.data())
+def test_any_split_gives_the_same_events(data: st.DataObject) -> None:
+    events = data.draw(st.lists(st.sampled_from(EVENTS), max_size=8))
+    stream = b"".join(events) + b"data: cut"
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
+    splitter = EventSplitter(1000)
+    got = [
+        event
+        for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)
+        for event in splitter.feed(stream[start:end])
+    ]
+    assert got == events
+    assert splitter.rest == b"data: cut"
+
+
+def test_every_byte_alone() -> None:
+    splitter = EventSplitter(1000)
+    stream = b"".join(EVENTS)
+    assert [event for byte in stream for event in splitter.feed(bytes([byte]))] == EVENTS
+
+
+def test_an_event_without_end_is_bounded() -> None:
+    splitter = EventSplitter(10)
+    with pytest.raises(StreamTooLargeError):
+        list(splitter.feed(b"data: more than ten bytes"))
+
+
+@pytest.mark.parametrize(
+    ("event", "data"),
+    [(EVENTS[1], b""), (EVENTS[2], b"crossed"), (EVENTS[3], b""), (EVENTS[4], b"[DONE]"), (b"data:x\n\n", b"x")],
+)
+def test_data_of_an_event(event: bytes, data: bytes) -> None:
+    assert event_data(event) == data
