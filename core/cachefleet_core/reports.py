@@ -20,7 +20,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from cachefleet_core.blocks import MASK, NO_PARENT, BlockKey, Tier, unpack_keys
+from cachefleet_core.blocks import NO_PARENT, BlockKey, Tier, unpack_keys
 from cachefleet_core.contract import IndexContract, RenderProfile
 
 SUBPROTOCOL: Final = "cachefleet.reports.v1"
@@ -240,8 +240,6 @@ def decode_up(data: bytes) -> UpFrame:
             _check_operations(frame.operations)
         case Snapshot():
             _check_operations(frame.chains)
-        case State():
-            _check_key("digest", frame.digest)
     return frame
 
 
@@ -289,11 +287,5 @@ def _keyed(operations: tuple[Operation, ...]) -> Iterator[tuple[Stored | Removed
 
 
 def _check_chain(chain: Stored, keys: list[BlockKey]) -> None:
-    _check_key("parent", chain.parent)
     if len(set(keys)) != len(keys) or (chain.parent != NO_PARENT and chain.parent in keys):
         raise FrameError("keys: a key occurs twice in one chain")
-
-
-def _check_key(field: str, value: int) -> None:
-    if value > MASK:
-        raise FrameError(f"{field}: must be below 2**64")
