@@ -7,6 +7,7 @@ from typing import Any
 from cachefleet_controlplane.fleet import Fleet
 from cachefleet_controlplane.index import PythonIndex, WorkerId, worker_id
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
+from cachefleet_controlplane.reception import Connection
 from cachefleet_controlplane.routing import RoutingPolicy
 from cachefleet_controlplane.views import PoolStatus, WorkerStatus
 from cachefleet_core.pool import PrefixCachePool, read_pool
@@ -48,6 +49,7 @@ class FakeLink:
 
     sent: list[DownFrame] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
+    connection: Connection = field(init=False)
 
     def send(self, frame: DownFrame) -> None:
         self.sent.append(frame)
@@ -78,7 +80,7 @@ class LiveFleet(Fleet):
             for key in ("epoch", "contract", "pool", "rank", "max_batched_tokens")
             if key in changes
         }
-        connection = self.connect(link)
+        connection = link.connection = self.connect(link)
         self.hello(connection, hello(worker, **greeting))
         held, rank = list(held), greeting.get("rank", 0)
         self.receive(connection, snapshot(0, *([held] if held else []), rank=rank))

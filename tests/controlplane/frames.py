@@ -30,12 +30,13 @@ def delta(sequence: int, *operations: Operation, rank: int = 0) -> Delta:
     return Delta(rank=rank, sequence=sequence, operations=operations)
 
 
-def state(sequence: int = 0, held: Iterable[tuple[int, Any]] = (), **changes: Any) -> State:
-    held = list(held)
+def state(sequence: int = 0, pairs: Iterable[tuple[int, Any]] = (), /, **changes: Any) -> State:
+    """A report of an idle worker that holds these (key, tier)."""
+    pairs = list(pairs)
     fields: dict[str, Any] = {
         "sequence": sequence,
-        "digest": digest_of(held),
-        "held": len(held),
+        "digest": digest_of(pairs),
+        "held": len(pairs),
         "phase": Phase.READY,
         "running": 0,
         "waiting": 0,

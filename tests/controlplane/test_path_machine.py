@@ -29,8 +29,10 @@ class Sent:
 class PathMachine(RuleBasedStateMachine):
     """A plain agent (a set, a number, a queue of frames), a hostile line, and the real receiving side."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(hostile=st.booleans())
+    def begin(self, *, hostile: bool) -> None:
+        self.hostile = hostile
+        """Whether frames get lost and changes unpublished; otherwise only what a sound line does happens."""
         self.fleet: LiveFleet = fleet_of("demo-0")
         self.truth: set[BlockKey] = set()
         self.line: list[Sent] = []
@@ -70,6 +72,7 @@ class PathMachine(RuleBasedStateMachine):
         self.sequence = 0
         self.reconnect()
 
+    @precondition(lambda self: self.hostile)
     @rule(some=keys)
     def slip(self, some: list[BlockKey]) -> None:
         """Something changes and nobody publishes it."""
@@ -119,7 +122,7 @@ class PathMachine(RuleBasedStateMachine):
         for _ in range(min(count, len(self.line))):
             self.arrive(self.line.pop(0))
 
-    @precondition(lambda self: self.line)
+    @precondition(lambda self: self.hostile and self.line)
     @rule(at=st.integers(0, 30))
     def drop(self, at: int) -> None:
         del self.line[at % len(self.line)]
@@ -130,16 +133,19 @@ class PathMachine(RuleBasedStateMachine):
     def duplicate(self, at: int, to: int) -> None:
         at, to = at % len(self.line), to % (len(self.line) + 1)
         # A Delta that comes again later is known by its number and harmless, whatever came in between.
-        self.clean &= isinstance(self.line[at].frame, Delta) and at < to
-        self.line.insert(to, self.line[at])
+        harmless = isinstance(self.line[at].frame, Delta) and at < to
+        if harmless or self.hostile:
+            self.clean &= harmless
+            self.line.insert(to, self.line[at])
 
-    @precondition(lambda self: len(self.line) > 1)
+    @precondition(lambda self: self.hostile and len(self.line) > 1)
     @rule(at=st.integers(0, 30))
     def reorder(self, at: int) -> None:
         i = at % (len(self.line) - 1)
         self.line[i], self.line[i + 1] = self.line[i + 1], self.line[i]
         self.clean = False
 
+    @precondition(lambda self: self.hostile)
     @rule()
     def close_unseen(self) -> None:
         """The receiving side notices the end of the connection first."""
@@ -147,6 +153,7 @@ class PathMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 6.0, 20.0]))
     def wait(self, seconds: float) -> None:
+        seconds = seconds if self.hostile else 0.1
         self.fleet.now += seconds
         self.fleet.expire()
         self.clean &= seconds < 1

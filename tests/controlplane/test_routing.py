@@ -74,12 +74,20 @@ class TestCost:
     def test_what_nobody_measured_is_the_pools_median_else_a_constant(self) -> None:
         fast, slow = candidate("a", tokens_per_second=900.0), candidate("b", tokens_per_second=100.0)
         new, other = candidate("c", tokens_per_second=None), candidate("d", pool="default/x", tokens_per_second=None)
-        assert [score.tokens_per_second for score in choose(fast, slow, new, other).scores] == [900, 100, 500, 500]
+        assert [score.tokens_per_second for score in choose(fast, slow, new, other).scores] == [500, 100, 500, 500]
 
         (score,) = choose(candidate(tokens_per_second=None, inter_token_seconds=None, batched_tokens=0)).scores
         assert score.tokens_per_second == DEFAULT_TOKENS_PER_SECOND
         assert score.inter_token_seconds == DEFAULT_INTER_TOKEN_SECONDS
         assert score.batched_tokens == DEFAULT_BATCHED_TOKENS
+
+    def test_rates_of_one_pool_differ_by_chance_unless_they_differ_by_far(self) -> None:
+        """Found in a fleet of two equal workers: the one that measured badly at first was never used again."""
+        idle, busy = candidate("a", tokens_per_second=5800.0), candidate("b", tokens_per_second=17500.0, last_used=1)
+        assert len({score.tokens_per_second for score in choose(idle, busy).scores}) == 1
+        assert choose(idle, busy).worker == "a"
+        crawling = replace(idle, tokens_per_second=580.0)
+        assert choose(crawling, busy).worker == "b"
 
     @pytest.mark.parametrize(("tokens", "expected"), [(0, 0), (1, 0), (16, 0), (17, 16), (160, 144), (161, 160)])
     def test_the_last_token_is_always_computed(self, tokens: int, expected: int) -> None:
@@ -143,7 +151,7 @@ class TestSpreading:
     def test_nearly_equal_costs_are_a_tie(self) -> None:
         a, b = candidate("a", tokens_per_second=1010.0, last_used=2), candidate("b", last_used=1)
         assert choose(a, b).worker == "b"
-        assert choose(replace(a, tokens_per_second=1500.0), b).worker == "a"
+        assert choose(a, replace(b, queued_tokens=50)).worker == "a"
 
     def test_among_tied_ones_the_longer_prefix_wins(self) -> None:
         long = prompt(blocks=200)
