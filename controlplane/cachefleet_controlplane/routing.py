@@ -34,6 +34,8 @@ OUTPUT_TOKENS_COUNTED: Final = 256
 """Output beyond this does not count when asking whether a request fits."""
 NOBODY: Final = WorkerId("")
 TIE: Final = 0.05
+OUTLIER: Final = 4.0
+"""Only a worker this many times slower or faster than its pool's median is believed to be so."""
 EVICTION_WEIGHT: Final = 0.75
 
 
@@ -227,7 +229,11 @@ class _Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """What to assume of a worker that has not been measured: the median of its pool, else of all, else a constant."""
+    """What to assume of a worker: the median of its pool, else of all, else a constant; its own where that is far off.
+
+    A pool is homogeneous, and a short measurement says more about the prompts in it than about the worker. A worker
+    that is given little to do because it once measured badly would never measure better.
+    """
 
     of_pool: Mapping[str, float] = field(default_factory=dict)
     default: float = 0.0
@@ -243,7 +249,8 @@ class _Rates:
         return cls(medians, statistics.median(everything) if everything else default)
 
     def resolve(self, pool: str, value: float | None) -> float:
-        return value or self.of_pool.get(pool, self.default)
+        usual = self.of_pool.get(pool, self.default)
+        return value if value and not 1 / OUTLIER <= value / usual <= OUTLIER else usual
 
 
 def _knowledge(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingPolicy) -> Knowledge:
