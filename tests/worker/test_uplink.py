@@ -16,7 +16,8 @@ from cachefleet_worker.agent.feed import Feed
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.settings import AgentSettings
 from cachefleet_worker.agent.stream import Standing, Stream
-from cachefleet_worker.agent.uplink import Target, Uplink, backoff, resolve, static_targets
+from cachefleet_worker.agent.targets import Target, backoff, resolve, static_targets
+from cachefleet_worker.agent.uplink import Uplink
 from cachefleet_worker.agent.vitals import Load
 from tests.worker.controlplane import ControlPlane
 from tests.worker.test_stream import make_stream, store
@@ -93,7 +94,7 @@ async def test_a_lost_control_plane_is_found_again_and_told_everything(
         await plane.until(lambda: plane.connects == 2 and len(plane.receiver.keys) == 2)
 
 
-async def test_a_control_plane_may_come_later(make_settings: Make) -> None:
+async def test_a_control_plane_may_come_later(make_settings: Make, caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -103,6 +104,8 @@ async def test_a_control_plane_may_come_later(make_settings: Make) -> None:
         async with ControlPlane(port) as plane:
             await plane.until(lambda: plane.state)
     assert one.metric("connects_total", outcome="failed") >= 2
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert said.count("control plane not reached") == 1
 
 
 async def test_the_token_is_read_again_at_each_attempt(make_settings: Make, tmp_path: Path) -> None:

@@ -23,9 +23,8 @@ from cachefleet_core.reports import Operation, Stored
 
 from .chains import Changes, chains
 from .events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, Event, Unreadable
+from .scope import Scope, salt_of, tier_of, usable_blocks
 
-_TIERS: Final = {None: Tier.DEVICE, "GPU": Tier.DEVICE, "CPU": Tier.HOST}
-_FULL_ATTENTION: Final = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
 _BIT: Final = {Tier.DEVICE: 1, Tier.HOST: 2}
 
 
@@ -68,7 +67,7 @@ class Residents:
         self._live: dict[EngineHash, Block] = {}
         self._past: OrderedDict[EngineHash, Block | None] = OrderedDict()  # None: known, but not to be reported
         self._owners: dict[BlockKey, EngineHash] = {}
-        self._group: int | None = None
+        self._scope = Scope()
         self._digest = Digest()
         self._changes = Changes()
         self.held = 0
@@ -126,8 +125,9 @@ class Residents:
     # Stored
 
     def _store(self, event: BlockStored) -> None:
-        tier = self._tier(event.medium, event.locality)
-        if tier is None or not self._is_reported_group(event):
+        tier = tier_of(event)
+        if tier is None or not self._scope.covers_store(event):
+            self.counts["other_medium" if tier is None else "other_group"] += 1
             return
         self.counts["stored"] += 1
         if not event.token_ids:  # tiers below the device announce by hash alone
@@ -152,9 +152,7 @@ class Residents:
             self._skip(event.block_hashes, "extra_key")
             return None
         if event.parent_block_hash is None:
-            rest = _beyond_lora(event.extras(0), event.lora_name)
-            salt = rest[0] if len(rest) == 1 else None
-            return _Place(NO_PARENT, 0, self._keyer(salt or "", event.lora_name or ""))
+            return _Place(NO_PARENT, 0, self._keyer(salt_of(event), event.lora_name or ""))
         return self._after(event.parent_block_hash, event.block_hashes)
 
     def _after(self, parent_hash: EngineHash, block_hashes: list[EngineHash]) -> _Place | None:
@@ -169,7 +167,7 @@ class Residents:
 
     def _identify(self, event: BlockStored, place: _Place) -> list[Block]:
         """The blocks of the event, as far as they can be reported; only those not known already are hashed."""
-        usable = _usable(event, place.depth)
+        usable = usable_blocks(event, place.depth)
         blocks: list[Block] = []
         for block_hash in event.block_hashes[:usable]:
             _, block = self._lookup(block_hash)
@@ -212,8 +210,8 @@ class Residents:
     # Removed
 
     def _remove(self, event: BlockRemoved) -> None:
-        tier = self._tier(event.medium, event.locality)
-        if tier is None or (event.group_idx is not None and event.group_idx != (self._group or 0)):
+        tier = tier_of(event)
+        if tier is None or not self._scope.covers_removal(event):
             return
         self.counts["removed"] += 1
         for block_hash in event.block_hashes:
@@ -277,39 +275,3 @@ class Residents:
                 self._keyers.popitem(last=False)
         self._keyers.move_to_end(name)
         return keyer
-
-    # What is reported
-
-    def _tier(self, medium: str | None, locality: str | None) -> Tier | None:
-        tier = None if locality == "REMOTE" else _TIERS.get(medium)
-        if tier is None:
-            self.counts["other_medium"] += 1
-        return tier
-
-    def _is_reported_group(self, event: BlockStored) -> bool:
-        """Whether it is of the group that is reported: the first full-attention one seen; 0 where kinds are unknown."""
-        group = event.group_idx or 0
-        if event.kv_cache_spec_kind is None:
-            reported = group == (self._group or 0)
-        else:
-            full = event.kv_cache_spec_kind in _FULL_ATTENTION
-            if full and self._group is None:
-                self._group = group
-            reported = full and group == self._group
-        if not reported:
-            self.counts["other_group"] += 1
-        return reported
-
-
-def _beyond_lora(extra: list[str | None], lora: str | None) -> list[str | None]:
-    return extra[1:] if lora and extra and extra[0] == lora else extra
-
-
-def _usable(event: BlockStored, depth: int) -> int:
-    """How many leading blocks are told apart by tokens, LoRA name and (a prompt's first block) salt alone."""
-    for index in range(len(event.block_hashes)):
-        rest = _beyond_lora(event.extras(index), event.lora_name)
-        salted = depth + index == 0 and len(rest) == 1 and rest[0] is not None
-        if rest and not salted:
-            return index
-    return len(event.block_hashes)

@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Final, Protocol
-from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
 from cachefleet_core.reports import (
     MAX_FRAME_BYTES,
-    PATH,
     SUBPROTOCOL,
     Drain,
     Policy,
@@ -30,6 +26,7 @@ from cachefleet_core.reports import (
 from .feed import Feed, Outbox
 from .metrics import AgentMetrics
 from .settings import AgentSettings
+from .targets import Target, backoff, resolve, static_targets
 
 log = logging.getLogger(__name__)
 
@@ -48,37 +45,6 @@ class Commands(Protocol):
     def policy(self, policy: Policy) -> None: ...
     def warm(self, warm: Warm) -> None: ...
     def drain(self, drain: Drain) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One control plane replica; ``host`` is the name its certificate must bear, where the URL has an address."""
-
-    url: str
-    host: str | None = None
-
-
-def static_targets(urls: tuple[str, ...]) -> list[Target]:
-    """The listed URLs, with the reports path where they have none."""
-    return [Target(urlunsplit(part._replace(path=part.path.rstrip("/") or PATH))) for part in map(urlsplit, urls)]
-
-
-def backoff(attempt: int, *, base: float, cap: float, jitter: float) -> float:
-    """Seconds to wait before attempt number ``attempt`` (from 1): exponential, capped, ``jitter`` in 0 .. 1 of it."""
-    return jitter * min(cap, base * 2.0 ** min(attempt, 32))
-
-
-async def resolve(name: str, *, tls: bool) -> list[Target]:
-    """Every address behind ``host:port``. OSError where the name does not resolve."""
-    host, _, port = name.rpartition(":")
-    host = host.strip("[]")
-    found = await asyncio.get_running_loop().getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
-    addresses = sorted({str(entry[4][0]) for entry in found})
-    scheme = "wss" if tls else "ws"
-    return [
-        Target(f"{scheme}://{f'[{address}]' if ':' in address else address}:{port}{PATH}", host)
-        for address in addresses
-    ]
 
 
 class Uplink:
@@ -101,6 +67,7 @@ class Uplink:
         self._http = http
         self._jitter = jitter
         self._tasks: dict[Target, asyncio.Task[None]] = {}
+        self._trouble: dict[str, str] = {}  # what was logged last, by where: said once, until it is over
         self.connected = 0
         """Connections open now on which everything held has been sent."""
         self.registered = False
@@ -128,13 +95,16 @@ class Uplink:
                 targets += await resolve(self._settings.control_plane_dns, tls=tls)
             except OSError as error:
                 self._metrics.connects.labels("unresolved").inc()
-                log.warning("control planes not resolved", extra={"error": str(error)})
+                self._say("control planes not resolved", self._settings.control_plane_dns, str(error))
                 targets += [target for target in self._tasks if target.host]
+            else:
+                self._trouble.pop(self._settings.control_plane_dns, None)
         return targets[: self._settings.max_control_planes]
 
     def _follow(self, targets: list[Target]) -> None:
         for gone in self._tasks.keys() - set(targets):
             self._tasks.pop(gone).cancel()
+            self._trouble.pop(gone.url, None)
         for target in targets:
             task = self._tasks.get(target)
             if task is None or task.done():
@@ -169,7 +139,7 @@ class Uplink:
             return await self._connect(target)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             self._metrics.connects.labels("failed").inc()
-            log.warning("control plane not reached", extra={"target": target.url, "error": _reason(error)})
+            self._say("control plane not reached", target.url, _reason(error))
             return isinstance(error, aiohttp.WSServerHandshakeError) and error.status in (401, 403)
         except Exception:
             self._metrics.crashes.labels("uplink").inc()
@@ -189,9 +159,8 @@ class Uplink:
             )
         async with ws:
             self._metrics.connects.labels("connected").inc()
-            log.info("control plane connected", extra={"target": target.url})
-            await self._serve(ws)
-            log.info("control plane disconnected", extra={"target": target.url, "code": ws.close_code})
+            await self._serve(ws, target)
+            self._say("control plane disconnected", target.url, f"close code {ws.close_code}")
             return ws.close_code in _REFUSED_CODES
 
     def _headers(self) -> dict[str, str]:
@@ -199,11 +168,16 @@ class Uplink:
         path = self._settings.token_file
         return {"Authorization": f"Bearer {path.read_text().strip()}"} if path else {}
 
-    async def _serve(self, ws: aiohttp.ClientWebSocketResponse) -> None:
+    def _say(self, what: str, where: str, error: str) -> None:
+        if self._trouble.get(where) != error:
+            log.warning(what, extra={"target": where, "error": error})
+        self._trouble[where] = error
+
+    async def _serve(self, ws: aiohttp.ClientWebSocketResponse, target: Target) -> None:
         outbox = self._feed.attach(
             max_frames=self._settings.send_queue_frames, max_bytes=self._settings.send_queue_bytes
         )
-        sending = asyncio.create_task(self._send(ws, outbox))
+        sending = asyncio.create_task(self._send(ws, outbox, target))
         receiving = asyncio.create_task(self._receive(ws, outbox))
         try:
             done, _ = await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
@@ -215,7 +189,7 @@ class Uplink:
                 task.cancel()
             await asyncio.gather(sending, receiving, return_exceptions=True)
 
-    async def _send(self, ws: aiohttp.ClientWebSocketResponse, outbox: Outbox) -> None:
+    async def _send(self, ws: aiohttp.ClientWebSocketResponse, outbox: Outbox, target: Target) -> None:
         admission: asyncio.TimerHandle | None = None
         try:
             while True:
@@ -223,15 +197,17 @@ class Uplink:
                     async with asyncio.timeout(self._settings.send_timeout_seconds):
                         await ws.send_bytes(frame)
                 if admission is None:
-                    admission = asyncio.get_running_loop().call_later(_ADMITTED_SECONDS, self._admitted)
+                    admission = asyncio.get_running_loop().call_later(_ADMITTED_SECONDS, self._admitted, target)
                     self._count(1)
         finally:
             if admission is not None:
                 admission.cancel()
                 self._count(-1)
 
-    def _admitted(self) -> None:
+    def _admitted(self, target: Target) -> None:
         self.registered = True
+        self._trouble.pop(target.url, None)
+        log.info("control plane connected", extra={"target": target.url})
 
     def _count(self, change: int) -> None:
         self.connected += change

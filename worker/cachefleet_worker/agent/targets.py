@@ -1,0 +1,41 @@
+"""Where the control planes are, and how long to wait between attempts at one."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+from cachefleet_core.reports import PATH
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One control plane replica; ``host`` is the name its certificate must bear, where the URL has an address."""
+
+    url: str
+    host: str | None = None
+
+
+def static_targets(urls: tuple[str, ...]) -> list[Target]:
+    """The listed URLs, with the reports path where they have none."""
+    return [Target(urlunsplit(part._replace(path=part.path.rstrip("/") or PATH))) for part in map(urlsplit, urls)]
+
+
+def backoff(attempt: int, *, base: float, cap: float, jitter: float) -> float:
+    """Seconds to wait before attempt number ``attempt`` (from 1): exponential, capped, ``jitter`` in 0 .. 1 of it."""
+    return jitter * min(cap, base * 2.0 ** min(attempt, 32))
+
+
+async def resolve(name: str, *, tls: bool) -> list[Target]:
+    """Every address behind ``host:port``. OSError where the name does not resolve."""
+    host, _, port = name.rpartition(":")
+    host = host.strip("[]")
+    found = await asyncio.get_running_loop().getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    addresses = sorted({str(entry[4][0]) for entry in found})
+    scheme = "wss" if tls else "ws"
+    return [
+        Target(f"{scheme}://{f'[{address}]' if ':' in address else address}:{port}{PATH}", host)
+        for address in addresses
+    ]
