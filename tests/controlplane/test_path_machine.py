@@ -208,6 +208,7 @@ class PathMachine(RuleBasedStateMachine):
         assert self.held() == self.truth
         assert not self.fleet.worker().stale
         self.clean = True
+        self.link.sent.clear()
 
     @rule()
     def begin_anew(self) -> None:
