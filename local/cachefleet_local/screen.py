@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from cachefleet_core.pool import PrefixCachePool
+from cachefleet_local.data_folder import DEFAULT_DATA_DIR
 from cachefleet_local.local_fleet import Prepared, exit_words
 from cachefleet_local.process import ProcessSpec
 from cachefleet_local.supervision import Life, State
@@ -149,10 +151,16 @@ def _addresses(fleet: Prepared) -> list[str]:
         ("Internal", fleet.plan.internal_url, "/admin/v1, /metrics, /healthz, /readyz"),
         *(("Worker", worker.engine_url, f"{worker.name} of {worker.pool}") for worker in fleet.plan.workers),
         ("Logs", str(fleet.folder.logs), ""),
-        ("Look", "cachefleet workers", "also: pools, decisions"),
+        ("Look", f"cachefleet workers{_data_dir(fleet)}", "also: pools, decisions"),
     ]
     width = max(len(value) for label, value, _ in rows if label != "Logs")
     return [f"{label:<10}{value:<{width}}  {note}".rstrip() for label, value, note in rows]
+
+
+def _data_dir(fleet: Prepared) -> str:
+    """The option that the listings need where the data folder is not the one they look in."""
+    given = fleet.options.data_dir
+    return "" if given == DEFAULT_DATA_DIR else f" --data-dir {shlex.quote(str(given))}"
 
 
 def _one_of_each_model(pools: Sequence[PrefixCachePool]) -> list[PrefixCachePool]:
