@@ -194,7 +194,7 @@ class PathMachine(RuleBasedStateMachine):
     @rule()
     def heal(self) -> None:
         """A quiet line: all arrives, the agent speaks each second and does what it is asked; a minute at most."""
-        self.deliver_all()
+        self.settle()
         for _ in range(60):
             if self.link.closed or self.connection.number in self.hung_up:
                 self.reconnect()

@@ -1,0 +1,77 @@
+"""A reports endpoint on a real socket, and an agent that says what it is told to."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import uvicorn
+
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.reports.server import ReportsServer
+from cachefleet_controlplane.reports.settings import ReportLimits
+from cachefleet_core.reports import SUBPROTOCOL, DownFrame, Hello, UpFrame, decode_down, encode
+from tests.controlplane.fleets import LiveFleet, fleet_of
+from tests.controlplane.waiting import until
+
+TOKEN = "sesame"
+
+
+@dataclass
+class Endpoint:
+    """What a test looks at."""
+
+    fleet: LiveFleet
+    metrics: Metrics
+    server: ReportsServer
+    url: str
+    http: aiohttp.ClientSession
+    asked: Counter[str] = field(default_factory=Counter)
+
+    @asynccontextmanager
+    async def agent(self, token: str = TOKEN, **options: Any) -> AsyncIterator["Agent"]:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with self.http.ws_connect(self.url, headers=headers, protocols=(SUBPROTOCOL,), **options) as ws:
+            yield Agent(ws)
+
+
+@dataclass
+class Agent:
+    ws: aiohttp.ClientWebSocketResponse
+
+    async def say(self, *frames: UpFrame) -> None:
+        for frame in frames:
+            await self.ws.send_bytes(encode(frame))
+
+    async def hear(self) -> DownFrame:
+        return decode_down(await self.ws.receive_bytes(timeout=5))
+
+    async def end(self) -> int | None:
+        """The code with which the other side closes."""
+        async with asyncio.timeout(5):
+            async for _ in self.ws:
+                pass
+        return self.ws.close_code
+
+
+@asynccontextmanager
+async def reports_endpoint(fleet: LiveFleet | None = None, **limits: Any) -> AsyncIterator[Endpoint]:
+    """Lets in who bears TOKEN and is called demo-something."""
+    fleet, metrics = fleet or fleet_of("demo-0", "demo-1"), Metrics()
+
+    async def authorize(token: str, hello: Hello) -> bool:
+        return token == TOKEN and hello.worker.startswith("demo-")
+
+    server = ReportsServer(fleet, authorize, metrics, limits=ReportLimits(**limits))
+    config = uvicorn.Config(server, port=0, ws="websockets-sansio", lifespan="off", log_config=None)
+    web = uvicorn.Server(config)
+    serving = asyncio.create_task(web._serve())  # serve() would take over the signals
+    await until(lambda: web.started)
+    port = web.servers[0].sockets[0].getsockname()[1]
+    async with aiohttp.ClientSession() as http:
+        yield Endpoint(fleet, metrics, server, f"http://127.0.0.1:{port}/v1/reports", http)
+    web.should_exit = web.force_exit = True
+    await serving

@@ -1,0 +1,233 @@
+"""The reports endpoint over a real socket: admission, frames, and every way a connection ends."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import msgspec
+import pytest
+
+from cachefleet_controlplane.index import PythonIndex
+from cachefleet_core.reports import Delta, Policy, Resync, Stored, encode
+from tests.controlplane.chains import chain, removed, stored
+from tests.controlplane.fleets import LiveFleet, fleet_of, pool, view, wid
+from tests.controlplane.frames import delta, hello, snapshot, state
+from tests.controlplane.reports.agents import Endpoint, reports_endpoint
+from tests.controlplane.waiting import until, value
+
+KEYS = chain(1, 10)
+HELD = [(key, 0) for key in KEYS]
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    async with reports_endpoint() as made:
+        yield made
+
+
+def held(endpoint: Endpoint, worker: str = "demo-0") -> int:
+    return endpoint.fleet.worker(worker).held_blocks
+
+
+class TestReporting:
+    async def test_what_an_agent_reports_is_in_the_picture(self, endpoint: Endpoint) -> None:
+        async with endpoint.agent() as agent:
+            await agent.say(hello(), snapshot(0, KEYS), delta(1, removed(KEYS[9:])), state(1, HELD[:9], running=2))
+            assert isinstance(await agent.hear(), Policy)
+            await until(lambda: endpoint.fleet.worker().report is not None)
+            assert (held(endpoint), endpoint.fleet.worker().stream, endpoint.server.connections) == (9, "live", 1)
+        kinds = ("hello", "snapshot", "delta", "state")
+        assert [value(endpoint.metrics, "report_frames_total", type=kind) for kind in kinds] == [1, 1, 1, 1]
+        await until(lambda: endpoint.server.connections == 0)
+        assert (held(endpoint), endpoint.fleet.worker().connected) == (9, False)
+        assert value(endpoint.metrics, "report_connections") == 0
+
+    async def test_divergence_is_answered_with_a_resync_and_counted(self, endpoint: Endpoint) -> None:
+        async with endpoint.agent() as agent:
+            await agent.say(hello(), snapshot(0, KEYS), state(0, HELD[1:]))
+            await agent.hear()
+            assert await agent.hear() == Resync(reason="divergence")
+        assert value(endpoint.metrics, "report_divergence_total") == 1
+        assert value(endpoint.metrics, "report_resyncs_total", reason="divergence") == 1
+        assert value(endpoint.metrics, "report_epochs_total") == 1
+
+    async def test_a_new_policy_reaches_a_connected_agent(self, endpoint: Endpoint) -> None:
+        async with endpoint.agent() as agent:
+            await agent.say(hello())
+            await agent.hear()
+            endpoint.fleet.update_pools([view(pool(generation=2), ["demo-0"])])
+            policy = await agent.hear()
+        assert isinstance(policy, Policy)
+        assert policy.generation == 2
+
+    async def test_reconnecting_in_the_same_epoch_resyncs_by_snapshot(self, endpoint: Endpoint) -> None:
+        for sequence in (0, 5):
+            async with endpoint.agent() as agent:
+                await agent.say(hello(), snapshot(sequence, KEYS), state(sequence, HELD))
+                await until(lambda number=sequence: endpoint.fleet.worker().sequence == number)  # type: ignore[misc]
+            assert held(endpoint) == 10
+        assert value(endpoint.metrics, "report_epochs_total") == 1
+
+    async def test_a_newer_connection_closes_the_older(self, endpoint: Endpoint) -> None:
+        async with endpoint.agent() as older, endpoint.agent() as newer:
+            await older.say(hello())
+            await older.hear()
+            await newer.say(hello(), snapshot(0, KEYS))
+            assert await older.end() == 4409
+            await until(lambda: held(endpoint) == 10)
+
+
+class TestAdmission:
+    @pytest.mark.parametrize(("token", "code"), [("", 4401), ("wrong", 4403)])
+    async def test_without_the_right_token_nobody_is_heard(self, endpoint: Endpoint, token: str, code: int) -> None:
+        async with endpoint.agent(token) as agent:
+            await agent.say(hello(), snapshot(0, KEYS))
+            assert await agent.end() == code
+        assert endpoint.fleet.worker().stream == "unknown"
+
+    async def test_a_token_is_good_for_its_worker_only(self, endpoint: Endpoint) -> None:
+        async with endpoint.agent() as agent:
+            await agent.say(hello("other-0"))
+            assert await agent.end() == 4403
+        assert value(endpoint.metrics, "report_rejections_total", reason="forbidden") == 1
+
+    async def test_an_unknown_pool_is_refused(self, endpoint: Endpoint) -> None:
+        async with endpoint.agent() as agent:
+            await agent.say(hello(pool="default/none"))
+            assert await agent.end() == 4404
+
+    async def test_another_subprotocol_is_refused_before_the_handshake(self, endpoint: Endpoint) -> None:
+        for protocols in ((), ("cachefleet.reports.v9",)):
+            with pytest.raises(aiohttp.WSServerHandshakeError):
+                await endpoint.http.ws_connect(endpoint.url, protocols=protocols)
+        assert value(endpoint.metrics, "report_rejections_total", reason="subprotocol") == 2
+
+    async def test_plain_http_is_told_to_upgrade(self, endpoint: Endpoint) -> None:
+        async with endpoint.http.get(endpoint.url) as answer:
+            assert (answer.status, answer.headers["upgrade"]) == (426, "websocket")
+
+    async def test_too_many_agents_are_told_to_come_later(self) -> None:
+        async with reports_endpoint(connections=1) as endpoint, endpoint.agent() as first:
+            await first.say(hello())
+            await first.hear()
+            with pytest.raises(aiohttp.WSServerHandshakeError):
+                await endpoint.http.ws_connect(endpoint.url, protocols=("cachefleet.reports.v1",))
+
+    async def test_before_the_pools_are_known_a_hello_waits_for_them(self) -> None:
+        async with reports_endpoint(LiveFleet()) as endpoint, endpoint.agent() as agent:
+            await agent.say(hello())
+            await asyncio.sleep(0.05)
+            endpoint.fleet.update_pools([view(pool(), ["demo-0"])])
+            assert isinstance(await agent.hear(), Policy)
+
+    async def test_and_not_for_ever(self) -> None:
+        async with reports_endpoint(LiveFleet(), hello_seconds=0.1) as endpoint, endpoint.agent() as agent:
+            await agent.say(hello())
+            assert await agent.end() == 1013
+
+
+class TestSilence:
+    async def test_an_agent_that_never_says_hello_is_closed(self) -> None:
+        async with reports_endpoint(hello_seconds=0.1) as endpoint, endpoint.agent() as agent:
+            assert await agent.end() == 4408
+
+    async def test_so_is_one_that_says_nothing_any_more(self) -> None:
+        async with reports_endpoint(idle_seconds=0.1) as endpoint, endpoint.agent() as agent:
+            await agent.say(hello())
+            assert await agent.end() == 4408
+
+    async def test_one_that_does_not_read_is_closed(self) -> None:
+        async with reports_endpoint(outbox_frames=3) as endpoint, endpoint.agent() as agent:
+            await agent.say(hello())
+            await agent.hear()
+            for _ in range(5):
+                endpoint.fleet.tell(wid("demo-0"), Resync())
+            assert await agent.end() == 1013
+
+    async def test_an_authorizer_that_does_not_answer_does_not_hang_the_agent(self) -> None:
+        async with reports_endpoint(authorize_seconds=0.1) as endpoint:
+            endpoint.server._authorize = lambda _token, _hello: asyncio.sleep(60, True)  # noqa: FBT003
+            async with endpoint.agent() as agent:
+                await agent.say(hello())
+                assert await agent.end() == 1013
+
+
+class TestMalformed:
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"",
+            b"\xc1",
+            encode(delta(1))[:-3],
+            msgspec.msgpack.encode({"type": "delta", "sequence": -1, "operations": []}),
+            msgspec.msgpack.encode({"type": "delta", "sequence": 1, "operations": [[0, 0, b"\1" * 12]]}),
+            encode(delta(1, stored(KEYS), Stored(0, stored([3]).keys * 2))),
+            encode(delta(1, stored(KEYS), stored([0]))),
+            b"\x91" * 100_000,
+        ],
+        ids=lambda data: f"{len(data)}-bytes",
+    )
+    async def test_a_bad_frame_is_counted_and_nothing_of_it_applied(self, endpoint: Endpoint, data: bytes) -> None:
+        async with endpoint.agent() as agent:
+            await agent.say(hello(), snapshot(0, KEYS[:2]))
+            await agent.ws.send_bytes(data)
+            await agent.say(delta(1, stored(KEYS)))
+            assert await agent.end() == 4400
+        assert held(endpoint) == 2
+        assert value(endpoint.metrics, "report_frames_malformed_total", reason="frame") == 1
+
+    async def test_text_is_no_frame(self, endpoint: Endpoint) -> None:
+        async with endpoint.agent() as agent:
+            await agent.say(hello())
+            await agent.ws.send_str("hello")
+            assert await agent.end() == 4400
+
+    async def test_frames_are_bounded_and_the_first_one_more_so(self) -> None:
+        async with reports_endpoint(first_frame_bytes=500, frame_bytes=1000) as endpoint:
+            async with endpoint.agent() as agent:
+                await agent.ws.send_bytes(b"\0" * 501)
+                assert await agent.end() == 4400
+            async with endpoint.agent() as agent:
+                await agent.say(hello(), delta(1, stored(chain(2, 200))))
+                assert await agent.end() == 4400
+
+    @pytest.mark.parametrize("first", [snapshot(0, KEYS), delta(1), state()])
+    async def test_the_first_frame_must_be_a_hello(self, endpoint: Endpoint, first: Delta) -> None:
+        async with endpoint.agent() as agent:
+            await agent.say(first)
+            assert await agent.end() == 4400
+
+    async def test_frames_for_another_worker_or_rank_end_the_connection(self, endpoint: Endpoint) -> None:
+        for frame in (hello("demo-1"), delta(1, rank=3)):
+            async with endpoint.agent() as agent:
+                await agent.say(hello(), frame)
+                assert await agent.end() == 4400
+        assert endpoint.fleet.worker("demo-1").stream == "unknown"
+
+    async def test_other_agents_do_not_notice(self, endpoint: Endpoint) -> None:
+        async with endpoint.agent() as good, endpoint.agent() as bad:
+            await good.say(hello("demo-1"), snapshot(0, KEYS))
+            await bad.ws.send_bytes(b"\xc1")
+            assert await bad.end() == 4400
+            await good.say(delta(1, stored(chain(2, 5))))
+            await until(lambda: held(endpoint, "demo-1") == 15)
+
+    async def test_an_unexpected_error_is_counted_and_ends_one_connection(
+        self, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(*_args: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(endpoint.fleet, "receive", broken)
+        async with endpoint.agent() as agent:
+            await agent.say(hello(), state())
+            assert await agent.end() == 1011
+        assert value(endpoint.metrics, "task_errors_total", task="reports") == 1
+
+    async def test_an_index_that_is_full_costs_nobody_the_connection(self) -> None:
+        fleet = fleet_of("demo-0")
+        fleet.index = fleet._index = fleet._reception._index = PythonIndex(max_held=5)
+        async with reports_endpoint(fleet) as endpoint, endpoint.agent() as agent:
+            await agent.say(hello(), snapshot(0, KEYS), state(0, HELD))
+            await until(lambda: fleet.worker().report is not None)
+            assert (held(endpoint), fleet.worker().stream) == (0, "live")
