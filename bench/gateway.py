@@ -1,0 +1,246 @@
+"""What the gateway adds to a request, against going direct to the same worker.
+
+    python -m bench.gateway              # in front of a fake engine that computes in no time
+    python -m bench.gateway --engine vllm   # in front of real vLLM on the CPU, with a tiny model
+
+Direct and through the gateway take turns, request by request, on kept-alive connections. Rendering is part of what
+is added: the gateway asks the worker's renderer for the prompt's ids, which a column shows by itself. Answers are
+checked to be equal, byte for byte, before anything is timed. Rows go to bench/results/gateway.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from bench.parts import POOL, Engine, Running, control_plane, cores, fake_engine
+from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, tenant_salt
+
+RESULTS: Final = Path(__file__).parent / "results" / "gateway.json"
+CHAT: Final = "/v1/chat/completions"
+WORDS: Final = "cache fleet worker prefix block token request answer engine router prompt system "
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+_VARYING: Final = re.compile(rb'"id":"[^"]*"|"created":\d+')
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two ways to the worker."""
+
+    url: str
+    headers: dict[str, str]
+    extra: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One kind of request."""
+
+    name: str
+    stream: bool
+    connections: int
+    characters: int
+
+
+@dataclass(slots=True)
+class Times:
+    """Seconds of each way, and the gateway's CPU seconds for a request."""
+
+    direct: list[float]
+    through: list[float]
+    cpu: float
+
+
+SHAPES: Final = [
+    Shape(
+        f"{'stream, first byte' if stream else 'whole answer'}, {connections} connection{'s' * (connections > 1)}, "
+        f"{characters} characters",
+        stream,
+        connections,
+        characters,
+    )
+    for characters in (1024, 8192)
+    for stream in (True, False)
+    for connections in (1, 16)
+]
+
+
+def body(model: str, shape: Shape, number: int) -> dict[str, Any]:
+    """A prompt of which all but the end is the same each time, as in a conversation."""
+    text = (WORDS * (shape.characters // len(WORDS) + 1))[: shape.characters]
+    messages = [{"role": "system", "content": text}, {"role": "user", "content": f"question {number % 8}"}]
+    return {"model": model, "messages": messages, "max_tokens": 4, "temperature": 0, "stream": shape.stream}
+
+
+async def ask(http: aiohttp.ClientSession, side: Side, asked: dict[str, Any]) -> tuple[float, bytes]:
+    """Seconds to the first byte of the body, for a stream, or to the end; and the answer."""
+    data = json.dumps(asked | side.extra).encode()
+    began = time.perf_counter()
+    async with http.post(side.url + CHAT, data=data, headers=side.headers) as answer:
+        first = await answer.content.readany()
+        seconds = time.perf_counter() - began
+        rest = await answer.read()
+        if not asked["stream"]:
+            seconds = time.perf_counter() - began
+        if answer.status != 200:
+            raise RuntimeError(f"{side.url} answered {answer.status}: {(first + rest)[:500]!r}")
+        return seconds, first + rest
+
+
+async def check(http: aiohttp.ClientSession, direct: Side, through: Side, asked: dict[str, Any]) -> None:
+    """A wrong answer voids the measurement."""
+    for side in (direct, through):  # both find the same in cache
+        await ask(http, side, asked)
+    expected, got = [_VARYING.sub(b"", (await ask(http, side, asked))[1]) for side in (direct, through)]
+    if expected != got:
+        raise RuntimeError(f"the gateway's answer differs:\n{expected[:1000]!r}\n{got[:1000]!r}")
+
+
+async def measure(shape: Shape, engine: Engine, running: Running, direct: Side, through: Side, *, rounds: int) -> Times:
+    """``rounds`` turns; in each every connection asks once directly and once through the gateway."""
+    times = Times([], [], 0.0)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        await check(http, direct, through, body(engine.model, shape, 0))
+        for turn in range(rounds + 2):
+            asked = [body(engine.model, shape, turn + i) for i in range(shape.connections)]
+            for side, into in ((direct, times.direct), (through, times.through)):
+                before = cpu_seconds(running.pid)
+                answers = await asyncio.gather(*(ask(http, side, one) for one in asked))
+                if turn >= 2:  # the first ones open connections
+                    into += [seconds for seconds, _ in answers]
+                    times.cpu += cpu_seconds(running.pid) - before if side is through else 0.0
+    times.cpu /= len(times.through)
+    return times
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+async def rendering(engine: Engine, direct: Side, shape: Shape, *, rounds: int) -> float:
+    """The median of what the worker's renderer takes for such a prompt, asked as the gateway asks it."""
+    seconds = []
+    async with aiohttp.ClientSession() as http:
+        for turn in range(rounds):
+            data = json.dumps(body(engine.model, shape, turn) | direct.extra).encode()
+            began = time.perf_counter()
+            async with http.post(f"{direct.url}{CHAT}/render", data=data, headers=direct.headers) as answer:
+                await answer.read()
+            seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
+async def until_exact(through: Side, engine: Engine) -> None:
+    """Wait until an agent has reported: decisions then cost what they cost in earnest."""
+    asked = body(engine.model, SHAPES[0], 0)
+    async with asyncio.timeout(60), aiohttp.ClientSession() as http:
+        while True:
+            async with http.post(through.url + CHAT, json=asked, headers=through.headers) as answer:
+                await answer.read()
+                if answer.headers.get("x-cachefleet-knowledge") == "exact":
+                    return
+            await asyncio.sleep(0.2)
+
+
+def rows(shape: Shape, times: Times, render: float) -> Iterator[dict[str, Any]]:
+    for name, pick in (("p50", 50), ("p95", 95)):
+        ours, peer = (percentile(part, pick) * 1000 for part in (times.through, times.direct))
+        yield {"row": f"{shape.name}, {name}", "ours": ours, "peer": peer, "ratio": ours / peer, "unit": "ms"}
+    added = (percentile(times.through, 50) - percentile(times.direct, 50)) * 1000
+    yield {
+        "row": f"{shape.name}, added p50",
+        "ours": added,
+        "peer": render * 1000,
+        "ratio": added / (render * 1000),
+        "unit": "ms",
+    }
+    cpu = times.cpu * 1000
+    yield {"row": f"{shape.name}, gateway CPU a request", "ours": cpu, "peer": None, "ratio": None, "unit": "ms"}
+
+
+def percentile(values: list[float], share: int) -> float:
+    return statistics.quantiles(values, n=100, method="inclusive")[share - 1]
+
+
+COLUMNS: Final = ("direct", "gateway", "added p50", "added p95", "rendering", "CPU")
+
+
+def table(shape: Shape, times: Times, render: float) -> None:
+    added = [percentile(times.through, share) - percentile(times.direct, share) for share in (50, 95)]
+    figures = (percentile(times.direct, 50), percentile(times.through, 50), *added, render, times.cpu)
+    print(f"{shape.name:<52}" + "".join(f"{figure * 1000:>11.2f}" for figure in figures), flush=True)
+
+
+async def run(engine: Engine, running: Running, key: FleetKey, *, rounds: int) -> list[dict[str, Any]]:
+    salt = tenant_salt(key.salt_key, DEFAULT_TENANT)
+    json_type = {"content-type": "application/json"}
+    direct = Side(engine.url, {"authorization": f"Bearer {key.worker_key(POOL)}", **json_type}, {"cache_salt": salt})
+    through = Side(running.gateway, json_type, {})
+    await until_exact(through, engine)
+    print(f"{'milliseconds, p50 where not said':<52}" + "".join(f"{column:>11}" for column in COLUMNS))
+    out: list[dict[str, Any]] = []
+    for shape in SHAPES:
+        times = await measure(shape, engine, running, direct, through, rounds=max(10, rounds // shape.connections))
+        render = await rendering(engine, direct, shape, rounds=20)
+        table(shape, times, render)
+        out += rows(shape, times, render)
+    return out
+
+
+@contextlib.contextmanager
+def vllm_engine(folder: Path, key: str, *, core: set[int]) -> Iterator[Engine]:
+    """Real vLLM with the tiny model."""
+    from cachefleet_local.tiny_model import tiny_model_path  # noqa: PLC0415 - only where it is asked for
+    from e2e.engine.vllm import VllmOptions, running_vllm  # noqa: PLC0415 - as above
+
+    options = VllmOptions(api_key=key, max_model_len=8192, num_blocks=512)
+    with running_vllm(options, tiny_model_path(), folder / "vllm.log") as server:
+        os.sched_setaffinity(server.pid, core)
+        yield Engine(
+            url=server.url,
+            events=server.events_endpoint,
+            replay=server.replay_endpoint,
+            model=options.model,
+            block_size=options.block_size,
+            max_model_len=options.max_model_len,
+            resource="",
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=("fake", "vllm"), default="fake")
+    parser.add_argument("--rounds", type=int, default=300, help="requests a row and way, at least")
+    given = parser.parse_args()
+    key = FleetKey.generate()
+    mine, gateway_core = cores(2)
+    os.sched_setaffinity(0, mine)
+    made = {"fake": fake_engine, "vllm": vllm_engine}[given.engine]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with (
+            made(folder, key.worker_key(POOL), core=mine) as engine,
+            control_plane(folder, key, engine, core=gateway_core, agent_core=mine) as running,
+        ):
+            result = asyncio.run(run(engine, running, key, rounds=given.rounds))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps({"engine": given.engine, "rows": result}, indent=1) + "\n")
+    print(f"written to {RESULTS.relative_to(Path.cwd())}")
+
+
+if __name__ == "__main__":
+    main()

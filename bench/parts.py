@@ -1,0 +1,204 @@
+"""A control plane, one worker and its agent as processes of their own, for benchmarks."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cachefleet_core.tenancy import FleetKey
+from cachefleet_local.ports import take_ports
+
+POOL: Final = "default/bench"
+WORKER: Final = "bench-0"
+START_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 10.0
+
+_POOL_FILE: Final = """
+apiVersion: cachefleet.io/v1alpha1
+kind: PrefixCachePool
+metadata: {{name: bench}}
+spec:
+  model: {{name: {model}, source: bench, weightsMiB: 1}}
+  engine: {{image: bench, blockSize: {block_size}, maxModelLen: {max_model_len}, dtype: float32}}
+  device: {{resource: "{resource}", memoryMiB: 8192, activationMiB: 1024, floorMiB: 1024}}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """A running engine, fake or real."""
+
+    url: str
+    events: str
+    replay: str
+    model: str
+    block_size: int
+    max_model_len: int
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Where the control plane answers, and its process."""
+
+    gateway: str
+    internal: str
+    pid: int
+
+
+def cores(wanted: int) -> list[set[int]]:
+    """A core each for so many processes where there are enough, else the last ones share."""
+    free = sorted(os.sched_getaffinity(0))
+    return [{free[min(i, len(free) - 1)]} for i in range(wanted)]
+
+
+@contextlib.contextmanager
+def process(
+    arguments: Sequence[str], *, log: Path, core: set[int], environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """``python ARGUMENTS``, on ``core``; ended with the block."""
+    with log.open("wb") as output:
+        started = subprocess.Popen(
+            [sys.executable, *arguments], stdout=output, stderr=output, env={**os.environ, **(environment or {})}
+        )
+        os.sched_setaffinity(started.pid, core)
+        try:
+            yield started
+        finally:
+            started.send_signal(signal.SIGTERM)
+            try:
+                started.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                started.kill()
+                started.wait()
+
+
+@contextlib.contextmanager
+def fake_engine(folder: Path, key: str, *, core: set[int]) -> Iterator[Engine]:
+    """A fake engine that computes in no time."""
+    model, block_size, max_model_len = "bench", 16, 16_384
+    log = folder / "engine.log"
+    options = {
+        "model": model,
+        "api-key": key,
+        "block-size": block_size,
+        "num-blocks": 4096,
+        "max-model-len": max_model_len,
+        "remembered-requests": 1,
+    }
+    flags = [part for name, option in options.items() for part in (f"--{name}", str(option))]
+    with process(["-m", "tests.fakes.engine", *flags], log=log, core=core) as started:
+        ready = json.loads(_first_line(log, started))
+        yield Engine(
+            url=ready["url"],
+            events=ready["events"],
+            replay=ready["replay"],
+            model=model,
+            block_size=block_size,
+            max_model_len=max_model_len,
+            resource="nvidia.com/gpu",
+        )
+
+
+@contextlib.contextmanager
+def control_plane(
+    folder: Path, key: FleetKey, engine: Engine, *, core: set[int], agent_core: set[int]
+) -> Iterator[Running]:
+    """The control plane on a core of its own, and the agent beside the engine."""
+    ports = take_ports({"gateway": 0, "internal": 0, "agent": 0})
+    _write(folder, key, engine)
+    with (
+        process(
+            ["-m", "cachefleet_controlplane"],
+            log=folder / "controlplane.log",
+            core=core,
+            environment=_control_plane_environment(folder, ports),
+        ) as started,
+        process(
+            ["-m", "cachefleet_worker.agent"],
+            log=folder / "agent.log",
+            core=agent_core,
+            environment=_agent_environment(folder, ports, engine),
+        ),
+    ):
+        running = Running(f"http://127.0.0.1:{ports['gateway']}", f"http://127.0.0.1:{ports['internal']}", started.pid)
+        _wait(f"{running.internal}/readyz", started, folder / "controlplane.log")
+        yield running
+
+
+def _write(folder: Path, key: FleetKey, engine: Engine) -> None:
+    pool = _POOL_FILE.format(
+        model=engine.model, block_size=engine.block_size, max_model_len=engine.max_model_len, resource=engine.resource
+    )
+    files = {
+        "pool.yaml": pool,
+        "endpoints.json": json.dumps({POOL: [{"name": WORKER, "url": engine.url, "ready": True}]}),
+        "fleet.key": key.format(),
+        "index.key": base64.urlsafe_b64encode(key.index_key).decode(),
+        "worker.key": key.worker_key(POOL),
+        "reports.token": "reports",
+        "admin.token": "admin",
+    }
+    for name, content in files.items():
+        (folder / name).write_text(content)
+
+
+def _control_plane_environment(folder: Path, ports: Mapping[str, int]) -> dict[str, str]:
+    return {
+        "CACHEFLEET_GATEWAY_PORT": str(ports["gateway"]),
+        "CACHEFLEET_INTERNAL_PORT": str(ports["internal"]),
+        "CACHEFLEET_POOL_FILE": str(folder / "pool.yaml"),
+        "CACHEFLEET_ENDPOINTS_FILE": str(folder / "endpoints.json"),
+        "CACHEFLEET_FLEET_KEY_FILE": str(folder / "fleet.key"),
+        "CACHEFLEET_REPORTS_TOKEN_FILE": str(folder / "reports.token"),
+        "CACHEFLEET_ADMIN_TOKEN_FILE": str(folder / "admin.token"),
+        "CACHEFLEET_DATA_DIR": str(folder / "data"),
+    }
+
+
+def _agent_environment(folder: Path, ports: Mapping[str, int], engine: Engine) -> dict[str, str]:
+    return {
+        "CACHEFLEET_WORKER": WORKER,
+        "CACHEFLEET_POOL": POOL,
+        "CACHEFLEET_ENGINE_URL": engine.url,
+        "CACHEFLEET_EVENTS_ENDPOINT": engine.events,
+        "CACHEFLEET_REPLAY_ENDPOINT": engine.replay,
+        "CACHEFLEET_CONTROL_PLANES": f"ws://127.0.0.1:{ports['internal']}",
+        "CACHEFLEET_TOKEN_FILE": str(folder / "reports.token"),
+        "CACHEFLEET_INDEX_KEY_FILE": str(folder / "index.key"),
+        "CACHEFLEET_WORKER_KEY_FILE": str(folder / "worker.key"),
+        "CACHEFLEET_WEIGHTS": "bench",
+        "CACHEFLEET_HTTP_HOST": "127.0.0.1",
+        "CACHEFLEET_HTTP_PORT": str(ports["agent"]),
+    }
+
+
+def _first_line(log: Path, started: subprocess.Popen[bytes]) -> str:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and started.poll() is None:
+        lines = log.read_text().splitlines()
+        if lines:
+            return lines[0]
+        time.sleep(0.02)
+    raise RuntimeError(f"the engine did not start: {log.read_text()[-2000:]}")
+
+
+def _wait(url: str, started: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and started.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=1) as answer:  # noqa: S310 - our own address
+            if answer.status == 200:
+                return
+        time.sleep(0.05)
+    raise RuntimeError(f"the control plane did not start: {log.read_text()[-2000:]}")
