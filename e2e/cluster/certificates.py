@@ -6,6 +6,7 @@ import datetime as dt
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -124,3 +125,19 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def kubeconfig(server: str, authority: Path, user: str, pair: Pair) -> dict[str, Any]:
+    """A kubeconfig for a user; over plain HTTP (to a proxy) the certificates are not used."""
+    cluster: dict[str, Any] = {"server": server}
+    if server.startswith("https:"):
+        cluster["certificate-authority"] = str(authority)
+    credentials = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "cachefleet", "cluster": cluster}],
+        "users": [{"name": user, "user": credentials}],
+        "contexts": [{"name": "cachefleet", "context": {"cluster": "cachefleet", "user": user}}],
+        "current-context": "cachefleet",
+    }

@@ -6,19 +6,18 @@ are the real ones, but pods never run. Everything lives in one folder and in pro
 
 from __future__ import annotations
 
-import ctypes
 import datetime as dt
 import http.client
 import json
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -27,10 +26,10 @@ from urllib.parse import urlsplit
 import yaml
 
 from e2e.cluster.binaries import Binaries
-from e2e.cluster.certificates import Authority, Pair
+from e2e.cluster.certificates import Authority, Pair, kubeconfig
+from e2e.cluster.processes import end, free_ports, spawn
 
 START_SECONDS = 60.0
-STOP_SECONDS = 10.0
 ATTEMPTS = 3
 CRDS = Path(__file__).parents[2] / "crds"
 
@@ -115,7 +114,7 @@ class ControlPlane:
     def stop(self) -> None:
         """End all processes and remove the folder."""
         for name in reversed(tuple(self._processes)):
-            _end(self._processes.pop(name))
+            end(self._processes.pop(name))
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kubeconfig_for(self, identity: Identity, *, server: str | None = None) -> Path:
@@ -123,7 +122,8 @@ class ControlPlane:
         suffix = f"-{urlsplit(server).port}" if server else ""
         path = self.folder / f"{identity.name.replace(':', '-')}{suffix}.kubeconfig"
         pair = self.client_pair(identity)
-        path.write_text(yaml.safe_dump(_kubeconfig(server or self.url, self._authority.certificate, identity, pair)))
+        document = kubeconfig(server or self.url, self._authority.certificate, identity.name, pair)
+        path.write_text(yaml.safe_dump(document))
         return path
 
     def client_pair(self, identity: Identity) -> Pair:
@@ -140,6 +140,16 @@ class ControlPlane:
         """The beginning of a command line; what it learns of this server is not kept for the next one's."""
         cache = f"--cache-dir={self.folder / 'kubectl'}"
         return [_require(self.binaries.kubectl, "kubectl"), f"--kubeconfig={self.kubeconfig}", cache]
+
+    @contextmanager
+    def frozen(self, name: str) -> Iterator[None]:
+        """Stop a part's process for a while: it keeps its connections and answers nothing."""
+        process = self._processes[name]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)
 
     def requests(self) -> list[dict[str, Any]]:
         """The audit log: one entry for each finished request, oldest first."""
@@ -231,14 +241,7 @@ class ControlPlane:
         ]
 
     def _spawn(self, name: str, command: list[object]) -> None:
-        with (self.folder / f"{name}.log").open("wb") as log:
-            self._processes[name] = subprocess.Popen(
-                [str(part) for part in command],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509  # one system call, no lock taken
-            )
+        self._processes[name] = spawn(command, self.folder / f"{name}.log")
 
     def _answers(self, path: str) -> bool:
         admin = self.client_pair(ADMIN)
@@ -263,48 +266,6 @@ class ControlPlane:
     def tail(self, name: str, lines: int = 20) -> str:
         """The last lines of a part's log."""
         return "\n".join((self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-lines:])
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that nobody uses now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-def _kubeconfig(server: str, authority: Path, identity: Identity, pair: Pair) -> dict[str, Any]:
-    cluster: dict[str, Any] = {"server": server}
-    if server.startswith("https:"):
-        cluster["certificate-authority"] = str(authority)
-    user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "cachefleet", "cluster": cluster}],
-        "users": [{"name": identity.name, "user": user}],
-        "contexts": [{"name": "cachefleet", "context": {"cluster": "cachefleet", "user": identity.name}}],
-        "current-context": "cachefleet",
-    }
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the parent ends, however it ends."""
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _require(path: Path | None, name: str) -> Path:

@@ -6,7 +6,6 @@ seconds to import, and the tests start dozens of operators.
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import multiprocessing.context
 import os
@@ -18,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from e2e.cluster.control_plane import free_ports
+from e2e.cluster.processes import die_with_parent, free_ports
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["cachefleet_operator.__main__", "e2e.cluster.operator_process"])
@@ -100,8 +99,7 @@ class OperatorProcess:
 
 
 def _run(environment: Mapping[str, str], log: str) -> None:
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    die_with_parent()
     os.environ.update(environment)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, sys.stdout.fileno())

@@ -163,6 +163,18 @@ def test_what_only_the_operator_finds_wrong_becomes_a_condition(bench: Bench) ->
         assert (condition["status"], condition["reason"]) == ("False", "Invalid")
 
 
+def test_pods_that_are_refused_are_told_of_and_others_unharmed(bench: Bench) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    bench.kube.patch("Namespace", "", bench.namespace, {"metadata": {"labels": labels}})
+    bench.operator()
+    bench.create(podTemplate={"spec": {"hostNetwork": True}})
+    until(lambda: bench.reason("WorkersAvailable") == "PodsRefused")
+    assert "PodSecurity" in bench.conditions()["Ready"]["message"]
+    assert "PodsRefused" in {event["reason"] for event in bench.events() if event["type"] == "Warning"}
+    bench.create("other")
+    bench.settled("other")
+
+
 def test_deleting_a_pool_leaves_nothing(bench: Bench) -> None:
     bench.operator()
     bench.create()

@@ -110,6 +110,18 @@ def test_a_frozen_leader_wakes_up_as_none(bench: Bench) -> None:
     assert len(rights.writes(bench.cluster.requests(), frozen_as)) > len(before)
 
 
+def test_an_api_server_that_hangs_ends_a_term_and_another_begins(bench: Bench) -> None:
+    operator = bench.operator(**LEASE)
+    bench.create()
+    bench.settled()
+    with bench.cluster.frozen("kube-apiserver"):
+        until(lambda: not operator.leads, seconds=5)
+        assert operator.probe("/healthz") == (200, "ok")
+    bench.edit(replicas=1)
+    bench.settled()
+    assert operator.leads
+
+
 def test_only_the_final_state_counts_for_one_that_was_away(bench: Bench) -> None:
     first = bench.operator()
     for name in ("changed", "deleted", "replaced"):

@@ -10,8 +10,6 @@ from cachefleet_core.budget import BudgetPlan
 from cachefleet_operator import names
 
 MAX_MESSAGE: Final = 1024
-OWNED: Final = ("observedGeneration", "conditions", "replicas", "readyReplicas", "selector", "budget")
-"""The fields of status that the operator writes from what it sees in Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)

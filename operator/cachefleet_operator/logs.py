@@ -20,3 +20,5 @@ def configure(form: Literal["json", "text"], level: str) -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
     # It tells of every event it passes on; what becomes of them is told by us.
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    # Warns at each start that it does not handle signals, which is how we want it (see watch.py).
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)

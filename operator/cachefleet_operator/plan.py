@@ -13,8 +13,8 @@ from typing import Any
 from cachefleet_core.pool import API_VERSION, KIND
 from cachefleet_operator import names
 from cachefleet_operator.api import Ref
-from cachefleet_operator.conditions import OWNED, Verdict, status, workers_of
-from cachefleet_operator.drift import DIGEST, holds
+from cachefleet_operator.conditions import Verdict, status, workers_of
+from cachefleet_operator.drift import holds
 from cachefleet_operator.events import Subject, events_of
 
 Manifest = dict[str, Any]
@@ -89,7 +89,7 @@ def report(verdict: Verdict, observed: Observed, now: str, *, applied: bool = Tr
     wanted = status(
         verdict, workers, name=metadata["name"], generation=metadata["generation"], previous=previous, now=now
     )
-    if not _differs(wanted, live):
+    if holds(wanted, live):
         return []
     subject = Subject(metadata["name"], metadata["namespace"], metadata["uid"], metadata["resourceVersion"])
     told = events_of(previous, wanted["conditions"], subject, now=now)
@@ -126,10 +126,7 @@ def _children(desired: Desired, observed: Observed) -> list[Action]:
 
 
 def _drifted(manifest: Manifest, live: Manifest | None) -> bool:
-    if live is None:
-        return True
-    stamp = (live["metadata"].get("annotations") or {}).get(DIGEST)
-    return stamp != manifest["metadata"]["annotations"][DIGEST] or not holds(manifest, live)
+    return live is None or not holds(manifest, live)  # its own digest is among what must hold
 
 
 def _is_deployment(action: Action) -> bool:
@@ -143,10 +140,6 @@ def _owner(child: Manifest) -> str | None:
 
 def _is_ours(child: Manifest) -> bool:
     return (child["metadata"].get("labels") or {}).get(names.MANAGED_BY) == names.OPERATOR
-
-
-def _differs(wanted: Manifest, live: Mapping[str, Any]) -> bool:
-    return not holds(wanted, live) or any(name in live and name not in wanted for name in OWNED)
 
 
 def _status_manifest(metadata: Mapping[str, Any], wanted: Manifest) -> Manifest:

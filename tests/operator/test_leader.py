@@ -75,6 +75,29 @@ async def test_what_a_slow_answer_tells_is_as_young_as_the_answer() -> None:
     assert late.holds()
 
 
+async def test_time_counts_from_before_a_request() -> None:
+    clock, store = Clock(), Store()
+    slow = Leader(store, LEASE, me="a", timing=TIMING, clock=clock, today=today)
+
+    def delay(_verb: str, _ref: Ref) -> None:
+        clock.now += 6
+
+    store.before = delay
+    await slow._try()
+    assert store.objects[LEASE]["spec"]["holderIdentity"] == "a"
+    assert not slow.holds()
+
+
+async def test_another_name_in_the_lease_ends_it_at_once() -> None:
+    store = Store()
+    first = leader(store, "a")
+    await first._try()
+    assert first.holds()
+    store.objects[LEASE]["spec"]["holderIdentity"] = "b"
+    await first._try()
+    assert not first.holds()
+
+
 class TwoContenders(RuleBasedStateMachine):
     """Two loops over one Lease; requests take time, fail before or after their deed; processes freeze."""
 

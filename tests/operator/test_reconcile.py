@@ -133,6 +133,14 @@ async def test_objects_of_an_earlier_pool_are_waited_for() -> None:
         await reconciler(store).reconcile(KEY)
 
 
+async def test_a_taken_name_is_looked_at_again() -> None:
+    store = Store(document(), {**Ref("Service", "serving", "demo-workers").manifest(), "spec": {}})
+    assert await reconciler(store).reconcile(KEY) is Outcome.REFUSED
+    assert conditions(store)["ConfigValid"]["reason"] == "NameTaken"
+    del store.objects[Ref("Service", "serving", "demo-workers")]
+    assert await reconciler(store).reconcile(KEY) is Outcome.WROTE
+
+
 def test_many_problems_are_told_briefly() -> None:
     pool, verdict = judge(document({"engine": dict.fromkeys("abcdefgh", 1)}))
     assert pool is None

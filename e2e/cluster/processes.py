@@ -1,0 +1,52 @@
+"""Processes that die with their parent, and what they listen on."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+STOP_SECONDS = 10.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback address that nobody uses now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def spawn(command: Sequence[object], log: Path) -> subprocess.Popen[bytes]:
+    """Start a program; what it says goes to ``log``."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [str(part) for part in command],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509  # one system call, no lock taken
+        )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask, then insist."""
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the parent ends, however it ends."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
