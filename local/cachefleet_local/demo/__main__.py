@@ -71,10 +71,10 @@ async def _run(fleet: Prepared, screen: Screen, console: Console, result: Path) 
 
 NEXT: Final = [
     "What to try next:",
-    f"  cachefleet up {POOL_FILE}      the same two workers, to talk to; it prints a curl command",
-    "  cachefleet workers                           in another terminal: load and held blocks of each worker",
-    "  cachefleet decisions                         why each request went where it did, and what the cache did",
-    "  cachefleet up ... --policy roundRobin        the same under another policy",
+    f"  cachefleet up {POOL_FILE}   the same two workers to talk to; prints a curl command",
+    "  cachefleet workers                            in another terminal: load and held blocks of each worker",
+    "  cachefleet decisions                          why each request went where it did, and what the cache did",
+    f"  cachefleet up {POOL_FILE} --policy roundRobin   the same without knowledge of caches",
     "",
 ]
 

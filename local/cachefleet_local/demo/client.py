@@ -14,7 +14,7 @@ import aiohttp
 from cachefleet_local.demo.report import Answer
 from cachefleet_local.demo.workload import Request
 
-AGENTS_AT_A_TIME: Final = 4
+AGENTS_AT_A_TIME: Final = 3
 ANSWER_TOKENS: Final = 16
 REQUEST_SECONDS: Final = 60.0
 
@@ -87,15 +87,21 @@ async def _read(request: Request, response: aiohttp.ClientResponse, elapsed: Cal
 
 
 async def events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
-    """The JSON of each server-sent event. ValueError where the stream ends without [DONE], or reports an error."""
+    """The JSON of each server-sent event. ValueError where the stream ends without [DONE], or reports an error.
+
+    It reads on to the end of the answer, so that the connection is kept for the next one.
+    """
+    done = False
     async for line in response.content:
         data = line.strip().removeprefix(b"data:").strip()
-        if not line.startswith(b"data:"):
+        if done or not line.startswith(b"data:"):
             continue
         if data == b"[DONE]":
-            return
+            done = True
+            continue
         event = json.loads(data)
         if "error" in event:
             raise ValueError(f"error in the stream: {event['error']}")
         yield event
-    raise ValueError("the stream ended early")
+    if not done:
+        raise ValueError("the stream ended early")
