@@ -36,7 +36,7 @@ NOBODY: Final = WorkerId("")
 TIE: Final = 0.05
 OUTLIER: Final = 4.0
 """Only a worker this many times slower or faster than its pool's median is believed to be so."""
-EVICTION_WEIGHT: Final = 0.75
+EVICTION_WEIGHT: Final = 1.0
 
 
 class RoutingPolicy(StrEnum):

@@ -72,8 +72,8 @@ class LiveFleet(Fleet):
         self.index = PythonIndex(**bounds)
         super().__init__(self.index, index_key=INDEX_KEY, clock=lambda: self.now, wall=lambda: 1.7e9, policy=policy)
 
-    def report(self, worker: str = "demo-0", held: Iterable[int] = (), **changes: Any) -> FakeLink:
-        """Connect an agent that holds ``held`` and says so; its link."""
+    def report(self, worker: str = "demo-0", holds: Iterable[int] = (), **changes: Any) -> FakeLink:
+        """Connect an agent that holds ``holds`` and says so; its link."""
         link = FakeLink()
         greeting = {
             key: changes.pop(key)
@@ -82,7 +82,7 @@ class LiveFleet(Fleet):
         }
         connection = link.connection = self.connect(link)
         self.hello(connection, hello(worker, **greeting))
-        held, rank = list(held), greeting.get("rank", 0)
+        held, rank = list(holds), greeting.get("rank", 0)
         self.receive(connection, snapshot(0, *([held] if held else []), rank=rank))
         digest = self.index.digest(worker_id(greeting.get("pool", "default/demo"), worker, rank))
         self.receive(connection, state(0, rank=rank, **{"digest": digest, "held": len(held)} | changes))

@@ -54,7 +54,7 @@ class TestModels:
 
     def test_a_pool_that_is_gone_takes_workers_blocks_and_connections_with_it(self) -> None:
         fleet = fleet_of("demo-0")
-        link = fleet.report(held=KEYS)
+        link = fleet.report(holds=KEYS)
         fleet.update_pools([])
         assert (fleet.models(), fleet.view().workers, link.closed) == ([], (), ["unknown_pool"])
         assert fleet.index.stats().held == {}
@@ -62,7 +62,7 @@ class TestModels:
     def test_a_pool_made_anew_under_its_old_name_is_another_one(self) -> None:
         fleet = LiveFleet()
         fleet.update_pools([view(pool(uid="1"), ["demo-0"])])
-        fleet.report(held=KEYS)
+        fleet.report(holds=KEYS)
         fleet.update_pools([view(pool(uid="2"), ["demo-0"])])
         assert (fleet.worker().held_blocks, fleet.worker().stream) == (0, "unknown")
 
@@ -212,7 +212,7 @@ class TestKnowledge:
 
     def test_a_restart_drops_everything_before_the_first_new_block(self) -> None:
         fleet = fleet_of("demo-0")
-        fleet.report(held=KEYS)
+        fleet.report(holds=KEYS)
         fleet.hello(fleet.connect(FakeLink()), hello(epoch="e2"))
         assert fleet.worker().held_blocks == 0
 
@@ -367,7 +367,7 @@ class TestView:
 
     def test_shows_stream_load_and_policy_of_each_worker(self) -> None:
         fleet = fleet_of("demo-0")
-        fleet.report(held=KEYS, running=3, generation=1)
+        fleet.report(holds=KEYS, running=3, generation=1)
         worker = fleet.worker()
         assert (worker.stream, worker.epoch, worker.held_blocks, worker.policy_generation) == ("live", "e1", 10, 1)
         assert worker.report is not None

@@ -13,9 +13,9 @@ from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import FakeLink, LiveFleet, fleet_of, wid
 from tests.controlplane.frames import delta, hello, snapshot, state
 
-KEYS = chain(1, 12)
+KEYS = chain(1, 6)
 WORKER = wid("demo-0")
-keys = st.lists(st.sampled_from(KEYS), min_size=1, max_size=6, unique=True)
+keys = st.lists(st.sampled_from(KEYS), min_size=1, max_size=3, unique=True)
 
 
 @dataclass
@@ -131,12 +131,12 @@ class PathMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.line)
     @rule(at=st.integers(0, 30), to=st.integers(0, 30))
     def duplicate(self, at: int, to: int) -> None:
-        at, to = at % len(self.line), to % (len(self.line) + 1)
-        # A Delta that comes again later is known by its number and harmless, whatever came in between.
-        harmless = isinstance(self.line[at].frame, Delta) and at < to
-        if harmless or self.hostile:
-            self.clean &= harmless
-            self.line.insert(to, self.line[at])
+        """A frame comes again later: a Delta is known by its number, and harmless whatever came in between."""
+        at %= len(self.line)
+        sent = self.line[at]
+        if isinstance(sent.frame, Delta) or self.hostile:
+            self.clean &= isinstance(sent.frame, Delta)
+            self.line.insert(at + 1 + to % (len(self.line) - at), sent)
 
     @precondition(lambda self: self.hostile and len(self.line) > 1)
     @rule(at=st.integers(0, 30))
@@ -191,6 +191,7 @@ class PathMachine(RuleBasedStateMachine):
             assert self.held() == self.truth
             assert self.link.resyncs() == []
 
+    @precondition(lambda self: self.hostile)
     @rule()
     def heal(self) -> None:
         """A quiet line: all arrives, the agent speaks each second and does what it is asked; a minute at most."""
@@ -200,7 +201,7 @@ class PathMachine(RuleBasedStateMachine):
                 self.reconnect()
             self.report()
             self.deliver_all()
-            if self.fleet.worker().stream == "live":
+            if self.fleet.worker().stream == "live" and self.connection.number not in self.hung_up:
                 break
             self.answer()
             self.deliver_all()
@@ -210,6 +211,7 @@ class PathMachine(RuleBasedStateMachine):
         self.clean = True
         self.link.sent.clear()
 
+    @precondition(lambda self: self.hostile)
     @rule()
     def begin_anew(self) -> None:
         """A new epoch's first word drops all that was, without any removal being reported."""

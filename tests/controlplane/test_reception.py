@@ -79,7 +79,7 @@ class TestConnections:
         older = FakeLink()
         first = fleet.connect(older)
         fleet.hello(first, hello())
-        fleet.report(held=KEYS)
+        fleet.report(holds=KEYS)
         assert older.closed == ["superseded"]
         with pytest.raises(RefusedError):
             fleet.receive(first, delta(1))
@@ -101,7 +101,7 @@ class TestConnections:
 
     def test_divergence_asks_the_agent_for_a_snapshot(self) -> None:
         fleet = fleet_of("demo-0")
-        link = fleet.report(held=KEYS, digest=1)
+        link = fleet.report(holds=KEYS, digest=1)
         assert link.resyncs() == ["divergence"]
         assert fleet.worker().stream == "awaiting"
 
