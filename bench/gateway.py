@@ -1,11 +1,13 @@
 """What the gateway adds to a request, against going direct to the same worker.
 
-    python -m bench.gateway              # in front of a fake engine that computes in no time
+    python -m bench.gateway                 # in front of a fake engine that computes in no time
     python -m bench.gateway --engine vllm   # in front of real vLLM on the CPU, with a tiny model
 
-Direct and through the gateway take turns, request by request, on kept-alive connections. Rendering is part of what
-is added: the gateway asks the worker's renderer for the prompt's ids, which a column shows by itself. Answers are
-checked to be equal, byte for byte, before anything is timed. Rows go to bench/results/gateway.json.
+Direct and through the gateway take turns: request by request on one connection; second by second on sixteen, which
+ask a few times a second each (so that what is measured is delay, not a queue) or without pause (what one core gets
+through). Rendering is part of what is added: the gateway asks the worker's renderer for the prompt's ids; a column
+shows what that takes by itself. Answers are checked to be equal, byte for byte, before anything is timed. Rows go to
+bench/results/gateway.json.
 """
 
 from __future__ import annotations
@@ -47,35 +49,39 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One kind of request."""
+    """One kind of request; ``pause`` is the time between two of one connection, None for turns, 0 for no pause."""
 
-    name: str
     stream: bool
     connections: int
     characters: int
+    pause: float | None = None
+
+    @property
+    def name(self) -> str:
+        what = "stream, first byte" if self.stream else "whole answer"
+        how = f"{self.connections} connection" + "s" * (self.connections > 1)
+        pace = f", {1 / self.pause:g}/s each" if self.pause else "" if self.pause is None else ", no pause"
+        return f"{what}, {self.characters} characters, {how}{pace}"
 
 
 @dataclass(slots=True)
 class Times:
-    """Seconds of each way, and the gateway's CPU seconds for a request."""
+    """Seconds of each way; seconds of CPU of the gateway for a request; requests a second of each way."""
 
     direct: list[float]
     through: list[float]
     cpu: float
+    direct_rate: float
+    through_rate: float
 
 
 SHAPES: Final = [
-    Shape(
-        f"{'stream, first byte' if stream else 'whole answer'}, {connections} connection{'s' * (connections > 1)}, "
-        f"{characters} characters",
-        stream,
-        connections,
-        characters,
-    )
+    Shape(stream, connections, characters, pause)
     for characters in (1024, 8192)
+    for connections, pause in ((1, None), (16, 0.2), (16, 0.0))
     for stream in (True, False)
-    for connections in (1, 16)
 ]
+WINDOW_SECONDS: Final = 1.0
 
 
 def body(model: str, shape: Shape, number: int) -> dict[str, Any]:
@@ -110,20 +116,44 @@ async def check(http: aiohttp.ClientSession, direct: Side, through: Side, asked:
 
 
 async def measure(shape: Shape, engine: Engine, running: Running, direct: Side, through: Side, *, rounds: int) -> Times:
-    """``rounds`` turns; in each every connection asks once directly and once through the gateway."""
-    times = Times([], [], 0.0)
+    """Both ways in turns, until each has been asked ``rounds`` times."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         await check(http, direct, through, body(engine.model, shape, 0))
-        for turn in range(rounds + 2):
-            asked = [body(engine.model, shape, turn + i) for i in range(shape.connections)]
-            for side, into in ((direct, times.direct), (through, times.through)):
-                before = cpu_seconds(running.pid)
-                answers = await asyncio.gather(*(ask(http, side, one) for one in asked))
-                if turn >= 2:  # the first ones open connections
-                    into += [seconds for seconds, _ in answers]
-                    times.cpu += cpu_seconds(running.pid) - before if side is through else 0.0
-    times.cpu /= len(times.through)
-    return times
+        collected: dict[str, list[float]] = {direct.url: [], through.url: []}
+        spent, cpu = dict.fromkeys(collected, 0.0), 0.0
+        while min(map(len, collected.values())) < rounds:
+            for side in (direct, through):
+                before, began = cpu_seconds(running.pid), time.perf_counter()
+                collected[side.url] += await window(http, side, shape, engine.model)
+                spent[side.url] += time.perf_counter() - began
+                cpu += cpu_seconds(running.pid) - before if side is through else 0.0
+    ours, peer = collected[through.url], collected[direct.url]
+    return Times(peer, ours, cpu / len(ours), len(peer) / spent[direct.url], len(ours) / spent[through.url])
+
+
+async def window(http: aiohttp.ClientSession, side: Side, shape: Shape, model: str) -> list[float]:
+    """One request of one connection, or a second's worth of all."""
+    if shape.pause is None:
+        return [(await ask(http, side, body(model, shape, time.monotonic_ns())))[0]]
+    end = time.perf_counter() + WINDOW_SECONDS
+    gathered = await asyncio.gather(
+        *(connection(http, side, shape, model, end=end, number=n) for n in range(shape.connections))
+    )
+    return [seconds for part in gathered for seconds in part]
+
+
+async def connection(
+    http: aiohttp.ClientSession, side: Side, shape: Shape, model: str, *, end: float, number: int
+) -> list[float]:
+    """What one connection measures until ``end``; connections begin spread over their pause."""
+    pause = shape.pause or 0.0
+    due = time.perf_counter() + pause * number / shape.connections
+    out = []
+    while due < end:
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        out.append((await ask(http, side, body(model, shape, number)))[0])
+        due = max(due + pause, time.perf_counter())
+    return out
 
 
 def cpu_seconds(pid: int) -> float:
@@ -157,32 +187,35 @@ async def until_exact(through: Side, engine: Engine) -> None:
 
 
 def rows(shape: Shape, times: Times, render: float) -> Iterator[dict[str, Any]]:
-    for name, pick in (("p50", 50), ("p95", 95)):
-        ours, peer = (percentile(part, pick) * 1000 for part in (times.through, times.direct))
-        yield {"row": f"{shape.name}, {name}", "ours": ours, "peer": peer, "ratio": ours / peer, "unit": "ms"}
-    added = (percentile(times.through, 50) - percentile(times.direct, 50)) * 1000
-    yield {
-        "row": f"{shape.name}, added p50",
-        "ours": added,
-        "peer": render * 1000,
-        "ratio": added / (render * 1000),
-        "unit": "ms",
-    }
-    cpu = times.cpu * 1000
-    yield {"row": f"{shape.name}, gateway CPU a request", "ours": cpu, "peer": None, "ratio": None, "unit": "ms"}
+    """What is printed, as rows of (row, ours, peer, ratio, unit): the peer of what is added is rendering alone."""
+    for share in (50, 95):
+        yield row(
+            f"{shape.name}, p{share}", *(percentile(part, share) * 1000 for part in (times.through, times.direct))
+        )
+    added = percentile(times.through, 50) - percentile(times.direct, 50)
+    yield row(f"{shape.name}, added p50", added * 1000, render * 1000)
+    yield row(f"{shape.name}, gateway CPU a request", times.cpu * 1000, None)
+    yield row(f"{shape.name}, rate", times.through_rate, times.direct_rate, unit="requests/s")
+
+
+def row(name: str, ours: float, peer: float | None, *, unit: str = "ms") -> dict[str, Any]:
+    return {"row": name, "ours": ours, "peer": peer, "ratio": ours / peer if peer else None, "unit": unit}
 
 
 def percentile(values: list[float], share: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[share - 1]
 
 
-COLUMNS: Final = ("direct", "gateway", "added p50", "added p95", "rendering", "CPU")
+COLUMNS: Final = ("direct", "gateway", "added p50", "added p95", "rendering", "CPU", "requests/s")
 
 
 def table(shape: Shape, times: Times, render: float) -> None:
     added = [percentile(times.through, share) - percentile(times.direct, share) for share in (50, 95)]
     figures = (percentile(times.direct, 50), percentile(times.through, 50), *added, render, times.cpu)
-    print(f"{shape.name:<52}" + "".join(f"{figure * 1000:>11.2f}" for figure in figures), flush=True)
+    print(
+        f"{shape.name:<62}" + "".join(f"{f * 1000:>11.2f}" for f in figures) + f"{times.through_rate:>11.0f}",
+        flush=True,
+    )
 
 
 async def run(engine: Engine, running: Running, key: FleetKey, *, rounds: int) -> list[dict[str, Any]]:
@@ -191,10 +224,10 @@ async def run(engine: Engine, running: Running, key: FleetKey, *, rounds: int) -
     direct = Side(engine.url, {"authorization": f"Bearer {key.worker_key(POOL)}", **json_type}, {"cache_salt": salt})
     through = Side(running.gateway, json_type, {})
     await until_exact(through, engine)
-    print(f"{'milliseconds, p50 where not said':<52}" + "".join(f"{column:>11}" for column in COLUMNS))
+    print(f"{'milliseconds, p50 where not said':<62}" + "".join(f"{column:>11}" for column in COLUMNS))
     out: list[dict[str, Any]] = []
     for shape in SHAPES:
-        times = await measure(shape, engine, running, direct, through, rounds=max(10, rounds // shape.connections))
+        times = await measure(shape, engine, running, direct, through, rounds=rounds)
         render = await rendering(engine, direct, shape, rounds=20)
         table(shape, times, render)
         out += rows(shape, times, render)

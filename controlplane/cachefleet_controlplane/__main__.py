@@ -7,6 +7,7 @@ under way are done or their time is up.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -34,6 +35,7 @@ def main() -> int:
         return 2
     logs.configure(settings.log_format, settings.log_level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it tells its life at INFO; ours is told here
+    gc.freeze()  # what imports made stays for good: no collection need look at it again
     return uvloop.run(serve(plane, settings))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from cachefleet_controlplane.fleet import Fleet
 from cachefleet_controlplane.gateway.answer import StreamFilter
 from cachefleet_controlplane.gateway.errors import ApiError
+from cachefleet_controlplane.gateway.memo import KeyMemo
 from cachefleet_controlplane.gateway.request import Ask, upstream_body
 from cachefleet_controlplane.renderer import Renderer, Rendering, render_ask
 from cachefleet_controlplane.routing import Decision, Knowledge, Prompt, RoutingPolicy
@@ -56,6 +57,7 @@ class Placer:
         self._renderer = renderer
         self._salt_key = salt_key
         self._salts: dict[TenantId, str] = {}
+        self._memo = KeyMemo()
         self._clock = clock
 
     def find(self, model: str) -> ServedModel:
@@ -97,7 +99,7 @@ class Placer:
             return Prompt(tokens=len(ids), max_tokens=ask.max_tokens)
         return Prompt(
             tokens=len(ids),
-            keys=keyer.keys(ids),
+            keys=self._memo.keys(keyer, ids),
             block_size=keyer.block_size,
             max_tokens=ask.max_tokens,
             knowledge=Knowledge.EXACT,

@@ -1,0 +1,83 @@
+"""Block keys of prompts that begin like earlier ones, without computing them again.
+
+A prompt is cut into segments of SEGMENT_BLOCKS blocks. The keys of a segment are remembered under a digest of all
+tokens up to its end, so a hit is exact, and no token is kept. Turns of a conversation, and conversations with one
+system prompt, then cost a digest of their old part and keys of their new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import count
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer
+
+SEGMENT_BLOCKS: Final = 32
+MAX_SEGMENTS: Final = 16_384
+"""Half a million blocks, in some ten MiB."""
+_TOKEN_BYTES: Final = 4
+_DIGEST_BYTES: Final = 16
+
+
+class KeyMemo:
+    """Keys by segments, least recently used ones forgotten first."""
+
+    def __init__(self, limit: int = MAX_SEGMENTS) -> None:
+        self._limit = limit
+        self._known: OrderedDict[bytes, array[int]] = OrderedDict()
+        self._seeds: WeakKeyDictionary[BlockKeyer, bytes] = WeakKeyDictionary()
+        self._numbers = count()
+
+    def keys(self, keyer: BlockKeyer, ids: Sequence[int]) -> list[BlockKey]:
+        """What ``keyer.keys(ids)`` gives. ValueError for ids that it would refuse."""
+        digests = self._digests(keyer, ids)
+        out: list[BlockKey] = []
+        for digest in digests:
+            segment = self._known.get(digest)
+            if segment is None:
+                break
+            self._known.move_to_end(digest)
+            out += map(BlockKey, segment)
+        old, size = len(out), keyer.block_size
+        out += keyer.keys(ids[old * size :] if old else ids, out[-1] if out else NO_PARENT, old)
+        self._remember(digests, out, old=old)
+        return out
+
+    def _digests(self, keyer: BlockKeyer, ids: Sequence[int]) -> list[bytes]:
+        """One for each whole segment; of all tokens up to its end, for this keyer alone."""
+        step = SEGMENT_BLOCKS * keyer.block_size
+        whole = len(ids) // step
+        if not whole:
+            return []
+        data = memoryview(_bytes(ids[: whole * step]))
+        hashed = hashlib.blake2b(self._seed(keyer), digest_size=_DIGEST_BYTES)
+        out = []
+        for start in range(0, len(data), step * _TOKEN_BYTES):
+            hashed.update(data[start : start + step * _TOKEN_BYTES])
+            out.append(hashed.digest())
+        return out
+
+    def _remember(self, digests: list[bytes], keys: list[BlockKey], *, old: int) -> None:
+        for number in range(old // SEGMENT_BLOCKS, len(digests)):
+            start = number * SEGMENT_BLOCKS
+            self._known[digests[number]] = array("Q", keys[start : start + SEGMENT_BLOCKS])
+        while len(self._known) > self._limit:
+            self._known.popitem(last=False)
+
+    def _seed(self, keyer: BlockKeyer) -> bytes:
+        if keyer not in self._seeds:
+            self._seeds[keyer] = next(self._numbers).to_bytes(8, sys.byteorder)
+        return self._seeds[keyer]
+
+
+def _bytes(ids: Sequence[int]) -> bytes:
+    try:
+        return array("I", ids).tobytes()
+    except (OverflowError, TypeError) as error:
+        raise ValueError(f"token ids must be integers from 0 to 4294967295: {error}") from error
