@@ -19,161 +19,46 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
-from cachefleet_controlplane.index import WorkerId
-from cachefleet_core.blocks import BlockKey
+from cachefleet_controlplane.decisions import (
+    NOBODY,
+    STALE_AFTER_SECONDS,
+    CandidateScore,
+    CandidateView,
+    Decision,
+    Knowledge,
+    Prompt,
+    Reason,
+    RoutingPolicy,
+    Verdict,
+)
 
-STALE_AFTER_SECONDS: Final = 5.0
-"""A report older than this says nothing about caches any more, and excludes nobody."""
+__all__ = [
+    "NOBODY",
+    "STALE_AFTER_SECONDS",
+    "CandidateScore",
+    "CandidateView",
+    "Decision",
+    "Knowledge",
+    "Prompt",
+    "Reason",
+    "RoutingPolicy",
+    "Verdict",
+    "decide",
+    "needed_blocks",
+    "usable_tokens",
+]
+
 DEFAULT_TOKENS_PER_SECOND: Final = 4000.0
 DEFAULT_INTER_TOKEN_SECONDS: Final = 0.02
 DEFAULT_BATCHED_TOKENS: Final = 2048
 OUTPUT_TOKENS_COUNTED: Final = 256
 """Output beyond this does not count when asking whether a request fits."""
-NOBODY: Final = WorkerId("")
 TIE: Final = 0.05
 OUTLIER: Final = 4.0
 """Only a worker this many times slower or faster than its pool's median is believed to be so."""
 EVICTION_WEIGHT: Final = 1.0
-
-
-class RoutingPolicy(StrEnum):
-    """What decides: caches and load, load alone, or the order of arrival."""
-
-    CACHE_AWARE = "cacheAware"
-    LEAST_LOADED = "leastLoaded"
-    ROUND_ROBIN = "roundRobin"
-
-
-class Knowledge(StrEnum):
-    """What a decision knew of the prompt: its exact blocks, an estimate of them, or nothing."""
-
-    EXACT = "exact"
-    APPROXIMATE = "approximate"
-    LOAD = "load"
-
-
-class Verdict(StrEnum):
-    """What to do with a request."""
-
-    ROUTE = "route"
-    PREFILL_FIRST = "prefill_first"
-    QUEUE = "queue"
-    REJECT = "reject"
-
-
-class Reason(StrEnum):
-    """Why the chosen worker was chosen, or why none was."""
-
-    LONGEST_PREFIX = "longest_prefix"
-    """No candidate holds more of the prompt than the chosen one."""
-    LOAD_OVER_PREFIX = "load_over_prefix"
-    """Another holds more of the prompt, but waiting for it costs more than recomputing."""
-    COLD = "cold"
-    """Nobody holds any of the prompt."""
-    LOAD_ONLY = "load_only"
-    """The prompt's blocks are not known, or every report is stale."""
-    LEAST_LOADED = "least_loaded"
-    ROUND_ROBIN = "round_robin"
-    NO_FIT = "no_fit"
-    """The request fits on no worker now; sent to the one that will be done soonest."""
-    NO_READY_WORKER = "no_ready_worker"
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What is known of a request: tokens 0 and no keys where it could not be rendered."""
-
-    tokens: int = 0
-    keys: Sequence[BlockKey] = ()
-    block_size: int = 0
-    max_tokens: int = 0
-    knowledge: Knowledge = Knowledge.LOAD
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateView:
-    """One rank of one worker as a decision sees it; None is what nobody has told."""
-
-    worker: str
-    id: WorkerId
-    pool: str
-    url: str
-    rank: int = 0
-    matched_blocks: int = 0
-    """Longest consecutive prefix that the index says is held."""
-    sent_blocks: int = 0
-    """Longest prefix that prompts just sent there have in common with this one."""
-    report_age: float | None = None
-    queued_tokens: int = 0
-    inflight_tokens: int = 0
-    tokens_per_second: float | None = None
-    inter_token_seconds: float | None = None
-    batched_tokens: int = 0
-    blocks_free: int | None = None
-    """Blocks a new request may take, idle cached ones included, less what is under way."""
-    blocks_blank: int | None = None
-    """Of these, blocks that hold nothing."""
-    requests: int = 0
-    """Running, waiting and under way."""
-    last_used: int = 0
-    """Number of the last decision for it, 0 where there was none."""
-
-    @property
-    def stale(self) -> bool:
-        return self.report_age is None or self.report_age > STALE_AFTER_SECONDS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateScore:
-    """How one candidate was judged: every part of its cost."""
-
-    worker: str
-    id: WorkerId
-    pool: str
-    matched_blocks: int
-    predicted_tokens: int
-    """Tokens of the prompt that will come from its cache, by the index alone."""
-    expected_tokens: int
-    """The same with the blocks of prompts just sent there."""
-    queued_tokens: int
-    inflight_tokens: int
-    uncached_tokens: int
-    evicted_tokens: int
-    tokens_per_second: float
-    inter_token_seconds: float
-    batched_tokens: int
-    requests: int
-    seconds: float
-    report_age: float | None
-    fits: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """A verdict and everything needed to explain it; worker and url are empty where none was chosen."""
-
-    verdict: Verdict
-    reason: Reason
-    policy: RoutingPolicy
-    knowledge: Knowledge
-    worker: str = ""
-    id: WorkerId = NOBODY
-    pool: str = ""
-    url: str = ""
-    rank: int = 0
-    prompt_tokens: int = 0
-    predicted_tokens: int = 0
-    scores: tuple[CandidateScore, ...] = ()
-    at: float = 0.0
-    """On the clock that was given."""
-
-    @property
-    def score(self) -> CandidateScore | None:
-        """The chosen candidate's."""
-        return next((score for score in self.scores if score.id == self.id), None)
 
 
 def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingPolicy, now: float) -> Decision:
