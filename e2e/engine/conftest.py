@@ -14,12 +14,22 @@ TEST_SECONDS = 600
 """A test's own clock includes the engine's start when it is the first to use it."""
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if Path(__file__).parent in item.path.parents:
+        item.add_marker(pytest.mark.engine)
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS))
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.engine)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(TEST_SECONDS))
+    """Put the tests with an engine of their own last, side by side."""
+    items.sort(key=_engine_options)
+
+
+def _engine_options(item: pytest.Item) -> str:
+    callspec = getattr(item, "callspec", None)
+    return repr(callspec.params["vllm_server"]) if callspec and "vllm_server" in callspec.params else ""
 
 
 @pytest.fixture(scope="session")
