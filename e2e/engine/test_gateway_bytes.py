@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import re
 from typing import Any
 
@@ -24,6 +24,9 @@ from tests.controlplane.gateway.harness import SALT, Front, direct, front
 
 ATTEMPTS = 5
 """vLLM puts tokens that a busy server could not send in time into one event; that differs from time to time."""
+
+RUNNING = "vllm:num_requests_running{"
+GENERATED = "vllm:generation_tokens_total{"
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 WITH_PARSERS = VllmOptions(extra=("--enable-auto-tool-choice", "--tool-call-parser=hermes", "--reasoning-parser=qwen3"))
@@ -95,25 +98,35 @@ async def test_answers_of_parsers(vllm_server: VllmServer) -> None:
                 await _compare(gate, vllm_server, (CHAT, name, chat | plain | options | {"stream": stream}))
 
 
-async def test_a_client_that_goes_frees_the_worker(vllm_server: VllmServer) -> None:
-    key = vllm_server.options.api_key
-    body = {"model": vllm_server.options.model, "prompt": "x", "max_tokens": 900, "ignore_eos": True}
-    async with front([vllm_server], model=vllm_server.options.model, key=key) as gate:
-        for stream in (True, False):
-            async with aiohttp.ClientSession() as http:
-                data = json.dumps(body | {"stream": stream})
-                asking = asyncio.ensure_future(http.post(gate.url + COMPLETIONS, data=data))
-                await _until_running(vllm_server, 1)
-                asking.cancel()
-            await _until_running(vllm_server, 0)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_goes_frees_the_worker(vllm_server: VllmServer, *, stream: bool) -> None:
+    model, key = vllm_server.options.model, vllm_server.options.api_key
+    body = {"model": model, "prompt": "x", "max_tokens": 1000, "ignore_eos": True, "stream": stream}
+    generated = await _sample(vllm_server, GENERATED)
+    async with front([vllm_server], model=model, key=key) as gate:
+        async with aiohttp.ClientSession() as http:
+            asking = asyncio.ensure_future(http.post(gate.url + COMPLETIONS, json=body))
+            async with asyncio.timeout(10):
+                while await _sample(vllm_server, RUNNING) < 1:  # noqa: ASYNC110 - another process changes it
+                    await asyncio.sleep(0.01)
+            asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                (await asking).close()
+        async with asyncio.timeout(10):
+            while await _running_after_a_probe(vllm_server):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.05)
+        assert gate.records[0].legs[-1].outcome == "cancelled"
+    assert await _sample(vllm_server, GENERATED) - generated < 900
 
 
-async def _until_running(server: VllmServer, wanted: int) -> None:
-    async with asyncio.timeout(10), aiohttp.ClientSession() as http:
-        while True:
-            async with http.get(f"{server.url}/metrics") as answer:
-                page = await answer.text()
-            lines = [line for line in page.splitlines() if line.startswith("vllm:num_requests_running")]
-            if lines and float(lines[0].split()[-1]) == wanted:
-                return
-            await asyncio.sleep(0.05)
+async def _running_after_a_probe(server: VllmServer) -> float:
+    """An engine with nothing to do does not renew its gauges: give it a token to make."""
+    body = {"model": server.options.model, "prompt": "y", "max_tokens": 1}
+    await direct(server, COMPLETIONS, body, key=server.options.api_key)
+    return await _sample(server, RUNNING)
+
+
+async def _sample(server: VllmServer, name: str) -> float:
+    async with aiohttp.ClientSession() as http, http.get(f"{server.url}/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0.0)

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Final, Self
 
 import aiohttp
-from yarl import URL
 
 from cachefleet_controlplane.gateway.answer import error_code
 from cachefleet_controlplane.gateway.legs import Outcome
@@ -161,7 +160,7 @@ class Upstream:
         if self._session is None:
             raise RuntimeError("Upstream is used outside its context")
         data = body if len(body) < _LARGE_BYTES else io.BytesIO(body)
-        return await self._session.post(URL(url + path), data=data, headers=headers, allow_redirects=False)
+        return await self._session.post(url + path, data=data, headers=headers, allow_redirects=False)
 
 
 def outcome_of(error: Exception) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -134,7 +135,7 @@ class Front:
     async def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, str], bytes]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         given = {"content-type": "application/json"} | {k.replace("_", "-"): v for k, v in headers.items()}
-        async with self.http.post(self.url + path, data=data, headers=given) as answer:
+        async with self.http.post(self.url + path, data=io.BytesIO(data), headers=given) as answer:
             return answer.status, {k.lower(): v for k, v in answer.headers.items()}, await answer.read()
 
     async def chat(self, text: str, **changes: Any) -> tuple[int, dict[str, str], bytes]:

@@ -157,3 +157,11 @@ async def test_shared_pools_are_not_salted() -> None:
     async with engine() as worker, front([worker], isolation="Shared") as gate:
         await gate.chat("x", cache_salt="mine")
         assert "cache_salt" not in json.loads(worker.requests[-1].body)
+
+
+async def test_long_bodies_go_through() -> None:
+    bounds = GatewayBounds(body_bytes=8 << 20, body_seconds=5, requests=10)
+    async with engine() as worker, front([worker], bounds=bounds) as gate:
+        status, _, _ = await gate.chat("x", user="y" * (3 << 20))
+        assert status == 200
+        assert json.loads(worker.requests[-1].body)["user"] == "y" * (3 << 20)
