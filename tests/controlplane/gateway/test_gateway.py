@@ -59,3 +59,12 @@ async def test_the_worker_gets_the_salt_and_its_key_but_nothing_private_of_the_c
     assert headers["authorization"] == f"Bearer {worker.options.api_key}"
     assert headers["x-request-id"] == "abc"
     assert not {"x-data-parallel-rank", "cookie"} & headers.keys()
+
+
+async def test_connections_to_workers_are_kept() -> None:
+    async with engine() as worker, front([worker]) as gate:
+        for number in range(6):
+            await gate.chat("x", stream=bool(number % 2))
+        assert worker._runner is not None
+        assert worker._runner.server is not None
+        assert len(worker._runner.server.connections) == 1
