@@ -1,0 +1,123 @@
+"""``cachefleet up`` as a person runs it, for tests: a process, what it printed, what its admin API says."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+READY_SECONDS = 300.0
+GONE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Up:
+    """A running ``cachefleet up``."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    output: Path
+
+    @property
+    def data_dir(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def gateway(self) -> str:
+        return str(self._addresses["gateway"])
+
+    @property
+    def internal(self) -> str:
+        return str(self._addresses["internal"])
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return cachefleet(*arguments, "--data-dir", str(self.data_dir))
+
+    def workers(self) -> list[dict[str, Any]]:
+        return self.admin("workers")
+
+    def admin(self, path: str) -> list[dict[str, Any]]:
+        """A listing of the admin API; empty while nobody answers."""
+        token = (self.data_dir / "secrets" / "admin.token").read_text().strip()
+        headers = {"authorization": f"Bearer {token}"}
+        request = urllib.request.Request(f"{self.internal}/admin/v1/{path}", headers=headers)  # noqa: S310 - ours
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310 - ours
+                return list(json.load(answer)["items"])
+        except OSError:
+            return []
+
+    def below(self, name: str) -> list[psutil.Process]:
+        """Processes of the fleet with ``name`` on their command line; the guards are not asked."""
+        found = []
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                line = " ".join(process.cmdline())
+            except psutil.Error:
+                continue
+            if name in line and "guard.py" not in line:
+                found.append(process)
+        return found
+
+    @cached_property
+    def _addresses(self) -> dict[str, object]:
+        return dict(json.loads((self.data_dir / "fleet.json").read_text()))
+
+
+def cachefleet(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cachefleet_local", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def start(pool_file: Path, folder: Path, *arguments: str) -> Up:
+    output = folder / "output.txt"
+    options = ["--data-dir", str(folder / "data"), "--gateway-port", "0", "--internal-port", "0"]
+    with output.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cachefleet_local", "up", str(pool_file), *options, *arguments],
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    return Up(process, folder, output)
+
+
+@contextmanager
+def running_up(pool_file: Path, folder: Path, *arguments: str) -> Iterator[Up]:
+    """A fleet from ready to stopped; that it stops cleanly and leaves no process is part of every use."""
+    up = start(pool_file, folder, *arguments)
+    try:
+        until(lambda: "Ctrl-C stops" in up.output.read_text(), READY_SECONDS, "ready", up)
+        yield up
+        everything = psutil.Process(up.process.pid).children(recursive=True)
+        up.process.send_signal(signal.SIGINT)
+        assert up.process.wait(GONE_SECONDS) == 0, up.output.read_text()
+        assert [process for process in everything if not is_gone(process)] == []
+    finally:
+        up.process.kill()
+        up.process.wait()
+
+
+def until(condition: Callable[[], object], seconds: float, what: str, up: Up | None = None) -> None:
+    """Wait for a condition; AssertionError with what the fleet printed where it does not come."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        said = up.output.read_text() if up else ""
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s\n{said}"
+        assert up is None or up.process.poll() is None, f"cachefleet up has ended\n{said}"
+        time.sleep(0.1)
+
+
+def is_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE

@@ -1,0 +1,163 @@
+"""Parts killed under traffic, on real parts: two workers of real vLLM, their agents, a control plane.
+
+What must hold: no request fails but a stream that its dying worker had begun; what a dead engine held is gone from the
+index; what a restarted control plane or agent knows is again what the engines hold, never more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from e2e.engine.fleet import READY_SECONDS, Up, is_gone, running_up, until
+from e2e.engine.traffic import SYSTEM, Traffic
+
+POOL_FILE = Path("examples/cpu-two-workers.yaml")
+MODEL = "tiny"
+HEAL_SECONDS = 5.0
+"""From a control plane that answers again to an index that is whole."""
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with running_up(POOL_FILE, tmp_path_factory.mktemp("faults")) as up:
+        yield up
+
+
+@pytest.fixture(autouse=True)
+def _whole(fleet: Up) -> None:
+    until(lambda: all(worker["ready"] and worker["stream"] == "live" for worker in _two(fleet)), READY_SECONDS, "whole")
+
+
+async def test_a_killed_engine_fails_only_the_streams_it_had_begun(fleet: Up) -> None:
+    before = _worker(fleet, "demo-0")
+    async with _traffic(fleet) as traffic:
+        await _until(lambda: len(traffic.sent) > 40 and _is_streaming(traffic, "demo-0"))
+        killed = time.monotonic()
+        _engine(fleet, "demo-0").kill()
+        await _until(lambda: not _worker(fleet, "demo-0")["ready"])
+        await asyncio.sleep(5)
+    begun = [
+        one for one in traffic.sent if one.stream and one.worker == "demo-0" and (one.first_byte or killed) < killed
+    ]
+    assert [one for one in traffic.failed if one not in begun] == []
+    assert len([one for one in traffic.sent if one.began > killed and not one.error]) > 20
+    await _until(lambda: _worker(fleet, "demo-0")["epoch"] != before["epoch"], seconds=READY_SECONDS)
+    assert _worker(fleet, "demo-0")["heldBlocks"] == 0, "a new engine holds nothing yet"
+    await _until(lambda: _worker(fleet, "demo-0")["ready"], seconds=READY_SECONDS)
+    async with _traffic(fleet) as traffic:
+        await _until(lambda: any(one.worker == "demo-0" and one.status == 200 for one in traffic.sent))
+    assert traffic.failed == []
+    await _until(lambda: _worker(fleet, "demo-0")["heldBlocks"] > 0)
+
+
+async def test_a_killed_control_plane_knows_the_blocks_again_within_seconds(fleet: Up) -> None:
+    async with _traffic(fleet) as traffic:
+        await _until(lambda: len(traffic.sent) > 40)
+    await asyncio.sleep(2)
+    before = {worker["name"]: (worker["epoch"], worker["heldBlocks"]) for worker in _two(fleet)}
+    assert all(held for _, held in before.values())
+    (control_plane,) = fleet.below("cachefleet_controlplane")
+    control_plane.kill()
+    await _until(lambda: is_gone(control_plane))
+    await _until(lambda: _answers(fleet))
+    answered = time.monotonic()
+    await _until(lambda: {w["name"]: (w["epoch"], w["heldBlocks"]) for w in fleet.workers()} == before)
+    healed = time.monotonic() - answered
+    print(f"index whole again {healed:.2f} s after the control plane answered")
+    assert healed < HEAL_SECONDS
+
+
+async def test_a_killed_agent_leaves_the_engine_serving_and_recovers_its_blocks(fleet: Up) -> None:
+    async with _traffic(fleet) as traffic:
+        await _until(lambda: len(traffic.sent) > 20)
+        before = _worker(fleet, "demo-1")
+        killed = time.monotonic()
+        _agent(fleet, "demo-1").kill()
+        await _until(lambda: _worker(fleet, "demo-1")["epoch"] != before["epoch"], seconds=60)
+        await _until(lambda: sum(one.began > killed for one in traffic.sent) > 20)
+    assert traffic.failed == []
+    assert any(one.worker == "demo-1" for one in traffic.sent if one.began > killed)
+    await _until(lambda: _worker(fleet, "demo-1")["heldBlocks"] > 0)
+    assert await _predictions_are_served(fleet) > 0
+
+
+async def _predictions_are_served(fleet: Up) -> int:
+    """Send one conversation on an idle fleet; predicted tokens never exceed what the engine served. Their sum."""
+    await asyncio.sleep(2)
+    for number in range(6):
+        body = {
+            "model": MODEL,
+            "messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Again. " * 20 * number}],
+            "max_tokens": 4,
+        }
+        await asyncio.to_thread(_post, f"{fleet.gateway}/v1/chat/completions", body)
+        await asyncio.sleep(0.5)
+    decisions = json.loads(fleet.command("decisions", "-o", "json").stdout)[:6]
+    assert all(one["predictedTokens"] <= one["cachedTokens"] for one in decisions)
+    return sum(one["predictedTokens"] for one in decisions)
+
+
+@asynccontextmanager
+async def _traffic(fleet: Up) -> AsyncIterator[Traffic]:
+    traffic = Traffic(fleet.gateway, MODEL)
+    task = asyncio.create_task(traffic.run())
+    try:
+        yield traffic
+    finally:
+        traffic.stop()
+        await task
+
+
+def _is_streaming(traffic: Traffic, worker: str) -> bool:
+    return any(one.stream and one.worker == worker and one.first_byte and not one.ended for one in traffic.sent)
+
+
+def _two(fleet: Up) -> list[dict[str, Any]]:
+    workers = fleet.workers()
+    assert len(workers) == 2
+    return workers
+
+
+def _worker(fleet: Up, name: str) -> dict[str, Any]:
+    return next(worker for worker in fleet.workers() if worker["name"] == name)
+
+
+def _engine(fleet: Up, worker: str) -> psutil.Process:
+    port = _worker(fleet, worker)["url"].rpartition(":")[2]
+    (found,) = [engine for engine in fleet.below("vllm.entrypoints") if port in engine.cmdline()]
+    return found
+
+
+def _agent(fleet: Up, worker: str) -> psutil.Process:
+    agents = fleet.below("cachefleet_worker.agent")
+    (found,) = [agent for agent in agents if agent.environ()["CACHEFLEET_WORKER"] == worker]
+    return found
+
+
+def _answers(fleet: Up) -> bool:
+    try:
+        with urllib.request.urlopen(f"{fleet.internal}/healthz", timeout=1) as answer:  # noqa: S310 - the fleet's own
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _post(url: str, body: dict[str, object]) -> None:
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310 - the fleet's own
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
+        answer.read()
+
+
+async def _until(condition: Any, seconds: float = 60.0) -> None:
+    await asyncio.to_thread(until, condition, seconds, "in time")
