@@ -272,7 +272,7 @@ def main() -> None:
             result = asyncio.run(run(engine, running, key, rounds=given.rounds))
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps({"engine": given.engine, "rows": result}, indent=1) + "\n")
-    print(f"written to {RESULTS.relative_to(Path.cwd())}")
+    print(f"written to {os.path.relpath(RESULTS)}")
 
 
 if __name__ == "__main__":
