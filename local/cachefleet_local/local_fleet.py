@@ -128,10 +128,14 @@ def pools_text(pools: Sequence[PrefixCachePool]) -> str:
 
 
 def endpoints_text(workers: Sequence[WorkerPlan], lives: Mapping[str, Life]) -> str:
-    """The endpoints file: a worker is ready while both its processes are."""
+    """The endpoints file: a worker is ready while its engine is and its agent does not say no.
+
+    An agent that ended says nothing until it is back: the engine serves on, by load alone.
+    """
 
     def is_ready(worker: WorkerPlan) -> bool:
-        return all(name in lives and lives[name].state is State.READY for name in (worker.engine, worker.agent))
+        engine, agent = lives.get(worker.engine, Life()), lives.get(worker.agent, Life())
+        return engine.state is State.READY and (agent.state is State.READY or agent.returning)
 
     endpoints: dict[str, list[Endpoint]] = {}
     for w in workers:

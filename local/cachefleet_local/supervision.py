@@ -65,6 +65,8 @@ class Life:
     """In a row, without being ready for STEADY_SECONDS in between."""
     starts: int = 0
     was_ready: bool = False
+    returning: bool = False
+    """It was ready, ended, and is not ready again yet."""
     wake_at: float = 0.0
     """While backing off: when START is due."""
     exit_status: int | None = None
@@ -106,7 +108,9 @@ def step(life: Life, event: Event, *, now: float, exit_status: int | None = None
     if event is Event.EXITED:
         return _ended(life, state, now=now, exit_status=exit_status), action
     if state is not life.state:
-        life = replace(life, state=state, since=now, was_ready=life.was_ready or state is State.READY)
+        is_ready = state is State.READY
+        was_ready, returning = life.was_ready or is_ready, life.returning and not is_ready
+        life = replace(life, state=state, since=now, was_ready=was_ready, returning=returning)
     if action is Action.SPAWN:
         life = replace(life, starts=life.starts + 1)
     return life, action
@@ -125,4 +129,4 @@ def _ended(life: Life, state: State, *, now: float, exit_status: int | None) -> 
         return ended
     if not life.was_ready and life.starts >= FIRST_STARTS:
         return replace(ended, state=State.FAILED)
-    return replace(ended, wake_at=now + pause(failures))
+    return replace(ended, returning=life.was_ready, wake_at=now + pause(failures))

@@ -20,12 +20,12 @@ from cachefleet_local.local_fleet import LocalFleet, Options, Prepared, endpoint
 from cachefleet_local.machine import Machine
 from cachefleet_local.process import ProcessSpec
 from cachefleet_local.processes import plan_fleet
-from cachefleet_local.supervision import Life, State
+from cachefleet_local.supervision import Event, Life, State, step
 from tests.local.pools import example, place
 from tests.local.test_processes import KEY
 from tests.local.test_supervisor import SERVER
 
-READY = Life(State.READY)
+READY = Life(State.READY, was_ready=True)
 
 
 @pytest.fixture(autouse=True)
@@ -127,3 +127,14 @@ def test_a_worker_is_ready_while_both_its_processes_are(ready: list[str], expect
     first, second = parse_endpoints(text.encode())["default/demo"]
     assert (first.ready, second.ready) == (expected, False)
     assert (first.url, first.agent) == (workers[0].engine_url, workers[0].agent_url)
+
+
+def test_an_engine_serves_on_while_its_ended_agent_returns() -> None:
+    pools = example("cpu-two-workers")
+    workers = plan_fleet(pools, place(pools), KEY).workers
+    ended, _ = step(READY, Event.EXITED, now=1.0, exit_status=137)
+    again, _ = step(ended, Event.START, now=2.0)
+    silent, _ = step(READY, Event.SILENT, now=1.0)
+    for agent, expected in ((ended, True), (again, True), (silent, False)):
+        text = endpoints_text(workers, {"demo-0.engine": READY, "demo-0.agent": agent})
+        assert parse_endpoints(text.encode())["default/demo"][0].ready is expected
