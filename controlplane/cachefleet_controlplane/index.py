@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from itertools import islice, repeat
 from typing import Final, NewType, Protocol
 
-from cachefleet_controlplane.fingerprints import fingerprint
 from cachefleet_core.blocks import MASK, NO_PARENT, BlockKey, Tier
+from cachefleet_core.digest import Digest
 from cachefleet_core.reports import Cleared, Operation, Removed, Stored
 
 WorkerId = NewType("WorkerId", str)
@@ -84,7 +84,7 @@ class BlockIndex(Protocol):
         """It holds nothing any more; takes constant time."""
 
     def digest(self, worker: WorkerId) -> int:
-        """``blocks.Digest`` of all (key, tier) it holds; 0 for a worker that holds nothing."""
+        """``digest.Digest`` of all (key, tier) it holds; 0 for a worker that holds nothing."""
         ...
 
     def exclusivity(self, worker: WorkerId) -> float:
@@ -100,7 +100,7 @@ class _Slot:
 
     bit: int
     held: tuple[set[int], ...] = field(default_factory=lambda: tuple(set() for _ in Tier))
-    digest: int = 0
+    digest: Digest = field(default_factory=Digest)
 
     def __len__(self) -> int:
         return sum(map(len, self.held))
@@ -162,7 +162,7 @@ class PythonIndex:
 
     def digest(self, worker: WorkerId) -> int:
         slot = self._slots.get(worker)
-        return slot.digest if slot else 0
+        return slot.digest.value if slot else 0
 
     def exclusivity(self, worker: WorkerId) -> float:
         slot = self._slots.get(worker)
@@ -203,7 +203,7 @@ class PythonIndex:
     def _hold(self, slot: _Slot, fresh: set[int], tier: Tier) -> None:
         table = self._tables[tier]
         slot.held[tier].update(fresh)
-        slot.digest = (slot.digest + fingerprint(fresh, tier)) & MASK
+        slot.digest.add(fresh, tier)
         self._held += len(fresh)
         new = fresh.difference(table)
         intern = self._masks.setdefault
@@ -221,7 +221,7 @@ class PythonIndex:
             return
         gone = slot.held[tier].intersection(keys)
         slot.held[tier].difference_update(gone)
-        slot.digest = (slot.digest - fingerprint(gone, tier)) & MASK
+        slot.digest.remove(gone, tier)
         self._drop(slot.bit, gone, tier)
 
     def _drop(self, bit: int, gone: Collection[int], tier: Tier) -> None:

@@ -48,9 +48,6 @@ class Tier(IntEnum):
     HOST = 1
 
 
-_TIER_SALT: Final = {Tier.DEVICE: 0, Tier.HOST: 0xA5A5_5A5A_C3C3_3C3C}
-
-
 @dataclass(frozen=True, slots=True)
 class Namespace:
     """What two prompts must share, besides their tokens, to share blocks.
@@ -116,28 +113,6 @@ class BlockKeyer:
             for m in range(0, len(words), 2):
                 total += fold(words[m] ^ lane_keys[m], words[m + 1] ^ lane_keys[m + 1])
             yield total & MASK
-
-
-class Digest:
-    """A commutative fingerprint of a set of (key, tier), kept in constant time per change.
-
-    ``sum over the set of splitmix64(key xor salt of the tier)``: order and history do not matter. The caller adds
-    each element once and removes only what is in: it fingerprints a set, it does not hold one.
-    """
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def add(self, key: int, tier: Tier = Tier.DEVICE) -> None:
-        self.value = (self.value + splitmix64(key ^ _TIER_SALT[tier])) & MASK
-
-    def remove(self, key: int, tier: Tier = Tier.DEVICE) -> None:
-        self.value = (self.value - splitmix64(key ^ _TIER_SALT[tier])) & MASK
-
-    def clear(self) -> None:
-        self.value = 0
 
 
 def pack_keys(keys: Iterable[int]) -> bytes:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from random import Random
 
-from cachefleet_core.blocks import BlockKey, Digest, Tier, pack_keys
+from cachefleet_core.blocks import BlockKey, Tier, pack_keys
+from cachefleet_core.digest import Digest
 from cachefleet_core.reports import Removed, Stored
 
 
@@ -24,5 +25,5 @@ def removed(keys: Iterable[int], tier: Tier = Tier.DEVICE) -> Removed:
 def digest_of(held: Iterable[tuple[int, Tier]]) -> int:
     digest = Digest()
     for key, tier in held:
-        digest.add(key, tier)
+        digest.add((key,), tier)
     return digest.value

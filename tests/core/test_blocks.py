@@ -16,9 +16,7 @@ from cachefleet_core.blocks import (
     NO_PARENT,
     BlockKey,
     BlockKeyer,
-    Digest,
     Namespace,
-    Tier,
     fold,
     pack_keys,
     splitmix64,
@@ -46,15 +44,6 @@ def test_keys_reproduce_the_vectors(chain: dict[str, Any]) -> None:
     made = BlockKeyer(bytes.fromhex(VECTORS["index_key"]), namespace, chain["block_size"])
 
     assert [f"{key:016x}" for key in made.keys(VECTORS["prompts"][chain["prompt"]])] == chain["keys"]
-
-
-@pytest.mark.parametrize("vector", VECTORS["digests"], ids=lambda vector: vector["digest"])
-def test_digests_reproduce_the_vectors(vector: dict[str, Any]) -> None:
-    digest = Digest()
-    for key, tier in vector["held"]:
-        digest.add(int(key, 16), Tier(tier))
-
-    assert f"{digest.value:016x}" == vector["digest"]
 
 
 @given(
@@ -165,31 +154,6 @@ def test_a_key_is_never_the_sign_for_no_parent(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(blocks, "fold", lambda a, b: 0)
 
     assert made.keys([1, 2]) == [1, 1]
-
-
-@given(st.sets(st.tuples(KEYS, st.sampled_from(Tier)), max_size=30), st.randoms(use_true_random=False))
-def test_a_digest_depends_on_the_set_alone(held: set[tuple[int, Tier]], chance: random.Random) -> None:
-    one, two = Digest(), Digest()
-    for key, tier in held:
-        one.add(key, tier)
-    shuffled = [*held, *((key ^ 1, tier) for key, tier in held if (key ^ 1, tier) not in held)]
-    chance.shuffle(shuffled)
-    for key, tier in shuffled:
-        two.add(key, tier)
-    for key, tier in set(shuffled) - held:
-        two.remove(key, tier)
-
-    assert one.value == two.value == formula.digest([(key, int(tier)) for key, tier in held])
-
-
-def test_tiers_count_apart_and_clear_empties() -> None:
-    device, host = Digest(), Digest()
-    device.add(5)
-    host.add(5, Tier.HOST)
-    assert device.value not in {host.value, 0}
-
-    device.clear()
-    assert device.value == 0
 
 
 @given(st.lists(KEYS, max_size=50))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +21,7 @@ from cachefleet_local.process import Kind, ProcessSpec
 from cachefleet_local.processes import plan_fleet
 from cachefleet_local.screen import Screen, example
 from cachefleet_local.supervision import Life, State
+from cachefleet_local.up import until_stopped
 from tests.local.pools import EXAMPLES, place
 from tests.local.pools import example as example_pools
 from tests.local.test_processes import KEY
@@ -163,7 +167,7 @@ def test_the_screen_tells_of_restarts_addresses_and_the_end(terminal: bool) -> N
 
 def test_without_a_terminal_each_event_is_one_line() -> None:
     lines = shown(terminal=False).splitlines()
-    assert lines[0].endswith("starting 1 processes: demo-0.engine")
+    assert lines[0].endswith("to start: demo-0.engine")
     assert [line.split("] ")[1] for line in lines[1:5]] == [
         "demo-0.engine: starting",
         "demo-0.engine: ended by signal 9, starts again in 2 s; log: /l",
@@ -185,3 +189,30 @@ def test_a_failure_is_its_lines_and_its_status(
         "",
         "port 8080 for the gateway is taken [by] another process\n",
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_ends_the_work_and_later_ones_do_not_cut_its_cleaning_short(number: signal.Signals) -> None:
+    out = io.StringIO()
+    cleaned = []
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(10)
+        finally:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0.05)
+            cleaned.append(True)
+
+    until_stopped(work(), Screen(Console(file=out, width=80)))
+    assert cleaned == [True]
+    assert out.getvalue().count("stopping") == 1
+
+
+def test_a_failure_of_the_work_is_not_swallowed() -> None:
+    async def work() -> None:
+        raise FailureError(["no"])
+
+    with pytest.raises(FailureError, match="no"):
+        until_stopped(work(), Screen(Console(file=io.StringIO())))

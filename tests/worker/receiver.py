@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cachefleet_core.blocks import BlockKey, Digest, Tier
+from cachefleet_core.blocks import BlockKey, Tier
+from cachefleet_core.digest import Digest
 from cachefleet_core.reports import Cleared, Operation, Removed, Snapshot, Stored, decode_up, encode
 
 
@@ -20,7 +21,7 @@ class Receiver:
     def digest(self) -> int:
         digest = Digest()
         for key, tier in self.held:
-            digest.add(key, tier)
+            digest.add((key,), tier)
         return digest.value
 
     def apply(self, operations: Iterable[Operation]) -> None:

@@ -26,8 +26,9 @@ from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
 from cachefleet_controlplane.renderer import Renderer
 from cachefleet_controlplane.store.records import DecisionRecord
-from cachefleet_core.blocks import BlockKeyer, Digest, Namespace, pack_keys
+from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.contract import IndexContract
+from cachefleet_core.digest import Digest
 from cachefleet_core.pool import PrefixCachePool, parse_pools
 from cachefleet_core.reports import Hello, Phase, Snapshot, State, Stored
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, tenant_salt
@@ -125,7 +126,7 @@ class Front:
         chains = [keyer.keys(link.prefix()) for link in held if link.lineage()[0].salt == salt]
         digest = Digest()
         for key in {key for chain in chains for key in chain}:
-            digest.add(key)
+            digest.add((key,))
         stored = tuple(Stored(0, pack_keys(chain)) for chain in chains if chain)
         self.fleet.receive(connection, Snapshot(sequence=0, part=0, last=True, chains=stored))
         keys = len({key for chain in chains for key in chain})

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer, Digest, Namespace, Tier
+from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer, Namespace, Tier
+from cachefleet_core.digest import Digest
 from cachefleet_core.reports import Operation, Stored
 
 from .chains import Changes, chains
@@ -203,7 +204,7 @@ class Residents:
         self._live[block_hash] = block
         self._owners[block.key] = block_hash
         block.tiers |= _BIT[tier]
-        self._digest.add(block.key, tier)
+        self._digest.add((block.key,), tier)
         self.held += 1
         self._changes.stored(block.parent, block.key, tier)
 
@@ -222,7 +223,7 @@ class Residents:
         if block is None or not block.tiers & _BIT[tier]:
             return
         block.tiers &= ~_BIT[tier]
-        self._digest.remove(block.key, tier)
+        self._digest.remove((block.key,), tier)
         self.held -= 1
         self._changes.removed(block.key, tier)
         if not block.tiers:

@@ -1,0 +1,73 @@
+"""The digest of a set of held blocks, equal on both ends of a report stream whatever its history.
+
+``sum over the set of splitmix64(key xor salt of the tier)``, modulo 2**64. Many keys at once are summed several times
+faster than one by one: Python integers of any length serve as vector registers. Keys lie in lanes of 128 bits, and as
+each lane's value is below 2**64, a product with a 64-bit constant stays inside its lane; shifts spill only into bits
+that are masked away.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from cachefleet_core.blocks import GOLDEN, MASK, Tier, splitmix64
+
+_TIER_SALT: Final = {Tier.DEVICE: 0, Tier.HOST: 0xA5A5_5A5A_C3C3_3C3C}
+_LANES: Final = 1024
+_FEW: Final = 16
+"""Up to this many, one by one is faster."""
+_LANE_BITS: Final = 128
+_ONES: Final = sum(1 << (_LANE_BITS * lane) for lane in range(_LANES))
+_LOW: Final = _ONES * MASK
+
+
+class Digest:
+    """A commutative fingerprint of a set of (key, tier), kept in constant time per change.
+
+    Order and history do not matter. The caller adds each element once and removes only what is in: it fingerprints a
+    set, it does not hold one.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self, keys: Collection[int], tier: Tier = Tier.DEVICE) -> None:
+        self.value = (self.value + _sum(keys, tier)) & MASK
+
+    def remove(self, keys: Collection[int], tier: Tier = Tier.DEVICE) -> None:
+        self.value = (self.value - _sum(keys, tier)) & MASK
+
+    def clear(self) -> None:
+        self.value = 0
+
+
+def _sum(keys: Collection[int], tier: Tier) -> int:
+    salt = _TIER_SALT[tier]
+    if len(keys) <= _FEW or sys.byteorder == "big":
+        return sum(splitmix64(key ^ salt) for key in keys)
+    listed = list(keys)
+    return sum(_lanes(listed[i : i + _LANES], salt) for i in range(0, len(listed), _LANES))
+
+
+def _lanes(keys: Sequence[int], salt: int) -> int:
+    """The sum of ``splitmix64(key ^ salt)``, as in ``blocks``."""
+    size = len(keys)
+    wide = array("Q", bytes(16 * size))
+    wide[::2] = array("Q", keys)
+    low, ones = _LOW, _ONES
+    if size < _LANES:
+        extent = (1 << (_LANE_BITS * size)) - 1
+        low, ones = low & extent, ones & extent
+    z = int.from_bytes(wide.tobytes(), "little") ^ (ones * salt)
+    z = (z + ones * GOLDEN) & low
+    z = ((z ^ (z >> 30)) & low) * 0xBF58476D1CE4E5B9 & low
+    z = ((z ^ (z >> 27)) & low) * 0x94D049BB133111EB & low
+    z = (z ^ (z >> 31)) & low
+    out = array("Q")
+    out.frombytes(z.to_bytes(16 * size, "little"))
+    return sum(out)
