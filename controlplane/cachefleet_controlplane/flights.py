@@ -114,12 +114,19 @@ class Ledger:
         """The longest prefix, in blocks, that ``keys`` share with a prompt whose blocks are expected there."""
         while self.recent and not self.recent[0].expected(now):
             self.recent.popleft()
-        return max((shared_blocks(keys, flight.keys) for flight in self.recent if flight.expected(now)), default=0)
+        best = 0
+        for flight in self.recent:
+            if flight.expected(now):
+                best = shared_blocks(keys, flight.keys, at_least=best)
+        return best
 
 
-def shared_blocks(a: Sequence[BlockKey], b: Sequence[BlockKey]) -> int:
-    """Length of the common prefix of two chains: a key commits to all before it, so equality is monotone."""
+def shared_blocks(a: Sequence[BlockKey], b: Sequence[BlockKey], *, at_least: int = 0) -> int:
+    """Length of the common prefix of two chains, or ``at_least`` where it is no longer than that.
+
+    A key commits to all before it, so equality is monotone, and one comparison tells whether there is more.
+    """
     length = min(len(a), len(b))
-    if not length or a[0] != b[0]:
-        return 0
-    return bisect_left(range(length), True, key=lambda i: a[i] != b[i])  # noqa: FBT003 - the value looked for
+    if length <= at_least or a[at_least] != b[at_least]:
+        return at_least
+    return bisect_left(range(length), True, lo=at_least, key=lambda i: a[i] != b[i])  # noqa: FBT003 - looked for
