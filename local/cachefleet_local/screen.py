@@ -38,7 +38,7 @@ class Screen:
     def starting(self, specs: Sequence[ProcessSpec]) -> None:
         """The processes about to be started."""
         if not self._console.is_terminal:
-            self._line(f"starting {len(specs)} processes: {', '.join(spec.name for spec in specs)}")
+            self._line(f"to start: {', '.join(spec.name for spec in specs)}")
             return
         self._progress = Progress(
             SpinnerColumn(finished_text="[green]✔"),

@@ -58,7 +58,8 @@ def until_stopped(work: Coroutine[Any, Any, None], screen: Screen) -> None:
             if not told:  # cleaning up takes seconds and must not be cut short by impatience
                 told = task.cancel()
 
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]  # nohup means it
+        for number in (signal.SIGINT, signal.SIGTERM, *hangup):
             asyncio.get_running_loop().add_signal_handler(number, stop)
         await asyncio.wait({task})
         if not (told and task.cancelled()):
