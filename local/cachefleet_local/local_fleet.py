@@ -36,7 +36,6 @@ from cachefleet_local.process import ProcessSpec
 from cachefleet_local.processes import FleetPlan, Place, WorkerPlan, plan_fleet, port_names
 from cachefleet_local.supervision import Life, State
 from cachefleet_local.supervisor import Changed, Supervisor
-from cachefleet_local.tiny_model import TINY_SOURCE, tiny_model_path
 
 LOG_LINES: Final = 12
 """Last lines of a log that are shown when its process has failed."""
@@ -113,12 +112,10 @@ def _lay_out(pools: Sequence[PrefixCachePool], folder: DataFolder, options: Opti
 
 
 def _models(pools: Sequence[PrefixCachePool]) -> dict[str, str]:
-    sources = {pool.spec.model.source for pool in pools}
     try:
-        tiny = str(tiny_model_path()) if TINY_SOURCE in sources else ""
+        return {source: model_path(source) for source in sorted({pool.spec.model.source for pool in pools})}
     except OSError as error:
-        raise FailureError([f"cannot make the tiny model: {error}"]) from error
-    return {source: model_path(source, tiny) for source in sources}
+        raise FailureError([f"cannot make a model in the cache: {error}"]) from error
 
 
 def pools_text(pools: Sequence[PrefixCachePool]) -> str:

@@ -14,7 +14,7 @@ from cachefleet_core.budget import plan_budget
 from cachefleet_core.pool import PrefixCachePool
 from cachefleet_local.failure import Exit, FailureError
 from cachefleet_local.processes import worker_label
-from cachefleet_local.tiny_model import TINY_SOURCE
+from cachefleet_local.tiny_model import SIZES, made_model_path
 
 NVIDIA: Final = "nvidia.com/gpu"
 _ASK_SECONDS: Final = 60
@@ -115,10 +115,10 @@ def _devices(pool: PrefixCachePool) -> int:
     return pool.spec.replicas * pool.spec.engine.tensor_parallel_size
 
 
-def model_path(source: str, tiny: str) -> str:
-    """What the engine is given as its model: a folder, or the hub's id as it is."""
-    if source == TINY_SOURCE:
-        return tiny
+def model_path(source: str) -> str:
+    """What the engine is given as its model: a folder, or the hub's id as it is. OSError where one cannot be made."""
+    if source in SIZES:
+        return str(made_model_path(source))
     folder = Path(source).expanduser()
     return str(folder.absolute()) if folder.is_dir() else source
 

@@ -1,10 +1,12 @@
-"""A model for machines with no model hub: random weights, a real tokenizer, a real chat template.
+"""Models for machines with no model hub: random weights, a real tokenizer, a real chat template.
 
-It answers nonsense, quickly. Everything about it is true to a large model except its size: vLLM loads it as any
-Qwen2, renders ChatML and caches its prefixes. All of it follows from a fixed seed and our own words, so every worker
-on every machine has identical weights and token ids. In a pool file, ``model.source: cachefleet/tiny`` means it.
+They answer nonsense, quickly. Everything about them is true to a large model except their size: vLLM loads them as any
+Qwen2, renders ChatML and caches their prefixes. All of it follows from a fixed seed and our own words, so every worker
+on every machine has identical weights and token ids. A pool file names one as its ``model.source``:
 
-512 bytes of KV cache a token (2 layers, 1 KV head, 32 wide, float32), so 1 MiB holds 2048 tokens.
+- ``cachefleet/tiny`` costs next to nothing. 512 bytes of KV cache a token (2 layers, 1 KV head, 32 wide, float32).
+- ``cachefleet/small`` makes a CPU work for each token of a prompt, as a large model does a GPU, so that one can see
+  what a cache saves. 2048 bytes of KV cache a token (8 layers).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import sys
 import tempfile
 from array import array
 from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,31 +28,51 @@ from cachefleet_local.tiny_tokenizer import BYTES, CHAT_TEMPLATE, SPECIAL_TOKENS
 from cachefleet_local.words import WORDS
 
 TINY_SOURCE: Final = "cachefleet/tiny"
-"""The value of ``model.source`` that means this model."""
-
-KV_BYTES_PER_TOKEN: Final = 512
-"""On one device, in float32."""
+SMALL_SOURCE: Final = "cachefleet/small"
 
 RECIPE: Final = 1
 """Raise it with every change of what is made, so that caches do not keep the old model."""
 
 VOCABULARY: Final = 2048
-HIDDEN: Final = 64
 HEAD: Final = 32
-FEED_FORWARD: Final = 128
-LAYERS: Final = 2
 MAX_LENGTH: Final = 32768
 MAX_NEW_TOKENS: Final = 1024
-"""Bound on one answer: the model has nothing to say and would not stop by itself."""
+"""Bound on one answer: the models have nothing to say and would not stop by themselves."""
 
 SEED: Final = 20_231
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What one model differs in from another."""
+
+    hidden: int
+    feed_forward: int
+    layers: int
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """On one device, in float32: key and value of the one KV head, in each layer."""
+        return self.layers * 2 * HEAD * 4
+
+
+SIZES: Final = {
+    TINY_SOURCE: Size(hidden=64, feed_forward=128, layers=2),
+    SMALL_SOURCE: Size(hidden=256, feed_forward=1024, layers=8),
+}
+
+
 def tiny_model_path(environment: Mapping[str, str] = os.environ) -> Path:
     """The tiny model's folder in the user's cache; the first call makes it, in a second or two, or raises OSError."""
-    path = model_cache(environment) / tiny_model_digest()
+    return made_model_path(TINY_SOURCE, environment)
+
+
+def made_model_path(source: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """The folder of the model that ``source`` names, made at the first call. KeyError for a source that is not ours."""
+    size = SIZES[source]
+    path = model_cache(environment) / model_digest(size)
     if not path.is_dir():
-        make_tiny_model(path)
+        make_model(path, size)
     return path
 
 
@@ -59,19 +82,19 @@ def model_cache(environment: Mapping[str, str]) -> Path:
     return Path(root) / "cachefleet" / "models"
 
 
-def tiny_model_digest() -> str:
+def model_digest(size: Size) -> str:
     """Names what is made: equal digests mean equal files."""
-    recipe = [RECIPE, VOCABULARY, HIDDEN, HEAD, FEED_FORWARD, LAYERS, MAX_LENGTH, MAX_NEW_TOKENS, SEED]
+    recipe = [RECIPE, VOCABULARY, HEAD, *astuple(size), MAX_LENGTH, MAX_NEW_TOKENS, SEED]
     content = json.dumps([recipe, CHAT_TEMPLATE, SPECIAL_TOKENS, WORDS])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def make_tiny_model(path: Path) -> None:
+def make_model(path: Path, size: Size) -> None:
     """Write the model to ``path`` all at once: other processes see nothing or the whole. Keeps one that is there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
-        for name, content in model_files():
+        for name, content in model_files(size):
             (draft / name).write_bytes(content)
         draft.chmod(0o755)
         draft.rename(path)
@@ -82,13 +105,13 @@ def make_tiny_model(path: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def model_files() -> Iterator[tuple[str, bytes]]:
+def model_files(size: Size) -> Iterator[tuple[str, bytes]]:
     """Every file of the model with its name."""
     for name, text in tokenizer_files(WORDS, VOCABULARY, MAX_LENGTH).items():
         yield name, text.encode()
-    yield "config.json", _json(_configuration())
+    yield "config.json", _json(_configuration(size))
     yield "generation_config.json", _json({"eos_token_id": _special_id(TURN_END), "max_new_tokens": MAX_NEW_TOKENS})
-    yield "model.safetensors", safetensors(dict(_weights(random.Random(SEED))))  # noqa: S311 - wants a seed
+    yield "model.safetensors", safetensors(dict(_weights(size, random.Random(SEED))))  # noqa: S311 - wants a seed
 
 
 def safetensors(tensors: Mapping[str, tuple[tuple[int, ...], array[float]]]) -> bytes:
@@ -104,42 +127,45 @@ def safetensors(tensors: Mapping[str, tuple[tuple[int, ...], array[float]]]) -> 
     return len(text).to_bytes(8, "little") + text + b"".join(_bytes(values) for _, values in tensors.values())
 
 
-def _weights(chance: random.Random) -> Iterator[tuple[str, tuple[tuple[int, ...], array[float]]]]:
+def _weights(size: Size, chance: random.Random) -> Iterator[tuple[str, tuple[tuple[int, ...], array[float]]]]:
     def matrix(rows: int, columns: int, spread: float) -> tuple[tuple[int, ...], array[float]]:
         return (rows, columns), array("f", (chance.uniform(-spread, spread) for _ in range(rows * columns)))
 
     def constant(size: int, value: float) -> tuple[tuple[int, ...], array[float]]:
         return (size,), array("f", [value] * size)
 
-    yield "model.embed_tokens.weight", matrix(VOCABULARY, HIDDEN, 1.0)
-    for layer in range(LAYERS):
-        for name, rows, columns in _MATRICES:
+    hidden = size.hidden
+    yield "model.embed_tokens.weight", matrix(VOCABULARY, hidden, 1.0)
+    for layer in range(size.layers):
+        for name, rows, columns in _matrices(size):
             yield f"model.layers.{layer}.{name}.weight", matrix(rows, columns, (3 / columns) ** 0.5)
-        for name, size in _BIASES:
-            yield f"model.layers.{layer}.{name}.bias", constant(size, 0.0)
+        for name, rows in (("q_proj", hidden), ("k_proj", HEAD), ("v_proj", HEAD)):
+            yield f"model.layers.{layer}.self_attn.{name}.bias", constant(rows, 0.0)
         for name in ("input_layernorm", "post_attention_layernorm"):
-            yield f"model.layers.{layer}.{name}.weight", constant(HIDDEN, 1.0)
-    yield "model.norm.weight", constant(HIDDEN, 1.0)
-    yield "lm_head.weight", _speaking_whole_words(matrix(VOCABULARY, HIDDEN, 1.0))
+            yield f"model.layers.{layer}.{name}.weight", constant(hidden, 1.0)
+    yield "model.norm.weight", constant(hidden, 1.0)
+    yield "lm_head.weight", _speaking_whole_words(matrix(VOCABULARY, hidden, 1.0))
 
 
-_MATRICES: Final = (
-    ("self_attn.q_proj", HIDDEN, HIDDEN),
-    ("self_attn.k_proj", HEAD, HIDDEN),
-    ("self_attn.v_proj", HEAD, HIDDEN),
-    ("self_attn.o_proj", HIDDEN, HIDDEN),
-    ("mlp.gate_proj", FEED_FORWARD, HIDDEN),
-    ("mlp.up_proj", FEED_FORWARD, HIDDEN),
-    ("mlp.down_proj", HIDDEN, FEED_FORWARD),
-)
-_BIASES: Final = (("self_attn.q_proj", HIDDEN), ("self_attn.k_proj", HEAD), ("self_attn.v_proj", HEAD))
+def _matrices(size: Size) -> list[tuple[str, int, int]]:
+    hidden, wide = size.hidden, size.feed_forward
+    return [
+        ("self_attn.q_proj", hidden, hidden),
+        ("self_attn.k_proj", HEAD, hidden),
+        ("self_attn.v_proj", HEAD, hidden),
+        ("self_attn.o_proj", hidden, hidden),
+        ("mlp.gate_proj", wide, hidden),
+        ("mlp.up_proj", wide, hidden),
+        ("mlp.down_proj", hidden, wide),
+    ]
 
 
 def _speaking_whole_words(head: tuple[tuple[int, ...], array[float]]) -> tuple[tuple[int, ...], array[float]]:
     """The output layer without single bytes and special tokens, so that answers are valid text of full length."""
     shape, values = head
+    width = shape[1]
     for token in (*range(BYTES), *map(_special_id, SPECIAL_TOKENS)):
-        values[token * HIDDEN : (token + 1) * HIDDEN] = array("f", [0.0] * HIDDEN)
+        values[token * width : (token + 1) * width] = array("f", bytes(4 * width))
     return shape, values
 
 
@@ -147,16 +173,16 @@ def _special_id(token: str) -> int:
     return VOCABULARY - len(SPECIAL_TOKENS) + SPECIAL_TOKENS.index(token)
 
 
-def _configuration() -> dict[str, Any]:
+def _configuration(size: Size) -> dict[str, Any]:
     return {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
         "dtype": "float32",
         "vocab_size": VOCABULARY,
-        "hidden_size": HIDDEN,
-        "intermediate_size": FEED_FORWARD,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HIDDEN // HEAD,
+        "hidden_size": size.hidden,
+        "intermediate_size": size.feed_forward,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.hidden // HEAD,
         "num_key_value_heads": 1,
         "head_dim": HEAD,
         "hidden_act": "silu",

@@ -23,6 +23,10 @@ def place(pools: list[PrefixCachePool], **changes: Any) -> Place:
         "python": "python",
         "engine_python": "engine-python",
         "ports": {name: 9000 + i for i, name in enumerate(port_names(pools))},
-        "models": {"cachefleet/tiny": "/models/tiny", "Qwen/Qwen3-32B": "Qwen/Qwen3-32B"},
+        "models": {
+            "cachefleet/tiny": "/models/tiny",
+            "cachefleet/small": "/models/small",
+            "Qwen/Qwen3-32B": "Qwen/Qwen3-32B",
+        },
     }
     return Place(**{**values, **changes})

@@ -8,6 +8,7 @@ import pytest
 
 from cachefleet_core.budget import MIB, plan_budget
 from cachefleet_core.pool import parse_pools
+from cachefleet_local.tiny_model import SIZES
 from tests.local.pools import EXAMPLES, example
 
 
@@ -18,11 +19,13 @@ def test_an_example_parses_and_its_budget_is_admitted(path: Path) -> None:
     assert all(plan_budget(pool.spec).admitted for pool in pools)
 
 
-def test_the_demos_pool_says_its_size_truly() -> None:
-    (pool,) = example("cpu-two-workers")
+@pytest.mark.parametrize(("name", "mib"), [("cpu-two-workers", 6), ("demo", 24)])
+def test_the_comment_of_a_cpu_pool_says_its_size_truly(name: str, mib: int) -> None:
+    (pool,) = example(name)
     kv_cache = plan_budget(pool.spec).kv_cache_mib
-    assert pool.spec.model.kv_bytes_per_token
-    assert (kv_cache, kv_cache * MIB // pool.spec.model.kv_bytes_per_token) == (6, 12288)
+    bytes_per_token = SIZES[pool.spec.model.source].kv_bytes_per_token
+    assert pool.spec.model.kv_bytes_per_token == bytes_per_token
+    assert (kv_cache, kv_cache * MIB // bytes_per_token) == (mib, 12288)
 
 
 def test_the_gpu_pools_comment_says_its_sizes_truly() -> None:

@@ -32,7 +32,7 @@ READY = Life(State.READY, was_ready=True)
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(local_fleet, "this_machine", lambda _: Machine(nvidia_devices=0, vllm="0", vllm_for_cpu=True))
-    monkeypatch.setattr(local_fleet, "tiny_model_path", lambda: tmp_path)
+    monkeypatch.setattr(local_fleet, "model_path", lambda _: str(tmp_path))
     monkeypatch.setattr(supervision, "FIRST_PAUSE_SECONDS", 0.05)
 
 

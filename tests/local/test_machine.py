@@ -87,10 +87,11 @@ def test_each_worker_has_devices_of_its_own() -> None:
     assert devices_of(pools) == {f"serving.qwen-{i}.engine": f"{2 * i},{2 * i + 1}" for i in range(4)}
 
 
-def test_a_models_source_is_tiny_a_folder_or_a_hub_id(tmp_path: Path) -> None:
-    assert model_path("cachefleet/tiny", "/models/tiny") == "/models/tiny"
-    assert model_path(str(tmp_path), "") == str(tmp_path)
-    assert model_path("Qwen/Qwen3-32B", "") == "Qwen/Qwen3-32B"
+def test_a_models_source_is_ours_a_folder_or_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert (Path(model_path("cachefleet/tiny")) / "tokenizer.json").is_file()
+    assert model_path(str(tmp_path)) == str(tmp_path)
+    assert model_path("Qwen/Qwen3-32B") == "Qwen/Qwen3-32B"
 
 
 def test_an_interpreter_is_asked_for_its_vllm() -> None:

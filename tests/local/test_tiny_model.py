@@ -10,6 +10,7 @@ from cachefleet_local import tiny_model
 from cachefleet_local.tiny_tokenizer import byte_alphabet, train
 from cachefleet_local.words import WORDS
 
+TINY = tiny_model.SIZES[tiny_model.TINY_SOURCE]
 CONTENT = "e81a3e8f"
 """Of the files of RECIPE 1; where this changes, RECIPE must."""
 
@@ -17,7 +18,7 @@ CONTENT = "e81a3e8f"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "tiny"
-    tiny_model.make_tiny_model(path)
+    tiny_model.make_model(path, TINY)
     return path
 
 
@@ -34,8 +35,8 @@ def test_weights_are_a_safetensors_file_of_every_tensor(made: Path) -> None:
     header = json.loads(data[8 : 8 + size])
     header.pop("__metadata__")
     assert max(tensor["data_offsets"][1] for tensor in header.values()) == len(data) - 8 - size
-    assert header["lm_head.weight"]["shape"] == [tiny_model.VOCABULARY, tiny_model.HIDDEN]
-    assert len(header) == 3 + 12 * tiny_model.LAYERS
+    assert header["lm_head.weight"]["shape"] == [tiny_model.VOCABULARY, TINY.hidden]
+    assert len(header) == 3 + 12 * TINY.layers
 
 
 def test_tokenizer_round_trips_any_text(made: Path) -> None:
@@ -64,14 +65,14 @@ def test_training_prefers_frequent_pairs_then_those_that_sort_first() -> None:
 def test_path_is_below_the_users_cache_and_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tiny_model.tiny_model_path({"XDG_CACHE_HOME": str(tmp_path)})
     assert path.parent == tmp_path / "cachefleet" / "models"
-    monkeypatch.setattr(tiny_model, "model_files", lambda: pytest.fail("made twice"))
+    monkeypatch.setattr(tiny_model, "model_files", lambda _: pytest.fail("made twice"))
     assert tiny_model.tiny_model_path({"XDG_CACHE_HOME": str(tmp_path)}) == path
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiny_model, "model_files", lambda: iter([("missing/folder", b"")]))
+    monkeypatch.setattr(tiny_model, "model_files", lambda _: iter([("missing/folder", b"")]))
     with pytest.raises(FileNotFoundError):
-        tiny_model.make_tiny_model(tmp_path / "models" / "tiny")
+        tiny_model.make_model(tmp_path / "models" / "tiny", TINY)
     assert list((tmp_path / "models").iterdir()) == []
 
 
@@ -79,7 +80,19 @@ def test_losing_the_race_keeps_the_winners_model(tmp_path: Path, monkeypatch: py
     path = tmp_path / "tiny"
     path.mkdir()
     (path / "config.json").write_text("winner")
-    monkeypatch.setattr(tiny_model, "model_files", lambda: iter([("config.json", b"loser")]))
-    tiny_model.make_tiny_model(path)
+    monkeypatch.setattr(tiny_model, "model_files", lambda _: iter([("config.json", b"loser")]))
+    tiny_model.make_model(path, TINY)
     assert (path / "config.json").read_text() == "winner"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_sizes_differ_in_name_and_in_nothing_but_size() -> None:
+    tiny, small = tiny_model.SIZES[tiny_model.TINY_SOURCE], tiny_model.SIZES[tiny_model.SMALL_SOURCE]
+    assert tiny_model.model_digest(tiny) != tiny_model.model_digest(small)
+    assert (tiny.kv_bytes_per_token, small.kv_bytes_per_token) == (512, 2048)
+
+
+def test_only_our_own_sources_are_made(tmp_path: Path) -> None:
+    with pytest.raises(KeyError):
+        tiny_model.made_model_path("Qwen/Qwen3-32B", {"XDG_CACHE_HOME": str(tmp_path)})
+    assert list(tmp_path.iterdir()) == []

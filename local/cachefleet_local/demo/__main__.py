@@ -21,7 +21,7 @@ from cachefleet_local.local_fleet import LocalFleet, Options, Prepared, prepared
 from cachefleet_local.screen import Screen
 from cachefleet_local.up import problem_lines, read_pools, until_stopped
 
-POOL_FILE: Final = Path("examples/cpu-two-workers.yaml")
+POOL_FILE: Final = Path("examples/demo.yaml")
 
 
 def demo(
@@ -72,9 +72,8 @@ async def _run(fleet: Prepared, screen: Screen, console: Console, result: Path) 
 NEXT: Final = [
     "What to try next:",
     f"  cachefleet up {POOL_FILE}   the same two workers to talk to; prints a curl command",
-    "  cachefleet workers                            in another terminal: load and held blocks of each worker",
-    "  cachefleet decisions                          why each request went where it did, and what the cache did",
-    f"  cachefleet up {POOL_FILE} --policy roundRobin   the same without knowledge of caches",
+    "  cachefleet workers                 in another terminal: load and held blocks of each worker",
+    "  cachefleet decisions               why each request went where it did, and what the cache did",
     "",
 ]
 
