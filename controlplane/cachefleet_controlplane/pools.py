@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
-from cachefleet_core.pool import PoolError, PrefixCachePool, parse_pools
 
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_core.pool import PoolError, PrefixCachePool, parse_pools
 
 logger = logging.getLogger(__name__)
 
