@@ -142,9 +142,11 @@ class Exchange:
         self._trace.ttft_seconds = self._parts.clock() - self._began
         sieve = self._placing.sieve(self._parts.fingerprints.of(chosen.url))
         await self._reply.start(stream.status, [*stream.headers, *self._told()])
-        await self._pump(stream, sieve)
-        self._trace.usage = sieve.usage
-        self._parts.fingerprints.learn(chosen.url, sieve.fingerprint)
+        try:
+            await self._pump(stream, sieve)
+        finally:  # also where the client has gone
+            self._trace.usage = sieve.usage
+            self._parts.fingerprints.learn(chosen.url, sieve.fingerprint)
         return stream.outcome or Outcome.FINISHED
 
     async def _pump(self, stream: Stream, sieve: StreamFilter) -> None:
@@ -187,10 +189,12 @@ class Exchange:
 
     def _close(self) -> None:
         """Whatever the end was: the worker is freed, the accounts are settled."""
-        if self._opened.stream is not None:
-            self._opened.stream.close()
+        stream = self._opened.stream
+        if stream is not None:
+            stream.close()
         if self._progress.state in {State.WAITING, State.RELAYING}:
-            self._note_leg("cancelled")
+            # A client may leave between the last event and the end of the worker's connection.
+            self._note_leg(Outcome.FINISHED if stream and stream.done else "cancelled")
         self._finish_flight(None if self._trace.usage is None else self._trace.usage.cached_tokens)
 
 

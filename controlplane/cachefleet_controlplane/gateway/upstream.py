@@ -49,7 +49,8 @@ class Stream:
         self.status = response.status
         self.headers = _kept(response)
         self.first: list[bytes] = []
-        self._done = False
+        self.done = False
+        """All that a client waits for has been read; the connection may not be at its end yet."""
         self.outcome: Outcome | None = None
         """Why it ended; None while it goes on."""
 
@@ -73,9 +74,9 @@ class Stream:
             except StreamTooLargeError:
                 self.outcome = Outcome.OVERSIZED
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                self.outcome = Outcome.FINISHED if self._done else outcome_of(error)
+                self.outcome = Outcome.FINISHED if self.done else outcome_of(error)
         if events and event_data(events[-1]) == DONE:
-            self._done = True
+            self.done = True
         return events
 
     def _end(self) -> list[bytes]:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -62,11 +63,12 @@ class Breaks(Scripted):
 
 
 class Stalls(Breaks):
-    """Says nothing more after the first event, or from the start."""
+    """Says nothing more after the first event, or after ``said``, or from the start."""
 
-    def __init__(self, *, first: bool) -> None:
+    def __init__(self, *, first: bool, said: bytes = b"") -> None:
         super().__init__()
         self._first = first
+        self._said = said
         self.left = asyncio.Event()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -74,7 +76,7 @@ class Stalls(Breaks):
         try:
             if self._first:
                 await response.prepare(request)
-                await response.write(FIRST)
+                await response.write(self._said or FIRST)
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             self.left.set()
@@ -201,6 +203,20 @@ async def test_a_client_that_goes_frees_the_worker(*, first: bool) -> None:
         assert gate.gateway.under_way == 0
     assert [leg.outcome for leg in gate.records[0].legs] == ["cancelled"]
     assert gate.records[0].status == (200 if first else 499)
+
+
+async def test_a_client_that_goes_after_the_last_event_was_answered_whole() -> None:
+    usage = {"prompt_tokens": 40, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 32}}
+    said = FIRST + b"data: " + msgspec.json.encode({"choices": [], "usage": usage}) + b"\n\ndata: [DONE]\n\n"
+    async with serving(Stalls(first=True, said=said)) as worker, front([worker], idle_seconds=30) as gate:
+        answer = await gate.http.post(gate.url + "/v1/chat/completions", json=chat("x", stream=True))
+        heard = b""
+        while b"[DONE]" not in heard:
+            heard += await answer.content.readany()
+        answer.close()
+        await until(lambda: bool(gate.records))
+    assert [leg.outcome for leg in gate.records[0].legs] == ["finished"]
+    assert gate.records[0].cached_tokens == 32
 
 
 async def test_a_client_that_goes_while_its_prompt_is_rendered_is_noticed() -> None:
