@@ -48,8 +48,8 @@ test-cluster: setup ## Tests against a real Kubernetes API server
 engine: setup ## Tests against real vLLM on CPU
 	@$(BIN)/pytest -q -m "engine and not slow" tests e2e/engine
 
-nightly: setup ## What takes long: more examples, longer storms
-	@HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -q tests e2e
+nightly: setup ## All tests, the slow ones too, with twenty times the examples
+	@HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -q --timeout 7200 tests e2e
 
 demo: setup ## Two real workers, one workload, round robin against cache-aware: the numbers
 	@$(BIN)/python -m cachefleet_local.demo
@@ -60,13 +60,14 @@ crds: setup ## Write crds/ from the pool schema
 cluster: setup ## A real Kubernetes API for trying things, with a kubeconfig; Ctrl-C ends it
 	@$(BIN)/python -m e2e.cluster
 
-bench: bench-gateway ## All benchmarks
+bench: bench-gateway ## All benchmarks there are
 
 bench-gateway: setup ## What the gateway adds to a request, against going direct
 	@$(BIN)/python -m bench.gateway
 
 requirements: setup ## Pin requirements/ anew from pyproject.toml
 	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --group dev --group engine -o requirements/dev.txt
+	@echo "uv==$$($(BIN)/uv --version | cut -d" " -f2)" | $(COMPILE) - -o requirements/uv.txt
 	@for extra in operator controlplane worker; do $(COMPILE) pyproject.toml --extra $$extra -c requirements/dev.txt -o requirements/$$extra.txt; done
 
 clean: ## Remove what make made here (not the caches outside)

@@ -8,7 +8,7 @@ settings.register_profile("default", deadline=None, max_examples=100)
 settings.register_profile(
     "nightly",
     deadline=None,
-    max_examples=10_000,
+    max_examples=2_000,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -83,11 +83,13 @@ class Metrics:
             self._refusals.labels(verdict, reason).inc()
 
     def tokens(self, *, model: str, prompt: int, predicted: int, cached: int | None) -> None:
-        """The tokens of one answered prompt; ``cached`` is None where the worker did not tell."""
+        """The tokens of one answered prompt; not counted where the worker did not tell: ratios would be wrong."""
+        if cached is None:
+            return
         label = self._model(model)
         self._prompt_tokens.labels(label).inc(prompt)
         self._predicted_tokens.labels(label).inc(predicted)
-        self._cached_tokens.labels(label).inc(cached or 0)
+        self._cached_tokens.labels(label).inc(cached)
 
     def first_token(self, *, model: str, seconds: float) -> None:
         self._ttft.labels(self._model(model)).observe(seconds)

@@ -33,7 +33,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def binaries() -> Binaries:
     found = _binaries[0]
     if isinstance(found, UnavailableError):
-        pytest.skip(str(found))
+        pytest.fail(str(found))
     return found
 
 

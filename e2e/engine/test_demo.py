@@ -9,6 +9,8 @@ from pathlib import Path
 
 MOST_RECOMPUTED = 0.65
 """Of what round robin recomputes."""
+MOST_GONE = 0.02
+"""Of the predicted tokens."""
 
 
 def test_cache_aware_routing_recomputes_far_less_than_round_robin(tmp_path: Path) -> None:
@@ -24,6 +26,7 @@ def test_cache_aware_routing_recomputes_far_less_than_round_robin(tmp_path: Path
     for phase in (round_robin, cache_aware):
         # What the engines' own counters say, not the answers alone.
         assert phase["engine_cached_tokens"] == phase["cached_tokens"]
-    served, predicted = cache_aware["cached_tokens"], cache_aware["predicted_tokens"]
-    assert predicted - cache_aware["overpredicted_tokens"] <= served
-    assert predicted > served / 2, "the hits were foreseen, not luck"
+    predicted = cache_aware["predicted_tokens"]
+    assert predicted > cache_aware["cached_tokens"] / 2, "the hits were foreseen, not luck"
+    # What was predicted was held at the decision; a few blocks may be evicted before the request is admitted.
+    assert cache_aware["overpredicted_tokens"] <= MOST_GONE * predicted

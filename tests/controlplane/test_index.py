@@ -89,7 +89,9 @@ def _depth(keys: list[BlockKey], held: set[tuple[int, Tier]], tier: Tier) -> int
 @pytest.mark.parametrize("make", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
 def test_any_history_equals_the_model(make: MakeIndex) -> None:
     machine = type("Machine", (IndexMachine,), {"make": staticmethod(make)})
-    run_state_machine_as_test(machine, settings=settings(max_examples=200, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=2 * settings().max_examples, stateful_step_count=30, deadline=None)
+    )
 
 
 def test_sweeping_is_spread_over_later_operations(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,8 +87,9 @@ def test_gauges_go_down_again(metrics: Metrics) -> None:
 
 def test_tokens_that_were_not_told_are_not_counted(metrics: Metrics) -> None:
     metrics.tokens(model="m", prompt=10, predicted=5, cached=None)
-    assert value(metrics, "cached_tokens_total", model="m") == 0
-    assert value(metrics, "predicted_tokens_total", model="m") == 5
+    metrics.tokens(model="m", prompt=10, predicted=5, cached=4)
+    for name, told in (("prompt", 10), ("predicted", 5), ("cached", 4)):
+        assert value(metrics, f"{name}_tokens_total", model="m") == told
 
 
 def test_models_as_labels_are_bounded(metrics: Metrics) -> None:

@@ -235,4 +235,4 @@ class PathMachine(RuleBasedStateMachine):
 
 
 TestPath = PathMachine.TestCase
-TestPath.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestPath.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=40, deadline=None)

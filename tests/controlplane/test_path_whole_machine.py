@@ -115,6 +115,9 @@ class WholePathMachine(FollowerMachine):
 
 
 WholePathMachine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=settings().max_examples,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 TestWholePath = WholePathMachine.TestCase

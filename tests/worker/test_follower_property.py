@@ -229,6 +229,9 @@ class FollowerMachine(RuleBasedStateMachine):
 
 
 FollowerMachine.TestCase.settings = settings(
-    max_examples=120, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=settings().max_examples,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 TestFollower = FollowerMachine.TestCase

@@ -19,6 +19,8 @@ from cachefleet_core.reports import FrameError, Hello, decode_up
 
 logger = logging.getLogger(__name__)
 
+TOO_BIG: Final = 1009
+"""Close code with which the server itself ends a connection whose message passes its bound (RFC 6455)."""
 _MAX_REASON: Final = 120
 """A close frame has room for 123 bytes."""
 _RESYNCS: Final = frozenset({Note.GAP, Note.DIVERGENCE, Note.BROKEN_SNAPSHOT, Note.TOO_LARGE, Note.OVERDUE})
@@ -160,6 +162,8 @@ class Session:
     async def _frame(self, limit: int) -> bytes | None:
         message: Message = await self._receive()
         if message["type"] != "websocket.receive":
+            if message.get("code") == TOO_BIG:
+                raise FrameError("frame is too large for the connection")
             return None
         data = message.get("bytes")
         if data is None:

@@ -70,7 +70,7 @@ async def _run(fleet: Prepared, screen: Screen, console: Console, result: Path) 
 
 
 NEXT: Final = [
-    "What to try next:",
+    "What to try next (after: . .venv/bin/activate):",
     f"  cachefleet up {POOL_FILE}   the same two workers to talk to; prints a curl command",
     "  cachefleet workers                 in another terminal: load and held blocks of each worker",
     "  cachefleet decisions               why each request went where it did, and what the cache did",

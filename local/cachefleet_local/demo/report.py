@@ -76,7 +76,7 @@ class Phase:
 
     @property
     def overpredicted_tokens(self) -> int:
-        """Expected but not served, request by request: evicted between decision and admission."""
+        """Predicted but not served, summed request by request: gone between decision and admission."""
         return sum(max(0, self.predicted.get(a.decision, 0) - a.cached_tokens) for a in self.served)
 
     @property
@@ -170,7 +170,7 @@ def _rows(left: Phase, right: Phase) -> list[tuple[str, str, str]]:
         row("tokens recomputed", *(f"{p.recomputed_tokens:,}" for p in both)),
         row("hit ratio", *(f"{p.hit_ratio:.1%}" for p in both)),
         row("tokens predicted by the index", *(f"{p.predicted_tokens:,}" for p in both)),
-        row("  of these evicted meanwhile", *(f"{p.overpredicted_tokens:,}" for p in both)),
+        row("  of these not served", *(f"{p.overpredicted_tokens:,}" for p in both)),
         row("time to first token, p50", *(f"{1000 * p.ttft(50):.0f} ms" for p in both)),
         row("time to first token, p95", *(f"{1000 * p.ttft(95):.0f} ms" for p in both)),
         *(row(f"decisions on {level} knowledge", *(f"{p.knowledge[level]}" for p in both)) for level in levels),

@@ -1,0 +1,40 @@
+"""What passes through the gateway leaves no trace of its content: not in logs, metrics, records or answers' headers."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from prometheus_client import generate_latest
+
+from cachefleet_core.tenancy import DEFAULT_TENANT, tenant_salt
+from tests.controlplane.gateway.harness import FLEET_KEY, WORKER_KEY, engine, front
+
+MARK = "zanzibar-4711"
+
+
+async def test_nothing_logged_counted_or_recorded_holds_a_prompt_a_salt_or_a_key(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with engine() as first, engine() as second, front([first, second]) as gate:
+        gate.report(0)
+        statuses = [
+            (await gate.chat(MARK))[0],
+            (await gate.chat(MARK, stream=True))[0],
+            (await gate.chat(MARK, max_tokens="many " + MARK))[0],
+            (await gate.post("/v1/chat/completions", {"model": MARK, "messages": [{"content": MARK}]}))[0],
+            (await gate.http.post(gate.url + "/v1/chat/completions", data=f'{{"model": "{MARK}'.encode())).status,
+        ]
+        first.fail_next(500, 2)
+        second.fail_next(500, 2)
+        statuses.append((await gate.chat(MARK))[0])
+        seen = b"".join(request.body for worker in (first, second) for request in worker.requests)
+        traces = [caplog.text, generate_latest(gate.metrics.registry).decode(), repr(gate.records)]
+    salt = tenant_salt(FLEET_KEY.salt_key, DEFAULT_TENANT)
+    assert MARK.encode() in seen
+    assert salt.encode() in seen
+    assert statuses[:2] == [200, 200]
+    assert all(400 <= status < 600 for status in statuses[2:])
+    for trace in traces:
+        assert not [secret for secret in (MARK, salt, WORKER_KEY, FLEET_KEY.format()) if secret in trace]
