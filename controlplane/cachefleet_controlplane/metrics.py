@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
-
-disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each counter, of no use to anybody here
 
 MAX_MODELS: Final = 256
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
