@@ -27,7 +27,7 @@ from cachefleet_core.tenancy import FleetKey
 
 DEFAULT_DATA_DIR: Final = Path(".cachefleet")
 _TOKEN_BYTES: Final = 32
-_PRIVATE: Final = 0o600
+PRIVATE: Final = 0o600
 _PRIVATE_FOLDER: Final = 0o700
 
 
@@ -109,7 +109,7 @@ def sole_owner(folder: DataFolder) -> Iterator[None]:
 
     The kernel drops the lock with its holder, so a killed owner never leaves a folder locked.
     """
-    descriptor = os.open(folder.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+    descriptor = os.open(folder.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
     try:
         _lock(descriptor, folder)
         os.truncate(descriptor, 0)
@@ -141,9 +141,9 @@ def keep_secrets(folder: DataFolder, pools: list[str]) -> FleetKey:
         raise DataFolderError(f"{folder.fleet_key_file}: {error}; remove it to have a new one made") from error
     for token_file in (folder.reports_token_file, folder.admin_token_file):
         _kept(token_file, secrets.token_urlsafe(_TOKEN_BYTES))
-    write_whole(folder.index_key_file, _urlsafe(key.index_key), mode=_PRIVATE)
+    write_whole(folder.index_key_file, _urlsafe(key.index_key), mode=PRIVATE)
     for pool in pools:
-        write_whole(folder.worker_key_file(pool), key.worker_key(pool), mode=_PRIVATE)
+        write_whole(folder.worker_key_file(pool), key.worker_key(pool), mode=PRIVATE)
     return key
 
 
@@ -168,8 +168,8 @@ def turn_logs(folder: DataFolder) -> None:
 
 def _kept(path: Path, fresh: str) -> str:
     if not path.exists():
-        write_whole(path, fresh, mode=_PRIVATE)
-    path.chmod(_PRIVATE)
+        write_whole(path, fresh, mode=PRIVATE)
+    path.chmod(PRIVATE)
     return path.read_text().strip()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from cachefleet_core.engine import engine_policy
 from cachefleet_core.pool import PrefixCachePool
 from cachefleet_local.data_folder import (
     DEFAULT_DATA_DIR,
+    PRIVATE,
     DataFolder,
     DataFolderError,
     keep_secrets,
@@ -36,6 +38,8 @@ from cachefleet_local.process import ProcessSpec
 from cachefleet_local.processes import FleetPlan, Place, WorkerPlan, plan_fleet, port_names
 from cachefleet_local.supervision import Life, State
 from cachefleet_local.supervisor import Changed, Supervisor
+
+logger = logging.getLogger(__name__)
 
 LOG_LINES: Final = 12
 """Last lines of a log that are shown when its process has failed."""
@@ -103,7 +107,7 @@ def _lay_out(pools: Sequence[PrefixCachePool], folder: DataFolder, options: Opti
     )
     turn_logs(folder)
     plan = plan_fleet(pools, place, keep_secrets(folder, [pool.key for pool in pools]))
-    write_whole(folder.pool_file, pools_text(pools))
+    write_whole(folder.pool_file, pools_text(pools), mode=PRIVATE)  # an engine's environment may hold a token
     for pool in pools:
         write_whole(folder.policy_file(pool.key), msgspec.json.encode(engine_policy(pool)).decode())
     write_whole(folder.endpoints_file, endpoints_text(plan.workers, {}))
@@ -212,7 +216,10 @@ class LocalFleet:
 
     def _changed(self, spec: ProcessSpec, life: Life) -> None:
         text = endpoints_text(self.prepared.plan.workers, self._supervisor.lives)
-        write_whole(self.prepared.folder.endpoints_file, text)
+        try:
+            write_whole(self.prepared.folder.endpoints_file, text)
+        except OSError as error:  # a full disk must not end the fleet; the next change writes all
+            logger.warning("the endpoints file cannot be written: %s", error)
         self._told(spec, life)
 
 

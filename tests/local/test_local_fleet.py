@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import stat
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -139,3 +141,21 @@ def test_an_engine_serves_on_while_its_ended_agent_returns() -> None:
     for agent, expected in ((ended, True), (again, True), (silent, False)):
         text = endpoints_text(workers, {"demo-0.engine": READY, "demo-0.agent": agent})
         assert parse_endpoints(text.encode())["default/demo"][0].ready is expected
+
+
+def test_the_copy_of_the_pool_file_is_private(tmp_path: Path) -> None:
+    with prepared(example("cpu-two-workers"), options(tmp_path)) as fleet:
+        assert stat.S_IMODE(fleet.folder.pool_file.stat().st_mode) == 0o600
+
+
+def test_a_full_disk_does_not_end_the_fleet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with prepared(example("cpu-two-workers"), options(tmp_path)) as fleet:
+        told: list[str] = []
+        running = LocalFleet(fleet, lambda spec, _life: told.append(spec.name))
+        full = OSError(errno.ENOSPC, "no space left on device")
+        monkeypatch.setattr("cachefleet_local.local_fleet.write_whole", Mock(side_effect=full))
+        running._changed(fleet.plan.processes[0], READY)
+    assert told == ["controlplane"]
+    assert "cannot be written" in caplog.text

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Self
+from unittest.mock import Mock
 
 import pytest
 import zmq
@@ -218,3 +219,13 @@ def test_ranks_are_at_the_next_ports() -> None:
     assert offset("tcp://127.0.0.1:5557", 3) == "tcp://127.0.0.1:5560"
     assert offset("ipc:///run/e", 0) == "ipc:///run/e"
     assert offset("", 1) == ""
+
+
+async def test_what_breaks_in_a_replay_ends_the_source_so_that_it_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Publisher() as publisher:
+        await publisher.store(1)
+        one = Followed(Endpoints(publisher.events, publisher.replay))
+        monkeypatch.setattr(one.residents, "apply", Mock(side_effect=KeyError("a defect")))
+        with pytest.raises(ExceptionGroup) as broken:
+            await asyncio.wait_for(one.source.run(), 10)
+    assert broken.group_contains(KeyError)

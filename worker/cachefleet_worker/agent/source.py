@@ -169,6 +169,8 @@ class Source:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
+            if self._replay is not None and self._replay.done() and not self._replay.cancelled():
+                self._replay.result()  # what broke there ends the source, as it does here
             self._step(Tick())
             self._metrics.held_back.labels(self._rank).set(self._follower.held_back)
 
