@@ -24,7 +24,15 @@ from cachefleet_controlplane.gateway.asgi import (
 from cachefleet_controlplane.gateway.decision import CLIENT_GONE_STATUS, Trace, decision_body, decision_headers
 from cachefleet_controlplane.gateway.errors import ApiError
 from cachefleet_controlplane.gateway.placing import Placer
-from cachefleet_controlplane.gateway.request import Ask, Endpoint, Fields, parse, parse_fields, understand
+from cachefleet_controlplane.gateway.request import (
+    READ_ERRORS,
+    Ask,
+    Endpoint,
+    Fields,
+    parse,
+    parse_fields,
+    understand,
+)
 from cachefleet_controlplane.gateway.serve import RETRY_AFTER_SECONDS, Exchange, Parts
 from cachefleet_controlplane.store.records import DecisionRecord
 from cachefleet_controlplane.views import ServedModel
@@ -198,7 +206,7 @@ def _endpoint_of(fields: Fields) -> Endpoint:
         return Endpoint.CHAT if "messages" in fields else Endpoint.COMPLETIONS
     try:
         return _endpoint.decode(named)
-    except msgspec.DecodeError as error:
+    except READ_ERRORS as error:
         allowed = " or ".join(Endpoint)
         raise ApiError(400, f"`endpoint` must be {allowed}.", param="endpoint") from error
 

@@ -66,6 +66,9 @@ _TRUE: Final = Raw(b"true")
 _USAGE_ONLY: Final = Raw(b'{"include_usage":true}')
 _LAX_TRUE: Final = re.compile(rb'true|1(\.0+)?|"(1|true|t|y|yes|on)"', re.IGNORECASE)
 
+READ_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+"""What msgspec raises for what it cannot read; text that is not UTF-8 is no DecodeError."""
+
 _fields = msgspec.json.Decoder(Fields)
 _raws = msgspec.json.Decoder(list[Raw])
 _count = msgspec.json.Decoder(Annotated[int, Meta(ge=1)])
@@ -109,8 +112,8 @@ def parse_fields(body: bytes) -> Fields:
         return _fields.decode(body)
     except msgspec.ValidationError as error:
         raise ApiError(400, "The body must be a JSON object.") from error
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ApiError(400, f"The body is not valid JSON: {error}") from error
+    except READ_ERRORS as error:
+        raise _unreadable(error) from error
 
 
 def understand(fields: Fields, endpoint: Endpoint) -> Ask:
@@ -170,7 +173,7 @@ def given_ids(ask: Ask) -> list[int] | None:
     first = _first(prompt)
     try:
         return _ids.decode(prompt if first is None or not _is_list(first) else first) or None
-    except msgspec.DecodeError:
+    except READ_ERRORS:
         return None
 
 
@@ -199,7 +202,7 @@ def _model(raw: Raw | None) -> str:
         return ""
     try:
         return _text.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except READ_ERRORS as error:
         raise ApiError(400, "`model` must be text.", param="model") from error
 
 
@@ -249,15 +252,22 @@ def _max_tokens(fields: Fields, endpoint: Endpoint) -> int:
 def _number(raw: Raw | None) -> int | None:
     try:
         return None if raw is None else _count.decode(raw)
-    except msgspec.DecodeError:
+    except READ_ERRORS:
         return None
 
 
 def _object(raw: Raw) -> Fields | None:
+    """The members of a value; None where it is no object. ApiError 400: what we cannot read we cannot sanitise."""
     try:
         return _fields.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.ValidationError:
         return None
+    except READ_ERRORS as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> ApiError:
+    return ApiError(400, f"The body is not valid JSON: {error}")
 
 
 def _is_list(raw: Raw) -> bool:
@@ -274,6 +284,6 @@ def _first(raw: Raw) -> Raw | None:
         return None
     try:
         items = _raws.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
+    except READ_ERRORS:
         return None
     return items[0] if items and _opening(items[0]) in {b"[", b'"'} else None

@@ -47,6 +47,28 @@ def test_what_is_no_json_object_is_a_400(body: bytes) -> None:
     assert json.loads(error.value.body)["error"]["type"] == "BadRequestError"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"stream_options":{"\xff":1}}',
+        b'{"vllm_xargs":{"\xff":1,"kv_transfer_params":{}}}',
+        b'{"vllm_xargs":{"\\ud800":1,"kv_transfer_params":{}}}',
+        b'{"model":"\xff"}',
+        b'{"\xff":1}',
+    ],
+)
+def test_text_that_is_not_unicode_is_a_400_where_it_is_read(body: bytes) -> None:
+    with pytest.raises(ApiError) as error:
+        ask(body)
+    assert error.value.status == 400
+
+
+def test_text_that_is_not_unicode_is_the_engine_s_to_refuse_elsewhere() -> None:
+    understood = ask(b'{"prompt":["\xff"],"n":"\xff","max_tokens":"\xff"}', Endpoint.COMPLETIONS)
+    assert given_ids(understood) is None
+    assert bytes(first_prompt(understood)["prompt"]) == b'"\xff"'
+
+
 @pytest.mark.parametrize("model", [7, ["m"], {}, True])
 def test_a_model_is_text(model: object) -> None:
     with pytest.raises(ApiError) as error:

@@ -151,6 +151,8 @@ async def test_a_decision_says_which_endpoint_it_is_about() -> None:
         assert (await _route(gate, ids | {"endpoint": "/v1/completions"}))["prompt_tokens"] == 3
         status, _, body = await gate.post("/v1/route", ids | {"endpoint": "/v1/embeddings"})
         assert (status, error(body)["param"]) == (400, "endpoint")
+        status, _, body = await gate.post("/v1/route", b'{"endpoint":"\xff"}')
+        assert (status, error(body)["param"]) == (400, "endpoint")
 
 
 async def test_shared_pools_are_not_salted() -> None:
