@@ -1,8 +1,9 @@
 """Which index contract a pool goes by, and how a worker's differs from it.
 
 The pool's declaration comes first: block size, weights and (where it names one) revision must be as declared. Among
-contracts that fit it, the first one announced holds, for as long as it fits the declaration or nobody announces a
-fitting one: editing a pool does not make its workers strangers before the first new worker is there.
+contracts that fit it, the first one announced holds, for as long as it fits and some worker announces it, or nobody
+announces a fitting one: editing a pool does not make its workers strangers before the first new worker is there, and
+once all of them came back with another contract, that one holds.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ def undeclared(spec: PoolSpec, contract: IndexContract) -> tuple[Difference, ...
 
 def in_force(spec: PoolSpec, current: IndexContract | None, announced: Iterable[IndexContract]) -> IndexContract | None:
     """The contract to go by, given the one so far and those that workers announce, oldest first."""
-    if current is not None and not undeclared(spec, current):
-        return current
-    return next((contract for contract in announced if not undeclared(spec, contract)), current)
+    fitting = [contract for contract in announced if not undeclared(spec, contract)]
+    return current if current in fitting else next(iter(fitting), current)
 
 
 def strangeness(spec: PoolSpec, current: IndexContract | None, contract: IndexContract) -> tuple[Difference, ...]:

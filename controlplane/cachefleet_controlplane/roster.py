@@ -102,6 +102,7 @@ class Roster:
         pool = self.pools.get(worker.pool)
         if pool is not None:
             pool.workers.pop(worker.id, None)
+            pool.settle_contract()  # it may have been the last that announced the one in force
 
     # Fleets.
 

@@ -176,6 +176,25 @@ class TestContracts:
         fleet.report("demo-1", contract=new)
         assert (fleet.pool().contract, fleet.worker().excluded) == (new, True)
 
+    def test_one_that_nobody_announces_any_more_gives_way(self) -> None:
+        fleet = fleet_of("demo-0", "demo-1")
+        fleet.report("demo-0")
+        fleet.report("demo-1")
+        fleet.report("demo-0", epoch="e2", contract=OTHER)
+        assert (fleet.pool().contract, fleet.worker("demo-0").excluded) == (CONTRACT, True)
+
+        fleet.report("demo-1", epoch="e2", contract=OTHER)
+        assert (fleet.pool().contract, fleet.pool().excluded) == (OTHER, 0)
+
+    def test_it_gives_way_too_where_other_workers_took_the_place_of_the_old(self) -> None:
+        fleet = fleet_of("demo-0", "demo-1")
+        fleet.disconnect(fleet.report("demo-0").connection)
+        link = fleet.report("demo-1", contract=OTHER)
+        fleet.update_pools([view(pool(), ["demo-1"])])
+        fleet.now += FORGET_SECONDS + 0.1
+        fleet.receive(link.connection, state())
+        assert (fleet.pool().contract, fleet.pool().excluded) == (OTHER, 0)
+
     def test_the_keyer_is_the_agents_own(self) -> None:
         fleet = fleet_of("demo-0")
         fleet.report("demo-0")
