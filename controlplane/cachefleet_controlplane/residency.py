@@ -10,6 +10,9 @@ any             frame of another      ignored and counted: an older connection n
                 connection
 any but unknown Closed                adrift: the blocks stay until the report is too old
 any but unknown 15 s without State    forgotten: the blocks are dropped
+awaiting,       15 s since it was     the blocks are dropped; the standing stays, the snapshot may still come
+assembling,     last live
+adrift
 awaiting, live  Snapshot, first part  assembling; the blocks stay as they are until the last part
 assembling      Snapshot, next part   the last one replaces the blocks at once, then the held-back Deltas apply: live
 assembling      Delta in order        held back
@@ -56,7 +59,7 @@ from cachefleet_controlplane.streams import (
 from cachefleet_core.reports import Cleared, Delta, Resync, Snapshot, State
 
 FORGET_SECONDS: Final = 15.0
-"""Without a State for this long, its blocks are dropped."""
+"""Without a State for this long, or out of step, its blocks are dropped."""
 RETRY_SECONDS: Final = 2.0
 MAX_RETRY_SECONDS: Final = 30.0
 MAX_SNAPSHOT_KEYS: Final = 4 * 1024 * 1024
@@ -109,6 +112,8 @@ def _open(stream: Stream, event: Opened, now: float) -> Step:
         reported=stream.reported and known,
         asked_at=now,  # a Hello promises a snapshot
         attempts=0 if fresh else stream.attempts,
+        strayed_at=now if fresh else _since(stream, now),
+        dropped=fresh or stream.dropped,
     )
     return opened, (Drop(), Count(Note.EPOCH)) if fresh else ()
 
@@ -120,11 +125,19 @@ def _close(stream: Stream, event: Closed) -> Step:
 
 
 def _tick(stream: Stream, now: float) -> Step:
-    idle = stream.standing in (Standing.UNKNOWN, Standing.FORGOTTEN)
-    if idle or now - stream.heard_at <= FORGET_SECONDS:
+    if stream.standing in (Standing.UNKNOWN, Standing.FORGOTTEN):
         return stream, ()
-    forgotten = replace(stream, standing=Standing.FORGOTTEN, assembly=None, reported=False)
-    return forgotten, (Drop(), Count(Note.EXPIRED))
+    if now - stream.heard_at > FORGET_SECONDS:
+        forgotten = replace(stream, standing=Standing.FORGOTTEN, assembly=None, reported=False, dropped=True)
+        return forgotten, (Drop(), Count(Note.EXPIRED))
+    if stream.strayed(now) > FORGET_SECONDS and not stream.dropped:
+        return replace(stream, dropped=True), (Drop(), Count(Note.EXPIRED))
+    return stream, ()
+
+
+def _since(stream: Stream, now: float) -> float:
+    """Since when it is out of step, being so now."""
+    return now if stream.strayed_at is None else stream.strayed_at
 
 
 # States.
@@ -163,7 +176,7 @@ def _patience(stream: Stream) -> float:
 
 def _resync(stream: Stream, now: float, note: Note) -> Step:
     """Await a snapshot; ask for it at once, or when the last question has had its time."""
-    awaiting = replace(stream, standing=Standing.AWAITING, assembly=None)
+    awaiting = replace(stream, standing=Standing.AWAITING, assembly=None, strayed_at=_since(stream, now))
     if stream.attempts and now - stream.asked_at < _patience(stream):
         return awaiting, (Count(note),)
     asking = replace(awaiting, asked_at=now, attempts=stream.attempts + 1)
@@ -176,7 +189,8 @@ def _resync(stream: Stream, now: float, note: Note) -> Step:
 def _begin(stream: Stream, part: Snapshot, now: float) -> Step:
     if part.part != 0:
         return _resync(stream, now, Note.BROKEN_SNAPSHOT)
-    opened = replace(stream, standing=Standing.ASSEMBLING, assembly=Assembly(sequence=part.sequence))
+    assembly = Assembly(sequence=part.sequence)
+    opened = replace(stream, standing=Standing.ASSEMBLING, assembly=assembly, strayed_at=_since(stream, now))
     return _extend(opened, part, now)
 
 
@@ -197,7 +211,7 @@ def _extend(stream: Stream, part: Snapshot, now: float) -> Step:
 def _complete(stream: Stream, assembly: Assembly) -> Step:
     chains = tuple(chain for part in assembly.chains for chain in part)
     sequence = assembly.held_back[-1].sequence if assembly.held_back else assembly.sequence
-    live = replace(stream, standing=Standing.LIVE, assembly=None, sequence=sequence)
+    live = replace(stream, standing=Standing.LIVE, assembly=None, sequence=sequence, strayed_at=None, dropped=False)
     return live, (Replace(chains), *(effect for delta in assembly.held_back for effect in _operations(delta)))
 
 

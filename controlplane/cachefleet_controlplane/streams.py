@@ -9,7 +9,7 @@ from typing import Final
 from cachefleet_core.reports import Delta, Hello, Operation, Resync, Snapshot, State, Stored
 
 STALE_SECONDS: Final = 5.0
-"""Without a State for this long, what a worker holds says nothing any more."""
+"""Without a State for this long, or out of step, what a worker holds says nothing any more."""
 
 
 class Standing(StrEnum):
@@ -138,8 +138,16 @@ class Stream:
     asked_at: float = 0.0
     attempts: int = 0
     """Snapshots asked for since a digest agreed."""
+    strayed_at: float | None = None
+    """Since when a whole snapshot is waited for; None while in step."""
+    dropped: bool = False
+    """The index holds nothing of it until that snapshot."""
 
     def stale(self, now: float) -> bool:
-        """Its blocks say nothing: too long without a report, or forgotten."""
+        """Its blocks say nothing: too long without a report or out of step, or forgotten."""
         idle = self.standing in (Standing.UNKNOWN, Standing.FORGOTTEN)
-        return idle or not self.reported or now - self.heard_at > STALE_SECONDS
+        return idle or not self.reported or max(now - self.heard_at, self.strayed(now)) > STALE_SECONDS
+
+    def strayed(self, now: float) -> float:
+        """Seconds for which what the index holds has not been kept up."""
+        return 0.0 if self.strayed_at is None else now - self.strayed_at

@@ -244,3 +244,52 @@ class TestSilence:
         stream, _ = run(live(), Closed(1), Tick(), now=16.0)
         stream, _ = run(stream, Opened(2, hello()), on(snapshot(20, KEYS), 2), now=17.0)
         assert (stream.standing, stream.stale(17.0)) == (Standing.LIVE, True)
+
+
+class TestOutOfStep:
+    """A stream whose worker speaks all the time, and whose snapshot does not come."""
+
+    def strayed(self, *frames: Any) -> Stream:
+        return run(live(10), *map(on, frames), digest=DIGEST)[0]
+
+    @pytest.mark.parametrize(
+        "frame", [delta(12), state(10), snapshot(11, KEYS, last=False)], ids=["gap", "divergence", "assembling"]
+    )
+    def test_its_claims_are_withdrawn_after_five_seconds_and_dropped_after_fifteen(self, frame: Any) -> None:
+        stream = self.strayed(frame)
+        told: list[Effect] = []
+        for second in range(1, 40):
+            stream, _ = run(stream, on(state(12)), now=second)
+            assert stream.stale(second) == (second > 5)
+            stream, effects = run(stream, Tick(), now=second)
+            told += effects
+            assert (Drop() in told) == (second > 15)
+        assert told == [Drop(), Count(Note.EXPIRED)]
+
+    def test_a_snapshot_under_way_outlasts_the_loss_and_ends_it(self) -> None:
+        stream = self.strayed(snapshot(11, KEYS[:2], last=False))
+        stream, _ = run(stream, on(snapshot(11, KEYS[2:4], part=1, last=False)), on(state(11)), now=15.0)
+        stream, effects = run(stream, Tick(), now=16.0)
+        assert Drop() in effects
+        stream, effects = run(stream, on(snapshot(11, KEYS[4:], part=2)), now=16.0)
+        assert effects == [Replace((stored(KEYS[:2]), stored(KEYS[2:4]), stored(KEYS[4:])))]
+        assert not stream.stale(17.0)
+        stream, effects = run(stream, Tick(), now=17.0)
+        assert (stream.standing, effects) == (Standing.LIVE, [])
+
+    def test_asking_again_gives_no_further_time(self) -> None:
+        stream = self.strayed(delta(12))
+        stream, _ = run(stream, on(state(12)), on(snapshot(12, KEYS, part=3)), now=4.0)
+        stream, _ = run(stream, on(state(12)), now=5.1)
+        assert stream.stale(5.1)
+
+    def test_a_new_connection_of_the_same_epoch_gives_its_few_seconds(self) -> None:
+        stream, _ = run(live(), Closed(1), Opened(2, hello()), now=3.0)
+        stream, _ = run(stream, on(state(10), 2), now=8.0)
+        assert not stream.stale(8.0)
+        stream, _ = run(stream, Opened(3, hello()), on(state(10), 3), now=8.1)
+        assert stream.stale(8.1)
+
+    def test_a_new_epoch_has_nothing_to_drop(self) -> None:
+        stream, _ = run(Stream(), Opened(1, hello()), on(state(10)), now=0.0)
+        assert run(stream, on(state(10)), Tick(), now=16.0)[1] == []
