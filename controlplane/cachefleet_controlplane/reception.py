@@ -116,10 +116,12 @@ class Reception:
                 self.removed(worker)
 
     def removed(self, worker: Worker) -> None:
-        """A worker is no more: drop its blocks, and its agent's connection."""
+        """A worker is no more: drop its blocks, hear its agent no longer, and drop the agent's connection."""
         self._index.forget(worker.id)
         connection = self._connections.get(worker.stream.connection)
         if connection is not None:
+            if connection.ranks.get(worker.rank) is worker:
+                del connection.ranks[worker.rank]
             connection.link.close("unknown_pool", f"{worker.pool}/{worker.name} is not in a pool any more")
 
     def announce_policy(self, pool: Pool) -> None:

@@ -6,7 +6,7 @@ from cachefleet_controlplane import roster
 from cachefleet_controlplane.reception import MAX_RANKS, RefusedError
 from cachefleet_controlplane.streams import Note
 from cachefleet_core.reports import Drain, Policy
-from tests.controlplane.chains import chain
+from tests.controlplane.chains import chain, stored
 from tests.controlplane.fleets import MODEL, FakeLink, fleet_of, pool, view, wid
 from tests.controlplane.frames import delta, hello, snapshot, state
 
@@ -112,6 +112,29 @@ class TestConnections:
         fleet.receive(connection, snapshot(5, KEYS))
         assert fleet.receive(connection, delta(5)) == [Note.DUPLICATE]
         assert fleet.receive(connection, delta(9)) == [Note.GAP]
+
+
+class TestRemoval:
+    @pytest.mark.parametrize("uid", ["", "2"], ids=["gone", "made anew"])
+    def test_frames_of_a_removed_worker_are_refused_and_leave_nothing(self, uid: str) -> None:
+        fleet = fleet_of("demo-0")
+        connection = fleet.report(holds=KEYS).connection
+        fleet.report(rank=1)
+        fleet.update_pools([view(pool(uid=uid), ["demo-0"])] if uid else [])
+        for frame in (delta(1, stored(KEYS)), snapshot(1, KEYS), state(1)):
+            with pytest.raises(RefusedError) as refused:
+                fleet.receive(connection, frame)
+            assert refused.value.code == "unannounced"
+        assert fleet.index.stats().held == {}
+
+    def test_so_are_those_of_a_worker_that_nobody_lists_after_its_silence(self) -> None:
+        fleet = fleet_of("demo-0")
+        connection = fleet.report("x-0", KEYS).connection
+        fleet.now += 16
+        fleet.expire()
+        with pytest.raises(RefusedError):
+            fleet.receive(connection, snapshot(1, KEYS))
+        assert fleet.index.stats().held == {}
 
 
 class TestTelling:
