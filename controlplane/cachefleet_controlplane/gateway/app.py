@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -133,16 +134,11 @@ class Gateway:
         began = self._parts.clock()
         endpoint = Endpoint(scope["path"])
         trace = Trace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=endpoint)
-        try:
+        with self._accounted(trace, reply):
             ask = parse(await self._body(scope, receive), endpoint)
             work = self._answer(ask, scope, reply, trace, began)
             if not await while_present(work, receive, reply):
                 raise ClientGoneError
-        except ApiError as error:
-            trace.status = error.status
-            raise
-        finally:
-            self._account(trace, reply)
 
     async def _answer(self, ask: Ask, scope: Scope, reply: Reply, trace: Trace, began: float) -> None:
         trace.model = self._placer.find(ask.model).name
@@ -150,17 +146,17 @@ class Gateway:
         await Exchange(self._parts, placing, reply=reply, trace=trace, began=began).run(scope["headers"])
 
     async def _route(self, scope: Scope, receive: Receive, reply: Reply) -> None:
-        fields = parse_fields(await self._body(scope, receive))
-        ask = understand(fields, _endpoint_of(fields))
         trace = Trace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=ROUTE_PATH)
-        if not await while_present(self._decide(ask, reply, trace), receive, reply):
-            raise ClientGoneError
-        self._account(trace, reply)
+        with self._accounted(trace, reply):
+            fields = parse_fields(await self._body(scope, receive))
+            ask = understand(fields, _endpoint_of(fields))
+            if not await while_present(self._decide(ask, reply, trace), receive, reply):
+                raise ClientGoneError
 
     async def _decide(self, ask: Ask, reply: Reply, trace: Trace) -> None:
         """The decision alone: nothing is sent, so nothing counts as under way."""
+        trace.model = self._placer.find(ask.model).name
         placing = await self._placer.place(ask)
-        trace.model = placing.model.name
         decision = trace.decision = placing.decide()
         body = decision_body(trace.id, ask, decision, placing.rendering)
         await reply.whole(200, [JSON, *decision_headers(trace.id, decision)], body)
@@ -175,6 +171,19 @@ class Gateway:
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         return await read_body(scope, receive, limit=self._bounds.body_bytes, seconds=self._bounds.body_seconds)
+
+    @contextmanager
+    def _accounted(self, trace: Trace, reply: Reply) -> Iterator[None]:
+        """Settle the accounts of a request however it ends, with the status its client is told."""
+        try:
+            yield
+        except ClientGoneError:
+            raise
+        except Exception as error:
+            trace.status = error.status if isinstance(error, ApiError) else 500
+            raise
+        finally:
+            self._account(trace, reply)
 
     def _account(self, trace: Trace, reply: Reply) -> None:
         if reply.started:

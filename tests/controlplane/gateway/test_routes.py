@@ -5,7 +5,10 @@ import json
 from itertools import product
 from typing import Any
 
+import pytest
+
 from cachefleet_controlplane.gateway.app import GatewayBounds
+from cachefleet_controlplane.gateway.placing import Placer
 from tests.controlplane.gateway.harness import MODEL, Front, chat, engine, front
 from tests.controlplane.waiting import until, value
 
@@ -153,6 +156,31 @@ async def test_a_decision_says_which_endpoint_it_is_about() -> None:
         assert (status, error(body)["param"]) == (400, "endpoint")
         status, _, body = await gate.post("/v1/route", b'{"endpoint":"\xff"}')
         assert (status, error(body)["param"]) == (400, "endpoint")
+
+
+def _answered(gate: Front, path: str, status_class: str, *, model: str = "") -> float:
+    return value(gate.metrics, "requests_total", model=model, endpoint=path, status_class=status_class)
+
+
+async def test_refusals_are_accounted() -> None:
+    async with engine() as worker, front([worker]) as gate:
+        for path in ("/v1/chat/completions", "/v1/route"):
+            await gate.post(path, b"{")
+            await gate.post(path, chat("x", model="other"))
+            assert _answered(gate, path, "4xx") == 2
+
+
+async def test_an_unexpected_failure_is_accounted_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_args: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Placer, "place", broken)
+    async with engine() as worker, front([worker]) as gate:
+        for path in ("/v1/chat/completions", "/v1/route"):
+            status, _, body = await gate.post(path, chat("x"))
+            assert (status, error(body)["code"]) == (500, 500)
+            assert _answered(gate, path, "5xx", model=MODEL) == 1
+            assert _answered(gate, path, "4xx", model=MODEL) == 0
 
 
 async def test_shared_pools_are_not_salted() -> None:
