@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cachefleet_controlplane.fleet import Fleet
@@ -94,7 +94,8 @@ class Placer:
 
     def _prompt(self, ask: Ask, model: ServedModel, rendering: Rendering, *, salt: str) -> Prompt:
         ids = rendering.ids
-        keyer = self._fleet.keyer(model.name, salt=salt) if ids else None
+        keyable = ids and not _too_long(ids, model)
+        keyer = self._fleet.keyer(model.name, salt=salt) if keyable else None
         if keyer is None:
             return Prompt(tokens=len(ids), max_tokens=ask.max_tokens)
         return Prompt(
@@ -112,3 +113,8 @@ class Placer:
         if tenant not in self._salts:
             self._salts = {tenant: tenant_salt(self._salt_key, tenant)}
         return self._salts[tenant]
+
+
+def _too_long(ids: Sequence[int], model: ServedModel) -> bool:
+    """No worker takes so many, so no blocks are worth finding; the refusal is the engine's to give."""
+    return model.max_model_len is not None and len(ids) > model.max_model_len

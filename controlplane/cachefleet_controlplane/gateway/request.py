@@ -65,6 +65,7 @@ _DROPPED_PREFIX: Final = b"x-cachefleet-"
 _TRUE: Final = Raw(b"true")
 _USAGE_ONLY: Final = Raw(b'{"include_usage":true}')
 _LAX_TRUE: Final = re.compile(rb'true|1(\.0+)?|"(1|true|t|y|yes|on)"', re.IGNORECASE)
+_LIST_OF_PROMPTS: Final = re.compile(rb'\[\s*["\[]')
 
 READ_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """What msgspec raises for what it cannot read; text that is not UTF-8 is no DecodeError."""
@@ -274,16 +275,21 @@ def _is_list(raw: Raw) -> bool:
     return _opening(raw) == b"["
 
 
+def _is_list_of_prompts(raw: Raw) -> bool:
+    """Told by how its first item opens: a long list of ids is not to be taken apart for that."""
+    return _LIST_OF_PROMPTS.match(memoryview(raw)) is not None
+
+
 def _opening(raw: Raw) -> bytes:
     return bytes(memoryview(raw)[:1])
 
 
 def _first(raw: Raw) -> Raw | None:
     """The first of a list of prompts; None for one prompt, be it text or ids."""
-    if not _is_list(raw):
+    if not _is_list_of_prompts(raw):
         return None
     try:
         items = _raws.decode(raw)
     except READ_ERRORS:
         return None
-    return items[0] if items and _opening(items[0]) in {b"[", b'"'} else None
+    return items[0]

@@ -1,6 +1,7 @@
 """What is understood of a body, and what a worker is sent."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -186,6 +187,23 @@ def test_several_prompts_are_routed_by_the_first() -> None:
     assert bytes(first_prompt(ask({"prompt": ["a", "b"]}, Endpoint.COMPLETIONS))["prompt"]) == b'"a"'
     one = ask({"prompt": "a"}, Endpoint.COMPLETIONS)
     assert first_prompt(one) is one.fields
+
+
+@pytest.mark.parametrize("space", ["", " ", "\n\t\r "])
+@pytest.mark.parametrize(("first", "several"), [('"a"', True), ("[1]", True), ("1", False), ("", False), ("{}", False)])
+def test_a_list_of_prompts_is_told_by_its_first_item(space: str, first: str, several: bool) -> None:  # noqa: FBT001
+    one = ask(f'{{"prompt":[{space}{first}{space}]}}'.encode(), Endpoint.COMPLETIONS)
+    assert (first_prompt(one) is not one.fields) is several
+    assert not several or bytes(first_prompt(one)["prompt"]) == first.encode()
+
+
+def test_a_long_list_of_ids_is_not_taken_apart() -> None:
+    one = ask(b'{"prompt":[' + b"1," * 1_000_000 + b"1]}", Endpoint.COMPLETIONS)
+    tracemalloc.start()
+    assert first_prompt(one) is one.fields
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100_000
 
 
 def test_headers_of_one_hop_and_credentials_stay_here() -> None:

@@ -158,6 +158,15 @@ async def test_a_decision_says_which_endpoint_it_is_about() -> None:
         assert (status, error(body)["param"]) == (400, "endpoint")
 
 
+async def test_no_blocks_are_sought_for_more_ids_than_any_worker_takes() -> None:
+    async with engine() as worker, front([worker]) as gate:
+        gate.report(0)
+        longest = gate.fleet.models()[0].max_model_len
+        assert longest is not None
+        known = [(await _route(gate, {"prompt": [1] * size}))["knowledge"] for size in (longest, longest + 1)]
+    assert known == ["exact", "load"]
+
+
 def _answered(gate: Front, path: str, status_class: str, *, model: str = "") -> float:
     return value(gate.metrics, "requests_total", model=model, endpoint=path, status_class=status_class)
 
