@@ -25,12 +25,12 @@ _PREFERENCES: Final[tuple[_Rule, ...]] = (
 
 
 def eligible(pools: Sequence[Pool], exclude: frozenset[str], now: float) -> list[Worker]:
-    """Ready workers of a fleet that are not excluded by name or id, the preferred ones where there are any."""
+    """Ready workers of a fleet that are not excluded by full name or id, the preferred ones where there are any."""
     ready = [
         (pool, worker)
         for pool in pools
         for worker in pool.workers.values()
-        if worker.ready and worker.name not in exclude and worker.id not in exclude
+        if worker.ready and worker.full_name not in exclude and worker.id not in exclude
     ]
     for kept in range(len(_PREFERENCES), 0, -1):
         preferred = [w for pool, w in ready if all(rule(pool, w, now) for rule in _PREFERENCES[:kept])]

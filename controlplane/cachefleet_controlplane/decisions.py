@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from cachefleet_controlplane.index import WorkerId
+from cachefleet_controlplane.index import WorkerId, full_name
 from cachefleet_core.blocks import BlockKey
 
 STALE_AFTER_SECONDS: Final = 5.0
@@ -145,6 +145,11 @@ class Decision:
     scores: tuple[CandidateScore, ...] = ()
     at: float = 0.0
     """On the clock that was given."""
+
+    @property
+    def full_name(self) -> str:
+        """The chosen worker's, whatever its rank."""
+        return full_name(self.pool, self.worker)
 
     @property
     def score(self) -> CandidateScore | None:

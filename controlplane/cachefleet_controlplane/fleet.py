@@ -91,7 +91,7 @@ class Fleet:
     ) -> Decision:
         """Decide, and change nothing: pass the decision to ``begin`` before awaiting anything.
 
-        ``exclude`` names workers as ``Decision.worker`` or ``Decision.id`` do. Without a ready worker the verdict is
+        ``exclude`` names workers as ``Decision.full_name`` or ``Decision.id`` do. Without a ready worker the verdict is
         REJECT with the reason NO_READY_WORKER.
         """
         now = self._clock()
@@ -114,10 +114,13 @@ class Fleet:
         return flight
 
     def worker_failed(self, worker: str) -> None:
-        """It could not be reached: prefer others for a moment, longer after each failure in a row."""
+        """It could not be reached: prefer others for a moment, longer after each failure in a row.
+
+        ``worker`` is a ``Decision.full_name``, which means all ranks, or a ``Decision.id``.
+        """
         now = self._clock()
         for known in self._roster.workers():
-            if worker in (known.name, known.id):
+            if worker in (known.full_name, known.id):
                 known.failed(now)
 
     # Agents.

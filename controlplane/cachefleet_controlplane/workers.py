@@ -8,7 +8,7 @@ from typing import Final
 
 from cachefleet_controlplane.flights import Ledger
 from cachefleet_controlplane.hit_ratio import Counters
-from cachefleet_controlplane.index import WorkerId, worker_id
+from cachefleet_controlplane.index import WorkerId, full_name, worker_id
 from cachefleet_controlplane.pools import WorkerEndpoint
 from cachefleet_controlplane.residency import FORGET_SECONDS
 from cachefleet_controlplane.routing import CandidateView
@@ -59,6 +59,10 @@ class Worker:
     def __post_init__(self) -> None:
         self.id = worker_id(self.pool, self.name, self.rank)
         self.ledger = Ledger(self._answered)
+
+    @property
+    def full_name(self) -> str:
+        return full_name(self.pool, self.name)
 
     @property
     def ready(self) -> bool:

@@ -82,17 +82,32 @@ class TestEligibility:
         fleet.update_pools([view(pool(), unready=["demo-0", "demo-1"])])
         assert route(fleet).reason is Reason.NO_READY_WORKER
 
-    @pytest.mark.parametrize("name", ["demo-0", "default/demo/demo-0#0"])
+    @pytest.mark.parametrize("name", ["default/demo/demo-0", "default/demo/demo-0#0"])
     def test_excluded_names_are_never_chosen(self, name: str) -> None:
         fleet = fleet_of("demo-0", "demo-1")
         assert route(fleet, exclude=frozenset({name})).worker == "demo-1"
-        assert route(fleet, exclude=frozenset({name, "demo-1"})).verdict is Verdict.REJECT
+        assert route(fleet, exclude=frozenset({name, "default/demo/demo-1"})).verdict is Verdict.REJECT
+
+    def test_a_decision_names_all_ranks_of_its_worker_and_no_namesake_in_another_pool(self) -> None:
+        fleet = LiveFleet()
+        fleet.update_pools([view(pool("a"), ["w-0"]), view(pool("b"), ["w-0"])])
+        fleet.report("w-0", pool="default/a", rank=1)
+        first = route(fleet, exclude=frozenset({"default/b/w-0"}))
+        assert first.full_name == "default/a/w-0"
+        assert [score.pool for score in route(fleet, exclude=frozenset({first.full_name})).scores] == ["default/b"]
+
+        fleet.worker_failed(first.full_name)
+        assert [(worker.pool, worker.backing_off) for worker in fleet.view().workers] == [
+            ("default/a", True),
+            ("default/a", True),
+            ("default/b", False),
+        ]
 
     def test_a_worker_that_could_not_be_reached_rests_longer_each_time(self) -> None:
         fleet = fleet_of("demo-0", "demo-1")
         rests = []
         for _ in range(6):
-            fleet.worker_failed("demo-0")
+            fleet.worker_failed("default/demo/demo-0")
             began = fleet.now
             while len(route(fleet).scores) == 1:
                 fleet.now += 0.5
@@ -101,12 +116,12 @@ class TestEligibility:
 
     def test_a_resting_worker_serves_where_it_is_the_only_one(self) -> None:
         fleet = fleet_of("demo-0")
-        fleet.worker_failed("demo-0")
+        fleet.worker_failed("default/demo/demo-0")
         assert route(fleet).worker == "demo-0"
 
     def test_an_answer_ends_its_rest(self) -> None:
         fleet = fleet_of("demo-0")
-        fleet.worker_failed("demo-0")
+        fleet.worker_failed("default/demo/demo-0")
         with fleet.begin(route(fleet), prompt()) as flight:
             flight.first_token()
         assert not fleet.worker().backing_off
@@ -115,7 +130,7 @@ class TestEligibility:
         fleet = fleet_of("demo-0", "demo-1")
         fleet.report("demo-0", KEYS, phase=Phase.DRAINING)
         assert [score.worker for score in route(fleet).scores] == ["demo-1"]
-        assert route(fleet, exclude=frozenset({"demo-1"})).worker == "demo-0"
+        assert route(fleet, exclude=frozenset({"default/demo/demo-1"})).worker == "demo-0"
 
     def test_prefill_workers_answer_whole_requests_only_where_there_is_nobody_else(self) -> None:
         transfer = {"image": "vllm", "blockSize": 16, "maxModelLen": 4096, "kvTransfer": {"kv_connector": "x"}}
@@ -123,7 +138,7 @@ class TestEligibility:
         fleet = LiveFleet()
         fleet.update_pools([view(prefill, ["p-0"]), view(decode, ["d-0"])])
         assert [score.worker for score in route(fleet).scores] == ["d-0"]
-        assert route(fleet, exclude=frozenset({"d-0"})).worker == "p-0"
+        assert route(fleet, exclude=frozenset({"default/d/d-0"})).worker == "p-0"
 
     def test_renderers_are_the_ready_ones_least_busy_first(self) -> None:
         fleet = fleet_of("demo-0", "demo-1", "demo-2")

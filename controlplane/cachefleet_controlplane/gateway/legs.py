@@ -114,6 +114,7 @@ class Progress:
     state: State = State.CHOOSING
     legs: int = 0
     worker: str = ""
+    """By its full name, as all workers here."""
     excluded: frozenset[str] = frozenset()
     suspects: frozenset[str] = frozenset()
     """Workers that lost a connection once."""

@@ -95,7 +95,7 @@ class Exchange:
 
     def _step(self, outcome: Outcome) -> Action:
         before = self._progress
-        worker = self._chosen.worker if self._chosen else ""
+        worker = self._chosen.full_name if self._chosen else ""
         self._progress, action = step(before, outcome, worker=worker, max_legs=self._parts.max_legs)
         if before.state is not State.CHOOSING and outcome is not Outcome.FIRST_EVENT:
             self._note_leg(outcome)
@@ -104,14 +104,15 @@ class Exchange:
         return action
 
     def _blame(self, outcome: Outcome, *, retried: bool) -> None:
+        chosen = _there(self._chosen)
         self._finish_flight()
-        self._parts.fingerprints.forget(_there(self._chosen).url)
+        self._parts.fingerprints.forget(chosen.url)
         if retried:
             self._parts.metrics.leg_retry(outcome)
         # A 5xx may be the request's fault, and one lost connection no more than a closed idle one.
-        suspected = self._trace.legs[-1].worker in self._progress.excluded or not retried
+        suspected = chosen.full_name in self._progress.excluded or not retried
         if outcome is not Outcome.SERVER_ERROR and suspected:
-            self._parts.fleet.worker_failed(self._trace.legs[-1].worker)
+            self._parts.fleet.worker_failed(chosen.full_name)
 
     def _choose(self) -> Outcome:
         decision = self._placing.decide(exclude=self._progress.excluded)

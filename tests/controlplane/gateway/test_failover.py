@@ -10,7 +10,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from tests.controlplane.gateway.harness import Front, Worker, chat, engine, events, front
+from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
+from cachefleet_controlplane.gateway.app import GatewayBounds
+from tests.controlplane.gateway.harness import Front, Worker, chat, engine, events, front, pool
 from tests.controlplane.waiting import until, value
 
 FIRST = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
@@ -84,6 +86,22 @@ class Stalls(Breaks):
         return response
 
 
+class Floods(Stalls):
+    """Says more than anybody waits for."""
+
+    def __init__(self) -> None:
+        super().__init__(first=True)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(FIRST * 100)
+        finally:
+            self.left.set()
+
+
 @asynccontextmanager
 async def serving(worker: Scripted) -> AsyncIterator[Scripted]:
     app = web.Application()
@@ -133,6 +151,18 @@ async def test_a_dead_worker_costs_nobody_an_answer(*, stream: bool) -> None:
     assert [leg.outcome for leg in tried[0].legs] == ["unreachable", "finished" if stream else "answered"]
     # Backing off: not every request runs into it.
     assert len(tried) < 4
+
+
+async def test_a_worker_of_another_pool_is_not_taken_for_its_namesake() -> None:
+    async with engine() as dead, engine() as alive, front([dead, alive]) as gate:
+        here = pool()
+        there = here.model_copy(update={"metadata": here.metadata.model_copy(update={"name": "other"})})
+        ways = [(here, dead), (there, alive)]
+        views = [PoolView(declared, (WorkerEndpoint("demo-0", worker.url, ready=True),)) for declared, worker in ways]
+        gate.fleet.update_pools(views)
+        await dead.crash()
+        assert [(await gate.chat(f"request {number}"))[0] for number in range(4)] == [200] * 4
+        assert {worker.pool for worker in gate.fleet.view().workers if worker.backing_off} == {"default/demo"}
 
 
 async def test_a_5xx_is_retried_and_only_given_back_when_nobody_does_better() -> None:
@@ -279,3 +309,19 @@ async def test_idle_connections_that_a_worker_closed_cost_nothing() -> None:
 def test_scripted_workers_are_workers() -> None:
     worker: Worker = Reset()
     assert worker.url == ""
+
+
+async def test_a_client_that_does_not_read_frees_its_worker() -> None:
+    bounds = GatewayBounds(body_bytes=10_000, body_seconds=5, requests=10, send_seconds=0.2)
+    flooding = Floods()
+    async with serving(flooding) as worker, front([worker], bounds=bounds) as gate:
+        body = json.dumps(chat("x", stream=True)).encode()
+        _, writer = await asyncio.open_connection("127.0.0.1", int(gate.url.rsplit(":", 1)[1]), limit=1024)
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        await until(lambda: gate.gateway.under_way == 1)
+        await until(lambda: gate.gateway.under_way == 0)
+        await asyncio.wait_for(flooding.left.wait(), 3)
+        assert gate.fleet.view().flights == 0
+        assert value(gate.metrics, "client_disconnects_total") == 1
+        writer.transport.abort()
+    assert [leg.outcome for leg in gate.records[0].legs] == ["cancelled"]
