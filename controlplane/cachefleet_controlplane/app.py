@@ -93,6 +93,7 @@ class ControlPlane:
             body_bytes=settings.request_max_bytes,
             body_seconds=settings.request_body_seconds,
             requests=settings.upstream_connections,
+            send_seconds=settings.reply_send_seconds,
         )
         placer = Placer(self.fleet, renderer, salt_key=salt_key)
         return Gateway(parts, placer, record=self.decisions.record, bounds=bounds)

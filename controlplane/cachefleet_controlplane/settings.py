@@ -77,6 +77,8 @@ class Settings(BaseSettings):
     request_head_seconds: float = Field(10, ge=0.1, le=300)
     request_body_seconds: float = Field(30, ge=0.1, le=600)
     """How long a request's whole body may take to arrive."""
+    reply_send_seconds: float = Field(120, ge=0.1, le=3600)
+    """How long a client may take nothing of its answer before it counts as gone."""
     upstream_connect_seconds: float = Field(2, ge=0.1, le=60)
     upstream_idle_seconds: float = Field(600, ge=1, le=86400)
     """How long a worker may be silent within one answer."""

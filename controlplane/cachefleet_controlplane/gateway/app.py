@@ -51,11 +51,12 @@ Handler = Callable[[Scope, Receive, Reply], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayBounds:
-    """Bytes and seconds of a request's body, and how many requests may be under way."""
+    """Bytes and seconds of a request's body, how many requests may be under way, and seconds a client may not read."""
 
     body_bytes: int
     body_seconds: float
     requests: int
+    send_seconds: float = 120.0
 
 
 class Gateway:
@@ -93,24 +94,30 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"the gateway serves no {scope['type']}")
-        reply = Reply(send)
+        reply = Reply(send, seconds=self._bounds.send_seconds)
         self.under_way += 1
         self._parts.metrics.request_started()
+        try:
+            await self._serve(scope, receive, reply)
+        except ClientGoneError:
+            self._parts.metrics.client_gone()
+        finally:
+            self.under_way -= 1
+            self._parts.metrics.request_ended()
+
+    async def _serve(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         try:
             self._admit()
             await self._handler(scope)(scope, receive, reply)
         except ApiError as error:
             await reply.error(error)
         except ClientGoneError:
-            self._parts.metrics.client_gone()
+            raise
         except Exception:  # the root of a request's task: one that breaks takes no other with it
             logger.exception("a request failed unexpectedly", extra={"path": scope["path"]})
             self._parts.metrics.task_error("gateway")
             if not reply.started:
                 await reply.error(ApiError(500, "The gateway failed."))
-        finally:
-            self.under_way -= 1
-            self._parts.metrics.request_ended()
 
     def _admit(self) -> None:
         retry: Mapping[str, str] = {"retry-after": str(RETRY_AFTER_SECONDS)}

@@ -26,10 +26,14 @@ class ClientGoneError(Exception):
 
 
 class Reply:
-    """The answer to one request; ``started`` and ``ended`` tell how far it is."""
+    """The answer to one request; ``started`` and ``ended`` tell how far it is.
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    A client that takes nothing for ``seconds`` counts as gone: it would hold a worker for ever.
+    """
+
+    def __init__(self, send: Send, *, seconds: float) -> None:
+        self._asgi_send = send
+        self._seconds = seconds
         self.started = False
         self.ended = False
         self.status = 0
@@ -53,6 +57,13 @@ class Reply:
 
     async def error(self, error: ApiError, headers: Iterable[Header] = ()) -> None:
         await self.whole(error.status, [JSON, *error.headers, *headers], error.body)
+
+    async def _send(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._asgi_send(message)
+        except TimeoutError as error:
+            raise ClientGoneError from error
 
 
 async def read_body(scope: Scope, receive: Receive, *, limit: int, seconds: float) -> bytes:
