@@ -93,12 +93,15 @@ class TokenReviewAuthorizer:
         self._answers: Expiring[tuple[bytes, Asked], Access] = Expiring(self._bounds.size, clock)
 
     async def reports(self, token: str, hello: Hello) -> bool:
-        """Whether the token is that of the worker's own pod, in the namespace of the pool it names."""
+        """Whether the token is that of the worker's own pod, in the namespace of the pool it names.
+
+        AccessUnavailableError where that cannot be known.
+        """
         try:
             identity = await self._identity(token)
         except AccessUnavailableError:
             self._metrics.auth(check="reports", outcome="unavailable")
-            return False
+            raise
         access = Access.UNAUTHENTICATED
         if identity is not None:
             namespace = hello.pool.partition("/")[0]

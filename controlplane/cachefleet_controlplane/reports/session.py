@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from starlette.types import Message, Receive, Send
 
+from cachefleet_controlplane.admin.access import AccessUnavailableError
 from cachefleet_controlplane.fleet import Fleet
 from cachefleet_controlplane.index import OperationError
 from cachefleet_controlplane.reception import Connection, RefusedError
@@ -124,7 +125,7 @@ class Session:
         try:
             async with asyncio.timeout(self._limits.authorize_seconds):
                 allowed = await self._authorize(self._token, hello)
-        except TimeoutError:
+        except (AccessUnavailableError, TimeoutError):
             raise RefusedError("not_ready", "nobody could say whose token this is") from None
         if not allowed:
             raise RefusedError("forbidden", "the token is not this worker's")

@@ -148,12 +148,14 @@ async def test_while_the_server_is_away_nobody_new_is_let_in(reviewed: Reviewed)
     assert await reviewed.ask.reports("known", HELLO)
     reviewed.server.down = 500
     assert await reviewed.ask.reports("known", HELLO)
-    assert not await reviewed.ask.reports("new", HELLO)
+    with pytest.raises(AccessUnavailableError):
+        await reviewed.ask.reports("new", HELLO)
     with pytest.raises(AccessUnavailableError):
         await reviewed.ask.admin("new", LIST)
     reviewed.server.down = 0
     assert await reviewed.ask.reports("new", HELLO)  # a failure is not remembered
-    assert value(reviewed.metrics, "auth_checks_total", check="admin", outcome="unavailable") == 1
+    for check in ("reports", "admin"):
+        assert value(reviewed.metrics, "auth_checks_total", check=check, outcome="unavailable") == 1
 
 
 async def test_reviews_at_once_are_bounded(reviewed: Reviewed) -> None:

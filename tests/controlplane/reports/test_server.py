@@ -7,6 +7,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from cachefleet_controlplane.admin.access import AccessUnavailableError
 from cachefleet_controlplane.index import PythonIndex
 from cachefleet_core.reports import Delta, Policy, Resync, Stored, encode
 from tests.controlplane.chains import chain, removed, stored
@@ -124,6 +125,18 @@ class TestAdmission:
         async with reports_endpoint(LiveFleet(), hello_seconds=0.1) as endpoint, endpoint.agent() as agent:
             await agent.say(hello())
             assert await agent.end() == 1013
+
+    async def test_while_nobody_can_say_whose_token_it_is_an_agent_is_told_to_come_later(
+        self, endpoint: Endpoint
+    ) -> None:
+        async def away(*_args: object) -> bool:
+            raise AccessUnavailableError
+
+        endpoint.server._authorize = away
+        async with endpoint.agent() as agent:
+            await agent.say(hello())
+            assert await agent.end() == 1013
+        assert value(endpoint.metrics, "report_rejections_total", reason="not_ready") == 1
 
 
 class TestSilence:
