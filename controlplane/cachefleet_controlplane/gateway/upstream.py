@@ -26,7 +26,7 @@ _LARGE_BYTES: Final = 1024 * 1024
 
 _DROPPED: Final = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"trailer", b"te", b"content-length"}
-    | {b"date", b"server"}
+    | {b"proxy-authenticate", b"proxy-connection", b"date", b"server"}
 )
 _EVENT_STREAM: Final = "text/event-stream"
 
@@ -212,7 +212,10 @@ async def _whole(response: aiohttp.ClientResponse) -> Opened:
 
 
 def _kept(response: aiohttp.ClientResponse) -> tuple[Header, ...]:
-    return tuple((name.lower(), value) for name, value in response.raw_headers if name.lower() not in _DROPPED)
+    """What a client may see: nothing of our connection to the worker, nor what the worker says is of it."""
+    given = [(name.lower(), value) for name, value in response.raw_headers]
+    named = {part.strip() for name, value in given if name == b"connection" for part in value.lower().split(b",")}
+    return tuple((name, value) for name, value in given if name not in _DROPPED and name not in named)
 
 
 def _cut(response: aiohttp.ClientResponse | None) -> None:
