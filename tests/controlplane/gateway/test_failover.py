@@ -11,7 +11,6 @@ import pytest
 from aiohttp import web
 
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
-from cachefleet_controlplane.gateway.app import GatewayBounds
 from tests.controlplane.gateway.harness import Front, Worker, chat, engine, events, front, pool
 from tests.controlplane.waiting import until, value
 
@@ -84,22 +83,6 @@ class Stalls(Breaks):
             self.left.set()
             raise
         return response
-
-
-class Floods(Stalls):
-    """Says more than anybody waits for."""
-
-    def __init__(self) -> None:
-        super().__init__(first=True)
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        try:
-            while True:
-                await response.write(FIRST * 100)
-        finally:
-            self.left.set()
 
 
 @asynccontextmanager
@@ -309,19 +292,3 @@ async def test_idle_connections_that_a_worker_closed_cost_nothing() -> None:
 def test_scripted_workers_are_workers() -> None:
     worker: Worker = Reset()
     assert worker.url == ""
-
-
-async def test_a_client_that_does_not_read_frees_its_worker() -> None:
-    bounds = GatewayBounds(body_bytes=10_000, body_seconds=5, requests=10, send_seconds=0.2)
-    flooding = Floods()
-    async with serving(flooding) as worker, front([worker], bounds=bounds) as gate:
-        body = json.dumps(chat("x", stream=True)).encode()
-        _, writer = await asyncio.open_connection("127.0.0.1", int(gate.url.rsplit(":", 1)[1]), limit=1024)
-        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-        await until(lambda: gate.gateway.under_way == 1)
-        await until(lambda: gate.gateway.under_way == 0)
-        await asyncio.wait_for(flooding.left.wait(), 3)
-        assert gate.fleet.view().flights == 0
-        assert value(gate.metrics, "client_disconnects_total") == 1
-        writer.transport.abort()
-    assert [leg.outcome for leg in gate.records[0].legs] == ["cancelled"]
