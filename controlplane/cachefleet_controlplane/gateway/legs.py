@@ -103,8 +103,10 @@ TABLE: Final[Mapping[State, Mapping[Outcome, Row]]] = MappingProxyType(
     }
 )
 
-BLAMES: Final = frozenset({Outcome.UNREACHABLE, Outcome.SERVER_ERROR, Outcome.LOST})
+RETRIES: Final = frozenset({Outcome.UNREACHABLE, Outcome.SERVER_ERROR, Outcome.LOST})
 """Outcomes after which another worker is asked."""
+BLAMES: Final = RETRIES | {Outcome.SILENT}
+"""Outcomes of a leg that speak against its worker, whether or not another one is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def step(progress: Progress, outcome: Outcome, *, worker: str = "", max_legs: in
     state, action = row
     if outcome is Outcome.PLACED:
         return replace(progress, state=state, worker=worker, legs=progress.legs + 1), action
-    if progress.state is State.WAITING and outcome in BLAMES:
+    if progress.state is State.WAITING and outcome in RETRIES:
         return _blame(progress, outcome, max_legs=max_legs)
     if outcome is Outcome.NO_WORKER and progress.legs:
         return _exhausted(progress)
