@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from cachefleet_controlplane.index import BlockIndex, IndexFullError
-from cachefleet_controlplane.residency import step
+from cachefleet_controlplane.index import BlockIndex, IndexFullError, OperationError
+from cachefleet_controlplane.residency import spoil, step
 from cachefleet_controlplane.roster import Pool, Roster
 from cachefleet_controlplane.streams import (
     Accept,
@@ -93,7 +93,11 @@ class Reception:
         return notes
 
     def receive(self, connection: Connection, frame: Snapshot | Delta | State, now: float) -> list[Note]:
-        """A frame of a stream. RefusedError: no Hello announced it; nothing has changed."""
+        """A frame of a stream.
+
+        RefusedError: no Hello announced it; nothing has changed. OperationError: it holds what no sound stream does;
+        nothing of the stream is claimed any more until its next snapshot.
+        """
         worker = connection.ranks.get(frame.rank)
         if worker is None:
             raise RefusedError("unannounced", f"rank {frame.rank} sent no hello on this connection")
@@ -165,8 +169,14 @@ class Reception:
     def _step(self, worker: Worker, event: Event, now: float) -> list[Note]:
         worker.stream, effects = step(worker.stream, event, now, digest=self._digest(worker, event))
         notes: list[Note] = []
-        for effect in effects:
-            self._carry_out(worker, effect, now, notes)
+        try:
+            for effect in effects:
+                self._carry_out(worker, effect, now, notes)
+        except OperationError:
+            # What came before it in the frame is applied: a part that must not pass for the whole.
+            self._index.forget(worker.id)
+            worker.stream = spoil(worker.stream, now)
+            raise
         self.notes.update(notes)
         return notes
 

@@ -9,6 +9,8 @@ any             Hello                 awaiting; another epoch than before drops 
 any             frame of another      ignored and counted: an older connection never splices into a newer one
                 connection
 any but unknown Closed                adrift: the blocks stay until the report is too old
+live,           operation that the  awaiting; the blocks are dropped, and the connection is closed as malformed
+assembling      index refuses
 any but unknown 15 s without State    forgotten: the blocks are dropped
 awaiting,       15 s since it was     the blocks are dropped; the standing stays, the snapshot may still come
 assembling,     last live
@@ -81,6 +83,12 @@ def step(stream: Stream, event: Event, now: float, *, digest: int = 0) -> Step:
             return _close(stream, event)
         case Tick():
             return _tick(stream, now)
+
+
+def spoil(stream: Stream, now: float) -> Stream:
+    """The stream after an operation that the index refused: nothing is held until a snapshot comes."""
+    since = _since(stream, now)
+    return replace(stream, standing=Standing.AWAITING, assembly=None, asked_at=now, strayed_at=since, dropped=True)
 
 
 def _receive(stream: Stream, event: Received, now: float, digest: int) -> Step:

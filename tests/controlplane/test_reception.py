@@ -3,9 +3,10 @@
 import pytest
 
 from cachefleet_controlplane import roster
+from cachefleet_controlplane.index import OperationError
 from cachefleet_controlplane.reception import MAX_RANKS, RefusedError
 from cachefleet_controlplane.streams import Note
-from cachefleet_core.reports import Drain, Policy
+from cachefleet_core.reports import Delta, Drain, Policy, Snapshot
 from tests.controlplane.chains import chain, stored
 from tests.controlplane.fleets import MODEL, FakeLink, fleet_of, pool, view, wid
 from tests.controlplane.frames import delta, hello, snapshot, state
@@ -112,6 +113,27 @@ class TestConnections:
         fleet.receive(connection, snapshot(5, KEYS))
         assert fleet.receive(connection, delta(5)) == [Note.DUPLICATE]
         assert fleet.receive(connection, delta(9)) == [Note.GAP]
+
+
+class TestUnsoundOperations:
+    @pytest.mark.parametrize(
+        "frame",
+        [delta(1, stored(KEYS[:5]), stored([KEYS[0], KEYS[0]])), snapshot(1, KEYS[:5], [KEYS[0], KEYS[0]])],
+        ids=["delta", "snapshot"],
+    )
+    def test_nothing_of_the_frame_or_before_is_claimed_until_a_snapshot(self, frame: Delta | Snapshot) -> None:
+        fleet = fleet_of("demo-0")
+        connection = fleet.report(holds=KEYS[5:]).connection
+        with pytest.raises(OperationError, match="keys"):
+            fleet.receive(connection, frame)
+        assert (fleet.worker().stream, fleet.worker().held_blocks) == ("awaiting", 0)
+
+        assert fleet.receive(connection, delta(2, stored(KEYS))) == []
+        assert fleet.worker().held_blocks == 0
+        fleet.now += 2.1
+        assert Note.OVERDUE in fleet.receive(connection, state(2))
+        fleet.receive(connection, snapshot(2, KEYS))
+        assert (fleet.worker().stream, fleet.worker().held_blocks) == ("live", 10)
 
 
 class TestRemoval:
