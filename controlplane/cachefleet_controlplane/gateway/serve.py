@@ -133,7 +133,7 @@ class Exchange:
         path = self._placing.ask.endpoint
         self._opened = Opened(Outcome.LOST)  # of this leg nothing is known while it is waited for
         self._opened = await self._parts.upstream.open(chosen.url, path, self._placing.body, headers=headers)
-        if self._opened.outcome in {Outcome.FIRST_EVENT, Outcome.ANSWERED} and self._flight is not None:
+        if _prefilled(self._opened) and self._flight is not None:
             self._flight.first_token()
         return self._opened.outcome
 
@@ -204,6 +204,14 @@ def _there(value: T | None) -> T:
     if value is None:
         raise RuntimeError("an action came before what it acts on")
     return value
+
+
+def _prefilled(opened: Opened) -> bool:
+    """The worker has computed the prompt: an answer that refuses it says nothing of the kind."""
+    answer = opened.answer
+    return opened.outcome is Outcome.FIRST_EVENT or (
+        opened.outcome is Outcome.ANSWERED and answer is not None and answer.status == 200
+    )
 
 
 def _failure(outcome: Outcome) -> ApiError:
