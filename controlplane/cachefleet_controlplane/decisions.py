@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from cachefleet_controlplane.index import WorkerId, full_name
+from cachefleet_controlplane.index import WorkerId
 from cachefleet_core.blocks import BlockKey
 
 STALE_AFTER_SECONDS: Final = 5.0
@@ -56,6 +56,11 @@ class Reason(StrEnum):
     NO_FIT = "no_fit"
     """The request fits on no worker now; sent to the one that will be done soonest."""
     NO_READY_WORKER = "no_ready_worker"
+
+
+def full_name(pool: str, worker: str) -> str:
+    """One worker with all its ranks, fleet-wide: names alone are unique in a pool only."""
+    return f"{pool}/{worker}"
 
 
 @dataclass(frozen=True, slots=True)

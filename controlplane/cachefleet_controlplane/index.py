@@ -40,12 +40,7 @@ _BYTES_A_HOLDING: Final = 60
 
 def worker_id(pool: str, worker: str, rank: int = 0) -> WorkerId:
     """One rank of one worker, fleet-wide: ``namespace/pool/worker#rank``; ``pool`` is "namespace/name"."""
-    return WorkerId(f"{full_name(pool, worker)}#{rank}")
-
-
-def full_name(pool: str, worker: str) -> str:
-    """One worker with all its ranks, fleet-wide: names alone are unique in a pool only."""
-    return f"{pool}/{worker}"
+    return WorkerId(f"{pool}/{worker}#{rank}")
 
 
 class OperationError(ValueError):
