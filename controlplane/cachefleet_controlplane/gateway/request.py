@@ -155,7 +155,7 @@ def upstream_headers(headers: Iterable[Header], *, key: str) -> list[tuple[str, 
     given = list(headers)
     named = {part.strip() for name, value in given if name == b"connection" for part in value.lower().split(b",")}
     kept = [
-        (name.decode("latin-1"), value.decode("latin-1"))
+        (name.decode("latin-1"), _header_text(value))
         for name, value in given
         if name not in _DROPPED_HEADERS and name not in named and not name.startswith(_DROPPED_PREFIX)
     ]
@@ -196,6 +196,14 @@ def lax_bool(raw: Raw | None) -> bool:
         return False
     value = bytes(raw)
     return value == b"true" or (value not in {b"false", b"null"} and _LAX_TRUE.fullmatch(value) is not None)
+
+
+def _header_text(value: bytes) -> str:
+    """As the client of the next hop writes it again, which is as UTF-8; Latin-1 where it is none."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _model(raw: Raw | None) -> str:
