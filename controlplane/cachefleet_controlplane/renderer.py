@@ -19,7 +19,15 @@ from prometheus_client import Counter
 
 from cachefleet_controlplane.gateway.credentials import Credentials
 from cachefleet_controlplane.gateway.legs import Outcome
-from cachefleet_controlplane.gateway.request import Ask, Endpoint, Fields, first_prompt, given_ids, is_null
+from cachefleet_controlplane.gateway.request import (
+    READ_ERRORS,
+    Ask,
+    Endpoint,
+    Fields,
+    first_prompt,
+    given_ids,
+    is_null,
+)
 from cachefleet_controlplane.gateway.upstream import Answer, Opened, Upstream
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools import WorkerEndpoint
@@ -164,7 +172,7 @@ def read(opened: Opened, rung: Rung, endpoint: Endpoint) -> Rendering:
         return Rendering(reason=_refusal(opened.answer))
     try:
         return _ids(opened.answer.body, rung, endpoint)
-    except (msgspec.DecodeError, RecursionError):
+    except READ_ERRORS:
         return Rendering(reason=Reason.UNREADABLE)
 
 
@@ -198,7 +206,7 @@ def _refusal(answer: Answer) -> Reason:
 def _error_type(body: bytes) -> str:
     try:
         return _error.decode(body).error.type
-    except (msgspec.DecodeError, RecursionError):
+    except READ_ERRORS:
         return ""
 
 

@@ -159,6 +159,7 @@ async def test_nobody_to_ask_is_told() -> None:
         (opened(200, {"token_ids": [1], "features": {"image": 1}}), Reason.MULTIMODAL),
         (opened(200, {"token_ids": ["x"]}), Reason.UNREADABLE),
         (opened(200, {}), Reason.UNREADABLE),
+        (Opened(Outcome.ANSWERED, Answer(404, (), b'{"error":{"type":"\xff"}}')), Reason.ABSENT),
         (Opened(Outcome.SILENT), Reason.TIMEOUT),
         (Opened(Outcome.UNREACHABLE), Reason.FAILED),
     ],
