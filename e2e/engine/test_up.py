@@ -8,14 +8,14 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+
+from e2e.engine.fleet import GONE_SECONDS, READY_SECONDS, Up, cachefleet, is_gone, running_up, start, until
 
 POOL = """
 apiVersion: cachefleet.io/v1alpha1
@@ -27,90 +27,24 @@ spec:
   device: {resource: "", memoryMiB: 1024, activationMiB: 512, floorMiB: 506}
   prefixCache: {budgetMiB: 2}
 """
-READY_SECONDS = 300.0
-GONE_SECONDS = 20.0
 MESSAGE = " ".join(["Read the report and answer the question."] * 12)
 
 
-@dataclass(frozen=True, slots=True)
-class Up:
-    """A running ``cachefleet up``."""
-
-    process: subprocess.Popen[bytes]
-    folder: Path
-    output: Path
-
-    @property
-    def data_dir(self) -> Path:
-        return self.folder / "data"
-
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return cachefleet(*arguments, "--data-dir", str(self.data_dir))
-
-    def workers(self) -> list[dict[str, object]]:
-        return list(json.loads(self.command("workers", "-o", "json").stdout))
-
-    def below(self, name: str) -> list[psutil.Process]:
-        """Processes of the fleet with ``name`` on their command line; the guards are not asked."""
-        found = []
-        for process in psutil.Process(self.process.pid).children(recursive=True):
-            try:
-                line = " ".join(process.cmdline())
-            except psutil.Error:
-                continue
-            if name in line and "guard.py" not in line:
-                found.append(process)
-        return found
-
-
-def cachefleet(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cachefleet_local", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-
-
-def start(folder: Path, *arguments: str) -> Up:
+def started(folder: Path) -> Up:
     pool_file = folder / "pool.yaml"
     pool_file.write_text(POOL)
-    output = folder / "output.txt"
-    options = ["--data-dir", str(folder / "data"), "--gateway-port", "0", "--internal-port", "0"]
-    with output.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cachefleet_local", "up", str(pool_file), *options, *arguments],
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-    return Up(process, folder, output)
-
-
-def until(condition: Callable[[], object], seconds: float, what: str, up: Up | None = None) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        said = up.output.read_text() if up else ""
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s\n{said}"
-        assert up is None or up.process.poll() is None, f"cachefleet up has ended\n{said}"
-        time.sleep(0.2)
-
-
-def is_gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    return start(pool_file, folder)
 
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    running = start(tmp_path_factory.mktemp("up"))
-    try:
-        until(lambda: "Ctrl-C stops" in running.output.read_text(), READY_SECONDS, "ready", running)
+    folder = tmp_path_factory.mktemp("up")
+    pool_file = folder / "pool.yaml"
+    pool_file.write_text(POOL)
+    with running_up(pool_file, folder) as running:
         yield running
-        everything = psutil.Process(running.process.pid).children(recursive=True)
-        running.process.send_signal(signal.SIGINT)
-        assert running.process.wait(GONE_SECONDS) == 0, running.output.read_text()
-        assert [process for process in everything if not is_gone(process)] == []
-        assert "everything has stopped" in running.output.read_text()
-        assert not (running.data_dir / "fleet.json").exists()
-    finally:
-        running.process.kill()
-        running.process.wait()
+    assert "everything has stopped" in running.output.read_text()
+    assert not (running.data_dir / "fleet.json").exists()
 
 
 def test_the_printed_request_works_as_pasted(up: Up) -> None:
@@ -192,7 +126,7 @@ def test_a_killed_control_plane_comes_back_and_knows_the_blocks_again(up: Up) ->
 
 
 def test_a_killed_supervisor_leaves_nothing(tmp_path: Path) -> None:
-    running = start(tmp_path)
+    running = started(tmp_path)
     try:
         until(lambda: len(running.below("EngineCore")) > 0, READY_SECONDS, "an engine core", running)
         everything = psutil.Process(running.process.pid).children(recursive=True)
@@ -205,7 +139,7 @@ def test_a_killed_supervisor_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_stop_during_the_start_is_clean(tmp_path: Path) -> None:
-    running = start(tmp_path)
+    running = started(tmp_path)
     try:
         until(lambda: len(running.below("vllm.entrypoints")) > 0, READY_SECONDS, "an engine", running)
         everything = psutil.Process(running.process.pid).children(recursive=True)

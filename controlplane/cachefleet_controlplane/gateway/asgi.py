@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMap
 from typing import Any, Final
 
 from cachefleet_controlplane.gateway.errors import ApiError
-from cachefleet_controlplane.gateway.request import Header
+from cachefleet_controlplane.gateway.headers import Header
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 
 from cachefleet_controlplane.gateway.answer import Usage
-from cachefleet_controlplane.gateway.request import Ask, Header
+from cachefleet_controlplane.gateway.headers import Header
+from cachefleet_controlplane.gateway.request import Ask
 from cachefleet_controlplane.renderer import Rendering
 from cachefleet_controlplane.routing import Decision
 from cachefleet_controlplane.store.records import CandidateRecord, DecisionRecord, LegRecord

@@ -8,7 +8,7 @@ and token ids, which ``answer`` takes out of the reply again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final
@@ -19,7 +19,6 @@ from msgspec import Meta, Raw
 from cachefleet_controlplane.gateway.errors import ApiError
 
 Fields = dict[str, Raw]
-Header = tuple[bytes, bytes]
 
 CHAT_PATH: Final = "/v1/chat/completions"
 COMPLETIONS_PATH: Final = "/v1/completions"
@@ -48,19 +47,6 @@ _PRIVATE_FIELDS: Final = frozenset(
 )
 _PRIVATE_XARGS: Final = frozenset({"kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode", "cache_salt"})
 _PRIVATE_XARGS_PREFIX: Final = "cachefleet"
-
-_DROPPED_HEADERS: Final = frozenset(
-    {
-        # Of one hop (RFC 9110, 7.6.1), and what the next hop's client sets itself.
-        *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
-        *(b"host", b"content-length", b"accept-encoding", b"expect"),
-        # Credentials are for us, not for workers.
-        *(b"authorization", b"proxy-authorization", b"proxy-authenticate", b"cookie", b"x-api-key"),
-        # Which engine inside a worker, and vLLM's test hooks: ours to say.
-        *(b"x-data-parallel-rank", b"x-cache-threshold", b"x-cache-threshold-finish-reason"),
-    }
-)
-_DROPPED_PREFIX: Final = b"x-cachefleet-"
 
 _TRUE: Final = Raw(b"true")
 _USAGE_ONLY: Final = Raw(b'{"include_usage":true}')
@@ -150,22 +136,6 @@ def upstream_body(ask: Ask, *, model: str, salt: str) -> tuple[bytes, int]:
     return _encode(fields), len(fields)
 
 
-def upstream_headers(headers: Iterable[Header], *, key: str) -> list[tuple[str, str]]:
-    """A client's headers as far as a worker may see them, and the worker's own key."""
-    given = list(headers)
-    named = {part.strip() for name, value in given if name == b"connection" for part in value.lower().split(b",")}
-    kept = [
-        (name.decode("latin-1"), _header_text(value))
-        for name, value in given
-        if name not in _DROPPED_HEADERS and name not in named and not name.startswith(_DROPPED_PREFIX)
-    ]
-    # Compressed bytes could not be looked into.
-    kept.append(("accept-encoding", "identity"))
-    if key:
-        kept.append(("authorization", f"Bearer {key}"))
-    return kept
-
-
 def given_ids(ask: Ask) -> list[int] | None:
     """The ids of the first prompt where the client sent ids and the engine takes them as they are."""
     prompt = ask.fields.get("prompt")
@@ -196,14 +166,6 @@ def lax_bool(raw: Raw | None) -> bool:
         return False
     value = bytes(raw)
     return value == b"true" or (value not in {b"false", b"null"} and _LAX_TRUE.fullmatch(value) is not None)
-
-
-def _header_text(value: bytes) -> str:
-    """As the client of the next hop writes it again, which is as UTF-8; Latin-1 where it is none."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
 
 
 def _model(raw: Raw | None) -> str:

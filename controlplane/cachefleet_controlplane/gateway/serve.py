@@ -15,9 +15,9 @@ from cachefleet_controlplane.gateway.credentials import Credentials
 from cachefleet_controlplane.gateway.decision import Trace, decision_headers
 from cachefleet_controlplane.gateway.errors import ApiError, error_event, no_ready_worker
 from cachefleet_controlplane.gateway.fingerprints import Fingerprints
+from cachefleet_controlplane.gateway.headers import Header, upstream_headers
 from cachefleet_controlplane.gateway.legs import BLAMES, Action, Outcome, Progress, State, step
 from cachefleet_controlplane.gateway.placing import Placing
-from cachefleet_controlplane.gateway.request import Header, upstream_headers
 from cachefleet_controlplane.gateway.upstream import Answer, Opened, Stream, Upstream
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing import Decision, Verdict

@@ -12,8 +12,8 @@ from typing import Final, Self
 import aiohttp
 
 from cachefleet_controlplane.gateway.answer import error_code
+from cachefleet_controlplane.gateway.headers import Header
 from cachefleet_controlplane.gateway.legs import Outcome
-from cachefleet_controlplane.gateway.request import Header
 from cachefleet_controlplane.gateway.sse import DONE, EventSplitter, StreamTooLargeError, event_data
 
 KEEP_ALIVE_SECONDS: Final = 4.0

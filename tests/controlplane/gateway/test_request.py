@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.gateway.errors import ApiError
+from cachefleet_controlplane.gateway.headers import upstream_headers
 from cachefleet_controlplane.gateway.request import (
     CHAT_MAX_TOKENS,
     COMPLETIONS_MAX_TOKENS,
@@ -17,7 +18,6 @@ from cachefleet_controlplane.gateway.request import (
     given_ids,
     parse,
     upstream_body,
-    upstream_headers,
 )
 
 JSON = st.recursive(
@@ -80,7 +80,8 @@ def test_a_model_is_text(model: object) -> None:
 @given(st.dictionaries(st.text(), JSON, max_size=6), st.sampled_from(Endpoint))
 def test_everything_else_is_passed_on_as_it_is(body: dict[str, Any], endpoint: Endpoint) -> None:
     body.pop("model", None)
-    ours = ("cache_salt", "return_token_ids", "stream_options", "vllm_xargs", "kv_transfer_params", "mm_payload")
+    private = {"cache_salt", "kv_transfer_params", "ec_transfer_params", "mm_payload", "data_parallel_rank"}
+    ours = private | {"return_token_ids", "stream_options", "vllm_xargs"}
     given_body = {name: value for name, value in body.items() if name not in ours}
     got = sent(given_body, endpoint)
     assert {name: value for name, value in got.items() if name not in ours} == given_body

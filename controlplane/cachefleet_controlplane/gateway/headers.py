@@ -1,0 +1,45 @@
+"""Which headers of a request a worker is sent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+Header = tuple[bytes, bytes]
+
+_DROPPED_HEADERS: Final = frozenset(
+    {
+        # Of one hop (RFC 9110, 7.6.1), and what the next hop's client sets itself.
+        *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
+        *(b"host", b"content-length", b"accept-encoding", b"expect"),
+        # Credentials are for us, not for workers.
+        *(b"authorization", b"proxy-authorization", b"proxy-authenticate", b"cookie", b"x-api-key"),
+        # Which engine inside a worker, and vLLM's test hooks: ours to say.
+        *(b"x-data-parallel-rank", b"x-cache-threshold", b"x-cache-threshold-finish-reason"),
+    }
+)
+_DROPPED_PREFIX: Final = b"x-cachefleet-"
+
+
+def upstream_headers(headers: Iterable[Header], *, key: str) -> list[tuple[str, str]]:
+    """A client's headers as far as a worker may see them, and the worker's own key."""
+    given = list(headers)
+    named = {part.strip() for name, value in given if name == b"connection" for part in value.lower().split(b",")}
+    kept = [
+        (name.decode("latin-1"), _header_text(value))
+        for name, value in given
+        if name not in _DROPPED_HEADERS and name not in named and not name.startswith(_DROPPED_PREFIX)
+    ]
+    # Compressed bytes could not be looked into.
+    kept.append(("accept-encoding", "identity"))
+    if key:
+        kept.append(("authorization", f"Bearer {key}"))
+    return kept
+
+
+def _header_text(value: bytes) -> str:
+    """As the client of the next hop writes it again, which is as UTF-8; Latin-1 where it is none."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
