@@ -94,6 +94,8 @@ async def test_a_killed_agent_leaves_the_engine_serving(fleet: Up) -> None:
 
 
 async def test_a_killed_agent_recovers_its_blocks_from_the_replay(fleet: Up) -> None:
+    async with _traffic(fleet) as traffic:
+        await _until(lambda: len(traffic.sent) > 20)
     await asyncio.sleep(2)
     before = _worker(fleet, "demo-1")
     assert before["heldBlocks"]
