@@ -117,6 +117,7 @@ def test_a_killed_control_plane_comes_back_and_knows_the_blocks_again(up: Up) ->
     (line,) = [line for line in up.output.read_text().splitlines() if line.startswith("curl ")]
     subprocess.run(["sh", "-c", line.replace("Hello", MESSAGE)], capture_output=True, check=True, timeout=60)
     until(lambda: up.workers()[0]["heldBlocks"], 15, "held blocks", up)
+    time.sleep(2)  # the answer's own blocks are reported too
     held = up.workers()[0]["heldBlocks"]
     (control_plane,) = up.below("cachefleet_controlplane")
     control_plane.kill()
