@@ -41,6 +41,8 @@ from cachefleet_local.supervisor import Changed, Supervisor
 
 logger = logging.getLogger(__name__)
 
+SEEN_SECONDS: Final = 1.0
+"""The control plane looks at the endpoints file twice a second: who is told "ready" may send at once."""
 LOG_LINES: Final = 12
 """Last lines of a log that are shown when its process has failed."""
 
@@ -192,6 +194,7 @@ class LocalFleet:
         both = {settled, self._task} if self._task else {settled}
         await asyncio.wait(both, timeout=self.prepared.options.wait_seconds, return_when=asyncio.FIRST_COMPLETED)
         if settled.done() and settled.result():
+            await asyncio.sleep(SEEN_SECONDS)
             return
         settled.cancel()
         if self._task and self._task.done():
