@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -21,6 +22,8 @@ START_SECONDS: Final = 300.0
 """Imports alone take 10 to 30 s on two cores, more when other tests run."""
 STOP_SECONDS: Final = 15.0
 LOG_TAIL: Final = 6000
+INDEX_KEY: Final = bytes(range(32))
+"""What the plugin of a test engine seeds block keys with."""
 
 ENVIRONMENT: Final = {
     # Without these two several engines fight for, or pin themselves to, the same cores.
@@ -50,6 +53,8 @@ class VllmOptions:
     max_batched_tokens: int = 256
     topic: str = "kv"
     buffer_steps: int = 10_000
+    plugin: bool = False
+    """With cachefleet's plugin: its scheduler, its routes (the API key opens them), an index key."""
     environment: tuple[tuple[str, str], ...] = ()
     extra: tuple[str, ...] = ()
 
@@ -81,7 +86,7 @@ def running_vllm(options: VllmOptions, folder: Path, log: Path) -> Iterator[Vllm
     """Run vLLM with the model in ``folder``; on leaving, no process of it is left. EngineStartError."""
     ports = take_ports({"engine": 0, "events": 0, "replay": 0})
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *_arguments(options, folder, ports)]
-    environment = os.environ | ENVIRONMENT | dict(options.environment)
+    environment = os.environ | ENVIRONMENT | _plugin_environment(options, log.parent) | dict(options.environment)
     with log.open("wb") as output, _guarded(command, environment, output.fileno()) as process:
         server = VllmServer(
             options=options,
@@ -120,7 +125,22 @@ def _arguments(options: VllmOptions, folder: Path, ports: dict[str, int]) -> lis
         "kv-events-config": json.dumps(events),
     }
     switches = ["--enforce-eager", "--enable-prompt-tokens-details", "--enable-scale-out"]
-    return [*(f"--{name}={value}" for name, value in named.items()), *switches, *options.extra]
+    plugin = ["--scheduler-cls", "cachefleet_worker.plugin.scheduler.create"] if options.plugin else []
+    return [*(f"--{name}={value}" for name, value in named.items()), *switches, *plugin, *options.extra]
+
+
+def _plugin_environment(options: VllmOptions, folder: Path) -> dict[str, str]:
+    """Without the plugin not even its patches are loaded: the installed package would be found."""
+    if not options.plugin:
+        return {"VLLM_PLUGINS": ""}
+    key, index_key = folder / "worker.key", folder / "index.key"
+    key.write_text(options.api_key)
+    index_key.write_text(base64.urlsafe_b64encode(INDEX_KEY).decode())
+    return {
+        "VLLM_PLUGINS": "cachefleet",
+        "CACHEFLEET_WORKER_KEY_FILE": str(key),
+        "CACHEFLEET_INDEX_KEY_FILE": str(index_key),
+    }
 
 
 @contextlib.contextmanager

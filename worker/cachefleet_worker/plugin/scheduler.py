@@ -1,0 +1,79 @@
+"""vLLM's scheduler with the plugin's features: the class that ``--scheduler-cls`` names.
+
+vLLM calls ``create`` instead of a class. The base is picked as vLLM itself would; the overrides are thin and hand
+over to the features, and a fault in one switches it off (faults.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+from .settings import PluginSettings
+from .side import EngineSide
+
+log = logging.getLogger("vllm.cachefleet")
+
+FEATURES: Final = ("gate", "budget", "snapshot")
+"""Modules with ``install(scheduler, side)``, in the order they are installed."""
+
+
+def create(**arguments: Any) -> Any:
+    """The scheduler for these arguments of vLLM; the stock one where ours cannot be made."""
+    base = stock_class(arguments["vllm_config"])
+    try:
+        scheduler = _fleet_class(base)(**arguments)
+    except Exception:
+        log.exception("cachefleet: the scheduler is stock vLLM's, no feature of the engine is on")
+        return base(**arguments)
+    install(scheduler)
+    return scheduler
+
+
+def stock_class(vllm_config: Any) -> Any:
+    """The class that vLLM uses without the plugin."""
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: PLC0415
+    from vllm.v1.core.sched.scheduler import Scheduler  # noqa: PLC0415
+
+    return AsyncScheduler if vllm_config.scheduler_config.async_scheduling else Scheduler
+
+
+@cache
+def _fleet_class(base: Any) -> Any:
+    """``base`` with the plugin's hook points."""
+
+    class FleetScheduler(base):  # type: ignore[misc]
+        cachefleet: EngineSide | None = None
+
+        def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+            done: bool = super().reset_prefix_cache(*args, **kwargs)
+            if self.cachefleet is not None:
+                self.cachefleet.publish_events()
+            return done
+
+    return FleetScheduler
+
+
+def install(scheduler: Any) -> EngineSide:
+    """Attach the plugin's part to a scheduler that has just been made."""
+    side = EngineSide(scheduler, PluginSettings.from_environment(), rank=_rank(scheduler))
+    scheduler.cachefleet = side
+    for name in FEATURES:
+        with side.faults.guard(name):
+            _installer(name)(scheduler, side)
+    if side.settings.policy_file is not None:
+        with side.faults.guard("policy"):
+            side.apply_file(side.settings.policy_file)
+    return side
+
+
+def _installer(name: str) -> Callable[[Any, EngineSide], object]:
+    installer: Callable[[Any, EngineSide], object] = import_module(f".{name}", __package__).install
+    return installer
+
+
+def _rank(scheduler: Any) -> int:
+    return int(getattr(scheduler.vllm_config.parallel_config, "data_parallel_index", 0))

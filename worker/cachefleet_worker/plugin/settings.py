@@ -1,0 +1,103 @@
+"""What the plugin is told at its start, from environment variables; every bound has its name here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+PREFIX: Final = "CACHEFLEET_"
+FEATURES: Final = frozenset(
+    {"gate", "finish_reason", "streaming", "preemption", "budget", "snapshot", "heartbeat", "tokens", "keys", "routes"}
+)
+
+
+class SettingsError(ValueError):
+    """An environment variable that cannot be used; the message names it and the allowed values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginSettings:
+    """Environment variables have the prefix ``CACHEFLEET_`` and a field's name in capitals."""
+
+    worker_key_file: Path | None = None
+    """The token that opens the routes; without it they stay shut."""
+    index_key_file: Path | None = None
+    """What block keys are seeded with; without it there are none."""
+    policy_file: Path | None = None
+    """JSON of a policy that is in force from the start."""
+    plugin_off: frozenset[str] = frozenset()
+    """Features switched off by hand."""
+
+    heartbeat_seconds: float = 2.0
+    call_timeout_seconds: float = 10.0
+    snapshot_timeout_seconds: float = 30.0
+    max_body_bytes: int = 16 * 1024 * 1024
+    tokens_memo_bytes: int = 256 * 1024 * 1024
+    tokens_sample_ratio: float = 0.002
+    """Share of memoised encodings that are checked against the plain encoder."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PluginSettings:
+        """SettingsError where a variable has no usable value."""
+        given: dict[str, Any] = {}
+        for field in fields(cls):
+            text = environment.get(PREFIX + field.name.upper(), "")
+            if text:
+                given[field.name] = _READERS[field.name](PREFIX + field.name.upper(), text)
+        return cls(**given)
+
+    def worker_key(self) -> bytes:
+        """The token of the routes, b"" without one. OSError where its file cannot be read."""
+        return self.worker_key_file.read_bytes().strip() if self.worker_key_file else b""
+
+
+def _path(_name: str, text: str) -> Path:
+    return Path(text)
+
+
+def _features(name: str, text: str) -> frozenset[str]:
+    named = frozenset(part.strip() for part in text.split(",") if part.strip())
+    if unknown := named - FEATURES:
+        raise SettingsError(f"{name}: unknown {', '.join(sorted(unknown))}; known are {', '.join(sorted(FEATURES))}")
+    return named
+
+
+def _positive(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e12:
+        raise SettingsError(f"{name}: must be a number above 0, got {text!r}")
+    return value
+
+
+def _positive_int(name: str, text: str) -> int:
+    return max(1, int(_positive(name, text)))
+
+
+def _ratio(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise SettingsError(f"{name}: must be a number from 0 to 1, got {text!r}")
+    return value
+
+
+_READERS: Final = {
+    "worker_key_file": _path,
+    "index_key_file": _path,
+    "policy_file": _path,
+    "plugin_off": _features,
+    "heartbeat_seconds": _positive,
+    "call_timeout_seconds": _positive,
+    "snapshot_timeout_seconds": _positive,
+    "max_body_bytes": _positive_int,
+    "tokens_memo_bytes": _positive_int,
+    "tokens_sample_ratio": _ratio,
+}
