@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
@@ -12,9 +12,24 @@ import aiohttp
 import msgspec
 from msgspec import Meta, Struct
 
+from cachefleet_core.reports import Policy
+
+from .fleet import (
+    CAPABILITIES_PATH,
+    POLICY_PATH,
+    STATS_PATH,
+    TOKEN_HEADER,
+    FleetFacts,
+    RankStats,
+    read_capabilities,
+    read_generations,
+    read_stats,
+)
 from .vitals import CacheConfig, Scrape, read_scrape
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+_NO_PLUGIN: Final = frozenset({401, 403, 404, 405})
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 
 PROBE_TEXT: Final = (
     "The quick brown fox jumps over 13 lazy dogs.\n\tIndented, twice:  two spaces; e-mail a.b@example.org, 3.14159!\n"
@@ -41,6 +56,14 @@ class EngineUnreachableError(EngineError):
     """Nobody accepts connections where the engine should be."""
 
 
+class EngineRefusalError(EngineError):
+    """The engine answers, and finds fault with what it was asked (``status`` 400 to 499)."""
+
+    def __init__(self, path: str, status: int) -> None:
+        super().__init__(f"{path}: HTTP {status}")
+        self.status = status
+
+
 @dataclass(frozen=True, slots=True)
 class EventSource:
     """Where a rank publishes and replays, as the engine was told. ``replay`` is "" where it does not replay."""
@@ -51,7 +74,10 @@ class EventSource:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What an engine is; constant while its process lives. ``sources`` is None where it does not tell."""
+    """What an engine is; constant while its process lives.
+
+    ``sources`` is None where it does not tell, ``fleet`` where it has no plugin that answers with the worker key.
+    """
 
     model: str
     root: str
@@ -62,6 +88,7 @@ class EngineFacts:
     template: str
     sources: Mapping[int, EventSource] | None
     process: str | None
+    fleet: FleetFacts | None = None
 
 
 class _Model(Struct):
@@ -106,6 +133,7 @@ class EngineClient:
     def __init__(self, http: aiohttp.ClientSession, url: str, *, key: str = "", timeout_seconds: float = 3.0) -> None:
         self._http = http
         self._url = url
+        self._key = key
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._timeout = timeout_seconds
 
@@ -132,7 +160,16 @@ class EngineClient:
             template=await self._template_digest(model.id),
             sources=await self._sources(),
             process=scrape.process,
+            fleet=await self._fleet(),
         )
+
+    async def fleet_stats(self) -> Mapping[int, RankStats]:
+        """Each rank's numbers, of an engine with the plugin."""
+        return _understood(read_stats, await self._fleet_request("GET", STATS_PATH))
+
+    async def put_policy(self, policy: Policy) -> Mapping[int, int]:
+        """Give an engine with the plugin a policy; the generation that is in force at each rank then."""
+        return _understood(read_generations, await self._fleet_request("PUT", POLICY_PATH, msgspec.to_builtins(policy)))
 
     async def cache_prompt(self, path: str, body: Json, *, timeout_seconds: float) -> int:
         """Run a prompt for its cache alone; its length in tokens."""
@@ -172,12 +209,30 @@ class EngineClient:
             return None
         return {rank: EventSource(source.endpoint, source.replay_endpoint or "") for rank, source in answer.items()}
 
+    async def _fleet(self) -> FleetFacts | None:
+        """The plugin's document; None where the engine has no such route, or keeps it shut."""
+        try:
+            return _understood(read_capabilities, await self._fleet_request("GET", CAPABILITIES_PATH))
+        except EngineRefusalError as error:
+            if error.status in _NO_PLUGIN:
+                return None
+            raise
+
+    async def _fleet_request(self, method: str, path: str, body: Json | None = None) -> bytes:
+        return await self._request(method, path, body, headers={TOKEN_HEADER: self._key} if self._key else {})
+
     async def _request(
-        self, method: str, path: str, body: Json | None = None, timeout_seconds: float | None = None
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        timeout_seconds: float | None = None,
+        *,
+        headers: Mapping[str, str] = _NO_HEADERS,
     ) -> bytes:
         timeout = aiohttp.ClientTimeout(total=timeout_seconds or self._timeout)
         data = None if body is None else msgspec.json.encode(body)
-        headers = {**self._headers, "Content-Type": "application/json"} if data else self._headers
+        headers = {**self._headers, **headers, **({"Content-Type": "application/json"} if data else {})}
         try:
             async with self._http.request(
                 method, self._url + path, data=data, headers=headers, timeout=timeout, allow_redirects=False
@@ -189,6 +244,8 @@ class EngineClient:
             raise EngineUnreachableError(f"{path}: {error.os_error}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise EngineError(f"{path}: {type(error).__name__}") from error
+        if 400 <= response.status < 500:
+            raise EngineRefusalError(path, response.status)
         if response.status != 200:
             raise EngineError(f"{path}: HTTP {response.status}")
         if len(content) > MAX_BODY_BYTES:
@@ -201,6 +258,13 @@ def _decode(content: bytes, kind: type[Answer]) -> Answer:
         return msgspec.json.decode(content, type=kind, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineError(f"not the expected {kind.__name__.strip('_')} answer") from error
+
+
+def _understood(read: Callable[[bytes], Answer], content: bytes) -> Answer:
+    try:
+        return read(content)
+    except ValueError as error:  # msgspec's errors are of this kind
+        raise EngineError("not an answer of the worker plugin") from error
 
 
 def _digest(tokens: list[int]) -> str:

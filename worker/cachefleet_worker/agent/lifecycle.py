@@ -35,6 +35,12 @@ def new_epoch() -> str:
     return secrets.token_hex(16)
 
 
+def boot_of(facts: EngineFacts) -> str:
+    """The name that the engine itself gives this life of it; "" where it has none."""
+    first = facts.fleet.ranks.get(0) if facts.fleet else None
+    return first.boot if first else ""
+
+
 class Agent:
     """The worker agent. ``run`` serves until cancelled; ``drain`` makes it finish by itself."""
 
@@ -184,7 +190,7 @@ class Agent:
             self._client,
             self.metrics,
             index_key=self._index_key,
-            epoch=self._new_epoch(),
+            epoch=boot_of(facts) or self._new_epoch(),
             changed=self._flush_soon,
             polled=self.feed.publish_state,
         )

@@ -6,80 +6,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
-from typing import Any, Final
-
-from cachefleet_core.contract import IndexContract, RenderProfile
-from cachefleet_core.reports import Capability, Hello
+from typing import Any
 
 from .engine import EngineClient, EngineError, EngineFacts, EngineUnreachableError
 from .follower import Follower, Limits
+from .hello import endpoints_of, hello_of
 from .metrics import AgentMetrics
 from .residents import Residents
 from .settings import AgentSettings
-from .source import Endpoints, Source, SourceLimits, endpoints_for, offset
+from .source import Endpoints, Source, SourceLimits
 from .stream import Stream
 from .vitals import Load, LoadMeter, Scrape
 
 log = logging.getLogger(__name__)
-
-AGENT_VERSION: Final = version("cachefleet")
-
-
-def endpoints_of(settings: AgentSettings, facts: EngineFacts, rank: int) -> Endpoints | None:
-    """A rank's sockets: as the engine says, else as configured; None where it publishes nothing."""
-    if facts.sources is not None:
-        source = facts.sources.get(rank)
-        return (
-            endpoints_for(source.endpoint, source.replay, settings.engine_url) if source and source.endpoint else None
-        )
-    if not settings.events_endpoint:
-        return None
-    return Endpoints(offset(settings.events_endpoint, rank), offset(settings.replay_endpoint, rank))
-
-
-def hello_of(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch: str) -> Hello:
-    """What a rank of this engine says of itself. EngineError where it has no such rank."""
-    cache = facts.caches.get(rank)
-    if cache is None:
-        raise EngineError(f"the engine has no data-parallel rank {rank}")
-    return Hello(
-        worker=settings.worker,
-        pool=settings.pool,
-        rank=rank,
-        epoch=epoch,
-        endpoint=settings.endpoint or settings.engine_url,
-        agent=settings.agent_endpoint,
-        agent_version=AGENT_VERSION,
-        engine_version=facts.version,
-        contract=IndexContract(
-            weights=settings.weights or facts.root,
-            revision=settings.revision,
-            tokenizer=facts.tokenizer,
-            block_size=cache.block_size,
-        ),
-        profile=RenderProfile(
-            renderer="vllm",
-            renderer_version=facts.version,
-            template=facts.template,
-            tool_parser=settings.tool_parser,
-            reasoning_parser=settings.reasoning_parser,
-        ),
-        capabilities=_capabilities(endpoints_of(settings, facts, rank)),
-        blocks_total=cache.blocks,
-        max_model_len=facts.max_model_len,
-        max_batched_tokens=settings.max_batched_tokens,
-    )
-
-
-def _capabilities(endpoints: Endpoints | None) -> tuple[Capability, ...]:
-    if endpoints is None:
-        return (Capability(feature="events", mode="off", reason="the engine publishes no block events"),)
-    replay = Capability(feature="replay", mode="zmq" if endpoints.replay else "off")
-    snapshot = Capability(
-        feature="snapshot", mode="off", reason="stock engine: blocks stored before the replay are unseen"
-    )
-    return (Capability(feature="events", mode="zmq"), replay, snapshot)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,116 @@
+"""What the worker plugin says under ``/v1/fleet``, read into values: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from cachefleet_core.reports import Capability, Rank
+
+CAPABILITIES_PATH: Final = "/v1/fleet/capabilities"
+STATS_PATH: Final = "/v1/fleet/stats"
+POLICY_PATH: Final = "/v1/fleet/policy"
+TOKEN_HEADER: Final = "X-Cachefleet-Token"  # noqa: S105 (the name of a header)
+OFF: Final = "off"
+
+Count = Annotated[int, Meta(ge=0)]
+BootId = Annotated[str, Meta(min_length=1, max_length=253)]
+Answer = TypeVar("Answer")
+
+
+class RankFacts(Struct, frozen=True):
+    """One data-parallel rank's block pool; constant while its engine process, named by ``boot``, lives."""
+
+    boot: BootId
+    block_bytes: Count = 0
+    blocks_total: Count = 0
+    block_size: Count = 0
+    vocab_size: Count | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFacts:
+    """The plugin's capability document."""
+
+    ranks: Mapping[int, RankFacts]
+    features: tuple[Capability, ...] = ()
+    plugin: str = ""
+    vocab_size: int | None = None
+    """Token ids are below it; None where the plugin does not tell."""
+    modes: Mapping[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "modes", {feature.feature: feature.mode for feature in self.features})
+
+    def mode(self, feature: str) -> str:
+        """What a feature does here; "off" where the document does not name it."""
+        return self.modes.get(feature, OFF)
+
+
+class RankStats(Struct, frozen=True):
+    """How one rank is, and which policy is in force there."""
+
+    boot: BootId
+    sequence: int = -1
+    running: Count = 0
+    waiting: Count = 0
+    waiting_tokens: Count | None = None
+    blocks_total: Count = 0
+    blocks_free: Count | None = None
+    blocks_idle: Count | None = None
+    budget_blocks: Count | None = None
+    generation: int = -1
+    """-1 before any policy was given."""
+
+
+class _Document(Struct):
+    ranks: dict[Rank, RankFacts]
+    features: tuple[Capability, ...] = ()
+    plugin: str = ""
+    vocab_size: Count | None = None
+
+
+class _Stats(Struct):
+    ranks: dict[Rank, RankStats]
+
+
+class _InForce(Struct):
+    generation: int = -1
+
+
+class _PolicyAnswer(Struct):
+    ranks: dict[Rank, _InForce]
+
+
+_document = msgspec.json.Decoder(_Document, strict=False)  # keys of JSON objects are texts, ranks are numbers
+_stats = msgspec.json.Decoder(_Stats, strict=False)
+_policy = msgspec.json.Decoder(_PolicyAnswer, strict=False)
+
+
+def read_capabilities(content: bytes) -> FleetFacts:
+    """The capability document. ValueError where it is none."""
+    document = _read(_document, content)
+    sizes = [rank.vocab_size for rank in document.ranks.values() if rank.vocab_size is not None]
+    vocabulary = document.vocab_size if document.vocab_size is not None else min(sizes, default=None)
+    return FleetFacts(document.ranks, document.features, document.plugin, vocabulary)
+
+
+def read_stats(content: bytes) -> Mapping[int, RankStats]:
+    """Each rank's numbers. ValueError where these are none."""
+    return _read(_stats, content).ranks
+
+
+def read_generations(content: bytes) -> Mapping[int, int]:
+    """The generation in force at each rank, out of the answer to a policy. ValueError where it is none."""
+    return {rank: answer.generation for rank, answer in _read(_policy, content).ranks.items()}
+
+
+def _read(decoder: msgspec.json.Decoder[Answer], content: bytes) -> Answer:
+    try:
+        return decoder.decode(content)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ValueError("not JSON") from error
