@@ -30,6 +30,8 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.caching = caching
+        self.budget: int | None = None
+        """Idle cached blocks that are kept; the worker plugin's addition, None as in stock vLLM."""
         self._free: OrderedDict[int, Block] = OrderedDict((i, Block(i)) for i in range(1, num_blocks))
         self._cached: dict[bytes, list[Block]] = {}
         self._events: list[Event] = []
@@ -111,6 +113,12 @@ class BlockPool:
             self._free.move_to_end(block.id, last=False)
         for block in last:
             self._free[block.id] = block
+        self._enforce()
+
+    def bound(self, budget: int | None) -> int:
+        """Keep at most ``budget`` idle cached blocks from now on; how many of them went at once."""
+        self.budget = budget
+        return self._enforce()
 
     def clear(self) -> bool:
         """Forget all cached blocks; refused while any block is in use."""
@@ -125,6 +133,17 @@ class BlockPool:
     def take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
+
+    def _enforce(self) -> int:
+        """Blocks beyond the budget go to the front of the queue without their content, oldest first."""
+        if self.budget is None:
+            return 0
+        surplus = [block for block in self._free.values() if block.link is not None]
+        surplus = surplus[: max(0, len(surplus) - self.budget)]
+        for block in surplus:
+            self._evict(block)
+            self._free.move_to_end(block.id, last=False)
+        return len(surplus)
 
     def _evict(self, block: Block) -> None:
         link, block.link = block.link, None

@@ -24,6 +24,7 @@ from aiohttp import web
 from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer
 from tests.fakes.chain import Link, external_hash
 from tests.fakes.failures import Refusal, internal
+from tests.fakes.fleet import FleetRoutes
 from tests.fakes.options import EngineOptions
 from tests.fakes.routes import Routes, refuse, reply
 from tests.fakes.tokenizer import load_tokenizer
@@ -62,6 +63,7 @@ class FakeEngine:
         self._runner: web.AppRunner | None = None
         self._worker: Worker | None = None
         self._routes: Routes | None = None
+        self._fleet: FleetRoutes | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -80,6 +82,13 @@ class FakeEngine:
         return self._worker
 
     @property
+    def plugin(self) -> FleetRoutes:
+        """The worker plugin's side of it. RuntimeError where it has none."""
+        if self._fleet is None:
+            raise RuntimeError("this fake engine has no plugin")
+        return self._fleet
+
+    @property
     def running(self) -> bool:
         return self._worker is not None
 
@@ -91,6 +100,7 @@ class FakeEngine:
         if self.options.events:
             await worker.publisher.open(self.events_endpoint, self.replay_endpoint)
         self._routes = Routes(worker, self.events_endpoint, self.replay_endpoint)
+        self._fleet = FleetRoutes(worker, self.tokenizer, reply) if self.options.plugin else None
         self._runner = web.AppRunner(
             self._app(self._routes), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
         )
@@ -142,6 +152,10 @@ class FakeEngine:
         assert self._routes is not None
         self._routes.cut_after = after
 
+    def end_badly(self, *, errors: int = 0, corrupted: int = 0) -> None:
+        """Count requests that ended with an internal error, or whose logits were not numbers (``nan_metric``)."""
+        self.worker.metrics.failed(errors=errors, corrupted=corrupted)
+
     def reset_prefix_cache(self) -> bool:
         """As the route of that name: False while blocks are in use. The event goes out with the next step's."""
         return self.worker.pool.clear()
@@ -167,6 +181,8 @@ class FakeEngine:
     def _app(self, routes: Routes) -> web.Application:
         app = web.Application(middlewares=[self._middleware], client_max_size=_MAX_BODY)
         app.add_routes(routes.table())
+        if self._fleet is not None:
+            app.add_routes(self._fleet.table())
         app.on_response_prepare.append(_sign)
         return app
 

@@ -53,6 +53,12 @@ class EngineMetrics:
         self._mirror_counters()
         return generate_latest(self._registry)
 
+    def failed(self, *, errors: int, corrupted: int) -> None:
+        """Requests that ended with an internal error, or whose logits were not numbers."""
+        self._success["error"].inc(errors)
+        if self._corrupted is not None:
+            self._corrupted.inc(corrupted)
+
     def step(self, step: Step, outputs: int) -> None:
         self._iteration.observe(step.prefill_tokens + outputs)
         self._generation.inc(outputs)
@@ -134,6 +140,7 @@ class EngineMetrics:
         self._by_source = self._counters_by("prompt_tokens_by_source", "source", _SOURCES)
         self._by_tier = self._counters_by("prompt_tokens_cached_by_source", "source", _TIERS)
         self._success = self._counters_by("request_success", "finished_reason", _REASONS)
+        self._corrupted = self._counter("corrupted_requests") if self._options.nan_metric else None
         rejections = Counter("vllm:admission_rejections", "As vLLM.", ("model_name", "reason"), registry=self._registry)
         for reason in ("max_num_queued_reqs", "max_num_queued_tokens"):
             rejections.labels(self._options.model, reason)

@@ -42,6 +42,13 @@ class EngineOptions:
     rank: int = 0
     scale_out: bool = True
     """Serve the render and generate routes, as ``--enable-scale-out`` does."""
+    plugin: bool = False
+    """Serve cachefleet's ``/v1/fleet``: capabilities, stats, policy with the budget on idle blocks."""
+    worker_key: str = ""
+    """What opens ``/v1/fleet``; the API key where empty."""
+    block_bytes: int = 16_384
+    nan_metric: bool = False
+    """Count corrupted requests, as under VLLM_COMPUTE_NANS_IN_LOGITS=1."""
     version: str = "0.32.0"
     remembered_requests: int = 10_000
 

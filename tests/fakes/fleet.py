@@ -1,0 +1,122 @@
+"""The routes of cachefleet's worker plugin, of which the fake has the policy and the budget on idle cached blocks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from cachefleet_core.reports import Policy
+from tests.fakes.tokenizer import Tokenizer
+from tests.fakes.worker import Worker
+
+PREFIX: Final = "/v1/fleet"
+_MIB: Final = 1024 * 1024
+_MAX_POLICY: Final = 64 * 1024
+_NOT_HERE: Final = "the fake engine has no such feature"
+_MODES: Final = {"routes": "http", "budget": "blocks"}
+_FEATURES: Final = ("routes", "gate", "preemption", "budget", "snapshot", "heartbeat", "tokens", "keys")
+
+
+class FleetRoutes:
+    """The plugin of one life of an engine. ``refuse_policies``: answer so many of the next ones with a 503."""
+
+    def __init__(self, worker: Worker, tokenizer: Tokenizer, reply: Callable[..., web.Response]) -> None:
+        self.boot = uuid.uuid4().hex
+        self.policy: Policy | None = None
+        self.policies: list[Policy] = []
+        """Everything put, in order."""
+        self.refuse_policies = 0
+        self._worker = worker
+        self._vocabulary = tokenizer.vocabulary
+        self._reply = reply
+
+    def table(self) -> list[web.RouteDef]:
+        return [
+            web.get(f"{PREFIX}/capabilities", self._guarded(self._capabilities), allow_head=False),
+            web.get(f"{PREFIX}/stats", self._guarded(self._stats), allow_head=False),
+            web.put(f"{PREFIX}/policy", self._guarded(self._put_policy)),
+        ]
+
+    def _guarded(self, handle: Callable[[web.Request], Any]) -> Callable[[web.Request], Any]:
+        async def guarded(request: web.Request) -> web.Response:
+            key = self._worker.options.worker_key or self._worker.options.api_key
+            bearer = request.headers.get("Authorization", "").partition(" ")[2]
+            if not key or request.headers.get("X-Cachefleet-Token", bearer) != key:
+                return self._error(403, "wrong_token" if key else "no_worker_key")
+            answer: web.Response = await handle(request)
+            return answer
+
+        return guarded
+
+    def _error(self, status: int, code: str) -> web.Response:
+        return self._reply({"error": {"code": code, "message": code}}, status)
+
+    async def _capabilities(self, _: web.Request) -> web.Response:
+        options = self._worker.options
+        features = [
+            {"feature": name, "mode": _MODES.get(name, "off"), "reason": "" if name in _MODES else _NOT_HERE}
+            for name in _FEATURES
+        ]
+        rank = {
+            "rank": options.rank,
+            "boot": self.boot,
+            "block_bytes": options.block_bytes,
+            "blocks_total": options.num_blocks,
+            "block_size": options.block_size,
+            "vocab_size": self._vocabulary,
+        }
+        document = {"plugin": "0.1.0", "engine": options.version, "features": features}
+        return self._reply(document | {"ranks": {str(options.rank): rank}})
+
+    async def _stats(self, _: web.Request) -> web.Response:
+        return self._reply({"ranks": {str(self._worker.options.rank): self._numbers()}, "tokens": {}})
+
+    async def _put_policy(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        if len(body) > _MAX_POLICY:
+            return self._error(413, "too_large")
+        if self.refuse_policies > 0:
+            self.refuse_policies -= 1
+            return self._error(503, "engine_unavailable")
+        try:
+            policy = msgspec.json.decode(body, type=Policy)
+        except msgspec.DecodeError:
+            return self._error(400, "bad_policy")
+        self.policies.append(policy)
+        evicted = self._apply(policy)
+        numbers = self._numbers() | {"evicted": evicted}
+        return self._reply({"generation": numbers["generation"], "ranks": {str(self._worker.options.rank): numbers}})
+
+    def _apply(self, policy: Policy) -> int:
+        current = self.policy
+        if current and current.uid == policy.uid and policy.generation < current.generation:
+            return 0
+        self.policy = policy
+        pool, options = self._worker.pool, self._worker.options
+        budget = None if policy.budget_mib is None else policy.budget_mib * _MIB // options.block_bytes
+        evicted = pool.bound(budget)
+        if (events := pool.take_events()) and options.events:
+            self._worker.publisher.publish(events)
+        return evicted
+
+    def _numbers(self) -> dict[str, Any]:
+        worker, pool = self._worker, self._worker.pool
+        scheduler = worker.scheduler
+        return {
+            "boot": self.boot,
+            "sequence": worker.publisher.sequence - 1,
+            "running": len(scheduler.running),
+            "waiting": len(scheduler.waiting),
+            "waiting_tokens": sum(len(s.tokens) - s.computed for s in scheduler.waiting),
+            "blocks_total": worker.options.num_blocks,
+            "blocks_free": pool.free,
+            "blocks_idle": pool.idle,
+            "budget_blocks": pool.budget,
+            "block_bytes": worker.options.block_bytes,
+            "generation": self.policy.generation if self.policy else -1,
+            "counts": {},
+        }
