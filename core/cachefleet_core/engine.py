@@ -9,6 +9,10 @@ from cachefleet_core import reports
 from cachefleet_core.budget import MIB, kv_cache_mib
 from cachefleet_core.pool import PoolSpec, PrefixCachePool, Role
 
+SCHEDULER: Final = "cachefleet_worker.plugin.scheduler.create"
+"""What makes the plugin's scheduler, as vLLM imports it."""
+PLUGIN: Final = "cachefleet"
+"""The plugin's name in VLLM_PLUGINS."""
 REPLAY_BATCHES: Final = 50_000
 """Engine steps whose events can be replayed: minutes of a busy engine, at 1 KiB or so each."""
 
@@ -33,8 +37,13 @@ def engine_arguments(
     events_endpoint: str,
     replay_endpoint: str,
     chat_template: str | None = None,
+    plugin: bool = False,
+    version: str = "",
 ) -> list[str]:
     """The arguments after ``python -m vllm.entrypoints.openai.api_server``.
+
+    ``plugin`` says that cachefleet is installed beside vLLM: it bounds the idle cache itself, live. ``version`` is
+    vLLM's where it is known.
 
     ``model_path`` is where the engine finds the weights, ``chat_template`` a file. vLLM binds an events endpoint
     that is a wildcard, an IPv6 form or no TCP, and connects to any other; its replay endpoint it always binds. The
@@ -46,22 +55,41 @@ def engine_arguments(
         *_served(spec, model_path=model_path, chat_template=chat_template),
         *("--host", host, "--port", str(port)),
         *_sizes(spec),
-        *_caching(spec),
-        *("--enable-scale-out", "--enable-prompt-tokens-details"),
+        *_caching(spec, plugin=plugin),
+        *scale_out(version),
+        "--enable-prompt-tokens-details",
         *("--kv-events-config", _events(events_endpoint, replay_endpoint)),
         *_transfer(spec),
         *(["--enforce-eager"] if spec.device.is_cpu else []),
+        *(["--scheduler-cls", SCHEDULER] if plugin else []),
         *spec.engine.extra_args,
     ]
 
 
-def engine_environment(spec: PoolSpec) -> dict[str, str]:
+def engine_environment(spec: PoolSpec, *, plugin: bool = False, plugins: str | None = None) -> dict[str, str]:
     """The environment variables of an engine, those of the pool last; ``valueFrom`` is for whoever starts pods.
 
-    The engine must not inherit VLLM_CPU_KVCACHE_SPACE: it would replace the KV cache that the pool's budget gives.
+    ``plugins`` is the VLLM_PLUGINS that the engine would inherit; with ``plugin`` cachefleet is added to it or to the
+    pool's own. vLLM then loads no plugin that is not named. The engine must not inherit VLLM_CPU_KVCACHE_SPACE: it
+    would replace the KV cache that the pool's budget gives.
     """
     given = {env.name: env.value or "" for env in spec.engine.env if env.value_from is None}
+    if plugin:
+        given["VLLM_PLUGINS"] = with_plugin(given.get("VLLM_PLUGINS", plugins or ""))
     return ENVIRONMENT | (CPU_ENVIRONMENT if spec.device.is_cpu else {}) | given
+
+
+def with_plugin(plugins: str) -> str:
+    """A VLLM_PLUGINS that lets cachefleet load beside what it names."""
+    named = [name.strip() for name in plugins.split(",") if name.strip()]
+    return ",".join(dict.fromkeys([*named, PLUGIN]))
+
+
+def scale_out(version: str) -> list[str]:
+    """What opens vLLM's render and token routes; before 0.30 they are open and the option is not known."""
+    numbers = version.lstrip("v").split(".")[:2]
+    old = len(numbers) == 2 and all(part.isdigit() for part in numbers) and tuple(map(int, numbers)) < (0, 30)
+    return [] if old else ["--enable-scale-out"]
 
 
 def engine_policy(pool: PrefixCachePool) -> reports.Policy:
@@ -99,9 +127,13 @@ def _sizes(spec: PoolSpec) -> list[str]:
     ]
 
 
-def _caching(spec: PoolSpec) -> list[str]:
-    """Prefix caching, off also at a budget of 0: stock vLLM would otherwise keep idle blocks all the same."""
-    if not (spec.prefix_cache.enabled and spec.prefix_cache.budget_mib):
+def _caching(spec: PoolSpec, *, plugin: bool) -> list[str]:
+    """Prefix caching; stock vLLM has none at a budget of 0, as it would keep idle blocks all the same.
+
+    The plugin keeps none at 0, and can be told of another budget later.
+    """
+    cache = spec.prefix_cache
+    if not cache.enabled or not (cache.budget_mib or plugin):
         return ["--no-enable-prefix-caching"]
     return ["--enable-prefix-caching", "--prefix-caching-hash-algo", "sha256_cbor"]
 

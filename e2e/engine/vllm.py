@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from cachefleet_core import engine
 from cachefleet_local import guard
 from cachefleet_local.ports import take_ports
+from e2e.engine.versions import import_path
 
 START_SECONDS: Final = 300.0
 """Imports alone take 10 to 30 s on two cores, more when other tests run."""
@@ -55,6 +57,12 @@ class VllmOptions:
     buffer_steps: int = 10_000
     plugin: bool = False
     """With cachefleet's plugin: its scheduler, its routes (the API key opens them), an index key."""
+    user_key: str = ""
+    """A second API key, which is not the worker key."""
+    version: str = ""
+    """A version that e2e/engine/versions.py installs; "" is the one of this environment."""
+    cli: str = ""
+    """Started by vLLM's own command: "serve", or "launch render" (which has no engine); "" by its module."""
     environment: tuple[tuple[str, str], ...] = ()
     extra: tuple[str, ...] = ()
 
@@ -85,8 +93,9 @@ class VllmServer:
 def running_vllm(options: VllmOptions, folder: Path, log: Path) -> Iterator[VllmServer]:
     """Run vLLM with the model in ``folder``; on leaving, no process of it is left. EngineStartError."""
     ports = take_ports({"engine": 0, "events": 0, "replay": 0})
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *_arguments(options, folder, ports)]
+    command = [sys.executable, *_program(options, folder), *_arguments(options, folder, ports)]
     environment = os.environ | ENVIRONMENT | _plugin_environment(options, log.parent) | dict(options.environment)
+    environment |= import_path(options.version, log.parent if options.cli else None)
     with log.open("wb") as output, _guarded(command, environment, output.fileno()) as process:
         server = VllmServer(
             options=options,
@@ -101,6 +110,12 @@ def running_vllm(options: VllmOptions, folder: Path, log: Path) -> Iterator[Vllm
         yield server
 
 
+def _program(options: VllmOptions, folder: Path) -> list[str]:
+    if not options.cli:
+        return ["-m", "vllm.entrypoints.openai.api_server", f"--model={folder}"]
+    return ["-m", "vllm.entrypoints.cli.main", *options.cli.split(), str(folder)]
+
+
 def _arguments(options: VllmOptions, folder: Path, ports: dict[str, int]) -> list[str]:
     events = {
         "enable_kv_cache_events": True,
@@ -111,12 +126,10 @@ def _arguments(options: VllmOptions, folder: Path, ports: dict[str, int]) -> lis
         "buffer_steps": options.buffer_steps,
     }
     named = {
-        "model": str(folder),
         "served-model-name": options.model,
         "dtype": "float32",
         "host": "127.0.0.1",
         "port": str(ports["engine"]),
-        "api-key": options.api_key,
         "max-model-len": str(options.max_model_len),
         "max-num-seqs": str(options.max_num_seqs),
         "max-num-batched-tokens": str(options.max_batched_tokens),
@@ -124,9 +137,10 @@ def _arguments(options: VllmOptions, folder: Path, ports: dict[str, int]) -> lis
         "num-gpu-blocks-override": str(options.num_blocks),
         "kv-events-config": json.dumps(events),
     }
-    switches = ["--enforce-eager", "--enable-prompt-tokens-details", "--enable-scale-out"]
-    plugin = ["--scheduler-cls", "cachefleet_worker.plugin.scheduler.create"] if options.plugin else []
-    return [*(f"--{name}={value}" for name, value in named.items()), *switches, *plugin, *options.extra]
+    keys = ["--api-key", options.api_key, *filter(None, [options.user_key])]
+    switches = ["--enforce-eager", "--enable-prompt-tokens-details", *engine.scale_out(options.version)]
+    plugin = ["--scheduler-cls", engine.SCHEDULER] if options.plugin else []
+    return [*keys, *(f"--{name}={value}" for name, value in named.items()), *switches, *plugin, *options.extra]
 
 
 def _plugin_environment(options: VllmOptions, folder: Path) -> dict[str, str]:

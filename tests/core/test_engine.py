@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.engine import engine_arguments, engine_environment, engine_policy
+from cachefleet_core.engine import engine_arguments, engine_environment, engine_policy, with_plugin
 from cachefleet_core.pool import PrefixCachePool, read_pool
 from tests.core.invalid_pools import VALID, merged
 
@@ -19,7 +19,7 @@ def pool(**patch: Any) -> PrefixCachePool:
     return read_pool(merged(VALID, {"spec": patch}))
 
 
-def arguments(*, chat_template: str | None = None, **patch: Any) -> list[str]:
+def arguments(*, chat_template: str | None = None, plugin: bool = False, version: str = "", **patch: Any) -> list[str]:
     return engine_arguments(
         pool(**patch).spec,
         model_path="/models/qwen",
@@ -28,6 +28,8 @@ def arguments(*, chat_template: str | None = None, **patch: Any) -> list[str]:
         events_endpoint="ipc:///run/events",
         replay_endpoint="ipc:///run/replay",
         chat_template=chat_template,
+        plugin=plugin,
+        version=version,
     )
 
 
@@ -90,6 +92,46 @@ def test_no_idle_blocks_where_none_are_wanted(prefix_cache: dict[str, Any]) -> N
 
     assert "--no-enable-prefix-caching" in given
     assert not {"--enable-prefix-caching", "--prefix-caching-hash-algo"} & set(given)
+
+
+def test_the_plugin_has_its_scheduler_before_what_the_user_gives() -> None:
+    given = arguments(plugin=True, engine={"extraArgs": ["--load-format", "dummy"]})
+
+    assert given[-4:] == ["--scheduler-cls", "cachefleet_worker.plugin.scheduler.create", "--load-format", "dummy"]
+    assert "--scheduler-cls" not in arguments()
+
+
+def test_with_the_plugin_a_budget_of_0_can_be_raised_later_and_a_disabled_cache_not() -> None:
+    assert "--enable-prefix-caching" in arguments(plugin=True, prefixCache={"budgetMiB": 0})
+    assert "--no-enable-prefix-caching" in arguments(plugin=True, prefixCache={"enabled": False})
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [("", True), ("0.28.0", False), ("v0.29.1", False), ("0.30.0", True), ("1.2", True), ("nightly-1", True)],
+)
+def test_versions_before_0_30_do_not_know_the_option_for_token_routes(version: str, *, known: bool) -> None:
+    assert ("--enable-scale-out" in arguments(version=version)) is known
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("", "cachefleet"),
+        ("mine", "mine,cachefleet"),
+        ("cachefleet", "cachefleet"),
+        (" a, cachefleet ,b,", "a,cachefleet,b"),
+    ],
+)
+def test_the_plugin_is_let_in_beside_the_users(given: str, expected: str) -> None:
+    assert with_plugin(given) == expected
+    own = {"engine": {"env": [{"name": "VLLM_PLUGINS", "value": given}]}}
+    assert engine_environment(pool(**own).spec, plugin=True, plugins="inherited")["VLLM_PLUGINS"] == expected
+    assert engine_environment(pool().spec, plugin=True, plugins=given)["VLLM_PLUGINS"] == expected
+
+
+def test_without_the_plugin_the_list_of_plugins_is_left_alone() -> None:
+    assert "VLLM_PLUGINS" not in engine_environment(pool().spec, plugins="mine")
 
 
 @pytest.mark.parametrize(
