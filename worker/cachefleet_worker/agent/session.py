@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .engine import EngineClient, EngineError, EngineFacts, EngineUnreachableError
+from .fleet import RankStats
 from .follower import Follower, Limits
 from .hello import endpoints_of, hello_of
 from .metrics import AgentMetrics
@@ -131,13 +132,25 @@ class Session:
     async def _poll(self) -> None:
         while True:
             try:
-                self._scraped(await self._client.scrape())
+                self._scraped(await self._client.scrape(), await self._stats())
             except EngineError as error:
                 self._unanswered(error)
             self._polled()
             await asyncio.sleep(self._settings.poll_seconds)
 
-    def _scraped(self, scrape: Scrape) -> None:
+    async def _stats(self) -> Mapping[int, RankStats]:
+        """What the plugin says of each rank. It answers between steps: a long one is no reason to doubt the engine."""
+        if self._facts.fleet is None:
+            return {}
+        try:
+            return await self._client.fleet_stats()
+        except EngineUnreachableError:
+            raise
+        except EngineError:
+            self._metrics.polls.labels("no_stats").inc()
+            return {}
+
+    def _scraped(self, scrape: Scrape, stats: Mapping[int, RankStats]) -> None:
         self._metrics.polls.labels("answered").inc()
         self._refused = 0
         if not self.answering:
@@ -146,11 +159,15 @@ class Session:
         if scrape.process != self._facts.process:
             self._end("process_start")
             return
+        known = self._facts.fleet.ranks if self._facts.fleet else {}
+        if any(rank in known and known[rank].boot != each.boot for rank, each in stats.items()):
+            self._end("boot")
+            return
         for rank, each in self._ranks.items():
             vitals = scrape.ranks.get(rank)
             if vitals is None:
                 continue
-            each.meter.add(vitals)
+            each.meter.add(vitals, stats.get(rank))
             if vitals.asleep:
                 each.stream.residents.forget()  # sleeping drops the cache; an idle engine does not publish that
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
+
+from .fleet import RankStats
 
 _SAMPLE: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -24,8 +26,12 @@ _WANTED: Final = (
     "vllm:inter_token_latency_seconds_count{",
     "vllm:engine_sleep_state{",
     "vllm:cache_config_info{",
+    "vllm:request_success_total{",
+    "vllm:corrupted_requests_total{",
     "process_start_time_seconds",
 )
+_TELLING: Final = ("source", "sleep_state", "finished_reason")
+"""Labels whose values are told apart."""
 _SAMPLES_NEEDED: Final = 3
 _WINDOW: Final = 16
 
@@ -45,6 +51,12 @@ class Vitals:
     inter_token_sum: float = 0.0
     inter_token_count: float = 0.0
     asleep: bool = False
+    corrupted: int = 0
+    """Requests whose logits held something that is no number, where the engine looks for that."""
+    errors: int = 0
+    """Requests that ended with an error of the engine's own."""
+    answered: int = 0
+    """Requests that ended in any way but that one, those given up by their client left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +82,25 @@ class Load:
 
     running: int = 0
     waiting: int = 0
+    waiting_tokens: int | None = None
     blocks_total: int = 0
     blocks_free: int = 0
+    blocks_idle: int | None = None
     preemptions: int = 0
     prefill_tokens_per_second: float | None = None
     inter_token_seconds: float | None = None
     prefix_queries: int = 0
     prefix_hits: int = 0
+    generation: int | None = None
+    """Of the policy in force in the engine; None where it does not tell."""
 
 
 @dataclass(slots=True)
 class _Samples:
     values: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def total(self, name: str, *, without: tuple[str, ...] = ()) -> int:
+        return int(sum(value for (key, label), value in self.values.items() if key == name and label not in without))
 
     def get(self, name: str, key: str = "") -> float:
         return self.values.get((name, key), 0.0)
@@ -106,7 +125,7 @@ def read_scrape(text: str) -> Scrape:
         if name == "vllm:cache_config_info":
             _add_cache(caches, rank, labels)
         else:
-            key = str(labels.get("source", labels.get("sleep_state", "")))
+            key = next((labels[label] for label in _TELLING if label in labels), "")
             ranks.setdefault(rank, _Samples()).values[(str(name).removeprefix("vllm:"), key)] = value
     vitals = {rank: _vitals(samples) for rank, samples in ranks.items()}
     return Scrape(vitals, caches, " ".join(sorted(starts)) or None)
@@ -126,6 +145,9 @@ def _vitals(samples: _Samples) -> Vitals:
         inter_token_sum=samples.get("inter_token_latency_seconds_sum"),
         inter_token_count=samples.get("inter_token_latency_seconds_count"),
         asleep=samples.values.get(("engine_sleep_state", "awake"), 1.0) == 0.0,
+        corrupted=samples.total("corrupted_requests_total"),
+        errors=int(samples.get("request_success_total", "error")),
+        answered=samples.total("request_success_total", without=("error", "abort")),
     )
 
 
@@ -186,10 +208,11 @@ class LoadMeter:
         self._inter_token = Rate()
         self.load = Load(blocks_total=blocks_total, blocks_free=blocks_total)
 
-    def add(self, vitals: Vitals) -> Load:
+    def add(self, vitals: Vitals, stats: RankStats | None = None) -> Load:
+        """Take a scrape over; what the plugin counts itself, ``stats``, is more exact than what can be derived."""
         self._prefill.add(vitals.prefill_tokens, vitals.prefill_seconds)
         self._inter_token.add(vitals.inter_token_sum, vitals.inter_token_count)
-        self.load = Load(
+        load = Load(
             running=vitals.running,
             waiting=vitals.waiting,
             blocks_total=self._blocks_total,
@@ -200,4 +223,15 @@ class LoadMeter:
             prefix_queries=vitals.prefix_queries,
             prefix_hits=vitals.prefix_hits,
         )
+        self.load = load if stats is None else _with_stats(load, stats)
         return self.load
+
+
+def _with_stats(load: Load, stats: RankStats) -> Load:
+    return replace(
+        load,
+        waiting_tokens=stats.waiting_tokens,
+        blocks_free=load.blocks_free if stats.blocks_free is None else stats.blocks_free,
+        blocks_idle=stats.blocks_idle,
+        generation=max(0, stats.generation),
+    )
