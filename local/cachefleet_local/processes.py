@@ -62,6 +62,11 @@ class Place:
     devices: Mapping[str, str] = field(default_factory=dict)
     """Worker to the value of CUDA_VISIBLE_DEVICES; none on a CPU."""
     policy: str = "cacheAware"
+    plugin: bool = False
+    """Whether the engines have cachefleet's plugin."""
+    engine_version: str = ""
+    vllm_plugins: str = ""
+    """VLLM_PLUGINS of this process's environment."""
     start_seconds: float = 600.0
 
 
@@ -150,8 +155,13 @@ def _engine(worker: WorkerPlan, pool: PrefixCachePool, place: Place, *, key: Fle
         port=_port(worker.engine_url),
         events_endpoint=_socket(place, worker, "events"),
         replay_endpoint=_socket(place, worker, "replay"),
+        plugin=place.plugin,
+        version=place.engine_version,
     )
-    environment = engine_environment(spec) | {"VLLM_API_KEY": key.worker_key(pool.key)}
+    environment = engine_environment(spec, plugin=place.plugin, plugins=place.vllm_plugins)
+    environment["VLLM_API_KEY"] = key.worker_key(pool.key)
+    if place.plugin:
+        environment |= _plugin(pool, place.folder)
     if worker.engine in place.devices:
         environment["CUDA_VISIBLE_DEVICES"] = place.devices[worker.engine]
     if Path(place.models[spec.model.source]).is_absolute():
@@ -168,6 +178,17 @@ def _engine(worker: WorkerPlan, pool: PrefixCachePool, place: Place, *, key: Fle
         heavy=True,
         start_seconds=place.start_seconds,
         grace_seconds=10.0,
+    )
+
+
+def _plugin(pool: PrefixCachePool, folder: DataFolder) -> dict[str, str]:
+    """What the plugin in an engine is told; the worker key opens its routes."""
+    return _prefixed(
+        {
+            "WORKER_KEY_FILE": str(folder.worker_key_file(pool.key)),
+            "INDEX_KEY_FILE": str(folder.index_key_file),
+            "POLICY_FILE": str(folder.policy_file(pool.key)),
+        }
     )
 
 

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 
@@ -16,6 +16,11 @@ from cachefleet_local.failure import Exit, FailureError
 from cachefleet_local.local_fleet import LocalFleet, Options, Prepared, check, prepared
 from cachefleet_local.machine import unused_fields
 from cachefleet_local.screen import Screen
+
+STOCK: Final = (
+    "note: the engines' Python has no cachefleet in it, so they are stock vLLM: "
+    "no hit threshold, no hand-back, no bound on the idle cache that changes while they run"
+)
 
 
 def up(pool_file: Path, options: Options, console: Console) -> None:
@@ -26,6 +31,8 @@ def up(pool_file: Path, options: Options, console: Console) -> None:
     for line in unused_fields(pools):
         console.print(f"note: {line}", style="yellow", highlight=False, markup=False)
     with prepared(pools, options) as fleet:
+        if not fleet.plugin:
+            console.print(STOCK, style="yellow", highlight=False, markup=False)
         screen = Screen(console)
         try:
             until_stopped(_run(fleet, screen), screen)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,7 @@ def test_a_models_source_is_ours_a_folder_or_a_hub_id(tmp_path: Path, monkeypatc
 
 def test_an_interpreter_is_asked_for_its_vllm() -> None:
     assert this_machine(sys.executable).nvidia_devices >= 0
+    assert this_machine(sys.executable).plugin == version("cachefleet"), "it is installed beside these tests"
     with pytest.raises(FailureError, match="cannot run the engine's interpreter /missing/python") as failure:
         this_machine("/missing/python")
     assert failure.value.status is Exit.BAD_INPUT

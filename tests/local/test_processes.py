@@ -53,6 +53,22 @@ def test_no_credential_is_on_a_command_line_or_shown() -> None:
     assert key not in repr(fleet)
 
 
+def test_an_engine_with_the_plugin_shares_key_and_policy_with_its_agent() -> None:
+    fleet = plan("cpu-two-workers", plugin=True, engine_version="0.29.0", vllm_plugins="mine")
+    engine, agent = named(fleet, "demo-0.engine"), named(fleet, "demo-0.agent")
+    for name in ("WORKER_KEY_FILE", "INDEX_KEY_FILE", "POLICY_FILE"):
+        assert engine.environment[f"CACHEFLEET_{name}"] == agent.environment[f"CACHEFLEET_{name}"]
+    assert engine.environment["VLLM_PLUGINS"] == "mine,cachefleet"
+    assert after(engine.argv, "--scheduler-cls") == "cachefleet_worker.plugin.scheduler.create"
+    assert "--enable-scale-out" not in engine.argv
+
+
+def test_a_stock_engine_is_told_nothing_of_the_plugin() -> None:
+    engine = named(plan("cpu-two-workers"), "demo-0.engine")
+    assert "--scheduler-cls" not in engine.argv
+    assert not any(name.startswith("CACHEFLEET_") or name == "VLLM_PLUGINS" for name in engine.environment)
+
+
 def test_everything_listens_on_the_loopback_interface() -> None:
     fleet = plan("cpu-two-workers")
     for spec in fleet.processes:
