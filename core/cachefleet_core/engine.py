@@ -25,6 +25,7 @@ CPU_ENVIRONMENT: Final = {
 ENVIRONMENT: Final = {
     "DO_NOT_TRACK": "1",
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_COMPUTE_NANS_IN_LOGITS": "1",  # counted, so that an agent can withdraw an engine that answers with them
 }
 
 
@@ -92,9 +93,15 @@ def scale_out(version: str) -> list[str]:
     return [] if old else ["--enable-scale-out"]
 
 
+def keeps_blocks(spec: PoolSpec) -> bool:
+    """Whether a pool's engines keep blocks of finished requests at all."""
+    return spec.prefix_cache.enabled and spec.prefix_cache.budget_mib > 0
+
+
 def engine_policy(pool: PrefixCachePool) -> reports.Policy:
     """What the workers of a pool are told to do."""
     spec = pool.spec
+    cache = spec.prefix_cache
     return reports.Policy(
         pool=pool.key,
         uid=pool.metadata.uid,
@@ -102,8 +109,10 @@ def engine_policy(pool: PrefixCachePool) -> reports.Policy:
         threshold=spec.hit.threshold,
         preemption=spec.preemption.policy.value,
         reject_below=spec.preemption.reject_below,
-        budget_mib=spec.prefix_cache.budget_mib if spec.prefix_cache.enabled else 0,
-        max_entries=spec.prefix_cache.max_entries,
+        budget_mib=cache.budget_mib if cache.enabled else 0,
+        max_entries=cache.max_entries,
+        warm_prefixes=len(cache.warm_prefixes) if keeps_blocks(spec) else 0,
+        warm_timeout_seconds=spec.rollout.warm_timeout_seconds,
     )
 
 

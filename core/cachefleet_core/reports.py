@@ -13,14 +13,13 @@ whole and sound, or raise FrameError and nothing has happened.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Final, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
-from cachefleet_core.blocks import NO_PARENT, BlockKey, Tier, unpack_keys
+from cachefleet_core.blocks import BlockKey, Tier, unpack_keys
 from cachefleet_core.contract import IndexContract, RenderProfile
 
 SUBPROTOCOL: Final = "cachefleet.reports.v1"
@@ -149,6 +148,8 @@ class State(Struct, tag="state", frozen=True, kw_only=True):
     held: Count
     """Distinct (key, tier) held."""
     phase: Phase
+    reason: Text = ""
+    """Why the worker takes no traffic, or took some before it was warm: words of a fixed set, comma separated."""
     running: Count
     waiting: Count
     waiting_tokens: Count | None = None
@@ -181,6 +182,10 @@ class Policy(Struct, tag="policy", frozen=True, kw_only=True):
     budget_mib: Count | None = None
     """Bound on idle cached blocks per device, in MiB; None removes the bound, 0 keeps no idle cache."""
     max_entries: Count = 8
+    warm_prefixes: Count = 0
+    """Prefixes that a standing Warm will name; 0 where there are none to wait for."""
+    warm_timeout_seconds: Seconds = 600.0
+    """How long a worker stays out of traffic for them."""
 
 
 class Resync(Struct, tag="resync", frozen=True, kw_only=True):
@@ -197,13 +202,21 @@ class Prefix(Struct, frozen=True, kw_only=True):
     messages: Annotated[bytes, Meta(max_length=1024 * 1024)] = b""
     ids: Annotated[bytes, Meta(max_length=1024 * 1024)] = b""
     salt: Text = ""
+    salts: Annotated[tuple[Text, ...], Meta(max_length=64)] = ()
+    """Where given, the prompt is cached once under each of these instead of ``salt``."""
     lora: Text = ""
 
 
 class Warm(Struct, tag="warm", frozen=True, kw_only=True):
-    """Cache these prompts."""
+    """Cache these prompts; where ``standing``, again in each epoch and whenever the cache was cleared.
+
+    A standing Warm names all of a pool's warm prefixes, and takes the place of one that is not of a later generation.
+    """
 
     prefixes: Annotated[tuple[Prefix, ...], Meta(max_length=256)]
+    standing: bool = False
+    uid: Text = ""
+    generation: Count = 0
 
 
 class Drain(Struct, tag="drain", frozen=True, kw_only=True):
@@ -259,33 +272,26 @@ def _decode(decoder: msgspec.msgpack.Decoder[F], data: bytes) -> F:
 
 def _without_value(error: Exception) -> str:
     """What a decoder says, less the value it quotes, which may be anything a sender put there."""
-    if isinstance(error, UnicodeDecodeError):
-        return "text that is not UTF-8"
-    return _QUOTED.sub("value", str(error))
+    return "text that is not UTF-8" if isinstance(error, UnicodeDecodeError) else _QUOTED.sub("value", str(error))
 
 
 def _check_operations(operations: tuple[Operation, ...]) -> None:
     total = 0
-    for operation, keys in _keyed(operations):
-        total += len(keys)
-        if 0 in keys:
-            raise FrameError("keys: 0 is not a block key")
-        if isinstance(operation, Stored):
-            _check_chain(operation, keys)
+    for operation in operations:
+        if not isinstance(operation, Cleared):
+            total += _check_keys(operation)
     if total > MAX_KEYS_PER_FRAME:
         raise FrameError(f"keys: {total} in one frame, the limit is {MAX_KEYS_PER_FRAME}")
 
 
-def _keyed(operations: tuple[Operation, ...]) -> Iterator[tuple[Stored | Removed, list[BlockKey]]]:
-    for operation in operations:
-        if isinstance(operation, Cleared):
-            continue
-        try:
-            yield operation, operation.unpack()
-        except ValueError as error:
-            raise FrameError(f"keys: {error}") from error
-
-
-def _check_chain(chain: Stored, keys: list[BlockKey]) -> None:
-    if len(set(keys)) != len(keys) or (chain.parent != NO_PARENT and chain.parent in keys):
+def _check_keys(operation: Stored | Removed) -> int:
+    """How many keys it has."""
+    try:
+        keys = operation.unpack()
+    except ValueError as error:
+        raise FrameError(f"keys: {error}") from error
+    if 0 in keys:
+        raise FrameError("keys: 0 is not a block key")
+    if isinstance(operation, Stored) and (len(set(keys)) != len(keys) or operation.parent in keys):
         raise FrameError("keys: a key occurs twice in one chain")
+    return len(keys)

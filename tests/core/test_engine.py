@@ -75,6 +75,7 @@ def test_a_pool_on_a_cpu() -> None:
     assert "--revision" not in given
     assert engine_environment(pool(**CPU).spec) == {
         "DO_NOT_TRACK": "1",
+        "VLLM_COMPUTE_NANS_IN_LOGITS": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "OMP_NUM_THREADS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -178,7 +179,11 @@ def test_variables_of_the_pool_win_and_sources_are_left_to_pods() -> None:
 
 
 def test_on_a_gpu_threads_are_left_alone_and_nothing_replaces_the_kv_cache() -> None:
-    assert engine_environment(pool().spec) == {"DO_NOT_TRACK": "1", "VLLM_NO_USAGE_STATS": "1"}
+    assert engine_environment(pool().spec) == {
+        "DO_NOT_TRACK": "1",
+        "VLLM_COMPUTE_NANS_IN_LOGITS": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
     assert "VLLM_CPU_KVCACHE_SPACE" not in engine_environment(pool(**CPU).spec)
 
 
@@ -201,6 +206,14 @@ def test_policy_of_a_pool() -> None:
     assert (policy.pool, policy.uid, policy.generation) == ("default/qwen", "u-1", 7)
     assert (policy.threshold, policy.preemption, policy.reject_below) == (0.25, "Recompute", 0.75)
     assert (policy.budget_mib, policy.max_entries) == (512, 3)
+    assert (policy.warm_prefixes, policy.warm_timeout_seconds) == (0, 600)
+
+
+@pytest.mark.parametrize(("cache", "expected"), [({}, 1), ({"budgetMiB": 0}, 0), ({"enabled": False}, 0)])
+def test_workers_wait_for_warm_prefixes_where_anything_is_kept(cache: dict[str, Any], expected: int) -> None:
+    prefix = {"name": "p", "messages": [{"role": "system", "content": "x"}], "tenants": ["a"]}
+    asked = pool(prefixCache={"warmPrefixes": [prefix], **cache}, rollout={"warmTimeoutSeconds": 9})
+    assert (engine_policy(asked).warm_prefixes, engine_policy(asked).warm_timeout_seconds) == (expected, 9)
 
 
 def test_a_disabled_cache_is_a_budget_of_nothing() -> None:
