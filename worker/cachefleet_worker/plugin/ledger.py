@@ -1,0 +1,289 @@
+"""What is resident, exactly as the event stream says it: pure.
+
+A *shelf* is one medium of one KV cache group. On it lies for each block hash what an agent needs to name the block
+itself: parent, token ids, and what else its identity has. Blocks of groups whose tokens do not line up with their
+hashes (sliding windows list only the blocks they keep) lie there by hash alone.
+
+A block that left every shelf while blocks after it stay is kept as a *ghost*: without it nobody could name those. It is
+held in no copy's count, and bounded.
+
+Memory: one object without a garbage collector's header for a block, its tokens packed, the rest shared.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from msgspec import Struct
+
+Hash = int | bytes
+
+FULL_ATTENTION: Final = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
+DEVICE: Final = frozenset({None, "GPU"})
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+_SHARED_TRAITS: Final = 4096
+
+
+class Traits(Struct, frozen=True, gc=False):
+    """What a block's identity has besides its tokens; shared between blocks."""
+
+    block_size: int
+    lora_id: int | None = None
+    lora_name: str | None = None
+    extra_keys: tuple[Any, ...] | None = None
+
+
+class Block(Struct, frozen=True, gc=False):
+    """``tokens`` are native u32, b"" where the block is known by its hash alone."""
+
+    parent: Hash | None
+    tokens: bytes
+    traits: Traits
+
+
+class Place(Struct, frozen=True):
+    """Where a shelf is, in the words of the engine's events."""
+
+    group_idx: int | None
+    medium: str | None
+    locality: str | None = None
+    ownership: str | None = None
+    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
+
+    @property
+    def group(self) -> int:
+        return self.group_idx or 0
+
+    @property
+    def on_device(self) -> bool:
+        return self.medium in DEVICE and self.locality != "REMOTE"
+
+    @property
+    def full(self) -> bool:
+        """Whether its blocks' tokens can line up with their hashes."""
+        return self.kv_cache_spec_kind is None or self.kv_cache_spec_kind in FULL_ATTENTION
+
+
+class Total(Struct, frozen=True, array_like=True):
+    """How many blocks of a group are on the device, and the sum of their hashes modulo 2**64."""
+
+    group: int
+    blocks: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShelfCopy:
+    """One shelf at a point in time, and the ghosts its blocks may need."""
+
+    place: Place
+    blocks: dict[Hash, Block]
+    ghosts: dict[Hash, Block]
+
+
+class _Family:
+    """The ancestry of one group's blocks, over all its shelves."""
+
+    def __init__(self, max_ghosts: int) -> None:
+        self._max_ghosts = max_ghosts
+        self.shelves: list[_Shelf] = []
+        self.children: dict[Hash, int] = {}  # how many (block, shelf) and ghosts come right after a hash
+        self.ghosts: dict[Hash, Block] = {}
+
+    def find(self, block_hash: Hash) -> Block | None:
+        for shelf in self.shelves:
+            if block_hash in shelf.blocks:
+                return shelf.blocks[block_hash]
+        return self.ghosts.get(block_hash)
+
+    def leave(self, block_hash: Hash, block: Block) -> None:
+        """A block is gone from a shelf."""
+        needed = block_hash in self.children and block.tokens
+        if needed and not any(block_hash in shelf.blocks for shelf in self.shelves):
+            self.ghosts[block_hash] = block
+            if len(self.ghosts) > self._max_ghosts:
+                oldest = next(iter(self.ghosts))
+                self._unlink(self.ghosts.pop(oldest).parent)
+            return
+        self._unlink(block.parent)
+
+    def _unlink(self, parent: Hash | None) -> None:
+        """One child less; ghosts that nobody needs any more go."""
+        while parent is not None:
+            left = self.children.pop(parent, 0) - 1
+            if left > 0:
+                self.children[parent] = left
+                return
+            ghost = self.ghosts.pop(parent, None)
+            parent = ghost.parent if ghost else None
+
+    def clear(self) -> None:
+        self.children, self.ghosts = {}, {}
+
+
+@dataclass(slots=True)
+class _Shelf:
+    place: Place
+    family: _Family
+    blocks: dict[Hash, Block] = field(default_factory=dict)
+    digest: int = 0
+
+
+class Ledger:
+    """Fed with every published event in order. ``max_ghosts`` bounds the ghosts of each group.
+
+    Events are vLLM's own objects, told apart by the name of their class; unknown ones change nothing.
+    """
+
+    def __init__(self, *, max_ghosts: int = 262_144) -> None:
+        self._max_ghosts = max_ghosts
+        self._families: dict[int, _Family] = {}
+        self._shelves: dict[tuple[Any, ...], _Shelf] = {}
+        self._traits: dict[Traits, Traits] = {}
+
+    def __len__(self) -> int:
+        return sum(len(shelf.blocks) for shelf in self._shelves.values())
+
+    def apply(self, events: Iterable[Any]) -> None:
+        handlers = self._HANDLERS
+        for event in events:
+            handler = handlers.get(type(event).__name__)
+            if handler is not None:
+                handler(self, event)
+
+    def totals(self) -> list[Total]:
+        """What lies on the device in each group whose tokens line up."""
+        return [
+            Total(shelf.place.group, len(shelf.blocks), shelf.digest & MASK)
+            for shelf in self._shelves.values()
+            if shelf.place.on_device and shelf.place.full
+        ]
+
+    def device_hashes(self) -> set[tuple[int, Hash]]:
+        """(group, hash) of everything on the device."""
+        shelves = (shelf for shelf in self._shelves.values() if shelf.place.on_device)
+        return {(shelf.place.group, block_hash) for shelf in shelves for block_hash in shelf.blocks}
+
+    def copy(self) -> list[ShelfCopy]:
+        """Everything as it is now, at the speed of copying dictionaries."""
+        ghosts = {group: family.ghosts.copy() for group, family in self._families.items()}
+        return [
+            ShelfCopy(shelf.place, shelf.blocks.copy(), ghosts[shelf.place.group]) for shelf in self._shelves.values()
+        ]
+
+    # Events
+
+    def _stored(self, event: Any) -> None:
+        shelf = self._shelf(event)
+        hashes: Sequence[Hash] = event.block_hashes
+        if not hashes or all(block_hash in shelf.blocks for block_hash in hashes):
+            return
+        if not event.token_ids:
+            self._stored_by_hash(shelf, event)
+            return
+        tokens = _packed(event) if shelf.place.full else b""
+        size = len(tokens) // len(hashes)
+        plain, extras = self._shared(event, None), event.extra_keys
+        blocks, children, ghosts = shelf.blocks, shelf.family.children, shelf.family.ghosts
+        parent = event.parent_block_hash if size else None
+        for index, block_hash in enumerate(hashes):
+            if block_hash not in blocks:
+                traits = self._shared(event, extras[index]) if extras and extras[index] else plain
+                blocks[block_hash] = Block(parent, tokens[index * size : index * size + size], traits)
+                shelf.digest += number(block_hash)
+                if ghosts and ghosts.pop(block_hash, None) is not None:
+                    pass  # it goes on as the child it was
+                elif parent is not None:
+                    children[parent] = children.get(parent, 0) + 1
+            parent = block_hash if size else None
+
+    def _stored_by_hash(self, shelf: _Shelf, event: Any) -> None:
+        """Memories below the device announce by hash; what the hash means is known where the device had it."""
+        family, unknown = shelf.family, Block(None, b"", self._shared(event, None))
+        for block_hash in event.block_hashes:
+            if block_hash in shelf.blocks:
+                continue
+            block = shelf.blocks[block_hash] = family.find(block_hash) or unknown
+            shelf.digest += number(block_hash)
+            if family.ghosts.pop(block_hash, None) is None and block.parent is not None:
+                family.children[block.parent] = family.children.get(block.parent, 0) + 1
+
+    def _removed(self, event: Any) -> None:
+        shelf = self._shelves.get(_key(event))
+        if shelf is None:
+            return
+        for block_hash in event.block_hashes:
+            block = shelf.blocks.pop(block_hash, None)
+            if block is not None:
+                shelf.digest -= number(block_hash)
+                shelf.family.leave(block_hash, block)
+
+    def _cleared(self, _event: Any) -> None:
+        for shelf in self._shelves.values():
+            shelf.blocks, shelf.digest = {}, 0
+        for family in self._families.values():
+            family.clear()
+
+    # Parts
+
+    def _shelf(self, event: Any) -> _Shelf:
+        key = _key(event)
+        shelf = self._shelves.get(key)
+        if shelf is None:
+            family = self._families.setdefault(key[0], _Family(self._max_ghosts))
+            shelf = self._shelves[key] = _Shelf(_place(event), family)
+            family.shelves.append(shelf)
+        return shelf
+
+    def _shared(self, event: Any, extra_keys: Sequence[Any] | None) -> Traits:
+        """One object for all blocks with the same traits."""
+        traits = Traits(
+            event.block_size, event.lora_id, event.lora_name, None if extra_keys is None else tuple(extra_keys)
+        )
+        try:
+            shared = self._traits.setdefault(traits, traits)
+        except TypeError:  # an extra key of a later release that is no plain value
+            return traits
+        if len(self._traits) > _SHARED_TRAITS:
+            self._traits.clear()
+        return shared
+
+    _HANDLERS: ClassVar[dict[str, Callable[[Ledger, Any], None]]] = {
+        "BlockStored": _stored,
+        "BlockRemoved": _removed,
+        "AllBlocksCleared": _cleared,
+    }
+
+
+def number(block_hash: Hash) -> int:
+    """A block hash as the digest counts it: 64 bits, the last ones of a longer hash."""
+    return block_hash if isinstance(block_hash, int) else int.from_bytes(block_hash[-8:], "big")
+
+
+def _key(event: Any) -> tuple[Any, ...]:
+    return (event.group_idx or 0, event.medium, event.locality, getattr(event, "ownership", None))
+
+
+def _place(event: Any) -> Place:
+    return Place(
+        event.group_idx,
+        event.medium,
+        event.locality,
+        getattr(event, "ownership", None),
+        event.kv_cache_spec_kind,
+        event.kv_cache_spec_sliding_window,
+    )
+
+
+def _packed(event: Any) -> bytes:
+    """The event's token ids, or b"" where they do not line up with its hashes."""
+    if len(event.token_ids) != len(event.block_hashes) * event.block_size:
+        return b""
+    try:
+        return array("I", event.token_ids).tobytes()
+    except (OverflowError, TypeError):  # placeholders that are no token ids
+        return b""
