@@ -1,0 +1,235 @@
+"""Which idle cached blocks go when there are too many, chain by chain: pure.
+
+For models with several KV cache groups, or one that keeps less than everything. A hit there needs blocks of every
+group at one position, so taking blocks one by one makes a hit of hundreds of blocks collapse to none. The unit is the
+*chain*: all idle cached blocks, over all groups, that one request was the last to use. Blocks only ever move to a more
+recently used chain and the least recently used chain goes first, as a whole: what a chain that stays needs, stays.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from itertools import chain as concatenated
+from itertools import islice
+
+
+class Chain:
+    """What one request was the last to use."""
+
+    __slots__ = ("away", "core", "dead", "spare")
+
+    def __init__(self) -> None:
+        self.core: dict[int, None] = {}
+        """Idle blocks that its full hit, or another chain's, needs."""
+        self.spare: dict[int, None] = {}
+        """Idle blocks that left its window while it ran, the oldest first: good for a branch only."""
+        self.away = 0
+        """Blocks of it that running requests use."""
+        self.dead = False
+        """Evicted, or never kept: blocks of it that are away have nowhere to return to."""
+
+    @property
+    def size(self) -> int:
+        """Its idle blocks."""
+        return len(self.core) + len(self.spare)
+
+    def lose(self, block: int) -> None:
+        self.core.pop(block, None)
+        self.spare.pop(block, None)
+
+
+class ChainOrder:
+    """Idle cached blocks by number, in chains, least recently used first, and the bound on them.
+
+    Methods that can pass the bound return the blocks to evict; they are forgotten here already.
+    """
+
+    def __init__(self) -> None:
+        self.limit: int | None = None
+        self._kept: OrderedDict[Chain, None] = OrderedDict()
+        """Chains of requests that are done, least recently used first."""
+        self._live: dict[str, Chain] = {}
+        """Chains of running requests, where anything is known of them."""
+        self._late: dict[tuple[int, ...], Chain] = {}
+        """Chains of requests that are done and whose blocks are freed later, by those blocks."""
+        self._holder: dict[int, Chain] = {}
+        """Of every idle cached block."""
+        self._home: dict[int, Chain] = {}
+        """The chain that requests which are not done found a block in."""
+        self._user: dict[int, Chain] = {}
+        """The chain of the last request to use a block that is in use."""
+
+    def __len__(self) -> int:
+        return len(self._holder)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._holder
+
+    def touched(self, blocks: Iterable[int], request: str | None = None) -> None:
+        """Blocks are in use by one more request; None is something that is no request."""
+        user = None if request is None else self._chain(request)
+        for block in blocks:
+            holder = self._holder.pop(block, None)
+            if holder is not None:
+                holder.lose(block)
+                if block not in self._home:
+                    self._home[block] = holder
+                    holder.away += 1
+            if user is not None:
+                self._user[block] = user
+
+    def slid(self, request: str, idle: list[int], needed: Callable[[], int]) -> list[int]:
+        """Cached blocks left a running request's window and nobody uses them now.
+
+        ``needed`` gives the blocks, over all groups, that a full hit on the request takes so far: where they and what
+        it left behind are over the bound, the request makes room among its own.
+        """
+        chain = self._chain(request)
+        for block in idle:
+            self._hold(block, chain, core=self._standing(block) is not None)
+        if self.limit is None or len(self) <= self.limit:
+            return []
+        own = [chain] if needed() + chain.size > self.limit else []
+        return self._shrink(own, own=chain)
+
+    def closed(self, request: str, idle: list[int], shared: list[int]) -> list[int]:
+        """A request gave back its cached blocks: those that nobody uses now, and those still in use."""
+        return self._close(self._live.pop(request, Chain()), idle, shared)
+
+    def deferred(self, request: str, blocks: Iterable[int]) -> None:
+        """A request is done; ``blocks``, cached or not, will be freed later, in this order."""
+        self._late[tuple(blocks)] = self._live.pop(request, Chain())
+
+    def freed(self, blocks: Iterable[int], idle: list[int], shared: list[int]) -> list[int]:
+        """``blocks`` were freed outside of any request: late ones of one that is done, or what a copy had pinned."""
+        late = self._late.pop(tuple(blocks), None)
+        if late is not None:
+            return self._close(late, idle, shared)
+        fresh = Chain()
+        for block in idle:
+            self._return(block, fresh)
+        return self._shrink()
+
+    def gone(self, blocks: Iterable[int]) -> None:
+        """Blocks are no longer cached, or got a new use."""
+        if not self._holder and not self._home and not self._user:
+            return
+        for block in blocks:
+            self._user.pop(block, None)
+            self._settle(block)
+            holder = self._holder.pop(block, None)
+            if holder is not None:
+                holder.lose(block)
+                self._tidy(holder)
+
+    def clear(self) -> None:
+        """Nothing is cached any more."""
+        for known in (self._kept, self._live, self._late, self._holder, self._home, self._user):
+            known.clear()
+
+    def resize(self, limit: int | None) -> list[int]:
+        """Set the bound, in blocks; None is no bound."""
+        self.limit = limit
+        return self._shrink()
+
+    def _chain(self, request: str) -> Chain:
+        chain = self._live.get(request)
+        if chain is None:
+            chain = self._live[request] = Chain()
+        return chain
+
+    def _standing(self, block: int) -> Chain | None:
+        home = self._home.get(block)
+        return None if home is None or home.dead else home
+
+    def _hold(self, block: int, chain: Chain, *, core: bool) -> None:
+        self._user.pop(block, None)
+        self._holder[block] = chain
+        (chain.core if core else chain.spare)[block] = None
+
+    def _settle(self, block: int) -> None:
+        """A block no longer counts as found in another chain."""
+        home = self._home.pop(block, None)
+        if home is not None:
+            home.away -= 1
+            self._tidy(home)
+
+    def _tidy(self, chain: Chain) -> None:
+        if not chain.away and not chain.size:
+            self._kept.pop(chain, None)
+
+    def _return(self, block: int, fresh: Chain) -> None:
+        """A block that a copy or a transfer had pinned is idle again: it goes with what used it last."""
+        owner = self._user.get(block) or self._standing(block)
+        if owner is None or owner.dead:
+            owner = fresh
+        self._hold(block, owner, core=True)
+        if not self._unfinished(owner):
+            self._settle(block)
+            self._kept.setdefault(owner)
+
+    def _unfinished(self, chain: Chain) -> bool:
+        return any(chain is other for other in concatenated(self._live.values(), self._late.values()))
+
+    def _close(self, chain: Chain, idle: list[int], shared: list[int]) -> list[int]:
+        core = len(chain.core) + len(idle) + len(shared)
+        if self.limit is not None and core > self.limit:
+            return self._refuse(chain, idle)
+        for block in [*chain.core, *idle]:
+            self._hold(block, chain, core=True)
+            self._settle(block)
+        for block in shared:
+            self._settle(block)
+            self._home[block] = chain
+            chain.away += 1
+        excess = 0 if self.limit is None else max(0, core + len(chain.spare) - self.limit)
+        victims = self._drop(list(islice(chain.spare, excess))) + self._shrink()
+        if chain.away or chain.size:
+            self._kept[chain] = None
+        return victims
+
+    def _refuse(self, chain: Chain, idle: list[int]) -> list[int]:
+        """A chain over the whole bound: what it cached goes; what it found returns, and bears what is then too much."""
+        found: dict[Chain, None] = {}
+        victims: list[int] = []
+        for block in [*chain.core, *chain.spare, *idle]:
+            home = self._standing(block)
+            if home is None or home is chain:
+                victims.append(block)
+            else:
+                chain.lose(block)
+                self._hold(block, home, core=True)
+                self._settle(block)
+                found[home] = None
+        chain.dead = True
+        return self._drop(victims) + self._shrink(found)
+
+    def _drop(self, blocks: list[int]) -> list[int]:
+        self.gone(blocks)
+        return blocks
+
+    def _shrink(self, first: Iterable[Chain] = (), own: Chain | None = None) -> list[int]:
+        """Evict down to the bound: from ``first``, the least recently used, ``own``, then other running requests'."""
+        victims: list[int] = []
+        if self.limit is None:
+            return victims
+        for chain in first:
+            victims += self._evict(chain, len(self) - self.limit)
+        while self._kept and len(self) > self.limit:
+            victims += self._evict(next(iter(self._kept)), len(self) - self.limit)
+        if len(self) > self.limit:
+            for chain in [own or Chain(), *self._live.values(), *self._late.values()]:
+                victims += self._evict(chain, len(self) - self.limit)
+        return victims
+
+    def _evict(self, chain: Chain, excess: int) -> list[int]:
+        """All of a chain that is done; of a running request's, no more than needed, what it left first."""
+        if excess <= 0:
+            return []
+        blocks = [*chain.spare, *chain.core]
+        if chain not in self._kept:
+            return self._drop(blocks[:excess])
+        chain.dead = True
+        del self._kept[chain]
+        return self._drop(blocks)

@@ -1,0 +1,83 @@
+"""Which idle cached blocks go when there are too many, block by block: pure.
+
+For models with one full-attention group, where a chain that loses blocks from its end only hits a little less. The
+order is that of vLLM's own free queue: least recently freed first, a chain's end before its beginning.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+
+class BlockOrder:
+    """Idle cached blocks by number, least recently used first, and the bound on them.
+
+    Methods that can pass the bound return the blocks to evict; they are forgotten here already.
+    """
+
+    def __init__(self) -> None:
+        self.limit: int | None = None
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._standing: set[int] = set()
+        """Blocks in use that were idle before, or belong to a chain that was kept: a chain too large to keep that
+        used them too does not take them with it."""
+
+    def __len__(self) -> int:
+        return len(self._idle)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._idle
+
+    def touched(self, blocks: Iterable[int]) -> None:
+        """Blocks are in use by one more request."""
+        idle = self._idle
+        if not idle:
+            return
+        for block in blocks:
+            if block in idle:
+                del idle[block]
+                self._standing.add(block)
+
+    def freed(self, idle: list[int], shared: list[int]) -> list[int]:
+        """One chain was freed, its end first: its cached blocks that nobody uses now, and those still in use."""
+        limit = self.limit
+        if limit is not None and len(idle) + len(shared) > limit:
+            return self._refused(idle, limit)
+        self._idle.update(dict.fromkeys(idle))
+        if self._standing:
+            self._standing.difference_update(idle)
+        self._standing.update(shared)
+        return self._excess()
+
+    def gone(self, blocks: Iterable[int]) -> None:
+        """Blocks are no longer cached, or got a new use."""
+        if not self._idle and not self._standing:
+            return
+        for block in blocks:
+            self._idle.pop(block, None)
+            self._standing.discard(block)
+
+    def clear(self) -> None:
+        """Nothing is cached any more."""
+        self._idle.clear()
+        self._standing.clear()
+
+    def resize(self, limit: int | None) -> list[int]:
+        """Set the bound, in blocks; None is no bound."""
+        self.limit = limit
+        return self._excess()
+
+    def _refused(self, chain: list[int], limit: int) -> list[int]:
+        """A chain over the whole bound: what it cached goes; what it found stays, and bears what is then too much."""
+        found = [block for block in chain if block in self._standing]
+        victims = [block for block in chain if block not in self._standing]
+        excess = max(0, len(self._idle) + len(found) - limit)
+        self._idle.update(dict.fromkeys(found[excess:]))
+        self._standing.difference_update(found)
+        return victims + found[:excess]
+
+    def _excess(self) -> list[int]:
+        if self.limit is None:
+            return []
+        return [self._idle.popitem(last=False)[0] for _ in range(len(self._idle) - self.limit)]
