@@ -3,11 +3,11 @@
     python -m bench.overhead                # as part of bench.worker; by itself with more on the screen
     python -m bench.overhead --control      # stock against stock: what the method itself makes of no difference
 
-Two real servers stand side by side. The same batch of requests goes to one, then to the other; the order alternates
-from pair to pair. Counted is the CPU time, user and system, of every process of the server that is asked, so what else
-the machine does matters little. Servers are started anew now and then, since one process may be a little slower than
-its like for as long as it lives. Before anything is timed both answer some requests one by one, and the answers must
-be equal.
+Two real servers stand side by side. A pair is a few turns; in each the same batch of requests goes to one, then to the
+other, and the order alternates. Counted is the CPU time, user and system, of every process of the server that is asked;
+what a pair says is the median of its turns, since the machine's other work still reaches us through shared caches.
+Servers are started anew now and then: one process may be a little slower than its like for as long as it lives. Before
+anything is timed both answer some requests one by one, and the answers must be equal.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 
 PAIRS: Final = 20
 STARTS: Final = 2
-BATCH: Final = 96
+TURNS: Final = 9
+BATCH: Final = 16
 AT_ONCE: Final = 8
-WARM_BATCHES: Final = 2
+WARM_BATCHES: Final = 8
 CHECKED: Final = 16
 REQUEST_SECONDS: Final = 120.0
 
@@ -93,10 +94,7 @@ async def compare(ours: VllmServer, peer: VllmServer, *, pairs: int, first: int)
         for number in range(WARM_BATCHES):
             for server in (ours, peer):
                 await cpu_a_request(http, server, _batch(server, first + number))
-        return [
-            await _pair(http, ours, peer, first + WARM_BATCHES + number, ours_first=bool(number % 2))
-            for number in range(pairs)
-        ]
+        return [await _pair(http, ours, peer, first + WARM_BATCHES + TURNS * number) for number in range(pairs)]
 
 
 async def check(http: aiohttp.ClientSession, ours: VllmServer, peer: VllmServer, batch: list[Asked]) -> None:
@@ -114,20 +112,25 @@ async def cpu_a_request(http: aiohttp.ClientSession, server: VllmServer, batch: 
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time so far of a process and all below it."""
+    """User and system time so far of a process and all below it; Linux tells it by thread, in nanoseconds."""
     root = psutil.Process(pid)
-    times = [process.cpu_times() for process in (root, *root.children(recursive=True))]
-    return float(sum(time.user + time.system for time in times))
+    pids = [process.pid for process in (root, *root.children(recursive=True))]
+    tasks = (task for each in pids for task in Path(f"/proc/{each}/task").glob("*/schedstat"))
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
-async def _pair(
-    http: aiohttp.ClientSession, ours: VllmServer, peer: VllmServer, number: int, *, ours_first: bool
-) -> Pair:
-    order = (ours, peer) if ours_first else (peer, ours)
-    spent = {server.url: await cpu_a_request(http, server, _batch(server, number)) for server in order}
-    pair = spent[ours.url], spent[peer.url]
-    print(f"  pair {number}: {pair[0] * 1000:.2f} ms against {pair[1] * 1000:.2f} ms", flush=True)
+async def _pair(http: aiohttp.ClientSession, ours: VllmServer, peer: VllmServer, first: int) -> Pair:
+    """The turn of the median ratio."""
+    turns = [await _turn(http, ours, peer, first + number) for number in range(TURNS)]
+    pair = sorted(turns, key=lambda turn: turn[0] / turn[1])[TURNS // 2]
+    print(f"  {pair[0] * 1000:.2f} ms a request against {pair[1] * 1000:.2f} ms", flush=True)
     return pair
+
+
+async def _turn(http: aiohttp.ClientSession, ours: VllmServer, peer: VllmServer, number: int) -> Pair:
+    order = (ours, peer) if number % 2 else (peer, ours)
+    spent = {server.url: await cpu_a_request(http, server, _batch(server, number)) for server in order}
+    return spent[ours.url], spent[peer.url]
 
 
 def _batch(server: VllmServer, number: int) -> list[Asked]:
