@@ -1,0 +1,49 @@
+"""A thread for what no request should wait for: preparing a tokenizer, checking samples."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from cachefleet_worker.plugin.faults import Faults
+
+QUEUE_LENGTH: Final = 16
+
+Job = Callable[[], None]
+
+
+class Background:
+    """Runs jobs one after the other. The thread starts with the first job and dies with the process."""
+
+    def __init__(self, faults: Faults, feature: str) -> None:
+        self._faults = faults
+        self._feature = feature
+        self._jobs: queue.Queue[Job] = queue.Queue(QUEUE_LENGTH)
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def submit(self, job: Job) -> bool:
+        """Whether there was room for ``job``; it is dropped where there was none."""
+        try:
+            self._jobs.put_nowait(job)
+        except queue.Full:
+            return False
+        with self._lock:
+            if self._thread is None:
+                # Not at import: vLLM forks its engine early, and a fork takes no thread along.
+                self._thread = threading.Thread(target=self._run, name=f"cachefleet-{self._feature}", daemon=True)
+                self._thread.start()
+        return True
+
+    def settle(self) -> None:
+        """Wait until every job so far has run."""
+        self._jobs.join()
+
+    def _run(self) -> None:
+        while True:
+            job = self._jobs.get()
+            with self._faults.guard(self._feature):
+                job()
+            self._jobs.task_done()

@@ -1,0 +1,113 @@
+"""Where in a rendered chat a prefix may end: one past a token that starts a message. Pure.
+
+These are proposals. A template may render earlier messages anew in a later turn (reasoning dropped, tools moved), so a
+boundary is used only after ``verified`` has seen the next turn's ids. Nothing is ever cut inside a message's text: ids
+of two halves need not be the halves of the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+Position = int
+"""A count of leading tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a family of templates marks messages."""
+
+    name: str
+    starts: tuple[str, ...]
+    """Tokens that start a message."""
+    unless: str = ""
+    """A token that shows that early messages move about; ``instead`` marks what stays."""
+    instead: tuple[str, ...] = ()
+
+
+STYLES: Final = (
+    Style("harmony", ("<|start|>",)),
+    Style("chatml", ("<|im_start|>",)),
+    Style("kimi", ("<|im_system|>", "<|im_user|>", "<|im_assistant|>")),
+    Style("llama-3", ("<|start_header_id|>",)),
+    Style("llama-4", ("<|header_start|>",)),
+    Style("gemma", ("<start_of_turn>",)),
+    Style("gemma-4", ("<|turn>",)),
+    Style("granite", ("<|start_of_role|>",)),
+    Style("command-r", ("<|START_OF_TURN_TOKEN|>",)),
+    Style("deepseek", ("<｜User｜>", "<｜Assistant｜>")),  # noqa: RUF001 - its own vertical bars
+    Style("phi-3", ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|observation|>")),
+    # Tools are written before the last user message, wherever that is; what ended with </s> stays.
+    Style("mistral", ("[INST]",), unless="[AVAILABLE_TOOLS]", instead=("</s>",)),
+    # Each exchange begins with a new <s>; [INST] is ordinary text here.
+    Style("llama-2", ("<s>",)),
+)
+_LLAMA_2_TEXT: Final = "[INST]"
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """A style in one tokenizer's ids."""
+
+    style: str
+    starts: frozenset[int]
+    unless: int | None = None
+    instead: frozenset[int] = frozenset()
+
+
+def detect(tokens: Mapping[str, int], template: str) -> Marks | None:
+    """The marks of a tokenizer with these added tokens and chat template ("" where none is known); None for none.
+
+    A style counts where its tokens exist and the template, if there is one, writes them.
+    """
+    for style in STYLES:
+        starts = [name for name in style.starts if name in tokens and (not template or name in template)]
+        if starts and (style.name != "llama-2" or _LLAMA_2_TEXT in template):
+            return _marks(style, starts, tokens)
+    return None
+
+
+def _marks(style: Style, starts: Sequence[str], tokens: Mapping[str, int]) -> Marks:
+    return Marks(
+        style.name,
+        frozenset(tokens[name] for name in starts),
+        tokens.get(style.unless),
+        frozenset(tokens[name] for name in style.instead if name in tokens),
+    )
+
+
+def propose(ids: Sequence[int], marks: Marks | None, *, reused: Position = 0) -> list[Position]:
+    """Positions in ``ids`` that a prefix may end at, ascending; the last is the one to snapshot.
+
+    None of them is at the very end (nothing would follow) or within the first ``reused`` tokens.
+    """
+    if marks is None:
+        return []
+    moving = marks.unless is not None and marks.unless in ids
+    starts = marks.instead if moving else marks.starts
+    found = sorted(position for start in starts for position in _after(ids, start))
+    return [position for position in found if reused < position < len(ids)]
+
+
+def _after(ids: Sequence[int], token: int) -> list[Position]:
+    found: list[Position] = []
+    position = 0
+    while True:
+        try:
+            position = ids.index(token, position) + 1
+        except ValueError:
+            return found
+        found.append(position)
+
+
+def verified(boundary: Position, previous: Sequence[int], fresh: Sequence[int]) -> bool:
+    """Whether the first ``boundary`` ids of the previous render begin the fresh one, which goes on after them."""
+    return 0 < boundary <= len(previous) and boundary < len(fresh) and previous[:boundary] == fresh[:boundary]
+
+
+def deepest(boundaries: Sequence[Position], previous: Sequence[int], fresh: Sequence[int]) -> Position | None:
+    """The largest of ``boundaries`` that is verified; None where none is."""
+    good = (boundary for boundary in sorted(boundaries, reverse=True) if verified(boundary, previous, fresh))
+    return next(good, None)

@@ -1,0 +1,125 @@
+"""The hook in vLLM's renderers: where text becomes ids, on the class, so that executors bound later see it too."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+from cachefleet_worker.plugin.faults import Faults
+
+from .salts import rendering, salt_of, salted
+from .token_memo import FEATURE, TokenMemo
+
+ENCODES: Final = "_tokenize_prompt"
+ENCODES_ELSEWHERE: Final = "_tokenize_prompt_async"
+RENDERS: Final = ("render_chat", "render_cmpl")
+RENDERS_ASYNC: Final = ("render_chat_async", "render_cmpl_async")
+_EXTRAS: Final = "prompt_extras"
+_KNOWN: Final = frozenset({"truncation", "max_length", "add_special_tokens"})
+"""Arguments of the tokenizer that the memo understands."""
+
+
+class HookError(Exception):
+    """This vLLM's renderer is not built as the hook expects."""
+
+
+def patch(renderer: type[Any], memo: TokenMemo, faults: Faults) -> None:
+    """Let ``renderer`` and its subclasses encode through ``memo``. HookError, nothing changed, where they cannot."""
+    examine(renderer)
+    _set(renderer, ENCODES, _encoding(getattr(renderer, ENCODES), memo, faults))
+    _set(renderer, "__init__", _carrying(renderer.__init__, faults))
+    for name in RENDERS:
+        _set(renderer, name, _rendering(getattr(renderer, name)))
+    for name in RENDERS_ASYNC:
+        _set(renderer, name, _rendering_async(getattr(renderer, name)))
+
+
+def examine(renderer: type[Any]) -> None:
+    """HookError where a method is missing or takes other arguments."""
+    for name, wanted in (
+        (ENCODES, ["self", "prompt", "params"]),
+        ("_wants_offsets", ["self", "prompt", "params"]),
+        ("get_tokenizer", ["self"]),
+    ):
+        if _parameters(renderer, name) != wanted:
+            raise HookError(f"{name} is missing or takes other arguments")
+    if _parameters(renderer, "_build_tokens_prompt")[:2] != ["token_ids", "prompt"]:
+        raise HookError("_build_tokens_prompt is missing or takes other arguments")
+    for name in (*RENDERS, *RENDERS_ASYNC):
+        if _EXTRAS not in _parameters(renderer, name) or inspect.iscoroutinefunction(
+            getattr(renderer, name)
+        ) is not name.endswith("_async"):
+            raise HookError(f"{name} is missing or takes no {_EXTRAS}")
+
+
+def _parameters(renderer: type[Any], name: str) -> list[str]:
+    method = getattr(renderer, name, None)
+    return list(inspect.signature(method).parameters) if callable(method) else []
+
+
+def _encoding(original: Callable[..., Any], memo: TokenMemo, faults: Faults) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def encode(self: Any, prompt: Any, params: Any) -> Any:
+        ids = None
+        if faults.on(FEATURE):
+            with faults.guard(FEATURE):
+                ids = _memoised(self, prompt, params, memo)
+        if ids is None:
+            return original(self, prompt, params)
+        return self._build_tokens_prompt(ids, prompt)
+
+    return encode
+
+
+def _memoised(renderer: Any, prompt: Any, params: Any, memo: TokenMemo) -> list[int] | None:
+    arguments = params.get_encode_kwargs()
+    salt = salt_of(prompt)
+    text = prompt["prompt"]
+    if salt is None or not _KNOWN.issuperset(arguments) or renderer._wants_offsets(prompt, params):  # noqa: SLF001
+        return None
+    tokenizer = renderer.get_tokenizer()
+    return memo.encode(
+        tokenizer,
+        text,
+        salt,
+        plain=lambda: list(tokenizer(text, **arguments)["input_ids"]),
+        add_special_tokens=arguments.get("add_special_tokens", True),
+        max_length=arguments.get("max_length") if arguments.get("truncation") else None,
+    )
+
+
+def _carrying(original: Callable[..., None], faults: Faults) -> Callable[..., None]:
+    """The salt goes along where the renderer hands a prompt to its executor."""
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        with faults.guard(FEATURE):
+            elsewhere = getattr(self, ENCODES_ELSEWHERE)
+            setattr(self, ENCODES_ELSEWHERE, lambda prompt, params: elsewhere(salted(prompt), params))
+
+    return init
+
+
+def _rendering(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def render(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with rendering(kwargs.get(_EXTRAS)):
+            return original(self, *args, **kwargs)
+
+    return render
+
+
+def _rendering_async(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def render(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with rendering(kwargs.get(_EXTRAS)):
+            return await original(self, *args, **kwargs)
+
+    return render
+
+
+def _set(renderer: type[Any], name: str, method: Callable[..., Any]) -> None:
+    setattr(renderer, name, method)

@@ -1,0 +1,137 @@
+"""Texts that try to make a part-wise encoding differ from a whole one, built from a tokenizer's own tokens."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from .memo import Memo
+from .parts import PartEncoder
+from .plan import Plan, Reason, Refusal
+
+TEXTS: Final = 400
+LEAST_TEXTS: Final = 100
+"""Checked however long it takes; beyond them the time bound ends the test."""
+SECONDS: Final = 2.0
+SEED: Final = 20_240_229
+_MEMO_BYTES: Final = 4 * 1024 * 1024
+_CHUNK_CHARACTERS: Final = 24
+"""So short that nearly every allowed place is cut at."""
+_MOST_TOKENS: Final = 64
+_ORDINARY: Final = 0.6
+"""Share of pieces that are no added token."""
+_SPACES: Final = ("", " ", "  ", "\n", "\t", "\u00a0", "\u3000", "\x1c", "_", "x", ".")
+
+_PIECES: Final = (
+    *(
+        "a",
+        "I",
+        "the",
+        "Hello",
+        " world",
+        "don't",
+        "'s",
+        "x86",
+        "3.14",
+        "1234567",
+        "naïve",
+        "e\u0301",
+        "\u0301",
+        "ß",
+        "ﬁ",
+    ),
+    *(
+        " ",
+        "  ",
+        "   ",
+        "\n",
+        "\n\n",
+        "\r\n",
+        "\t",
+        " \n",
+        "\n ",
+        "\u00a0",
+        "\u3000",
+        "\u2028",
+        "\x1c",
+        "\x85",
+        "\u200b",
+    ),
+    *("!", "?!", "...", "()", '{"k": [1, 2]}', "<", ">", "|", "<|", "|>", "</", "_", "__", "▁", "▁▁", "/", "//", "\\"),
+    *(
+        "漢字",
+        "こんにちは",
+        "한국어",
+        "مرحبا",
+        "हिन्दी",
+        "ไทย",
+        "🙂",
+        "👩‍👩‍👧",
+        "🇫🇷",
+        "\U0001f9d1\u200d🚀",
+        "\ufeff",
+        "\ufffd",
+        "\x00",
+        "\u0e33",
+    ),
+    *("```python\n", "def f(x):\n    return x + 1\n", "https://example.org/a?b=c&d", "- item\n", "# Title\n\n"),
+)
+
+
+def texts(plan: Plan, rng: random.Random) -> Iterator[str]:
+    """Endless: ordinary pieces, the tokenizer's added tokens whole, torn and doubled, white space around them."""
+    tokens = [token.content for token in plan.tokens if token.content]
+    chosen = rng.sample(tokens, min(len(tokens), _MOST_TOKENS))
+    chosen += [cut.content for cut in plan.cuts[:_MOST_TOKENS]]
+    while True:
+        yield "".join(_piece(chosen, rng) for _ in range(rng.randint(1, 40)))
+
+
+def _piece(tokens: Sequence[str], rng: random.Random) -> str:
+    if not tokens or rng.random() < _ORDINARY:
+        return rng.choice(_PIECES)
+    token, other = rng.choice(tokens), rng.choice(tokens)
+    torn = rng.randrange(len(token))
+    spaced = f"{rng.choice(_SPACES)}{token}{rng.choice(_SPACES)}"
+    kinds = (
+        token,
+        token,
+        spaced,
+        spaced,
+        token[:torn],
+        token[torn:],
+        token[:torn] + other,
+        token * 2,
+        token.swapcase(),
+    )
+    return rng.choice(kinds)
+
+
+def check(tokenizer: Any, plan: Plan, *, rng: random.Random, seconds: float = SECONDS) -> Refusal | None:
+    """Encode texts in parts and as a whole, with an empty memory and again; the refusal where one differs."""
+    memo = Memo(_MEMO_BYTES)
+    encoders = (PartEncoder(tokenizer, plan, memo, owner=0), _choppy(tokenizer, plan, memo))
+    deadline = time.monotonic() + seconds
+    for number, text in zip(range(TEXTS), texts(plan, rng), strict=False):
+        if number >= LEAST_TEXTS and time.monotonic() > deadline:
+            break
+        for add_special_tokens in (False, True):
+            whole = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+            if differs(encoders, text, whole, add_special_tokens=add_special_tokens):
+                return Refusal(Reason.SELF_TEST, f"text {number}")
+    return None
+
+
+def differs(encoders: Sequence[PartEncoder], text: str, whole: list[int], *, add_special_tokens: bool) -> bool:
+    """Whether an encoder that answers at all answers otherwise, at first or from memory."""
+    return any(
+        encoder.encode(text, "", add_special_tokens=add_special_tokens) not in (None, whole)
+        for encoder in encoders
+        for _ in range(2)
+    )
+
+
+def _choppy(tokenizer: Any, plan: Plan, memo: Memo) -> PartEncoder:
+    return PartEncoder(tokenizer, plan, memo, owner=1, chunk_characters=_CHUNK_CHARACTERS)

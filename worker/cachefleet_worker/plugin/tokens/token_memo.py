@@ -1,0 +1,170 @@
+"""Memoised tokenisation in one process of vLLM: which tokenizers it serves, what it counts, when it stops."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from cachefleet_worker.plugin.capabilities import OFF, Capabilities
+from cachefleet_worker.plugin.faults import Faults
+
+from .background import Background
+from .boundaries import Marks, Position, propose
+from .memo import Memo
+from .parts import PartEncoder, PartError
+from .plan import Reason, Refusal
+from .tokenizer import marks_of, prepared
+
+log = logging.getLogger("vllm.cachefleet")
+
+FEATURE: Final = "tokens"
+MODE: Final = "memo"
+SHORTEST_TEXT: Final = 64
+"""Characters; a shorter text costs less to encode than to look up."""
+
+Plain = Callable[[], list[int]]
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """What is known of one tokenizer. ``encoder`` is None until it is proven, and after it was refused."""
+
+    owner: int
+    encoder: PartEncoder | None = None
+    refusal: Refusal | None = None
+    asked: bool = False
+    marks: Marks | None = None
+    marked: bool = False
+
+
+class TokenMemo:
+    """One for each process; safe to use from several threads."""
+
+    def __init__(
+        self, capabilities: Capabilities, faults: Faults, *, max_bytes: int, sample_ratio: float, rng: random.Random
+    ) -> None:
+        self._capabilities = capabilities
+        self._memo = Memo(max_bytes)
+        self._sample_ratio = sample_ratio
+        self._rng = rng
+        self._background = Background(faults, FEATURE)
+        self._lock = threading.Lock()
+        self._seats: WeakKeyDictionary[Any, Seat] = WeakKeyDictionary()
+        self._owners = 0
+        self._counts: Counter[str] = Counter()
+        capabilities.add(FEATURE, OFF, "no text has come yet")
+
+    def encode(
+        self, tokenizer: Any, text: str, salt: str, *, plain: Plain, add_special_tokens: bool, max_length: int | None
+    ) -> list[int] | None:
+        """The ids of ``text``, or None where the plain encoder is to be used.
+
+        ``plain`` encodes the same text with the plain encoder; it is called for a few samples, later, elsewhere.
+        A text of more than ``max_length`` ids is left to the plain encoder, which truncates in its own way.
+        """
+        seat = self._seat(tokenizer)
+        ids = self._attempt(tokenizer, seat, text, salt, add_special_tokens=add_special_tokens, max_length=max_length)
+        if isinstance(ids, str):
+            self._count(f"plain_{ids}")
+            return None
+        self._count("memoised")
+        self._count("ids", len(ids))
+        if self._rng.random() < self._sample_ratio:
+            self._sample(seat, ids, plain)
+        return ids
+
+    def boundaries(self, tokenizer: Any, ids: Sequence[int], *, reused: Position = 0) -> list[Position]:
+        """Safe boundaries of a rendered chat, ascending; proposals, see boundaries.py."""
+        seat = self._seat(tokenizer)
+        if not seat.marked:
+            seat.marks, seat.marked = marks_of(tokenizer), True
+        return propose(ids, seat.marks, reused=reused)
+
+    def prepare(self, tokenizer: Any) -> Refusal | None:
+        """Prove a tokenizer now, in this thread; the refusal where it is left to the plain encoder."""
+        seat = self._seat(tokenizer)
+        found = prepared(tokenizer, self._memo, owner=seat.owner)
+        if isinstance(found, Refusal):
+            self._refuse(seat, found)
+        else:
+            seat.encoder = found
+            self._capabilities.add(FEATURE, MODE)
+            log.info("cachefleet: tokenisation is memoised, cut at %d tokens", len(found.plan.cuts))
+        return seat.refusal
+
+    def settle(self) -> None:
+        """Wait for what was left to the background."""
+        self._background.settle()
+
+    def reason(self, tokenizer: Any) -> Refusal | None:
+        """Why a tokenizer is left to the plain encoder; None where it is not, or not yet known."""
+        return self._seat(tokenizer).refusal
+
+    def stats(self) -> dict[str, int]:
+        """Counters since the start, and the size of the memory now."""
+        with self._lock:
+            return dict(self._counts) | self._memo.stats()
+
+    def _attempt(
+        self, tokenizer: Any, seat: Seat, text: str, salt: str, *, add_special_tokens: bool, max_length: int | None
+    ) -> list[int] | str:
+        """The ids, or why the plain encoder is to be used."""
+        encoder = seat.encoder
+        if encoder is None:
+            self._ask(tokenizer, seat)
+            return "refused" if seat.refusal else "preparing"
+        if len(text) < SHORTEST_TEXT:
+            return "short"
+        try:
+            ids = encoder.encode(text, salt, add_special_tokens=add_special_tokens)
+        except (PartError, TypeError, ValueError, OverflowError):  # text that is not Unicode, say: stock words it
+            return "unencodable"
+        if ids is None:
+            return "framed"
+        return ids if max_length is None or len(ids) <= max_length else "long"
+
+    def _seat(self, tokenizer: Any) -> Seat:
+        with self._lock:
+            seat = self._seats.get(tokenizer)
+            if seat is None:
+                self._owners += 1
+                seat = self._seats[tokenizer] = Seat(self._owners)
+            return seat
+
+    def _ask(self, tokenizer: Any, seat: Seat) -> None:
+        with self._lock:
+            if seat.asked or seat.refusal is not None:
+                return
+            seat.asked = True
+        seat.asked = self._background.submit(lambda: self._prepare(tokenizer))
+
+    def _prepare(self, tokenizer: Any) -> None:
+        self.prepare(tokenizer)
+
+    def _refuse(self, seat: Seat, refusal: Refusal) -> None:
+        seat.encoder, seat.refusal = None, refusal
+        self._memo.forget(seat.owner)
+        self._capabilities.add(FEATURE, OFF, str(refusal))
+        log.warning("cachefleet: tokenisation is not memoised: %s", refusal)
+
+    def _sample(self, seat: Seat, ids: list[int], plain: Plain) -> None:
+        known = tuple(ids)
+        if not self._background.submit(lambda: self._check(seat, known, plain)):
+            self._count("samples_dropped")
+
+    def _check(self, seat: Seat, ids: tuple[int, ...], plain: Plain) -> None:
+        same = tuple(plain()) == ids
+        self._count("samples")
+        if not same:
+            self._count("mismatches")
+            self._refuse(seat, Refusal(Reason.MISMATCH))
+
+    def _count(self, name: str, amount: int = 1) -> None:
+        with self._lock:
+            self._counts[name] += amount

@@ -1,0 +1,49 @@
+"""What is asked of a tokenizer of transformers: whether it is a plain one, and what marks its messages."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+from .boundaries import Marks, detect
+from .memo import Memo
+from .parts import PartEncoder, private_copy
+from .plan import Reason, Refusal
+from .selftest import SEED, check
+
+_WAYS: Final = ("__call__", "encode", "_encode_plus", "_batch_encode_plus", "encode_plus", "batch_encode_plus")
+"""Methods by which an own class of a model could encode in another way than the tokenizers library."""
+_PLAIN_MODULES: Final = ("transformers.tokenization_utils", "vllm.tokenizers.hf")
+"""Where those methods may come from."""
+
+
+def prepared(tokenizer: Any, memo: Memo, *, owner: int) -> PartEncoder | Refusal:
+    """A proven encoder for a tokenizer of transformers. Takes a second or two for a large vocabulary."""
+    refusal = _unlike_others(tokenizer)
+    if refusal is not None:
+        return refusal
+    copy, plan = private_copy(tokenizer._tokenizer)  # noqa: SLF001 - transformers has no public name for it in all versions
+    if isinstance(plan, Refusal):
+        return plan
+    return check(copy, plan, rng=random.Random(SEED)) or PartEncoder(copy, plan, memo, owner=owner)  # noqa: S311
+
+
+def marks_of(tokenizer: Any) -> Marks | None:
+    """What marks the messages in a tokenizer's ids; None where that is not known."""
+    added = getattr(tokenizer, "get_added_vocab", None)
+    template = getattr(tokenizer, "chat_template", None)
+    return detect(added(), template if isinstance(template, str) else "") if added else None
+
+
+def _unlike_others(tokenizer: Any) -> Refusal | None:
+    from tokenizers import Tokenizer  # noqa: PLC0415 - vLLM brings it; nothing else here needs it
+
+    if type(getattr(tokenizer, "_tokenizer", None)) is not Tokenizer:
+        return Refusal(Reason.NOT_FAST)
+    if getattr(tokenizer, "split_special_tokens", False) or tokenizer._tokenizer.encode_special_tokens:  # noqa: SLF001
+        return Refusal(Reason.SPLITS_SPECIALS)
+    for name in _WAYS:
+        owner = next((cls for cls in type(tokenizer).__mro__ if name in vars(cls)), None)
+        if owner is not None and not owner.__module__.startswith(_PLAIN_MODULES):
+            return Refusal(Reason.OVERRIDDEN, f"{owner.__name__}.{name}")
+    return None
