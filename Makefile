@@ -8,7 +8,7 @@ COMPILE := $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no
 TIER := bash .ci/tier
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo crds cluster bench bench-gateway nightly unit engine test-cluster requirements clean
+.PHONY: help setup check test demo crds cluster bench bench-gateway bench-worker nightly unit engine test-cluster requirements clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,10 +60,13 @@ crds: setup ## Write crds/ from the pool schema
 cluster: setup ## A real Kubernetes API for trying things, with a kubeconfig; Ctrl-C ends it
 	@$(BIN)/python -m e2e.cluster
 
-bench: bench-gateway ## All benchmarks there are
+bench: bench-gateway bench-worker ## All benchmarks there are
 
 bench-gateway: setup ## What the gateway adds to a request, against going direct
 	@$(BIN)/python -m bench.gateway
+
+bench-worker: setup ## What the worker plugin costs and gives, against stock vLLM (about twenty minutes)
+	@$(BIN)/python -m bench.worker
 
 requirements: setup ## Pin requirements/ anew from pyproject.toml
 	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --group dev --group engine -o requirements/dev.txt

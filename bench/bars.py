@@ -1,0 +1,41 @@
+"""What the worker plugin promises of each measured row; rows that no bar names are for information."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from bench.rows import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A limit on one column of the rows of a part whose name matches ``pattern``."""
+
+    part: str
+    pattern: str
+    column: str
+    limit: float
+    at_least: bool = False
+
+    def holds(self, value: float) -> bool:
+        return value >= self.limit if self.at_least else value <= self.limit
+
+    def __str__(self) -> str:
+        shown = f"{self.limit:g}" + "x" * (self.column == "ratio")
+        return ("≥ " if self.at_least else "≤ ") + shown
+
+
+BARS: Final = (
+    Bar("overhead", r"upper end", "ours", 3.0),
+    Bar("load", r"refused.*median", "ours", 100.0),
+)
+
+
+def judged(part: str, row: Row) -> Row:
+    """The row with its bar and whether it is kept, where it has one and did not bring its own."""
+    for bar in BARS:
+        if bar.part == part and re.search(bar.pattern, row["row"]) and row[bar.column] is not None:
+            return {**row, "bar": str(bar), "kept": bar.holds(row[bar.column])}
+    return row
