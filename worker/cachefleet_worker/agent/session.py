@@ -11,6 +11,7 @@ from typing import Any
 from .engine import EngineClient, EngineError, EngineFacts, EngineUnreachableError
 from .fleet import RankStats
 from .follower import Follower, Limits
+from .health import Reading
 from .hello import endpoints_of, hello_of
 from .metrics import AgentMetrics
 from .residents import Residents
@@ -76,6 +77,11 @@ class Session:
     @property
     def idle(self) -> bool:
         return all(each.meter.load.running + each.meter.load.waiting == 0 for each in self._ranks.values())
+
+    @property
+    def reading(self) -> Reading:
+        """What the engine has counted, over all ranks, by the last poll that it answered."""
+        return sum((each.meter.reading for each in self._ranks.values()), Reading())
 
     def load(self, rank: int) -> Load:
         return self._ranks[rank].meter.load

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from .fleet import RankStats
+from .health import Reading
 
 _SAMPLE: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -206,10 +207,12 @@ class LoadMeter:
         self._blocks_total = blocks_total
         self._prefill = Rate()
         self._inter_token = Rate()
+        self.reading = Reading()
         self.load = Load(blocks_total=blocks_total, blocks_free=blocks_total)
 
     def add(self, vitals: Vitals, stats: RankStats | None = None) -> Load:
         """Take a scrape over; what the plugin counts itself, ``stats``, is more exact than what can be derived."""
+        self.reading = Reading(vitals.corrupted, vitals.errors, vitals.answered)
         self._prefill.add(vitals.prefill_tokens, vitals.prefill_seconds)
         self._inter_token.add(vitals.inter_token_sum, vitals.inter_token_count)
         load = Load(
