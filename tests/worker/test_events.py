@@ -106,7 +106,7 @@ def test_an_unknown_event_type_is_passed_over() -> None:
     [
         {"token_ids": [-1, 2, 3, 4]},
         {"token_ids": "text"},
-        {"block_size": 0},
+        {"block_size": -1},
         {"block_hashes": [b"x" * 65]},
         {"block_hashes": None},
         {"extra_keys": 5},

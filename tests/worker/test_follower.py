@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from cachefleet_worker.agent.follower import Follower, Limits, Phase
+from cachefleet_worker.agent.epoch import Limits
+from cachefleet_worker.agent.follower import Follower
 from cachefleet_worker.agent.signals import (
     Apply,
     Ask,
@@ -22,6 +23,7 @@ from cachefleet_worker.agent.signals import (
     read_reply,
     replay_request,
 )
+from cachefleet_worker.agent.state import Phase
 
 LIMITS = Limits(
     held_batches=4, held_bytes=1000, attempts=2, retry_seconds=1.0, probe_seconds=5.0, first_probe_seconds=0.5

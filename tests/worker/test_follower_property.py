@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cachefleet_worker.agent.epoch import Limits
 from cachefleet_worker.agent.events import decode_batch
-from cachefleet_worker.agent.follower import Follower, Limits
+from cachefleet_worker.agent.follower import Follower
 from cachefleet_worker.agent.residents import Residents
 from cachefleet_worker.agent.signals import (
     Apply,

@@ -7,7 +7,7 @@ import pytest
 
 from cachefleet_core.blocks import Tier
 from cachefleet_core.reports import Cleared, Removed, Stored
-from cachefleet_worker.agent.events import AllBlocksCleared, BlockRemoved, BlockStored, Unreadable
+from cachefleet_worker.agent.events import AllBlocksCleared, BlockRemoved, BlockStored, Total, Unreadable
 from cachefleet_worker.agent.residents import Residents
 from tests.worker.model import BLOCK_SIZE, CONTRACT, INDEX_KEY, keys_of
 from tests.worker.receiver import Receiver, checked
@@ -236,3 +236,126 @@ def test_a_snapshot_is_cut_into_chains_with_branches() -> None:
     chains = checked(held.residents.snapshot())
     assert sum(len(chain.unpack()) for chain in chains) == 6
     assert len(chains) == 3
+
+
+class Drafted(Held):
+    """Held, and drafts of it adopted; every operation on the way leaves only what is held before or after."""
+
+    def adopt(self, *events: Any) -> list[Any]:
+        draft = self.residents.draft()
+        for event in events:
+            draft.apply([event])
+        before = set(self.receiver.held)
+        self.residents.adopt(draft)
+        operations = self.residents.take()
+        fresh = Receiver()
+        fresh.apply(checked(self.residents.snapshot()))
+        for operation in operations:
+            self.receiver.apply([operation])
+            assert self.receiver.held <= before | fresh.held
+        assert self.receiver.held == fresh.held
+        assert self.receiver.digest == self.residents.digest
+        assert len(self.receiver.held) == self.residents.held
+        return operations
+
+
+@pytest.fixture
+def drafted() -> Drafted:
+    return Drafted()
+
+
+def test_a_draft_changes_nothing_until_it_is_adopted(drafted: Drafted) -> None:
+    drafted.apply(stored(HASHES, TOKENS))
+    drafted.residents.draft().apply([stored([99], [9, 9]), removed(*HASHES), AllBlocksCleared()])
+    assert drafted.apply() == []
+    assert drafted.keys == set(keys_of(TOKENS))
+
+
+def test_only_what_differs_is_reported_and_withdrawn_first(drafted: Drafted) -> None:
+    drafted.apply(stored(HASHES, TOKENS), stored([50], [5, 5]))
+    gone, new = drafted.adopt(stored(HASHES, TOKENS), stored([60], [6, 6]))
+    assert isinstance(gone, Removed)
+    assert gone.unpack() == keys_of([5, 5])
+    assert isinstance(new, Stored)
+    assert new.unpack() == keys_of([6, 6])
+    assert drafted.adopt(stored(HASHES, TOKENS), stored([60], [6, 6])) == []
+
+
+def test_a_draft_of_mostly_other_blocks_is_reported_from_the_start(drafted: Drafted) -> None:
+    drafted.apply(stored(HASHES, TOKENS))
+    cleared, new = drafted.adopt(stored([60, 61], [6, 6, 7, 7]))
+    assert isinstance(cleared, Cleared)
+    assert new.unpack() == keys_of([6, 6, 7, 7])
+
+
+def test_an_empty_draft_empties(drafted: Drafted) -> None:
+    assert drafted.adopt() == []
+    drafted.apply(stored(HASHES, TOKENS))
+    assert [type(operation) for operation in drafted.adopt()] == [Cleared]
+    drafted.apply(stored([15], [9, 9], HASHES[3]))  # what was held is remembered
+    assert drafted.keys == {keys_of([*TOKENS, 9, 9])[-1]}
+
+
+def test_ancestors_taken_back_in_a_draft_are_known_after_it(drafted: Drafted) -> None:
+    drafted.adopt(stored(HASHES, TOKENS), removed(*HASHES[:3]))
+    assert drafted.keys == {keys_of(TOKENS)[3]}
+    drafted.apply(stored([70], [7, 7], HASHES[1]))
+    assert keys_of([*TOKENS[:4], 7, 7])[2] in drafted.keys
+
+
+def test_tiers_come_out_of_a_draft(drafted: Drafted) -> None:
+    drafted.apply(stored(HASHES[:2], TOKENS[:4]))
+    drafted.adopt(stored(HASHES[:1], TOKENS[:2]), stored(HASHES[:2], TOKENS[:4], medium="CPU"))
+    first, second = keys_of(TOKENS[:4])
+    assert drafted.receiver.held == {(first, Tier.DEVICE), (first, Tier.HOST), (second, Tier.HOST)}
+    drafted.adopt(stored(HASHES[:1], TOKENS[:2]), BlockStored([*HASHES[:2]], None, [], 0, medium="CPU"))
+    assert drafted.receiver.held == {(first, Tier.DEVICE), (first, Tier.HOST), (second, Tier.HOST)}
+
+
+def test_what_goes_on_after_a_draft_is_as_ever(drafted: Drafted) -> None:
+    drafted.apply(stored(HASHES, TOKENS))
+    drafted.adopt(stored(HASHES[:2], TOKENS[:4]))
+    drafted.apply(removed(HASHES[1]), stored(HASHES[2:], TOKENS[4:], HASHES[1]))
+    keys = keys_of(TOKENS)
+    assert drafted.keys == {keys[0], keys[2], keys[3]}
+
+
+def totals(*hashes: int, group: int = 0) -> list[Total]:
+    return [Total(7, 1, 1), Total(group, len(hashes), sum(hashes) % 2**64)]
+
+
+def test_the_engines_sums_agree_with_what_the_stream_said(drafted: Drafted) -> None:
+    residents = drafted.residents
+    assert residents.agrees([])
+    high = 2**64 - 1
+    drafted.apply(stored([*HASHES, high], [*TOKENS, 9, 9]), stored(HASHES, TOKENS))
+    assert residents.agrees(totals(*HASHES, high))
+    assert not residents.agrees(totals(*HASHES))
+    assert not residents.agrees([])
+    drafted.apply(removed(high), removed(12345), removed(HASHES[0], medium="CPU"))
+    assert residents.agrees(totals(*HASHES))
+    drafted.apply(AllBlocksCleared())
+    assert residents.agrees(totals())
+
+
+def test_blocks_that_are_not_reported_are_in_the_sums(drafted: Drafted) -> None:
+    drafted.apply(
+        stored([1, 2], TOKENS[:4], extra=[[7], None]),
+        stored([3], [5, 5], 999),
+        stored([4], TOKENS, block_size=8),
+        stored([5], TOKENS[:2], lora_id=1),
+        BlockStored([6], None, [], BLOCK_SIZE, medium="GPU"),
+        stored([8], TOKENS[:2], medium="CPU"),
+        stored([9], TOKENS[:2], group_idx=1, kv_cache_spec_kind="sliding_window"),
+    )
+    assert drafted.residents.agrees(totals(1, 2, 3, 4, 5, 6))
+    drafted.apply(removed(2), removed(3))
+    assert drafted.residents.agrees(totals(1, 4, 5, 6))
+
+
+def test_the_sums_are_of_the_group_reported_and_come_with_a_draft(drafted: Drafted) -> None:
+    full: dict[str, Any] = {"group_idx": 2, "kv_cache_spec_kind": "full_attention"}
+    drafted.adopt(stored([b"\0" * 24 + (5).to_bytes(8, "big")], TOKENS[:2], **full))
+    assert drafted.residents.agrees(totals(5, group=2))
+    drafted.residents.forget()
+    assert drafted.residents.agrees([])

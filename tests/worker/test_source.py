@@ -15,7 +15,8 @@ import zmq
 import zmq.asyncio
 
 from cachefleet_local.ports import take_ports
-from cachefleet_worker.agent.follower import Follower, Limits
+from cachefleet_worker.agent.epoch import Limits
+from cachefleet_worker.agent.follower import Follower
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.residents import Residents
 from cachefleet_worker.agent.source import Endpoints, Source, SourceLimits, endpoints_for, offset
@@ -102,7 +103,7 @@ class Followed:
 
     async def holds(self, *blocks: Block) -> None:
         wanted = {block.key for block in blocks}
-        await ControlPlane().until(lambda: {b.key for b in self.residents._live.values()} == wanted)
+        await ControlPlane().until(lambda: {b.key for b in self.residents._names.live.values()} == wanted)
 
 
 @asynccontextmanager

@@ -4,6 +4,8 @@ Known forms: events as maps tagged ``type`` (0.26 and later) or as arrays led by
 integers or bytes; trailing defaults left out; fields and event types of later releases ignored. A store that cannot be
 read is skipped, for a block not claimed is only a chance lost. A removal that cannot be read becomes ``Unreadable``
 in its place, because everything held before it is in doubt from there on.
+
+The worker plugin's heartbeats are batches without events that bear a *mark* behind their three fields.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class BlockStored(Struct, tag="BlockStored"):
     block_hashes: list[EngineHash]
     parent_block_hash: EngineHash | None
     token_ids: list[TokenId]
-    block_size: Annotated[int, Meta(ge=1, le=1 << 24)]
+    block_size: Annotated[int, Meta(ge=0, le=1 << 24)]
+    """0 where blocks are announced by hash alone."""
     lora_id: int | None = None
     medium: str | None = None
     lora_name: str | None = None
@@ -80,6 +83,21 @@ class Unreadable:
 Event = BlockStored | BlockRemoved | AllBlocksCleared | Unreadable
 
 
+class Total(Struct, frozen=True, array_like=True):
+    """How many blocks of a group are on the device, and the sum of their hashes modulo 2**64."""
+
+    group: int
+    blocks: int
+    digest: int
+
+
+class Mark(Struct, frozen=True):
+    """What the engine says of itself right after the batches before it; ``totals`` is None where it keeps none."""
+
+    boot: Annotated[str, Meta(min_length=1, max_length=253)]
+    totals: list[Total] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What one engine step published, in order; ``unknown`` and ``malformed`` events were left out."""
@@ -87,11 +105,19 @@ class Batch:
     events: list[Event]
     unknown: int = 0
     malformed: int = 0
+    mark: Mark | None = None
+
+    @property
+    def readable(self) -> bool:
+        """Whether nothing in it puts what was held before it in doubt."""
+        return not any(isinstance(event, Unreadable) for event in self.events)
 
 
 class _Envelope(Struct, array_like=True):
     ts: float
     events: list[msgspec.Raw]
+    rank: msgspec.Raw = msgspec.Raw()
+    mark: msgspec.Raw = msgspec.Raw()
 
 
 class _MapTag(Struct):
@@ -108,6 +134,7 @@ _READ_ERRORS: Final = (
     RecursionError,
 )  # bad text and deep nesting are no DecodeError
 _envelope: Final = msgspec.msgpack.Decoder(_Envelope)
+_mark: Final = msgspec.msgpack.Decoder(Mark)
 _map_event: Final = msgspec.msgpack.Decoder(BlockStored | BlockRemoved | AllBlocksCleared)
 _array_event: Final = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
 _map_tag: Final = msgspec.msgpack.Decoder(_MapTag)
@@ -119,12 +146,12 @@ _KNOWN: Final = _REMOVING | {"BlockStored"}
 def decode_batch(payload: bytes) -> Batch:
     """The events of one message. BatchError where the payload is no batch at all."""
     try:
-        raw_events = _envelope.decode(payload).events
+        envelope = _envelope.decode(payload)
     except _READ_ERRORS as error:
         raise BatchError(f"not an event batch ({type(error).__name__})") from error
     events: list[Event] = []
     unknown = malformed = 0
-    for raw in raw_events:
+    for raw in envelope.events:
         try:
             events.append(_decode_event(raw))
         except _READ_ERRORS:
@@ -135,7 +162,24 @@ def decode_batch(payload: bytes) -> Batch:
             malformed += 1
             if tag != "BlockStored":
                 events.append(Unreadable())
-    return Batch(events, unknown, malformed)
+    return Batch(events, unknown, malformed, _read_mark(envelope.mark))
+
+
+def read_mark(payload: bytes) -> Mark | None:
+    """The mark of a message, if it has one that can be read."""
+    try:
+        return _read_mark(_envelope.decode(payload).mark)
+    except _READ_ERRORS:
+        return None
+
+
+def _read_mark(raw: msgspec.Raw) -> Mark | None:
+    if not memoryview(raw):
+        return None
+    try:
+        return _mark.decode(raw)
+    except _READ_ERRORS:
+        return None
 
 
 def _decode_event(raw: msgspec.Raw) -> Event:

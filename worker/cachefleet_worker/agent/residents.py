@@ -8,36 +8,29 @@ Reported is the first full-attention group seen, on the device and in the host's
 block whose identity has more in it than tokens, cache salt and LoRA name (an image, embeddings), and at blocks of
 another size than the contract's. The key of a removed block is remembered (bounded), so that a child stored later can
 be keyed.
+
+A *draft* is filled from the engine's snapshot beside what is held, and adopted as one: what changes is what differs.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer, Namespace, Tier
+from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer, Tier
 from cachefleet_core.digest import Digest
 from cachefleet_core.reports import Operation, Stored
 
+from .census import Census
 from .chains import Changes, chains
-from .events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, Event, Unreadable
+from .events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, Event, Total, Unreadable
+from .names import Block, Keyers, Names
 from .scope import Scope, salt_of, tier_of, usable_blocks
 
 _BIT: Final = {Tier.DEVICE: 1, Tier.HOST: 2}
-
-
-@dataclass(slots=True)
-class Block:
-    """One block of known identity; ``tiers`` has a bit for each tier that holds it."""
-
-    key: BlockKey
-    parent: BlockKey
-    depth: int
-    keyer: BlockKeyer
-    tiers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +52,17 @@ class Residents:
     def __init__(
         self, index_key: bytes, contract: str, *, block_size: int, remembered: int = 262_144, namespaces: int = 1024
     ) -> None:
-        self._index_key = index_key
-        self._contract = contract
-        self._block_size = block_size
-        self._max_remembered = remembered
-        self._max_namespaces = namespaces
-        self._keyers: OrderedDict[tuple[str, str], BlockKeyer] = OrderedDict()
-        self._live: dict[EngineHash, Block] = {}
-        self._past: OrderedDict[EngineHash, Block | None] = OrderedDict()  # None: known, but not to be reported
+        self._start(
+            Keyers(index_key, contract, block_size=block_size, ready=namespaces), Names(remembered=remembered), Scope()
+        )
+
+    def _start(self, keyers: Keyers, names: Names, scope: Scope) -> None:
+        self._keyers = keyers
+        self._block_size = keyers.block_size
+        self._names = names
+        self._scope = scope
         self._owners: dict[BlockKey, EngineHash] = {}
-        self._scope = Scope()
+        self._census = Census()
         self._digest = Digest()
         self._changes = Changes()
         self.held = 0
@@ -101,16 +95,45 @@ class Residents:
 
     def forget(self) -> None:
         """Hold nothing; the keys of what was held are remembered."""
-        if self._live:
+        if self._names.live:
             self._changes.cleared()
-        for block_hash, block in self._live.items():
-            block.tiers = 0
-            self._past[block_hash] = block
-        self._live.clear()
+        self._names.let_go_of_all()
         self._owners.clear()
+        self._census.clear()
         self._digest.clear()
         self.held = 0
-        self._bound()
+
+    def agrees(self, totals: Iterable[Total]) -> bool:
+        """Whether the engine has on its device what it has here, reported or not."""
+        return self._census.agrees(totals, self._scope.group)
+
+    def draft(self) -> Residents:
+        """An empty set beside this one that knows every hash known here."""
+        draft = Residents.__new__(Residents)
+        draft._start(self._keyers, self._names.above(), self._scope.copy())  # noqa: SLF001 - one of our own
+        return draft
+
+    def adopt(self, draft: Residents) -> None:
+        """Hold what a draft holds. What is gone is withdrawn before anything new is claimed."""
+        before, after = self._claims(), draft._claims()
+        gone = [claim for claim in before if claim not in after]
+        new = [claim for claim in after if claim not in before]
+        if len(gone) + len(new) > len(after):
+            self._changes.cleared()
+            gone, new = [], list(after)
+        for key, tier in gone:
+            self._changes.removed(key, tier)
+        for key, tier in new:
+            self._changes.stored(after[key, tier], key, tier)
+        self._names.adopt(draft._names)
+        self._owners, self._census, self._scope = draft._owners, draft._census, draft._scope
+        self._digest, self.held = draft._digest, draft.held
+        self.counts.update(draft.counts)
+
+    def _claims(self) -> dict[tuple[BlockKey, Tier], BlockKey]:
+        """The parent of every (key, tier) held, in the order they came."""
+        live = self._names.live.values()
+        return {(block.key, tier): block.parent for tier, bit in _BIT.items() for block in live if block.tiers & bit}
 
     def take(self) -> list[Operation]:
         """What changed since the last call, in order."""
@@ -118,7 +141,7 @@ class Residents:
 
     def snapshot(self) -> list[Stored]:
         """Everything held, parents first; what ``take`` has still to give is in it."""
-        blocks = list(self._live.values())
+        blocks = list(self._names.live.values())
         return list(
             chain.from_iterable(chains((b for b in blocks if b.tiers & bit), tier) for tier, bit in _BIT.items())
         )
@@ -131,6 +154,8 @@ class Residents:
             self.counts["other_medium" if tier is None else "other_group"] += 1
             return
         self.counts["stored"] += 1
+        if tier is Tier.DEVICE:
+            self._census.add(event.block_hashes)
         if not event.token_ids:  # tiers below the device announce by hash alone
             self._store_known(event.block_hashes, tier)
             return
@@ -153,16 +178,16 @@ class Residents:
             self._skip(event.block_hashes, "extra_key")
             return None
         if event.parent_block_hash is None:
-            return _Place(NO_PARENT, 0, self._keyer(salt_of(event), event.lora_name or ""))
+            return _Place(NO_PARENT, 0, self._keyers.of(salt_of(event), event.lora_name or ""))
         return self._after(event.parent_block_hash, event.block_hashes)
 
     def _after(self, parent_hash: EngineHash, block_hashes: list[EngineHash]) -> _Place | None:
-        known, parent = self._lookup(parent_hash)
+        known, parent = self._names.find(parent_hash)
         if parent is None:
             reason = "extra_key" if known else "unknown_parent"
             self.counts[reason] += len(block_hashes)
             if known:
-                self._mark(block_hashes)
+                self._names.mark(block_hashes)
             return None
         return _Place(parent.key, parent.depth + 1, parent.keyer)
 
@@ -171,7 +196,7 @@ class Residents:
         usable = usable_blocks(event, place.depth)
         blocks: list[Block] = []
         for block_hash in event.block_hashes[:usable]:
-            _, block = self._lookup(block_hash)
+            _, block = self._names.find(block_hash)
             if block is None:
                 break
             blocks.append(block)
@@ -187,21 +212,20 @@ class Residents:
 
     def _store_known(self, block_hashes: list[EngineHash], tier: Tier) -> None:
         for block_hash in block_hashes:
-            _, block = self._lookup(block_hash)
+            _, block = self._names.find(block_hash)
             if block is None:
                 self.counts["unknown_hash"] += 1
             else:
                 self._hold(block_hash, block, tier)
 
     def _hold(self, block_hash: EngineHash, block: Block, tier: Tier) -> None:
-        block = self._live.get(block_hash, block)
+        block = self._names.live.get(block_hash, block)
         owner = self._owners.get(block.key)
         if owner is not None and owner != block_hash:
             self._release(owner)  # two hashes of one key: an adapter's name now means another adapter
         if block.tiers & _BIT[tier]:
             return
-        self._past.pop(block_hash, None)
-        self._live[block_hash] = block
+        self._names.hold(block_hash, block)
         self._owners[block.key] = block_hash
         block.tiers |= _BIT[tier]
         self._digest.add((block.key,), tier)
@@ -215,11 +239,13 @@ class Residents:
         if tier is None or not self._scope.covers_removal(event):
             return
         self.counts["removed"] += 1
+        if tier is Tier.DEVICE:
+            self._census.remove(event.block_hashes)
         for block_hash in event.block_hashes:
             self._drop(block_hash, tier)
 
     def _drop(self, block_hash: EngineHash, tier: Tier) -> None:
-        block = self._live.get(block_hash)
+        block = self._names.live.get(block_hash)
         if block is None or not block.tiers & _BIT[tier]:
             return
         block.tiers &= ~_BIT[tier]
@@ -227,52 +253,13 @@ class Residents:
         self.held -= 1
         self._changes.removed(block.key, tier)
         if not block.tiers:
-            del self._live[block_hash]
             del self._owners[block.key]
-            self._remember(block_hash, block)
+            self._names.let_go(block_hash)
 
     def _release(self, block_hash: EngineHash) -> None:
         for tier in Tier:
             self._drop(block_hash, tier)
 
-    # What is known
-
-    def _lookup(self, block_hash: EngineHash) -> tuple[bool, Block | None]:
-        """Whether the hash is known at all, and its block where that may be reported."""
-        block = self._live.get(block_hash)
-        if block is not None:
-            return True, block
-        if block_hash not in self._past:
-            return False, None
-        self._past.move_to_end(block_hash)
-        return True, self._past[block_hash]
-
     def _skip(self, block_hashes: list[EngineHash], reason: str) -> None:
         self.counts[reason] += len(block_hashes)
-        self._mark(block_hashes)
-
-    def _mark(self, block_hashes: list[EngineHash]) -> None:
-        """Remember that these blocks, and so their children, are not to be reported."""
-        for block_hash in block_hashes:
-            if block_hash not in self._live:
-                self._remember(block_hash, None)
-
-    def _remember(self, block_hash: EngineHash, block: Block | None) -> None:
-        self._past[block_hash] = block
-        self._past.move_to_end(block_hash)
-        self._bound()
-
-    def _bound(self) -> None:
-        while len(self._past) > self._max_remembered:
-            self._past.popitem(last=False)
-
-    def _keyer(self, salt: str, lora: str) -> BlockKeyer:
-        name = (salt, lora)
-        keyer = self._keyers.get(name)
-        if keyer is None:
-            keyer = BlockKeyer(self._index_key, Namespace(self._contract, salt, lora), self._block_size)
-            self._keyers[name] = keyer
-            if len(self._keyers) > self._max_namespaces:
-                self._keyers.popitem(last=False)
-        self._keyers.move_to_end(name)
-        return keyer
+        self._names.mark(block_hashes)

@@ -15,8 +15,15 @@ _FULL_ATTENTION: Final = frozenset({"full_attention", "mla_attention", "sink_ful
 class Scope:
     """The group that is reported: the first full-attention one seen; 0 where the engine names no kinds."""
 
-    def __init__(self) -> None:
-        self._group: int | None = None
+    def __init__(self, group: int | None = None) -> None:
+        self._group = group
+
+    @property
+    def group(self) -> int:
+        return self._group or 0
+
+    def copy(self) -> Scope:
+        return Scope(self._group)
 
     def covers_store(self, event: BlockStored) -> bool:
         group = event.group_idx or 0

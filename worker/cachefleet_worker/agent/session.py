@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .engine import EngineClient, EngineError, EngineFacts, EngineUnreachableError
+from .epoch import Limits
 from .fleet import RankStats
-from .follower import Follower, Limits
+from .follower import Follower
 from .health import Reading
 from .hello import endpoints_of, hello_of
 from .metrics import AgentMetrics

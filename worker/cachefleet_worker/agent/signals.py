@@ -7,7 +7,7 @@ from typing import Final, Literal, NewType
 
 Seq = NewType("Seq", int)
 Ticket = NewType("Ticket", int)
-"""Names one replay request, so that answers to an earlier one are told apart."""
+"""Names one request for a replay or a snapshot, so that answers to an earlier one are told apart."""
 
 _NUMBER_BYTES: Final = 8
 _END: Final = b"\xff" * _NUMBER_BYTES
@@ -47,6 +47,35 @@ class ReplayFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Snapped:
+    """A whole snapshot of process ``boot``, exact at ``seq`` (-1: nothing was published yet), lies ready."""
+
+    ticket: Ticket
+    seq: Seq
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFailed:
+    """The snapshot asked for did not come whole."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A mark of process ``boot``; ``agrees`` says whether its sums are ours right there, None where it is not known."""
+
+    boot: str
+    agrees: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The batch applied last could not be read, and may have removed anything."""
+
+
+@dataclass(frozen=True, slots=True)
 class Restarted:
     """Proof from outside the stream that the process behind it may be another."""
 
@@ -58,7 +87,7 @@ class Tick:
     """Time passes."""
 
 
-Input = Live | Replayed | ReplayEnded | ReplayFailed | Restarted | Tick
+Input = Live | Replayed | ReplayEnded | ReplayFailed | Snapped | SnapshotFailed | Marked | Unread | Restarted | Tick
 
 # Effects ------------------------------------------------------------------------------------------------------------
 
@@ -80,8 +109,29 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class AskSnapshot:
+    """Request everything the engine holds."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Hold what the snapshot that lies ready holds, as one."""
+
+    seq: Seq
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """Look at nothing but the mark of a batch that is not applied."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
-    """Batches are lost for good: nothing held so far can be proven."""
+    """Batches are lost for good, or could not be read (0): nothing held so far can be proven."""
 
     lost: int
 
@@ -106,10 +156,14 @@ class Count:
         "stale_replies",
         "held_back_overflows",
         "late_starts",
+        "late_batches",
+        "snapshots",
+        "snapshot_failures",
+        "divergences",
     ]
 
 
-Effect = Apply | Ask | Forget | NewEpoch | Count
+Effect = Apply | Ask | AskSnapshot | Restore | Glance | Forget | NewEpoch | Count
 
 
 def read_live(frames: list[bytes]) -> Live | None:
