@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,20 +13,25 @@ import msgspec
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = tuple[tuple[bytes, bytes], ...]
+
+CLOSE: Headers = ((b"connection", b"close"),)
+"""Of an answer that does not wait for the rest of the body."""
 
 
 class HttpError(Exception):
     """An answer other than 200, with a stable code and a message for people."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, headers: Headers = ()) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.headers = headers
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request; ``path`` is below the mount."""
+    """One request; ``path`` is below the prefix."""
 
     method: str
     path: str
@@ -34,13 +40,25 @@ class Request:
     receive: Receive
 
     @classmethod
-    def of(cls, scope: Scope, receive: Receive) -> Request:
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
+    def of(cls, scope: Scope, receive: Receive, *, prefix: str = "") -> Request:
+        """``prefix`` and whatever a proxy has put before it are no part of the path."""
+        path = scope["path"]
         query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
-        return cls(scope["method"], path, query, dict(scope["headers"]), receive)
+        below = path.partition(prefix)[2] if prefix else path
+        return cls(scope["method"], below, query, dict(scope["headers"]), receive)
 
-    async def body(self, limit: int) -> bytes:
-        """The whole body. HttpError 413 above ``limit`` bytes, 400 where the client goes away."""
+    async def body(self, limit: int, *, seconds: float) -> bytes:
+        """The whole body. HttpError: 413 above ``limit`` bytes, 408 after ``seconds``, 400 where the client leaves."""
+        length = self.headers.get(b"content-length", b"")
+        if length.isdigit() and int(length[:20]) > limit:
+            raise _too_large(limit)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._read(limit)
+        except TimeoutError:
+            raise HttpError(408, "slow_body", f"the body did not come within {seconds:g} s", CLOSE) from None
+
+    async def _read(self, limit: int) -> bytes:
         parts: list[bytes] = []
         size = 0
         more = True
@@ -51,9 +69,13 @@ class Request:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > limit:
-                raise HttpError(413, "too_large", f"the body is over {limit} bytes")
+                raise _too_large(limit)
             more = message.get("more_body", False)
         return b"".join(parts)
+
+
+def _too_large(limit: int) -> HttpError:
+    return HttpError(413, "too_large", f"the body is over {limit} bytes", CLOSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +85,10 @@ class Response:
     content: bytes | AsyncIterator[bytes]
     status: int = 200
     media_type: str = "application/json"
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    headers: Headers = ()
 
     async def send(self, send: Send) -> None:
+        """A stream that fails is left without its end, so that the client sees that it is not whole."""
         headers = [(b"content-type", self.media_type.encode()), (b"cache-control", b"no-store"), *self.headers]
         if isinstance(self.content, bytes):
             headers.append((b"content-length", str(len(self.content)).encode()))
@@ -73,14 +96,18 @@ class Response:
         if isinstance(self.content, bytes):
             await send({"type": "http.response.body", "body": self.content})
             return
-        async for part in self.content:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+        try:
+            async for part in self.content:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        finally:
+            if (close := getattr(self.content, "aclose", None)) is not None:
+                await close()
         await send({"type": "http.response.body", "body": b""})
 
 
-def json_response(value: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status)
+def json_response(value: object, status: int = 200, headers: Headers = ()) -> Response:
+    return Response(msgspec.json.encode(value), status, headers=headers)
 
 
 def error_response(error: HttpError) -> Response:
-    return json_response({"error": {"code": error.code, "message": str(error)}}, error.status)
+    return json_response({"error": {"code": error.code, "message": str(error)}}, error.status, error.headers)

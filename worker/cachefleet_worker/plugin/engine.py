@@ -8,10 +8,16 @@ from typing import Any, Final
 import msgspec
 
 METHOD: Final = "cachefleet_call"
+STOCK: Final = b""
+"""What an engine with the stock scheduler answers to every call; no answer of ours is empty."""
 
 
 class EngineCallError(Exception):
     """An engine did not answer a call, or refused it."""
+
+
+class StockEngineError(EngineCallError):
+    """The engine runs without cachefleet's scheduler."""
 
 
 def install_method() -> None:
@@ -26,13 +32,13 @@ def _cachefleet_call(self: Any, name: str, payload: bytes) -> bytes:
     """Runs in the engine's process, on its own thread, between steps."""
     side = getattr(self.scheduler, "cachefleet", None)
     if side is None:
-        raise LookupError("this engine runs without the cachefleet scheduler")
+        return STOCK
     answer: bytes = side.call(name, bytes(payload))
     return answer
 
 
 class EngineCalls:
-    """What an API server may ask of its engines."""
+    """What an API server may ask of its engines, by their data-parallel rank."""
 
     def __init__(self, engine_client: Any, *, timeout_seconds: float) -> None:
         self._core = engine_client.engine_core
@@ -40,28 +46,29 @@ class EngineCalls:
 
     async def all(self, name: str, payload: bytes = b"") -> dict[int, Any]:
         """The decoded answers by rank. EngineCallError where one engine does not answer in time."""
-        answers = await self._call(self._ask_all(name, payload))
-        return {rank: msgspec.msgpack.decode(answer) for rank, answer in enumerate(answers)}
+        engines = self._engines()
+        answers = await asyncio.gather(*(self._ask(engine, name, payload) for engine in engines.values()))
+        return dict(zip(engines, answers, strict=True))
 
     async def one(self, rank: int, name: str, payload: bytes = b"") -> Any:
         """One rank's decoded answer. EngineCallError, also where there is no such rank."""
         engines = self._engines()
-        if not 0 <= rank < len(engines):
-            raise EngineCallError(f"rank: must be from 0 to {len(engines) - 1}, got {rank}")
-        answer = await self._call(self._core._call_utility_async(METHOD, name, payload, engine=engines[rank]))  # noqa: SLF001 - the client has no public call to one rank
-        return msgspec.msgpack.decode(answer)
+        if rank not in engines:
+            raise EngineCallError(f"rank: must be one of {', '.join(map(str, sorted(engines)))}, got {rank}")
+        return await self._ask(engines[rank], name, payload)
 
-    def _engines(self) -> list[Any]:
-        return list(getattr(self._core, "core_engines", None) or [self._core.core_engine])
+    def _engines(self) -> dict[int, bytes]:
+        """An engine's name in vLLM is its rank, in two bytes."""
+        return {int.from_bytes(engine, "little"): engine for engine in self._core.core_engines}
 
-    async def _ask_all(self, name: str, payload: bytes) -> list[bytes]:
-        asked = (self._core._call_utility_async(METHOD, name, payload, engine=engine) for engine in self._engines())  # noqa: SLF001 - as above
-        return list(await asyncio.gather(*asked))
-
-    async def _call(self, asked: Any) -> Any:
+    async def _ask(self, engine: bytes, name: str, payload: bytes) -> Any:
         try:
-            return await asyncio.wait_for(asked, self._timeout)
+            asked = self._core._call_utility_async(METHOD, name, payload, engine=engine)  # noqa: SLF001 - the client has no public call to one rank
+            answer = await asyncio.wait_for(asked, self._timeout)
         except TimeoutError:
             raise EngineCallError(f"the engine did not answer within {self._timeout:g} s") from None
         except Exception as error:  # vLLM wraps what its engine raised in types of its own
             raise EngineCallError(str(error) or type(error).__name__) from error
+        if answer == STOCK:
+            raise StockEngineError("this engine runs without the cachefleet scheduler")
+        return msgspec.msgpack.decode(answer)

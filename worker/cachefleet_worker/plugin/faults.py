@@ -18,6 +18,7 @@ class Faults:
     def __init__(self, capabilities: Capabilities) -> None:
         self._capabilities = capabilities
         self._off: set[str] = set()
+        self._told: set[str] = set()
         self.counts: Counter[str] = Counter()
         """Faults by feature."""
 
@@ -30,12 +31,21 @@ class Faults:
         self._capabilities.add(feature, OFF, reason)
 
     @contextmanager
-    def guard(self, feature: str) -> Iterator[None]:
-        """Whatever is raised inside switches the feature off and goes no further."""
+    def guard(self, feature: str, *others: str) -> Iterator[None]:
+        """Whatever is raised inside switches the features off and goes no further."""
         try:
             yield
         except Exception as error:  # the plugin must never take its engine down
             self.counts[feature] += 1
             if self.on(feature):
                 log.exception("cachefleet: %s failed and is off until the engine restarts", feature)
-            self.off(feature, f"fault: {type(error).__name__}")
+            for each in (feature, *others):
+                self.off(each, f"fault: {type(error).__name__}")
+
+    def tell(self, where: str, error: Exception) -> None:
+        """Count a fault that ends one answer and no feature; the first of its kind is logged with its trace."""
+        self.counts[where] += 1
+        kind = f"{where}: {type(error).__name__}"
+        if kind not in self._told:
+            self._told.add(kind)
+            log.error("cachefleet: %s; more of the kind are only counted", kind, exc_info=error)

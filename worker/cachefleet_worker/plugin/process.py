@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
 from .capabilities import Capabilities
+from .compat import unmet
 from .engine import install_method
 from .faults import Faults
-from .settings import PluginSettings, SettingsError
+from .settings import PluginSettings
 
-log = logging.getLogger("vllm.cachefleet")
-
-PATCHES: Final = ("finish", "fields", "tokens")
-"""Modules with ``install(capabilities, faults, settings)``, in the order they are installed."""
+PATCHES: Final[Mapping[str, tuple[str, ...]]] = {
+    "finish": ("finish_reason", "streaming"),
+    "fields": ("fields",),
+    "tokens": ("tokens",),
+}
+"""Modules with ``install(capabilities, faults, settings)``, in the order they are installed, and their features."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Process:
 def this_process() -> Process:
     """The plugin's part of this process, made at first use."""
     capabilities = Capabilities()
-    return Process(_settings(capabilities), capabilities, Faults(capabilities), {})
+    return Process(PluginSettings.from_environment(), capabilities, Faults(capabilities), {})
 
 
 def install() -> None:
@@ -42,16 +45,16 @@ def install() -> None:
     process = this_process()
     with process.faults.guard("routes"):
         install_method()
-    for name in PATCHES:
-        with process.faults.guard(name):
-            module = import_module(f".{name}", __package__)
-            process.parts[name] = module.install(process.capabilities, process.faults, process.settings)
+    for module, features in PATCHES.items():
+        with process.faults.guard(*features):
+            _install(module, features, process)
 
 
-def _settings(capabilities: Capabilities) -> PluginSettings:
-    try:
-        return PluginSettings.from_environment()
-    except SettingsError as error:
-        log.error("cachefleet: %s; defaults are used and the routes stay shut", error)  # noqa: TRY400 - no trace needed
-        capabilities.add("routes", "off", str(error))
-        return PluginSettings()
+def _install(module: str, features: tuple[str, ...], process: Process) -> None:
+    missing = next(filter(None, map(unmet, features)), "")
+    if missing:
+        for feature in features:
+            process.faults.off(feature, missing)
+        return
+    installed = import_module(f".{module}", __package__).install(process.capabilities, process.faults, process.settings)
+    process.parts[module] = installed

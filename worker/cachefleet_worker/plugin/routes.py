@@ -1,11 +1,16 @@
-"""The routes under ``/v1/fleet``, vLLM's endpoint plugin: for the agent beside this engine, with the worker key."""
+"""The routes under ``/v1/fleet``, vLLM's endpoint plugin: for the agent beside this engine, with the worker key.
+
+What may be asked of a server without an engine (``vllm launch render``): capabilities, stats, keys.
+"""
 
 from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
-from importlib.metadata import version
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -13,13 +18,20 @@ import msgspec
 from cachefleet_core.reports import Policy
 
 from .asgi import HttpError, Receive, Request, Response, Scope, Send, error_response, json_response
-from .engine import EngineCallError, EngineCalls
+from .capabilities import summary
+from .document import Server, document
+from .engine import EngineCallError, EngineCalls, StockEngineError
+from .keys import KeyService
 from .process import Process, this_process
+from .prompts import RefusedError
+from .relay import snapshot_response
 
 log = logging.getLogger("vllm.cachefleet")
 
 PREFIX: Final = "/v1/fleet"
+FEATURE: Final = "routes"
 MAX_POLICY_BYTES: Final = 64 * 1024
+RETRY: Final = ((b"retry-after", b"1"),)
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -31,13 +43,28 @@ class FleetRoutes:
     required_tasks = None
 
     def __init__(self) -> None:
-        self._app = FleetApp(this_process())
+        self._process = this_process()
+        self._app = FleetApp(self._process)
 
     def attach_router(self, app: Any) -> None:
-        app.mount(PREFIX, self._app)
+        with self._process.faults.guard(FEATURE):
+            if FEATURE in self._process.settings.plugin_off:
+                self._process.faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
+                return
+            app.mount(PREFIX, self._app)
+            self._process.capabilities.add(FEATURE, "on")
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:  # noqa: ARG002 - vLLM's signature
-        self._app.connect(engine_client)
+        with self._process.faults.guard(FEATURE):
+            await self._app.connect(engine_client, state)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One path: its handlers by method, and how many of its requests may be under way."""
+
+    handlers: dict[str, Handler]
+    at_once: int = 16
 
 
 class FleetApp:
@@ -47,36 +74,73 @@ class FleetApp:
         self._process = process
         self._key = _worker_key(process)
         self._calls: EngineCalls | None = None
-        self._handlers: dict[tuple[str, str], Handler] = {
-            ("GET", "/capabilities"): self._capabilities,
-            ("GET", "/stats"): self._stats,
-            ("GET", "/audit"): self._audit,
-            ("PUT", "/policy"): self._policy,
+        self._keys: KeyService | None = None
+        self._server = Server()
+        self._under_way: Counter[str] = Counter()
+        self._routes = {
+            "/capabilities": Route({"GET": self._capabilities}),
+            "/stats": Route({"GET": self._stats}),
+            "/policy": Route({"PUT": self._policy}),
+            "/audit": Route({"GET": self._audit}, at_once=1),
+            "/snapshot": Route({"GET": self._snapshot}, at_once=8),
+            "/keys": Route({"POST": self._ask_keys}, at_once=process.settings.keys_at_once),
         }
 
-    def connect(self, engine_client: Any) -> None:
+    async def connect(self, engine_client: Any, state: Any) -> None:
         """The engine these routes speak for; None on a server without one."""
         if engine_client is not None:
             self._calls = EngineCalls(engine_client, timeout_seconds=self._process.settings.call_timeout_seconds)
+        self._server = Server.of(state)
+        self._keys = KeyService(self._process, state)
+        await self._announce()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
             return
-        response = await self._answer(Request.of(scope, receive))
-        await response.send(send)
-
-    async def _answer(self, request: Request) -> Response:
+        request = Request.of(scope, receive, prefix=PREFIX)
         try:
-            self._authorize(request)
-            return await self._handlers.get((request.method, request.path), _not_found)(request)
+            with self._seat(request) as handler:
+                response = await self._answer(handler, request)
+                await response.send(send)
         except HttpError as error:
-            return error_response(error)
+            await error_response(error).send(send)
+        except RefusedError as error:
+            if isinstance(error.answer, Exception):
+                raise error.answer from None  # vLLM's handlers make its answer of it
+            await error.answer.send(send)
+        except Exception as error:  # noqa: BLE001 - of a stream that has begun: told, and left without its end
+            self._process.faults.tell(request.path, error)
+
+    @contextmanager
+    def _seat(self, request: Request) -> Iterator[Handler]:
+        """The handler of a request that may be answered, while it is. HttpError."""
+        self._authorize(request)
+        route = self._routes.get(request.path)
+        if route is None:
+            raise HttpError(404, "not_found", f"there is no {PREFIX}{request.path[:64]}")
+        handler = route.handlers.get(request.method)
+        if handler is None:
+            allowed = ", ".join(route.handlers)
+            raise HttpError(405, "method", f"{request.path} takes {allowed}", ((b"allow", allowed.encode()),))
+        if self._under_way[request.path] >= route.at_once:
+            raise HttpError(429, "busy", f"{route.at_once} requests to {request.path} are under way", RETRY)
+        self._under_way[request.path] += 1
+        try:
+            yield handler
+        finally:
+            self._under_way[request.path] -= 1
+
+    async def _answer(self, handler: Handler, request: Request) -> Response:
+        try:
+            return await handler(request)
+        except (HttpError, RefusedError):
+            raise
         except EngineCallError as error:
-            return error_response(HttpError(503, "engine_unavailable", str(error)))
+            raise HttpError(503, "engine_unavailable", str(error)) from error
         except Exception as error:
-            self._process.faults.counts["routes"] += 1
-            log.exception("cachefleet: %s %s failed", request.method, request.path)
-            return error_response(HttpError(500, "internal", type(error).__name__))
+            self._process.faults.tell(request.path, error)
+            raise HttpError(500, "internal", type(error).__name__) from error
 
     def _authorize(self, request: Request) -> None:
         if not self._key:
@@ -92,33 +156,60 @@ class FleetApp:
         return self._calls
 
     async def _capabilities(self, _request: Request) -> Response:
-        features = self._process.capabilities.document()
-        ranks: dict[int, Any] = {}
-        if self._calls is not None:
-            ranks = await self._calls.all("describe")
-            features += msgspec.convert(ranks[0].pop("features"), type(features), strict=False) if ranks else []
-        return json_response(
-            {"plugin": version("cachefleet"), "engine": _engine_version(), "features": features, "ranks": ranks}
-        )
+        return json_response(document(self._process, self._server, await self._described()))
+
+    async def _described(self) -> dict[int, dict[str, Any]] | str:
+        """What the engines say of themselves, or why there is nothing."""
+        if self._calls is None:
+            return "this server has no engine"
+        try:
+            return await self._calls.all("describe")
+        except StockEngineError as error:
+            return str(error)
 
     async def _stats(self, _request: Request) -> Response:
-        return json_response({"ranks": await self._engine().all("stats")})
+        memo = self._process.parts.get("tokens")
+        return json_response(
+            {
+                "ranks": await self._calls.all("stats") if self._calls else {},
+                "tokens": memo.stats() if memo else {},
+                "keys": self._keys.stats() if self._keys else {},
+                "faults": dict(self._process.faults.counts),
+            }
+        )
 
     async def _audit(self, _request: Request) -> Response:
         return json_response({"ranks": await self._engine().all("audit")})
 
+    async def _snapshot(self, request: Request) -> Response:
+        seconds = self._process.settings.snapshot_timeout_seconds
+        return await snapshot_response(self._engine(), request.query, timeout_seconds=seconds)
+
+    async def _ask_keys(self, request: Request) -> Response:
+        if self._keys is None:
+            raise HttpError(503, "keys_off", "block keys are off: the server is not started up")
+        body = await self._body(request, self._process.settings.max_body_bytes)
+        return await self._keys.answer(request.query, body)
+
     async def _policy(self, request: Request) -> Response:
-        body = await request.body(MAX_POLICY_BYTES)
         try:
-            policy = msgspec.json.decode(body, type=Policy)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            policy = msgspec.json.decode(await self._body(request, MAX_POLICY_BYTES), type=Policy)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise HttpError(400, "bad_policy", str(error)) from None
         ranks = await self._engine().all("policy", msgspec.msgpack.encode(policy))
         return json_response({"generation": min(rank["generation"] for rank in ranks.values()), "ranks": ranks})
 
+    async def _body(self, request: Request, limit: int) -> bytes:
+        return await request.body(limit, seconds=self._process.settings.body_timeout_seconds)
 
-async def _not_found(request: Request) -> Response:
-    raise HttpError(404, "not_found", f"there is no {request.method} {PREFIX}{request.path}")
+    async def _announce(self) -> None:
+        """One line at the start: what this server can do, its engines included."""
+        try:
+            described = await self._described()
+        except EngineCallError as error:
+            described = str(error)
+        told = document(self._process, self._server, described)
+        log.info("cachefleet %s on vLLM %s: %s", told["plugin"], told["engine"], summary(told["features"]))
 
 
 def _worker_key(process: Process) -> bytes:
@@ -127,9 +218,3 @@ def _worker_key(process: Process) -> bytes:
     except OSError as error:
         log.error("cachefleet: worker key not readable, the routes stay shut: %s", error)  # noqa: TRY400
         return b""
-
-
-def _engine_version() -> str:
-    from vllm import __version__  # noqa: PLC0415 - vLLM is there when this runs
-
-    return str(__version__)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+log = logging.getLogger("vllm.cachefleet")
+
 PREFIX: Final = "CACHEFLEET_"
+INDEX_KEY_BYTES: Final = 32
 FEATURES: Final = frozenset(
     {"gate", "finish_reason", "streaming", "preemption", "budget", "snapshot", "heartbeat", "tokens", "keys", "routes"}
 )
@@ -35,12 +41,28 @@ class PluginSettings:
     call_timeout_seconds: float = 10.0
     snapshot_timeout_seconds: float = 30.0
     max_body_bytes: int = 16 * 1024 * 1024
+    body_timeout_seconds: float = 10.0
+    """Longest time that a body may take to come."""
+    keys_at_once: int = 32
+    """Renderings for block keys under way in one API server; more are asked to come later."""
+    keys_memo_bytes: int = 64 * 1024 * 1024
+    keys_offloop_tokens: int = 16_384
+    """Prompts from here on are hashed off the event loop."""
     tokens_memo_bytes: int = 256 * 1024 * 1024
     tokens_sample_ratio: float = 0.002
     """Share of memoised encodings that are checked against the plain encoder."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PluginSettings:
+        """Where a variable has no usable value, that is logged and everything is off: vLLM serves as it is."""
+        try:
+            return cls.read(environment)
+        except SettingsError as error:
+            log.error("cachefleet: %s; every feature is off", error)  # noqa: TRY400 - no trace needed
+            return cls(plugin_off=FEATURES)
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> PluginSettings:
         """SettingsError where a variable has no usable value."""
         given: dict[str, Any] = {}
         for field in fields(cls):
@@ -52,6 +74,19 @@ class PluginSettings:
     def worker_key(self) -> bytes:
         """The token of the routes, b"" without one. OSError where its file cannot be read."""
         return self.worker_key_file.read_bytes().strip() if self.worker_key_file else b""
+
+    def index_key(self) -> bytes:
+        """What block keys are seeded with, b"" without one. OSError or ValueError where its file holds none."""
+        if self.index_key_file is None:
+            return b""
+        text = self.index_key_file.read_bytes().strip()
+        try:
+            key = base64.b64decode(text, altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ValueError(f"{self.index_key_file}: not URL-safe base64") from error
+        if len(key) != INDEX_KEY_BYTES:
+            raise ValueError(f"{self.index_key_file}: an index key is {INDEX_KEY_BYTES} bytes, got {len(key)}")
+        return key
 
 
 def _path(_name: str, text: str) -> Path:
@@ -98,6 +133,10 @@ _READERS: Final = {
     "call_timeout_seconds": _positive,
     "snapshot_timeout_seconds": _positive,
     "max_body_bytes": _positive_int,
+    "body_timeout_seconds": _positive,
+    "keys_at_once": _positive_int,
+    "keys_memo_bytes": _positive_int,
+    "keys_offloop_tokens": _positive_int,
     "tokens_memo_bytes": _positive_int,
     "tokens_sample_ratio": _ratio,
 }

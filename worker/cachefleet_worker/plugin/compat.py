@@ -1,0 +1,149 @@
+"""Which vLLM this is, and whether it has what each feature hooks into.
+
+What a feature needs is found by looking at classes and signatures, not by the version: within the range of tested
+versions and outside of it. A feature that misses something is off, and says what. Whether a hook also does what it
+should, each feature tests itself when it is installed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from operator import attrgetter
+from typing import Final
+
+OLDEST: Final = (0, 28)
+NEWEST: Final = (0, 33)
+"""Of the tested versions, both included."""
+
+_SCHEDULER: Final = "vllm.v1.core.sched.scheduler:Scheduler"
+_POOL: Final = "vllm.v1.core.block_pool:BlockPool"
+_MANAGER: Final = "vllm.v1.core.kv_cache_manager:KVCacheManager"
+_RENDERER: Final = "vllm.renderers.base:BaseRenderer"
+_OPENAI: Final = "vllm.entrypoints.openai"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something of vLLM, as ``module:attribute``, and parameters or fields that it must have."""
+
+    target: str
+    takes: tuple[str, ...] = ()
+
+    def missing(self) -> str:
+        """What is not there, "" where all is."""
+        module, _, path = self.target.partition(":")
+        try:
+            found = attrgetter(path)(import_module(module))
+        except (ImportError, AttributeError):
+            return self.target
+        if not self.takes:
+            return ""
+        names = parameters(found)
+        lacking = [name for name in self.takes if name not in names]
+        return f"{self.target}({', '.join(lacking)})" if lacking else ""
+
+
+NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
+    "gate": (
+        Need(f"{_SCHEDULER}.schedule"),
+        Need(f"{_SCHEDULER}.update_from_output", ("scheduler_output", "model_runner_output")),
+        Need(f"{_SCHEDULER}.finish_requests", ("request_ids", "finished_status")),
+        Need(f"{_SCHEDULER}.has_requests"),
+        Need(f"{_MANAGER}.get_computed_blocks", ("request",)),
+        Need("vllm.v1.request:Request", ("request_id", "sampling_params")),
+        Need(
+            "vllm.v1.engine:EngineCoreOutput",
+            ("request_id", "new_token_ids", "finish_reason", "stop_reason", "kv_transfer_params"),
+        ),
+        Need("vllm.v1.engine:EngineCoreOutputs", ("outputs",)),
+    ),
+    "preemption": (Need("vllm.v1.request:RequestStatus.PREEMPTED"),),
+    "budget": (
+        Need(f"{_POOL}.free_blocks", ("ordered_blocks",)),
+        Need(f"{_POOL}.touch", ("blocks",)),
+        Need(f"{_POOL}.get_new_blocks", ("num_blocks",)),
+        Need(f"{_POOL}.evict_blocks", ("block_ids",)),
+        Need(f"{_POOL}.reset_prefix_cache"),
+        Need(f"{_POOL}._maybe_evict_cached_block", ("block",)),
+    ),
+    "snapshot": (
+        Need(f"{_MANAGER}.take_events"),
+        Need("vllm.distributed.kv_events:KVEventBatch", ("ts", "events")),
+        Need("vllm.distributed.kv_events:BlockStored", ("block_hashes", "parent_block_hash", "token_ids")),
+        Need("vllm.distributed.kv_events:BlockRemoved", ("block_hashes",)),
+        Need("vllm.distributed.kv_events:AllBlocksCleared"),
+    ),
+    "finish_reason": (
+        Need("vllm.v1.engine:FinishReason.STOP"),
+        Need("vllm.v1.engine:FINISH_REASON_STRINGS"),
+        Need("vllm.v1.request:RequestStatus.FINISHED_STOPPED"),
+        Need("vllm.v1.request:_FINISHED_REASON_MAP"),
+    ),
+    "streaming": (
+        Need(
+            "vllm.v1.engine.output_processor:RequestState._new_completion_output",
+            ("token_ids", "finish_reason", "stop_reason"),
+        ),
+    ),
+    "fields": (
+        Need(f"{_OPENAI}.chat_completion.protocol:ChatCompletionRequest.to_sampling_params"),
+        Need(f"{_OPENAI}.completion.protocol:CompletionRequest.to_sampling_params"),
+    ),
+    "tokens": (
+        Need(f"{_RENDERER}._tokenize_prompt", ("prompt", "params")),
+        Need(f"{_RENDERER}._build_tokens_prompt", ("token_ids", "prompt")),
+        Need(f"{_RENDERER}._wants_offsets", ("prompt", "params")),
+        Need(f"{_RENDERER}.get_tokenizer"),
+    ),
+    "keys": (
+        Need("vllm.renderers.online_renderer:OnlineRenderer.render_chat", ("request", "skip_mm_cache")),
+        Need("vllm.renderers.online_renderer:OnlineRenderer.render_completion", ("request", "skip_mm_cache")),
+        Need(f"{_OPENAI}.chat_completion.protocol:ChatCompletionRequest", ("messages", "cache_salt")),
+        Need(f"{_OPENAI}.completion.protocol:CompletionRequest", ("prompt", "cache_salt")),
+    ),
+    "routes": (
+        Need("vllm.v1.engine.core:EngineCore"),
+        Need("vllm.v1.engine.core_client:AsyncMPClient._call_utility_async", ("method", "engine")),
+    ),
+}
+"""Of each feature that hooks into vLLM; what has alternatives is found out by the feature."""
+
+
+@cache
+def unmet(feature: str) -> str:
+    """What of vLLM a feature misses here, "" where nothing."""
+    missing = [lack for need in NEEDS.get(feature, ()) if (lack := need.missing())]
+    return f"vLLM {engine_version()} has no {', '.join(missing)}" if missing else ""
+
+
+def parameters(target: object) -> frozenset[str]:
+    """The names that a callable takes or a record holds; those of neither are none."""
+    fields = getattr(target, "__struct_fields__", None) or getattr(target, "model_fields", None)
+    if fields:
+        return frozenset(fields)
+    try:
+        return frozenset(inspect.signature(target).parameters)  # type: ignore[arg-type] # what is not callable raises
+    except (TypeError, ValueError):
+        return frozenset()
+
+
+def engine_version() -> str:
+    """Of the vLLM in this process; "" where there is none."""
+    try:
+        return str(import_module("vllm").__version__)
+    except (ImportError, AttributeError):
+        return ""
+
+
+def untested(version: str) -> str:
+    """A note where a version is outside of those tested, "" where it is within."""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    if found and OLDEST <= (int(found[1]), int(found[2])) <= NEWEST:
+        return ""
+    tested = " to ".join(f"{major}.{minor}" for major, minor in (OLDEST, NEWEST))
+    return f"untested version {version or 'unknown'}, tested are {tested}"

@@ -1,0 +1,105 @@
+"""Block keys of token sequences, each shared beginning hashed once: pure.
+
+A sequence is cut into chunks of whole blocks. The keys of a chunk follow from the key before it, which commits to all
+tokens before, and from its own tokens; so these two are what they are remembered by, in their namespace.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer, Namespace
+
+CHUNK_TOKENS: Final = 512
+"""A follow-up turn hashes its own tokens and at most so many that it shares."""
+NAMESPACES: Final = 1024
+_ENTRY_BYTES: Final = 320
+_KEY_BYTES: Final = 44
+
+Name = tuple[int, BlockKey, bytes]
+Keys = tuple[BlockKey, ...]
+
+
+class KeyMemo:
+    """One for each process; safe to use from several threads. ``max_bytes`` bounds what is remembered."""
+
+    def __init__(self, index_key: bytes, *, max_bytes: int) -> None:
+        self._index_key = index_key
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._chunks: OrderedDict[Name, Keys] = OrderedDict()
+        self._keyers: OrderedDict[tuple[Namespace, int], tuple[int, BlockKeyer]] = OrderedDict()
+        self._serial = 0
+        self._lock = threading.Lock()
+        self.hits = 0
+        self.misses = 0
+
+    def keys(self, namespace: Namespace, block_size: int, ids: Sequence[int]) -> list[BlockKey]:
+        """The keys of the full blocks of ``ids``. ValueError where an id is no number of 32 bits."""
+        serial, keyer = self._keyer(namespace, block_size)
+        full = len(ids) // block_size * block_size
+        tokens = _array(ids[:full])
+        step = max(1, CHUNK_TOKENS // block_size) * block_size
+        keys: list[BlockKey] = []
+        parent = NO_PARENT
+        for start in range(0, full, step):
+            chunk = tokens[start : start + step]
+            name = (serial, parent, chunk.tobytes())
+            found = self._get(name)
+            if found is None:
+                found = tuple(keyer.keys(chunk, parent, start // block_size))
+                if len(chunk) == step:  # a shorter one grows with the next turn
+                    self._put(name, found)
+            keys += found
+            parent = found[-1]
+        return keys
+
+    def stats(self) -> dict[str, int]:
+        """Chunks found and hashed since the start, and the memory that is used now."""
+        return {"hits": self.hits, "misses": self.misses, "chunks": len(self._chunks), "bytes": self._bytes}
+
+    def _keyer(self, namespace: Namespace, block_size: int) -> tuple[int, BlockKeyer]:
+        with self._lock:
+            known = self._keyers.get((namespace, block_size))
+            if known is None:
+                self._serial += 1
+                known = (self._serial, BlockKeyer(self._index_key, namespace, block_size))
+                self._keyers[namespace, block_size] = known
+                if len(self._keyers) > NAMESPACES:
+                    self._keyers.popitem(last=False)
+            else:
+                self._keyers.move_to_end((namespace, block_size))
+            return known
+
+    def _get(self, name: Name) -> Keys | None:
+        with self._lock:
+            found = self._chunks.get(name)
+            if found is None:
+                self.misses += 1
+                return None
+            self.hits += 1
+            self._chunks.move_to_end(name)
+            return found
+
+    def _put(self, name: Name, keys: Keys) -> None:
+        with self._lock:
+            if name not in self._chunks:
+                self._bytes += _size(name, keys)
+            self._chunks[name] = keys
+            while self._bytes > self._max_bytes:
+                self._bytes -= _size(*self._chunks.popitem(last=False))
+
+
+def _size(name: Name, keys: Keys) -> int:
+    return _ENTRY_BYTES + len(name[2]) + _KEY_BYTES * len(keys)
+
+
+def _array(ids: Sequence[int]) -> array[int]:
+    try:
+        return array("I", ids)
+    except (OverflowError, TypeError) as error:
+        raise ValueError(f"token ids must be integers from 0 to 4294967295: {error}") from error
