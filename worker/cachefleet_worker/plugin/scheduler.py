@@ -12,13 +12,14 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
+from .hooks import hook_of, hooked
 from .settings import PluginSettings
 from .side import EngineSide
 
 log = logging.getLogger("vllm.cachefleet")
 
-FEATURES: Final = ("gate", "budget", "snapshot")
-"""Modules with ``install(scheduler, side)``, in the order they are installed."""
+FEATURES: Final = {"gate": "admission", "budget": "budget", "snapshot": "snapshot"}
+"""Modules with ``install(scheduler, side)`` by the feature they are for, in the order they are installed."""
 
 
 def create(**arguments: Any) -> Any:
@@ -45,7 +46,7 @@ def stock_class(vllm_config: Any) -> Any:
 def _fleet_class(base: Any) -> Any:
     """``base`` with the plugin's hook points."""
 
-    class FleetScheduler(base):  # type: ignore[misc]
+    class FleetScheduler(_gated_class(base)):  # type: ignore[misc]
         cachefleet: EngineSide | None = None
 
         def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
@@ -57,13 +58,45 @@ def _fleet_class(base: Any) -> Any:
     return FleetScheduler
 
 
+def _gated_class(base: Any) -> Any:
+    """``base`` as the gate needs it: asked at each admission, and awake while a refusal's answer waits."""
+    hook = hook_of(base)
+
+    class GatedScheduler(hooked(base, hook)):  # type: ignore[misc]
+        cachefleet_admission: Any = None
+        cachefleet_hook = hook
+
+        def schedule(self, *args: Any, **kwargs: Any) -> Any:
+            plan = super().schedule(*args, **kwargs)
+            if self.cachefleet_admission is not None:
+                self.cachefleet_admission.settle()
+            return plan
+
+        def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
+            outputs = super().update_from_output(*args, **kwargs)
+            if self._cachefleet_pending():
+                self.cachefleet_admission.deliver(outputs)
+            return outputs
+
+        def has_requests(self) -> bool:
+            return self._cachefleet_pending() or bool(super().has_requests())
+
+        def has_unfinished_requests(self) -> bool:
+            return self._cachefleet_pending() or bool(super().has_unfinished_requests())
+
+        def _cachefleet_pending(self) -> bool:
+            return self.cachefleet_admission is not None and self.cachefleet_admission.pending
+
+    return GatedScheduler
+
+
 def install(scheduler: Any) -> EngineSide:
     """Attach the plugin's part to a scheduler that has just been made."""
     side = EngineSide(scheduler, PluginSettings.from_environment(), rank=_rank(scheduler))
     scheduler.cachefleet = side
-    for name in FEATURES:
-        with side.faults.guard(name):
-            _installer(name)(scheduler, side)
+    for feature, module in FEATURES.items():
+        with side.faults.guard(feature):
+            _installer(module)(scheduler, side)
     if side.settings.policy_file is not None:
         with side.faults.guard("policy"):
             side.apply_file(side.settings.policy_file)

@@ -1,0 +1,72 @@
+"""A refusal rehearsed on the real scheduler, before there is any other request: the hook's self-test."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+NAME: Final = "cachefleet-self-test"
+
+
+class Rehearsed(Protocol):
+    """What is tried: the gate of one scheduler."""
+
+    rehearsed: str
+
+    @property
+    def pending(self) -> bool: ...
+
+    def deliver(self, outputs: dict[int, Any]) -> None: ...
+
+
+def rehearse(scheduler: Any, admission: Rehearsed) -> str:
+    """Have a made-up request refused; what is wrong, "" where nothing is. It may raise whatever vLLM raises.
+
+    Not with a connector, which would tell others of a request that never was; there, that the hook is in vLLM's source
+    must do.
+    """
+    if scheduler.connector is not None or scheduler.has_requests():
+        return ""
+    admission.rehearsed = NAME
+    try:
+        return _rehearse(scheduler, admission)
+    finally:
+        admission.rehearsed = ""
+        _clear(scheduler)
+
+
+def _rehearse(scheduler: Any, admission: Rehearsed) -> str:
+    free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    scheduler.add_request(_request())
+    plan = scheduler.schedule()
+    if not admission.pending:
+        return "the hook was not asked"
+    if plan.total_num_scheduled_tokens or NAME in scheduler.requests or scheduler.get_request_counts() != (0, 0):
+        return "a refused request was run"
+    if not scheduler.has_requests():
+        return "the engine would not send the answer"
+    outputs: dict[int, Any] = {}
+    admission.deliver(outputs)
+    if [answer.request_id for answer in outputs[0].outputs] != [NAME]:
+        return "the answer is lost"
+    if scheduler.kv_cache_manager.block_pool.get_num_free_blocks() != free:
+        return "blocks are lost"
+    return ""
+
+
+def _request() -> Any:
+    from vllm.sampling_params import SamplingParams  # noqa: PLC0415 - vLLM is there when this runs
+    from vllm.v1.request import Request  # noqa: PLC0415
+
+    return Request(
+        request_id=NAME, prompt_token_ids=[0, 0], sampling_params=SamplingParams(max_tokens=1), pooling_params=None
+    )
+
+
+def _clear(scheduler: Any) -> None:
+    """Leave nothing of the made-up request, whatever has become of it."""
+    from vllm.v1.request import RequestStatus  # noqa: PLC0415
+
+    scheduler.finish_requests(NAME, RequestStatus.FINISHED_ABORTED)
+    scheduler.finished_req_ids.discard(NAME)
+    if scheduler.finished_req_ids_dict is not None:
+        scheduler.finished_req_ids_dict.clear()
