@@ -1,16 +1,16 @@
 """Where the budget meets vLLM's block pool: its methods, watched, and evictions, carried out.
 
 The pool object that the scheduler made gets a class of its own, made from its class when the plugin starts, so that
-each method is vLLM's followed by a note for the budget. A fault in a note gives both objects their old class back.
+each method is vLLM's followed by a note for the budget. After a fault in a note there are no more notes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from functools import cache
 from operator import attrgetter
-from types import TracebackType
 from typing import Any, Final, Protocol
 
 from .groups import Group, needed
@@ -24,24 +24,6 @@ POOL_INTERNALS: Final = ("_maybe_evict_cached_block", "free_block_queue", "block
 QUEUE_METHODS: Final = ("remove", "prepend_n")
 NUMBER: Final = attrgetter("block_id")
 MANAGER_METHODS: Final = ("free", "pop_blocks_for_free", "allocate_slots", "remove_skipped_blocks")
-
-
-class Guard:
-    """A context that hands over whatever is raised in it, and goes on. Cheaper than a generator, and reusable."""
-
-    __slots__ = ("_handle",)
-
-    def __init__(self, handle: Callable[[Exception], None]) -> None:
-        self._handle = handle
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: TracebackType | None) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._handle(error)
-        return True
 
 
 class Order(Protocol):
@@ -60,33 +42,20 @@ class Watch:
 
     order: Order
 
-    def __init__(self, pool: Any, on_fault: Callable[[Exception], None]) -> None:
+    def __init__(self, pool: Any, counts: Counter[str], on_fault: Callable[[Exception], None]) -> None:
         self._pool = pool
-        self._stock: list[tuple[Any, type]] = []
+        self._counts = counts
         self._on_fault = on_fault
-        self.guard = Guard(self._fault)
         self.on = True
-        self.evicted = 0
-        """Blocks evicted for the budget."""
 
     def attach(self, target: Any, watched: Callable[[Any], type]) -> None:
-        """Give ``target`` the class that ``watched`` makes of its own."""
-        stock = type(target)
+        """Give ``target`` the class that ``watched`` makes of its own. It keeps it: vLLM may hold bound methods."""
         setattr(target, WATCH, self)
-        target.__class__ = watched(stock)
-        self._stock.append((target, stock))
-
-    def detach(self) -> None:
-        """Give every watched object its old class back."""
-        self.on = False
-        for target, stock in self._stock:
-            target.__class__ = stock
+        target.__class__ = watched(type(target))
 
     def resize(self, limit: int | None) -> None:
         """Set the bound, in blocks, and evict down to it at once."""
-        if self.on:
-            with self.guard:
-                self._evict(self.order.resize(limit))
+        self.note(self._evict_for, limit)
 
     def recount(self) -> int:
         """Idle cached blocks as the pool itself has them; looks at every block."""
@@ -98,9 +67,18 @@ class Watch:
     def touched(self, blocks: Iterable[Any]) -> None:
         raise NotImplementedError
 
-    def _fault(self, error: Exception) -> None:
-        self.detach()
-        self._on_fault(error)
+    def note(self, action: Callable[..., None], *args: Any) -> None:
+        """Carry out a note; a fault in it ends all notes, and goes no further."""
+        if not self.on:
+            return
+        try:
+            action(*args)
+        except Exception as error:  # noqa: BLE001 - the fault boundary of every hook: faults.py logs and counts it
+            self.on = False
+            self._on_fault(error)
+
+    def _evict_for(self, limit: int | None) -> None:
+        self._evict(self.order.resize(limit))
 
     def _evict(self, victims: list[int]) -> None:
         """Drop cached blocks and put them where the next allocation takes from."""
@@ -110,7 +88,7 @@ class Watch:
             block = pool.blocks[number]
             if block.ref_cnt:
                 continue
-            self.evicted += bool(pool._maybe_evict_cached_block(block))  # noqa: SLF001 - evict_blocks is watched
+            self._counts["evicted"] += bool(pool._maybe_evict_cached_block(block))  # noqa: SLF001 - the public one is watched
             if number not in read:  # what is still read from a freed block wants it reused last
                 queue.remove(block)
                 queue.prepend_n([block])
@@ -129,8 +107,8 @@ def _cached(blocks: Iterable[Any]) -> tuple[list[int], list[int]]:
 class BlockWatch(Watch):
     """For models with one full-attention group."""
 
-    def __init__(self, pool: Any, on_fault: Callable[[Exception], None]) -> None:
-        super().__init__(pool, on_fault)
+    def __init__(self, pool: Any, counts: Counter[str], on_fault: Callable[[Exception], None]) -> None:
+        super().__init__(pool, counts, on_fault)
         self.order: BlockOrder = BlockOrder()
 
     def freed(self, blocks: list[Any]) -> None:
@@ -144,8 +122,10 @@ class BlockWatch(Watch):
 class ChainWatch(Watch):
     """For models whose hits need blocks of several groups: it also knows for which request the pool is called."""
 
-    def __init__(self, pool: Any, on_fault: Callable[[Exception], None], groups: list[Group]) -> None:
-        super().__init__(pool, on_fault)
+    def __init__(
+        self, pool: Any, counts: Counter[str], on_fault: Callable[[Exception], None], groups: list[Group]
+    ) -> None:
+        super().__init__(pool, counts, on_fault)
         self.order: ChainOrder = ChainOrder()
         self._groups = groups
         self._running: tuple[str, int] | None = None
@@ -178,9 +158,10 @@ class ChainWatch(Watch):
             yield
         finally:
             blocks, self._closing = self._closing, None
-            if self.on:
-                with self.guard:
-                    self._evict(self.order.closed(request, *_cached(blocks)))
+            self.note(self._closed, request, blocks)
+
+    def _closed(self, request: str, blocks: list[Any]) -> None:
+        self._evict(self.order.closed(request, *_cached(blocks)))
 
     def deferred(self, request: str, blocks: list[Any]) -> None:
         self.order.deferred(request, [block.block_id for block in reversed(blocks)])
@@ -202,41 +183,35 @@ def watched_pool(base: Any) -> type:
             blocks = list(ordered_blocks)
             super().free_blocks(blocks, *args, **kwargs)
             watch = self.__dict__[WATCH]
-            with watch.guard:
-                watch.freed(blocks)
+            watch.note(watch.freed, blocks)
 
         def unpin_blocks(self, blocks: Any, *args: Any, **kwargs: Any) -> None:
             blocks = list(blocks)
             super().unpin_blocks(blocks, *args, **kwargs)
             watch = self.__dict__[WATCH]
-            with watch.guard:
-                watch.freed(blocks)
+            watch.note(watch.freed, blocks)
 
         def touch(self, blocks: Any, *args: Any, **kwargs: Any) -> None:
             super().touch(blocks, *args, **kwargs)
             watch = self.__dict__[WATCH]
-            with watch.guard:
-                watch.touched(blocks)
+            watch.note(watch.touched, blocks)
 
         def get_new_blocks(self, *args: Any, **kwargs: Any) -> Any:
             blocks = super().get_new_blocks(*args, **kwargs)
             watch = self.__dict__[WATCH]
-            with watch.guard:
-                watch.order.gone(map(NUMBER, blocks))
+            watch.note(watch.order.gone, map(NUMBER, blocks))
             return blocks
 
         def evict_blocks(self, block_ids: Any, *args: Any, **kwargs: Any) -> None:
             super().evict_blocks(block_ids, *args, **kwargs)
             watch = self.__dict__[WATCH]
-            with watch.guard:
-                watch.order.gone(block_ids)
+            watch.note(watch.order.gone, block_ids)
 
         def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
             done = super().reset_prefix_cache(*args, **kwargs)
             watch = self.__dict__[WATCH]
-            with watch.guard:
-                if done:
-                    watch.order.clear()
+            if done:
+                watch.note(watch.order.clear)
             return done
 
     return WatchedBlockPool
@@ -254,8 +229,7 @@ def watched_manager(base: Any) -> type:
         def pop_blocks_for_free(self, request: Any) -> Any:
             blocks = super().pop_blocks_for_free(request)
             watch = self.__dict__[WATCH]
-            with watch.guard:
-                watch.deferred(request.request_id, blocks)
+            watch.note(watch.deferred, request.request_id, blocks)
             return blocks
 
         def allocate_slots(self, request: Any, *args: Any, **kwargs: Any) -> Any:

@@ -58,7 +58,7 @@ class Budget:
     @property
     def evicted(self) -> int:
         """Blocks evicted for the budget so far."""
-        return self._watch.evicted
+        return self._side.counts["evicted"]
 
     def recount(self) -> int:
         """Idle cached blocks, counted over all blocks of the pool."""
@@ -107,9 +107,9 @@ def _watched(scheduler: Any, side: EngineSide, mode: str) -> Watch:
     pool = manager.block_pool
     watch: Watch
     if mode == BLOCKS:
-        watch = BlockWatch(pool, fault)
+        watch = BlockWatch(pool, side.counts, fault)
     else:
-        watch = ChainWatch(pool, fault, cached_groups(scheduler.kv_cache_config))
+        watch = ChainWatch(pool, side.counts, fault, cached_groups(scheduler.kv_cache_config))
         watch.attach(manager, watched_manager)
     watch.attach(pool, watched_pool)
     return watch
