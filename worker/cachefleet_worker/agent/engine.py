@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
@@ -25,27 +23,13 @@ from .fleet import (
     read_generations,
     read_stats,
 )
+from .probes import PROBE_CONVERSATIONS, PROBE_TEXT, digest
+from .runs import PromptRun, read_run
 from .vitals import CacheConfig, Scrape, read_scrape
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 _NO_PLUGIN: Final = frozenset({401, 403, 404, 405})
 _NO_HEADERS: Final[Mapping[str, str]] = {}
-
-PROBE_TEXT: Final = (
-    "The quick brown fox jumps over 13 lazy dogs.\n\tIndented, twice:  two spaces; e-mail a.b@example.org, 3.14159!\n"
-    "Größe, naïve café, Ærøskøbing - Привет, мир! Γειά σου Κόσμε. שלום עולם مرحبا بالعالم नमस्ते दुनिया "  # noqa: RUF001 (other scripts are the point)
-    "你好，世界。こんにちは世界 안녕하세요 สวัสดี 🙂🚀👩‍👩‍👧 <|im_start|>user<|im_end|> </s> [INST] <0x0A>\r\n"  # noqa: RUF001 (as above)
-    "def f(x):\n    return {'k': [x ** 2 for _ in range(10)]}  # ok?\n"
-)
-_USER_TURNS: Final = (
-    {"role": "user", "content": "What is 2 + 2?"},
-    {"role": "assistant", "content": "It is 4."},
-    {"role": "user", "content": "And \N{SQUARE ROOT}16 \N{EM DASH} the same?\n"},
-)
-PROBE_CONVERSATIONS: Final = (
-    ({"role": "system", "content": "You are a probe. Answer briefly."}, *_USER_TURNS),
-    _USER_TURNS,  # for templates without a system role
-)
 
 
 class EngineError(Exception):
@@ -115,14 +99,6 @@ class _Tokens(Struct):
     tokens: list[Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]]
 
 
-class _Usage(Struct):
-    prompt_tokens: int = 0
-
-
-class _Completion(Struct):
-    usage: _Usage | None = None
-
-
 Answer = TypeVar("Answer")
 Json = Mapping[str, object]
 
@@ -171,10 +147,9 @@ class EngineClient:
         """Give an engine with the plugin a policy; the generation that is in force at each rank then."""
         return _understood(read_generations, await self._fleet_request("PUT", POLICY_PATH, msgspec.to_builtins(policy)))
 
-    async def cache_prompt(self, path: str, body: Json, *, timeout_seconds: float) -> int:
-        """Run a prompt for its cache alone; its length in tokens."""
-        answer = _decode(await self._request("POST", path, body, timeout_seconds), _Completion)
-        return answer.usage.prompt_tokens if answer.usage else 0
+    async def cache_prompt(self, path: str, body: Json, *, timeout_seconds: float) -> PromptRun:
+        """Run a prompt for its cache alone."""
+        return _understood(read_run, await self._request("POST", path, body, timeout_seconds))
 
     async def _model(self) -> _Model:
         models = _decode(await self._request("GET", "/v1/models"), _Models).data
@@ -184,13 +159,13 @@ class EngineClient:
         return base
 
     async def _tokenizer_digest(self, model: str) -> str:
-        return _digest(await self._tokenize({"model": model, "prompt": PROBE_TEXT, "add_special_tokens": True}))
+        return digest(await self._tokenize({"model": model, "prompt": PROBE_TEXT, "add_special_tokens": True}))
 
     async def _template_digest(self, model: str) -> str:
         """Empty where the engine has no chat template, or one that takes no probe."""
         for messages in PROBE_CONVERSATIONS:
             try:
-                return _digest(await self._tokenize({"model": model, "messages": list(messages)}))
+                return digest(await self._tokenize({"model": model, "messages": list(messages)}))
             except EngineUnreachableError:
                 raise
             except EngineError:
@@ -264,8 +239,4 @@ def _understood(read: Callable[[bytes], Answer], content: bytes) -> Answer:
     try:
         return read(content)
     except ValueError as error:  # msgspec's errors are of this kind
-        raise EngineError("not an answer of the worker plugin") from error
-
-
-def _digest(tokens: list[int]) -> str:
-    return f"sha256:{hashlib.sha256(struct.pack(f'<{len(tokens)}I', *tokens)).hexdigest()}"
+        raise EngineError("not the answer that was expected") from error

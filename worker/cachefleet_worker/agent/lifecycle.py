@@ -12,20 +12,19 @@ from time import monotonic
 import aiohttp
 from aiohttp import web
 
-from cachefleet_core.reports import Drain, Phase, Policy, Warm
+from cachefleet_core.reports import Drain, Phase
 
 from .engine import EngineClient, EngineError, EngineFacts
 from .feed import Feed
 from .metrics import AgentMetrics
-from .phases import Condition, phase, unready
-from .policy import read_policy, supersedes
+from .policy import PolicyFile, read_policy
+from .prompts import PromptRoutes
+from .relay import Relay
 from .server import agent_app
 from .session import Session
 from .settings import AgentSettings
-from .stream import Standing
+from .steward import Steward
 from .uplink import Uplink
-from .vitals import Load
-from .warmth import Warmer
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +40,12 @@ def boot_of(facts: EngineFacts) -> str:
     return first.boot if first else ""
 
 
+class _Drained(Exception):  # noqa: N818 - an end that was asked for
+    """The work is done: a control plane asked this worker to go, and nothing runs any more."""
+
+
 class Agent:
-    """The worker agent. ``run`` serves until cancelled; ``drain`` makes it finish by itself."""
+    """The worker agent. ``run`` serves until cancelled, or until a drain that a control plane asked for is done."""
 
     def __init__(
         self,
@@ -54,31 +57,49 @@ class Agent:
     ) -> None:
         self._settings = settings
         self._index_key = settings.index_key()
-        self._clock = clock
+        self._key = settings.worker_key()
         self._new_epoch = epoch
-        self._started = clock()
-        self._lost_at: float | None = None
         self._session: Session | None = None
         self._flushing: asyncio.TimerHandle | None = None
-        self._draining_until: float | None = None
-        self._policy = read_policy(settings.policy_file) if settings.policy_file else None
         self.metrics = AgentMetrics()
         self._client = EngineClient(
-            http, settings.engine_url, key=settings.worker_key(), timeout_seconds=settings.engine_timeout_seconds
+            http, settings.engine_url, key=self._key, timeout_seconds=settings.engine_timeout_seconds
         )
-        self.feed = Feed(self.metrics, self._standing)
-        self._warmer = Warmer(
+        self.steward = Steward(
+            settings,
             self._client,
             self.metrics,
-            limit=settings.warm_queue,
-            timeout_seconds=settings.warm_timeout_seconds,
-            changed=self.feed.publish_state,
+            changed=lambda: self.feed.publish_state(),  # noqa: PLW0108 (there is no feed yet)
+            registered=lambda: self.uplink.registered or not self.uplink.wanted,
+            clock=clock,
         )
-        self.uplink = Uplink(settings, self.feed, self, self.metrics, http=http)
+        self.feed = Feed(self.metrics, self.steward.standing)
+        self.uplink = Uplink(settings, self.feed, self.steward, self.metrics, http=http)
+        if settings.policy_file:
+            self.steward.policy(read_policy(settings.policy_file))
+        self._prompts = self._make_prompts(http)
         self.http_port = settings.http_port
         """The port served; the one the system chose where the settings say 0."""
 
-    # What it is
+    def _make_prompts(self, http: aiohttp.ClientSession) -> PromptRoutes:
+        settings = self._settings
+        relay = Relay(
+            http,
+            settings.engine_url,
+            self.steward.handles,
+            key=self._key,
+            idle_seconds=settings.continue_idle_seconds,
+            answer_bytes=settings.continue_answer_bytes,
+            corrupted=self.steward.corrupted,
+        )
+        return PromptRoutes(
+            self.steward.handles,
+            relay,
+            self.steward,
+            self.metrics,
+            key=self._key,
+            requests=settings.continue_requests,
+        )
 
     @property
     def epoch(self) -> str | None:
@@ -86,77 +107,59 @@ class Agent:
 
     @property
     def phase(self) -> Phase:
-        return phase(self._condition(), failed_seconds=self._settings.failed_seconds)
+        return self.steward.phase
 
     @property
     def unready(self) -> list[str]:
         """Why the worker should take no traffic; empty where it should."""
-        return unready(self._condition(), registration_seconds=self._settings.registration_seconds)
-
-    def _condition(self) -> Condition:
-        now = self._clock()
-        return Condition(
-            known=self._session is not None,
-            answering=self._session is not None and self._session.answering,
-            draining=self._draining_until is not None,
-            registered=self.uplink.registered or not self.uplink.wanted,
-            waited_for=now - self._started,
-            lost_for=None if self._lost_at is None else now - self._lost_at,
-        )
-
-    def _standing(self, rank: int) -> Standing:
-        return Standing(
-            phase=self.phase,
-            load=self._session.load(rank) if self._session else Load(),
-            generation=self._policy.generation if self._policy else 0,
-            warmth=self._warmer.warmth,
-        )
-
-    # What control planes ask
-
-    def policy(self, policy: Policy) -> None:
-        if not supersedes(policy, self._policy, self._settings.pool):
-            return
-        if self._policy != policy:
-            log.info("policy applied", extra={"pool": policy.pool, "generation": policy.generation})
-        self._policy = policy
-        self.feed.publish_state()
-
-    def warm(self, warm: Warm) -> None:
-        self._warmer.add(warm.prefixes)
-        self.feed.publish_state()
+        return self.steward.unready
 
     def drain(self, drain: Drain) -> None:
-        """Take no new work; ``run`` goes on, so that what runs can end."""
-        if self._draining_until is None:
-            log.info("draining", extra={"seconds": drain.seconds})
-        self._draining_until = self._clock() + drain.seconds
-        self.feed.publish_state()
+        """Take no new work; what runs can end."""
+        self.steward.drain(drain)
 
     async def drained(self) -> None:
         """Wait until the engine is idle or gone, or the time to drain is over."""
-        while self._draining_until is None or self._clock() < self._draining_until:
-            if self._draining_until is not None and (self._session is None or self._session.idle):
-                return
+        while not self.steward.drained():  # noqa: ASYNC110 (time alone may end it)
             await asyncio.sleep(0.05)
 
-    # What it does
-
     async def run(self) -> None:
-        runner = web.AppRunner(
-            agent_app(self.metrics, lambda: (self.phase, self.unready)), access_log=None, shutdown_timeout=1.0
-        )
+        runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()
         try:
             site = web.TCPSite(runner, self._settings.http_host, self._settings.http_port)
             await site.start()
             self.http_port = int(runner.addresses[0][1])
+            await self._work()
+        finally:
+            await runner.cleanup()
+
+    def _app(self) -> web.Application:
+        steward = self.steward
+        return agent_app(
+            self.metrics,
+            lambda: (steward.phase, steward.unready, steward.note),
+            self._prompts,
+            max_bytes=self._settings.continue_max_bytes,
+        )
+
+    async def _work(self) -> None:
+        try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.uplink.run())
                 tasks.create_task(self._epochs())
                 tasks.create_task(self._tick())
-        finally:
-            await runner.cleanup()
+                if self._settings.policy_file:
+                    tasks.create_task(self.steward.watch(PolicyFile(self._settings.policy_file)))
+                if self._settings.after_drain == "exit":
+                    tasks.create_task(self._end_when_drained())
+        except* _Drained:
+            log.info("drained")
+
+    async def _end_when_drained(self) -> None:
+        await self.drained()
+        await asyncio.sleep(self._settings.delta_seconds)  # the last state leaves
+        raise _Drained
 
     async def _epochs(self) -> None:
         while True:
@@ -192,37 +195,43 @@ class Agent:
             index_key=self._index_key,
             epoch=boot_of(facts) or self._new_epoch(),
             changed=self._flush_soon,
-            polled=self.feed.publish_state,
+            polled=self._polled,
         )
-        self._begin(session, facts)
-        warming = asyncio.create_task(self._warmer.run(session.model))
         reason = "failed"
         try:
-            reason = await session.run()
+            async with self.steward.epoch(session, facts):
+                self._begin(session, facts)
+                reason = await session.run()
         except asyncio.CancelledError:
             reason = "stopped"
             raise
         finally:
-            warming.cancel()
-            await asyncio.gather(warming, return_exceptions=True)
             self._finish(session, reason)
 
     def _begin(self, session: Session, facts: EngineFacts) -> None:
-        self._session, self._lost_at = session, None
-        self._warmer.reset()
+        self._session = session
         self.feed.begin(session.streams)
+        plugin = facts.fleet.plugin if facts.fleet else ""
         log.info(
             "epoch begins",
-            extra={"epoch": session.epoch, "engine_version": facts.version, "ranks": len(session.streams)},
+            extra={
+                "epoch": session.epoch,
+                "engine_version": facts.version,
+                "plugin": plugin,
+                "ranks": len(session.streams),
+            },
         )
 
     def _finish(self, session: Session, reason: str) -> None:
         """Its blocks are withdrawn at once; the next epoch says what there is."""
-        session.forget()
-        self._session, self._lost_at = None, self._clock()
+        self._session = None
         self.metrics.epochs.labels(reason).inc()
         self.feed.publish_state()
         log.info("epoch ends", extra={"epoch": session.epoch, "reason": reason})
+
+    def _polled(self) -> None:
+        self.steward.polled()
+        self.feed.publish_state()
 
     def _flush_soon(self) -> None:
         if self._flushing is None:
@@ -231,6 +240,7 @@ class Agent:
     def _flush(self) -> None:
         self._flushing = None
         self.feed.flush()
+        self.steward.flushed()
 
     async def _tick(self) -> None:
         """States go out while there is no engine to poll, too."""

@@ -44,6 +44,32 @@ class AgentMetrics:
         )
         self.polls = Counter("cachefleet_agent_engine_polls", "Scrapes of the engine", ["outcome"], registry=registry)
         self.warmed = Counter("cachefleet_agent_warmed_prefixes", "Prefixes cached", ["outcome"], registry=registry)
+        self.policies = Counter(
+            "cachefleet_agent_policies", "Policies given to the engine, by outcome", ["outcome"], registry=registry
+        )
+        self.capability = Gauge(
+            "cachefleet_agent_capability",
+            "1 for the mode that each feature has on this engine",
+            ["feature", "mode"],
+            registry=registry,
+        )
+        self.withdrawals = Counter(
+            "cachefleet_agent_withdrawals", "Engines taken out of traffic, by finding", ["finding"], registry=registry
+        )
+        self.handles = Gauge("cachefleet_agent_handles", "Prefixes kept as handles", registry=registry)
+        self.handle_bytes = Gauge("cachefleet_agent_handle_bytes", "Bytes of these", registry=registry)
+        self.handle_turns = Gauge(
+            "cachefleet_agent_handle_turns",
+            "What became of handles since the start: minted, replaced, evicted, expired, ...",
+            ["what"],
+            registry=registry,
+        )
+        self.continues = Counter(
+            "cachefleet_agent_continues",
+            "Requests to continue a prefix or to keep one, by outcome: ok, engine, or the code of the refusal",
+            ["route", "outcome"],
+            registry=registry,
+        )
         self.ready = Gauge("cachefleet_agent_ready", "1 where the worker takes traffic", registry=registry)
         self.crashes = Counter(
             "cachefleet_agent_task_failures", "Unexpected errors of a task", ["task"], registry=registry

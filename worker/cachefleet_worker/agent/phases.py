@@ -15,6 +15,8 @@ class Condition:
     """The engine answered and its contract is known, in the present epoch."""
     answering: bool = False
     draining: bool = False
+    finding: str = ""
+    """Why the engine is not to be trusted in this epoch; a word."""
     warming: bool = False
     registered: bool = False
     waited_for: float = 0.0
@@ -28,7 +30,7 @@ def phase(condition: Condition, *, failed_seconds: float) -> Phase:
     if not condition.known:
         gone = condition.lost_for is not None and condition.lost_for > failed_seconds
         return Phase.FAILED if gone else Phase.STARTING
-    if not condition.answering:
+    if condition.finding or not condition.answering:
         return Phase.FAILED
     return Phase.WARMING if condition.warming else Phase.READY
 
@@ -42,6 +44,8 @@ def unready(condition: Condition, *, registration_seconds: float) -> list[str]:
         reasons.append("engine_starting" if condition.lost_for is None else "engine_lost")
     elif not condition.answering:
         reasons.append("engine_not_answering")
+    if condition.finding:
+        reasons.append(condition.finding)
     if condition.warming:
         reasons.append("warming")
     if not condition.registered and condition.waited_for < registration_seconds:

@@ -1,4 +1,4 @@
-"""The agent's own HTTP: liveness, readiness with its reasons, metrics."""
+"""The agent's own HTTP: liveness, readiness with its reasons, metrics, and prompts by handle."""
 
 from __future__ import annotations
 
@@ -10,26 +10,37 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from cachefleet_core.reports import Phase
 
 from .metrics import AgentMetrics
+from .prompts import PromptRoutes
 
 
-def agent_app(metrics: AgentMetrics, standing: Callable[[], tuple[Phase, list[str]]]) -> web.Application:
-    """``/healthz``, ``/readyz`` and ``/metrics``. ``standing`` gives the phase and what speaks against readiness."""
+def agent_app(
+    metrics: AgentMetrics,
+    standing: Callable[[], tuple[Phase, list[str], str]],
+    prompts: PromptRoutes,
+    *,
+    max_bytes: int,
+) -> web.Application:
+    """``/healthz``, ``/readyz``, ``/metrics`` and the routes of ``prompts``.
+
+    ``standing`` gives the phase, what speaks against readiness, and what else is to be said; ``max_bytes`` bounds a
+    body.
+    """
 
     async def healthz(_request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
     async def readyz(_request: web.Request) -> web.Response:
-        phase, reasons = standing()
-        return web.json_response(
-            {"ready": not reasons, "phase": phase, "reasons": reasons}, status=503 if reasons else 200
-        )
+        phase, reasons, note = standing()
+        body = {"ready": not reasons, "phase": phase, "reasons": reasons} | ({"note": note} if note else {})
+        return web.json_response(body, status=503 if reasons else 200)
 
     async def exposition(_request: web.Request) -> web.Response:
         metrics.ready.set(0 if standing()[1] else 1)
         return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    app = web.Application()
+    app = web.Application(client_max_size=max_bytes)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", exposition)
+    prompts.add_to(app)
     return app

@@ -90,8 +90,32 @@ class AgentSettings(BaseSettings):
     held_back_bytes: Positive = 64 * 1024 * 1024
     remembered_blocks: Positive = 262_144
     namespaces: Positive = 1024
-    warm_queue: Positive = 1024
+    warm_queue: Positive = 4096
     warm_timeout_seconds: Seconds = 300.0
+    """For one prompt; how long traffic waits for all of them is the pool's to say."""
+    warm_retry_seconds: Seconds = 1.0
+    warm_retry_cap_seconds: Seconds = 60.0
+    policy_retry_seconds: Seconds = 0.5
+    policy_retry_cap_seconds: Seconds = 10.0
+    policy_file_seconds: Seconds = 1.0
+    """Between two looks at the policy file."""
+    after_drain: Literal["exit", "stay"] = "exit"
+    """What to do once a drain that a control plane asked for is done."""
+
+    corrupted_requests: Annotated[int, Field(ge=0)] = 0
+    """Requests with logits that are no numbers which are borne with, in one life of the engine."""
+    error_polls: Positive = 5
+    """Polls with errors of the engine's own, and no request that ended well in between, which are not."""
+
+    handle_bytes: Positive = 64 * 1024 * 1024
+    max_handle_entries: Annotated[int, Field(ge=0)] = 8
+    """Until a policy says how many."""
+    continue_requests: Positive = 256
+    """Requests to continue a prefix at one time."""
+    continue_max_bytes: Positive = 4 * 1024 * 1024
+    continue_answer_bytes: Positive = 64 * 1024 * 1024
+    continue_idle_seconds: Seconds = 300.0
+    """Longest silence of the engine within one answer."""
 
     @field_validator("control_planes", mode="before")
     @classmethod

@@ -38,6 +38,7 @@ class Standing:
 
     phase: Phase
     load: Load
+    reason: str = ""
     generation: int = 0
     warmth: Warmth = NOT_WARMED
 
@@ -49,11 +50,19 @@ class Stream:
         self.hello = hello
         self.residents = residents
         self.sequence = 0
+        self.disowned = False
+        """Whatever the engine may hold, nothing is claimed of it."""
+        self.clears = 0
+        """How often everything that was held was withdrawn at once: the engine dropped it, or it became doubtful."""
 
     def deltas(self) -> list[bytes]:
         """What changed since the last call, as frames."""
+        if self.disowned:
+            self.residents.forget()
         frames = []
-        for part in _parts(self.residents.take()):
+        operations = self.residents.take()
+        self.clears += any(isinstance(operation, Cleared) for operation in operations)
+        for part in _parts(operations):
             self.sequence += 1
             frames.append(encode(Delta(rank=self.hello.rank, sequence=self.sequence, operations=part)))
         return frames
@@ -81,6 +90,7 @@ class Stream:
                 digest=self.residents.digest,
                 held=self.residents.held,
                 phase=standing.phase,
+                reason=standing.reason,
                 running=load.running,
                 waiting=load.waiting,
                 waiting_tokens=load.waiting_tokens,

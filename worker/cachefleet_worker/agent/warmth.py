@@ -1,92 +1,103 @@
-"""Caching prompts that a control plane names, one after another, by running them through the engine for one token."""
+"""Caching prompts by running them through the engine for one token, one after another."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import struct
-from collections import deque
 from collections.abc import Callable
+from time import monotonic
 
 import msgspec
 
-from cachefleet_core.reports import Prefix, Warmth
+from cachefleet_core.reports import Prefix
 
-from .engine import EngineClient, EngineError
+from . import health
+from .engine import EngineClient, EngineError, EngineRefusalError
 from .metrics import AgentMetrics
+from .prefixes import Prefixes, Progress
+from .runs import PromptRun
 
 log = logging.getLogger(__name__)
 
-_FAILED_SHOWN = 64
 _MESSAGES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 class Warmer:
-    """The queue of prompts to cache in the present epoch, bounded; what does not fit counts as failed."""
+    """Works off ``prefixes``.
+
+    ``changed`` is called after each attempt, ``corrupted`` where the engine answered with something that is no number.
+    """
 
     def __init__(
         self,
         client: EngineClient,
         metrics: AgentMetrics,
+        prefixes: Prefixes,
         *,
-        limit: int,
         timeout_seconds: float,
         changed: Callable[[], None],
+        corrupted: Callable[[], None],
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._client = client
         self._metrics = metrics
-        self._limit = limit
         self._timeout = timeout_seconds
         self._changed = changed
-        self._queue: deque[Prefix] = deque()
+        self._corrupted = corrupted
+        self._clock = clock
         self._wake = asyncio.Event()
-        self._done = self._total = 0
-        self._failed: list[str] = []
+        self.prefixes = prefixes
 
-    @property
-    def warmth(self) -> Warmth:
-        return Warmth(done=self._done, total=self._total, failed=tuple(self._failed[:_FAILED_SHOWN]))
-
-    def reset(self) -> None:
-        """A new epoch: nothing is cached."""
-        self._queue.clear()
-        self._done = self._total = 0
-        self._failed = []
-
-    def add(self, prefixes: tuple[Prefix, ...]) -> None:
-        for prefix in prefixes:
-            self._total += 1
-            if len(self._queue) >= self._limit:
-                self._fail(prefix.name)
-            else:
-                self._queue.append(prefix)
+    def wake(self) -> None:
+        """There may be something to do."""
         self._wake.set()
 
     async def run(self, model: str) -> None:
-        """Work the queue until cancelled."""
+        """Work until cancelled."""
         while True:
-            while self._queue:
-                await self._warm(model, self._queue.popleft())
-                self._changed()
             self._wake.clear()
-            await self._wake.wait()
+            job = self.prefixes.next(self._clock())
+            if job is None:
+                await self._idle()
+            else:
+                progress = await self._try(model, job.prefix)
+                self.prefixes.finished(job, progress, self._clock())
+                self._changed()
 
-    async def _warm(self, model: str, prefix: Prefix) -> None:
+    async def _idle(self) -> None:
+        due = self.prefixes.next_due()
+        try:
+            async with asyncio.timeout(None if due is None else max(0.0, due - self._clock())):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _try(self, model: str, prefix: Prefix) -> Progress:
+        began = self._clock()
         try:
             path, body = warm_request(model, prefix)
-            tokens = await self._client.cache_prompt(path, body, timeout_seconds=self._timeout)
+            run = await self._client.cache_prompt(path, body, timeout_seconds=self._timeout)
         except (EngineError, ValueError) as error:
+            refused = isinstance(error, EngineRefusalError | ValueError)
+            self._metrics.warmed.labels("refused" if refused else "failed").inc()
             log.warning("prefix not cached", extra={"prefix": prefix.name, "error": str(error)})
-            self._fail(prefix.name)
-            return
-        self._done += 1
-        self._metrics.warmed.labels("cached").inc()
-        log.info("prefix cached", extra={"prefix": prefix.name, "tokens": tokens})
+            return Progress.REFUSED if refused else Progress.FAILED
+        return self._judge(prefix, run, self._clock() - began)
 
-    def _fail(self, name: str) -> None:
-        self._metrics.warmed.labels("failed").inc()
-        if name not in self._failed and len(self._failed) < _FAILED_SHOWN:
-            self._failed.append(name)
+    def _judge(self, prefix: Prefix, run: PromptRun, seconds: float) -> Progress:
+        if not health.numbers(run.logprobs):
+            self._metrics.warmed.labels("corrupted").inc()
+            self._corrupted()
+            return Progress.FAILED
+        if run.unfinished:
+            self._metrics.warmed.labels("failed").inc()
+            log.warning("prefix not cached", extra={"prefix": prefix.name, "error": f"ended with {run.finish_reason}"})
+            return Progress.FAILED
+        self._metrics.warmed.labels("cached").inc()
+        extra = {"prompt_tokens": run.prompt_tokens, "reused": run.cached_tokens, "elapsed_ms": round(seconds * 1000)}
+        log.info("prefill complete", extra={"prefix": prefix.name, **extra})
+        return Progress.CACHED
 
 
 def warm_request(model: str, prefix: Prefix) -> tuple[str, dict[str, object]]:
@@ -96,18 +107,20 @@ def warm_request(model: str, prefix: Prefix) -> tuple[str, dict[str, object]]:
         "max_tokens": 1,
         "temperature": 0,
         "stream": False,
-        "vllm_xargs": {"kv_cache_report_mode": "full"},  # blocks found cached are announced again
+        # Blocks found cached are announced again; and a gate that holds back what is not cached yet is no help here.
+        "vllm_xargs": {"kv_cache_report_mode": "full", "cache_hit_threshold": 0},
     }
     if prefix.salt:
         body["cache_salt"] = prefix.salt
     if prefix.ids:
         if len(prefix.ids) % 4:
             raise ValueError("ids: not a multiple of 4 bytes")
-        return "/v1/completions", body | {"prompt": list(struct.unpack(f"<{len(prefix.ids) // 4}I", prefix.ids))}
+        ids = list(struct.unpack(f"<{len(prefix.ids) // 4}I", prefix.ids))
+        return "/v1/completions", body | {"prompt": ids, "logprobs": 0}
     if not prefix.messages:
         raise ValueError("neither messages nor ids")
     try:
         messages = _MESSAGES.decode(prefix.messages)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError("messages: not a JSON array of objects") from error
-    return "/v1/chat/completions", body | {"messages": messages}
+    return "/v1/chat/completions", body | {"messages": messages, "logprobs": True}

@@ -1,0 +1,239 @@
+"""``POST /v1/continue`` and ``/v1/handles`` of an agent: a prompt as a handle to ids the engine has seen, and the rest.
+
+The field names of ``prompt_cache_ref`` and ``append_token_ids`` are fixed; unknown fields are refused. docs/continue.md
+tells the whole story. A refusal is never an error of the conversation: the caller sends all ids instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from array import array
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated, Final, Protocol, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+CONTINUE_PATH: Final = "/v1/continue"
+HANDLES_PATH: Final = "/v1/handles"
+HANDLE_PREFIX: Final = "vllm_prefix_"
+MAX_TTL_SECONDS: Final = 2_592_000
+
+TokenId = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
+Text = Annotated[str, Meta(max_length=1024)]
+Name = Annotated[str, Meta(min_length=1, max_length=253)]
+Salt = Annotated[str, Meta(min_length=1, max_length=1024)]
+Hash = Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
+Handle = Annotated[str, Meta(pattern=f"^{HANDLE_PREFIX}[0-9a-z_]{{1,200}}$")]
+Tokens = Annotated[int, Meta(ge=1, le=16_777_216)]
+Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
+
+
+class RefusalCode(StrEnum):
+    """Why a prefix is not continued; each is a 409 and means: send all ids."""
+
+    HANDLE_UNKNOWN = "handle_unknown"
+    STALE_EPOCH = "stale_epoch"
+    """Minted by another life of this engine, by another engine, or before its cache was cleared."""
+    HANDLE_EXPIRED = "handle_expired"
+    HANDLE_CORRUPT = "handle_corrupt"
+    HANDLE_NOT_KEPT = "handle_not_kept"
+    """Only at minting: there is no room for it, or handles are switched off."""
+    MODEL_MISMATCH = "model_mismatch"
+    TOKENIZER_MISMATCH = "tokenizer_mismatch"
+    RENDERER_MISMATCH = "renderer_mismatch"
+    RENDERER_VERSION_MISMATCH = "renderer_version_mismatch"
+    TEMPLATE_MISMATCH = "template_mismatch"
+    INSTRUCTIONS_MISMATCH = "instructions_mismatch"
+    TOOLS_MISMATCH = "tools_mismatch"
+    SALT_MISMATCH = "salt_mismatch"
+    COUNT_MISMATCH = "count_mismatch"
+    PREFIX_HASH_MISMATCH = "prefix_hash_mismatch"
+    BOUNDARY_NOT_PROVEN = "boundary_not_proven"
+    NO_MARGINAL_SUFFIX = "no_marginal_suffix"
+    APPEND_MALFORMED = "append_malformed"
+    TOKEN_OUT_OF_VOCABULARY = "token_out_of_vocabulary"  # noqa: S105 (a word, no secret)
+
+
+class Fingerprints(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a prefix was rendered by and with; all must be equal where it is continued."""
+
+    model: Name
+    tokenizer_fingerprint: Text
+    renderer: Text
+    renderer_version: Text
+    template_fingerprint: Text
+    effective_instructions_hash: Text
+    effective_tools_hash: Text
+
+
+MISMATCHES: Final = {
+    "model": RefusalCode.MODEL_MISMATCH,
+    "tokenizer_fingerprint": RefusalCode.TOKENIZER_MISMATCH,
+    "renderer": RefusalCode.RENDERER_MISMATCH,
+    "renderer_version": RefusalCode.RENDERER_VERSION_MISMATCH,
+    "template_fingerprint": RefusalCode.TEMPLATE_MISMATCH,
+    "effective_instructions_hash": RefusalCode.INSTRUCTIONS_MISMATCH,
+    "effective_tools_hash": RefusalCode.TOOLS_MISMATCH,
+}
+"""The refusal for each field of Fingerprints."""
+
+
+class PromptCacheRef(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A prefix by its handle, and everything that must be as it was."""
+
+    handle: Handle
+    prefix_hash: Hash
+    prefix_token_count: Tokens
+    model: Name
+    tokenizer_fingerprint: Text
+    renderer: Text
+    renderer_version: Text
+    template_fingerprint: Text
+    effective_instructions_hash: Text
+    effective_tools_hash: Text
+
+
+class ExtraArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the worker plugin understands, of the engine's ``extra_args``."""
+
+    cache_hit_threshold: Annotated[float, Meta(ge=0.0, le=1.0)] | UnsetType = UNSET
+    cachefleet_resumable: Annotated[int, Meta(ge=0, le=1)] | UnsetType = UNSET
+    kv_cache_report_mode: Annotated[str, Meta(pattern="^full$")] | UnsetType = UNSET
+
+
+class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The engine's sampling parameters, by their names there; what is left out is at the engine's default."""
+
+    n: Annotated[int, Meta(ge=1, le=1)] | UnsetType = UNSET
+    max_tokens: Tokens | UnsetType = UNSET
+    min_tokens: Annotated[int, Meta(ge=0, le=16_777_216)] | UnsetType = UNSET
+    temperature: Annotated[float, Meta(ge=0.0, le=100.0)] | UnsetType = UNSET
+    top_p: Annotated[float, Meta(gt=0.0, le=1.0)] | UnsetType = UNSET
+    top_k: Annotated[int, Meta(ge=-1, le=0x7FFF_FFFF)] | UnsetType = UNSET
+    min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | UnsetType = UNSET
+    presence_penalty: Penalty | UnsetType = UNSET
+    frequency_penalty: Penalty | UnsetType = UNSET
+    repetition_penalty: Annotated[float, Meta(gt=0.0, le=100.0)] | UnsetType = UNSET
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | UnsetType = UNSET
+    stop: Annotated[list[Annotated[str, Meta(min_length=1, max_length=1024)]], Meta(max_length=64)] | UnsetType = UNSET
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | UnsetType = UNSET
+    include_stop_str_in_output: bool | UnsetType = UNSET
+    ignore_eos: bool | UnsetType = UNSET
+    logprobs: Annotated[int, Meta(ge=0, le=1000)] | UnsetType = UNSET
+    skip_special_tokens: bool | UnsetType = UNSET
+    spaces_between_special_tokens: bool | UnsetType = UNSET
+    extra_args: ExtraArguments | UnsetType = UNSET
+
+
+class StreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As the engine has them."""
+
+    include_usage: bool = True
+    continuous_usage_stats: bool = False
+
+
+class ContinueRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Continue a prefix with ``append_token_ids``, and answer."""
+
+    prompt_cache_ref: PromptCacheRef
+    append_token_ids: Raw
+    """[int]; read by ``appended``, since what is wrong with it has codes of its own."""
+    sampling_params: Sampling = Sampling()
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    output_mode: Annotated[str, Meta(pattern="^(tokens|text)$")] = "tokens"
+    cache_salt: Salt | None = None
+    request_id: Name | None = None
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
+
+
+class HandleRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Make a handle: to ids, or to the beginning of what another handle stands for."""
+
+    fingerprints: Fingerprints
+    prompt_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
+    handle: Handle | None = None
+    prefix_token_count: Tokens | None = None
+    """How much of ``handle``'s prefix; all of it where left out."""
+    prefix_hash: Hash | None = None
+    """Of the ids meant; checked where given."""
+    ends_at_boundary: bool = False
+    """Whether the caller has proven that the prefix ends where a message does."""
+    ttl_seconds: Annotated[float, Meta(gt=0.0, le=float(MAX_TTL_SECONDS))] = 3600.0
+    cache_salt: Salt | None = None
+
+
+class PromptCache(Struct, frozen=True, kw_only=True):
+    """A handle as it is told: what a ``prompt_cache_ref`` to it must say."""
+
+    handle: str
+    prefix_hash: str
+    prefix_token_count: int
+    ends_at_boundary: bool
+    expires_in_seconds: float
+
+
+class RequestError(ValueError):
+    """A body that is no such request; the message names the field and what may stand there, never what did."""
+
+
+class Digest(Protocol):
+    """A running SHA-256."""
+
+    def hexdigest(self) -> str: ...
+
+
+Request = TypeVar("Request")
+_appended = msgspec.json.Decoder(list[TokenId])
+
+
+def read_request(body: bytes, kind: type[Request]) -> Request:
+    """The request in a body. RequestError."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise RequestError(_placed(str(error))) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise RequestError("body: must be a JSON object") from None
+
+
+def appended(request: ContinueRequest) -> list[int]:
+    """The ids to append. RequestError, of which ``append_token_ids`` is the field."""
+    try:
+        return _appended.decode(request.append_token_ids)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise RequestError("append_token_ids: must be an array of integers from 0 to 4294967295") from None
+
+
+def ids_array(ids: Iterable[int]) -> array[int]:
+    """Token ids at four bytes each."""
+    return array("I", ids)
+
+
+def packed(ids: array[int]) -> memoryview:
+    """The bytes of ids, little-endian."""
+    if sys.byteorder == "big":
+        ids = ids[:]
+        ids.byteswap()
+    return memoryview(ids).cast("B")
+
+
+def prefix_hash(ids: Iterable[int]) -> str:
+    """The name of a prefix: SHA-256 of its ids, each as four bytes, little-endian."""
+    return hash_name(hashlib.sha256(packed(ids if isinstance(ids, array) else ids_array(ids))))
+
+
+def hash_name(digest: Digest) -> str:
+    """As ``prefix_hash``, of a digest of packed ids."""
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _placed(message: str) -> str:
+    """The decoder's words with the place in front: ``sampling_params.top_p: Expected `float` <= 1.0``."""
+    text, _, place = message.rpartition(" - at `$")
+    if not text:
+        return f"body: {message}"
+    return f"{place.rstrip('`').lstrip('.') or 'body'}: {text}"

@@ -1,0 +1,101 @@
+"""Warm prefixes over the epochs of a worker: which there are, how far they are, and whether traffic waits for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from cachefleet_core.reports import Policy, Warm, Warmth
+
+from .engine import EngineClient
+from .metrics import AgentMetrics
+from .prefixes import Gate, Prefixes
+from .settings import AgentSettings
+from .warmth import Warmer
+
+log = logging.getLogger(__name__)
+
+TIMEOUT: Final = "warm_timeout"
+PARTIAL: Final = "warm_partial"
+_DEFAULT: Final = Policy(pool="-", generation=0)
+
+
+class WarmUp:
+    """``told_in_time`` says whether a control plane may still come to name the prefixes that a policy counts."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        client: EngineClient,
+        metrics: AgentMetrics,
+        *,
+        changed: Callable[[], None],
+        corrupted: Callable[[], None],
+        told_in_time: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self._told_in_time = told_in_time
+        self._clock = clock
+        self._gate = Gate()
+        self._prefixes = Prefixes(
+            limit=settings.warm_queue,
+            retry_base=settings.warm_retry_seconds,
+            retry_cap=settings.warm_retry_cap_seconds,
+        )
+        self._warmer = Warmer(
+            client,
+            metrics,
+            self._prefixes,
+            timeout_seconds=settings.warm_timeout_seconds,
+            changed=changed,
+            corrupted=corrupted,
+            clock=clock,
+        )
+        self.policy = _DEFAULT
+
+    @property
+    def warmth(self) -> Warmth:
+        return self._prefixes.warmth
+
+    def begin(self) -> None:
+        """A new epoch."""
+        self._gate.begin(self._clock())
+        self._prefixes.begin()
+
+    def ask(self, warm: Warm) -> None:
+        """Cache these from now on."""
+        if not warm.standing:
+            self._prefixes.once(warm.prefixes)
+        elif self._prefixes.stand(warm):
+            log.info("warm prefixes known", extra={"prefixes": len(warm.prefixes), "generation": warm.generation})
+        self._warmer.wake()
+
+    def again(self) -> None:
+        """The cache was cleared."""
+        self._prefixes.again()
+        self._warmer.wake()
+
+    async def run(self, model: str) -> None:
+        """Work until cancelled."""
+        await self._warmer.run(model)
+
+    def holds(self) -> bool:
+        """Whether traffic waits."""
+        timeout = self.policy.warm_timeout_seconds
+        return self._gate.update(self._clock(), outstanding=self._outstanding, timeout=timeout)
+
+    @property
+    def note(self) -> str:
+        """That traffic is taken although not all is warm, as a word; "" where that is not so."""
+        if not self._gate.over:
+            return ""
+        if self._gate.late and self._outstanding:
+            return TIMEOUT
+        return PARTIAL if self.warmth.failed else ""
+
+    @property
+    def _outstanding(self) -> bool:
+        """Whether a prefix of the pool is not cached, and may come to be."""
+        awaited = self.policy.warm_prefixes > 0 and not self._prefixes.named
+        return self._prefixes.pending or (awaited and self._told_in_time())
