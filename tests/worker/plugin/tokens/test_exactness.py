@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 from cachefleet_worker.plugin.tokens.memo import Memo
-from cachefleet_worker.plugin.tokens.parts import PartEncoder, private_copy
+from cachefleet_worker.plugin.tokens.parts import PartEncoder, PartError, no_panic, private_copy
 from cachefleet_worker.plugin.tokens.plan import Plan, Reason, Refusal
 from cachefleet_worker.plugin.tokens.selftest import check
 from tests.worker.plugin.tokens.styles import BIG, STYLES, trained
@@ -128,7 +128,11 @@ def test_any_added_tokens_are_exact_or_refused(
     pair = (PartEncoder(copy, plan, memo), PartEncoder(copy, plan, memo, owner=1, chunk_characters=1))
     contents = st.sampled_from([content for content, _ in tokens] + [cut.content for cut in plan.cuts[:3]] + ["a", " "])
     for text in (*texts, *("".join(data.draw(st.lists(contents, max_size=10))) for _ in range(3))):
-        whole = copy.encode(text, add_special_tokens=False).ids
+        try:
+            with no_panic():
+                whole = copy.encode(text, add_special_tokens=False).ids
+        except PartError:
+            continue  # some sets of tokens make the library itself panic
         for encoder in pair:
             assert encoder.encode(text, "") == whole
 

@@ -189,6 +189,10 @@ def test_long_parts_are_cut_only_where_it_is_known_to_be_exact(changes: dict[str
     [
         (special("<r>", rstrip=True), None),
         (special("a b"), None),
+        (special(" ", single_word=True), None),
+        (special(" a", single_word=True), None),
+        (special("\n", single_word=True), None),
+        (special("a", single_word=True), ChunkRule(lines=True)),
         (special("<l>", lstrip=True), ChunkRule(lines=False)),
         (special("  "), ChunkRule(lines=True)),
         (special("\nb"), ChunkRule(lines=False)),

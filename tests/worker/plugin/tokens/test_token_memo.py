@@ -19,6 +19,8 @@ from cachefleet_worker.plugin.tokens.token_memo import TokenMemo
 from tests.worker.plugin.tokens.styles import trained
 from tests.worker.plugin.tokens.wrapped import OwnWay, Wrapped
 
+pytestmark = pytest.mark.usefixtures("quick_self_test")
+
 TEXT = "<|im_start|>user\nA question with many words in it, and some more.<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -264,3 +266,34 @@ def test_boundaries_come_from_the_tokenizers_own_tokens() -> None:
 
 def test_short_texts_are_shorter_than_any_that_is_worth_it() -> None:
     assert len(TEXT) > token_memo.SHORTEST_TEXT
+
+
+class PanicException(BaseException):
+    """As PyO3 raises it."""
+
+
+def panic(*_args: Any, **_options: Any) -> Any:
+    raise PanicException
+
+
+def test_a_panic_of_the_library_sends_the_text_to_the_plain_encoder() -> None:
+    setting = Setting().prepared()
+    encoder = setting.memo._seat(setting.tokenizer).encoder
+    assert encoder is not None
+    encoder._encode_batch = panic
+    assert setting.encode() is None
+    assert setting.memo.stats()["plain_unencodable"] == 1
+    assert setting.faults.on("tokens")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_background_lives_on_after_a_panic() -> None:
+    setting = Setting()
+    worker = Background(setting.faults, "tokens")
+    assert worker.submit(panic)
+    worker.settle()
+    assert worker._thread is not None
+    worker._thread.join(5)
+    done = threading.Event()
+    assert worker.submit(done.set)
+    assert done.wait(5)

@@ -31,7 +31,7 @@ class Background:
         except queue.Full:
             return False
         with self._lock:
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 # Not at import: vLLM forks its engine early, and a fork takes no thread along.
                 self._thread = threading.Thread(target=self._run, name=f"cachefleet-{self._feature}", daemon=True)
                 self._thread.start()
@@ -44,6 +44,8 @@ class Background:
     def _run(self) -> None:
         while True:
             job = self._jobs.get()
-            with self._faults.guard(self._feature):
-                job()
-            self._jobs.task_done()
+            try:
+                with self._faults.guard(self._feature):
+                    job()
+            finally:
+                self._jobs.task_done()

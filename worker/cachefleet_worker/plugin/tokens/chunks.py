@@ -112,8 +112,9 @@ def _harmless(normalizer: Mapping[str, Any]) -> bool:
 
 
 def _leaves_spaces(token: AddedToken) -> bool:
-    """Whether a token neither spans such a place nor takes the space behind it."""
-    return not token.rstrip and not re.search(r"\S\s", token.content)
+    """Whether a token neither spans such a place, nor takes the space behind it, nor looks across it."""
+    looks_across = token.single_word and token.content != token.content.strip()
+    return not token.rstrip and not looks_across and not re.search(r"\S\s", token.content)
 
 
 def _leaves_lines(token: AddedToken) -> bool:

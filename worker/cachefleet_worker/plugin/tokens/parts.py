@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ _PROBES: Final = ("a", "a b", "Hello, world 1", "\n", "é 漢字")
 
 
 class PartError(Exception):
-    """The parts did not come out as the plan says; the text must go to the plain encoder."""
+    """The parts did not come out as the plan says; the text is one for the plain encoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class PartEncoder:
     def _fresh(self, keys: Sequence[Key]) -> dict[Key, Ids]:
         anchor = self.plan.anchor
         texts = [anchor.content + key.text if anchor and key.anchored else key.text for key in keys]
-        encodings = self._encode_batch(texts, add_special_tokens=False)
+        with no_panic():
+            encodings = self._encode_batch(texts, add_special_tokens=False)
         fresh = {key: self._ids(key, encoding.ids) for key, encoding in zip(keys, encodings, strict=True)}
         self._memo.store(fresh)
         return fresh
@@ -89,6 +91,17 @@ class PartEncoder:
                 raise PartError("the anchor did not come out by itself")
             ids = ids[1:]
         return tuple(map(self._integers.__getitem__, ids))
+
+
+@contextmanager
+def no_panic() -> Iterator[None]:
+    """A panic of the library is no Exception, and would end the thread; here it is a PartError."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":
+            raise PartError("the tokenizers library panicked") from error
+        raise
 
 
 def private_copy(tokenizer: Any) -> tuple[Any, Plan | Refusal]:

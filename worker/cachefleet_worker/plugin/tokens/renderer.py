@@ -31,7 +31,7 @@ def patch(renderer: type[Any], memo: TokenMemo, faults: Faults) -> None:
     _set(renderer, ENCODES, _encoding(getattr(renderer, ENCODES), memo, faults))
     _set(renderer, "__init__", _carrying(renderer.__init__, faults))
     for name in RENDERS:
-        _set(renderer, name, _rendering(getattr(renderer, name)))
+        _set(renderer, name, _rendering(getattr(renderer, name), memo, faults))
     for name in RENDERS_ASYNC:
         _set(renderer, name, _rendering_async(getattr(renderer, name)))
 
@@ -103,9 +103,14 @@ def _carrying(original: Callable[..., None], faults: Faults) -> Callable[..., No
     return init
 
 
-def _rendering(original: Callable[..., Any]) -> Callable[..., Any]:
+def _rendering(original: Callable[..., Any], memo: TokenMemo, faults: Faults) -> Callable[..., Any]:
+    """Where vLLM warms a renderer up, before its server listens, the tokenizer is prepared too."""
+
     @functools.wraps(original)
     def render(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if faults.on(FEATURE):
+            with faults.guard(FEATURE):
+                memo.expect(self.tokenizer)
         with rendering(kwargs.get(_EXTRAS)):
             return original(self, *args, **kwargs)
 

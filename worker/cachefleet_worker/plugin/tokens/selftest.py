@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from .memo import Memo
-from .parts import PartEncoder
+from .parts import PartEncoder, PartError, no_panic
 from .plan import Plan, Reason, Refusal
 
 TEXTS: Final = 400
@@ -117,11 +117,22 @@ def check(tokenizer: Any, plan: Plan, *, rng: random.Random, seconds: float = SE
     for number, text in zip(range(TEXTS), texts(plan, rng), strict=False):
         if number >= LEAST_TEXTS and time.monotonic() > deadline:
             break
-        for add_special_tokens in (False, True):
-            whole = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-            if differs(encoders, text, whole, add_special_tokens=add_special_tokens):
-                return Refusal(Reason.SELF_TEST, f"text {number}")
+        if not _same(tokenizer, encoders, text):
+            return Refusal(Reason.SELF_TEST, f"text {number}")
     return None
+
+
+def _same(tokenizer: Any, encoders: Sequence[PartEncoder], text: str) -> bool:
+    """Whether the encoders agree with the tokenizer on one text; they do not where one of them cannot encode it."""
+    try:
+        for add_special_tokens in (False, True):
+            with no_panic():
+                whole = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+            if differs(encoders, text, whole, add_special_tokens=add_special_tokens):
+                return False
+    except PartError:
+        return False
+    return True
 
 
 def differs(encoders: Sequence[PartEncoder], text: str, whole: list[int], *, add_special_tokens: bool) -> bool:

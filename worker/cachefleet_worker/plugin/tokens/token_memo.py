@@ -79,6 +79,11 @@ class TokenMemo:
             self._sample(seat, ids, plain)
         return ids
 
+    def expect(self, tokenizer: Any) -> None:
+        """Have a tokenizer prepared in the background, unless that was done. None is no tokenizer."""
+        if tokenizer is not None:
+            self._ask(tokenizer, self._seat(tokenizer))
+
     def boundaries(self, tokenizer: Any, ids: Sequence[int], *, reused: Position = 0) -> list[Position]:
         """Safe boundaries of a rendered chat, ascending; proposals, see boundaries.py."""
         seat = self._seat(tokenizer)
