@@ -171,7 +171,7 @@ def test_numbers_beyond_a_float_are_refused() -> None:
 def test_every_field_of_a_reference_is_needed(missing: str) -> None:
     body = msgspec.json.decode(Desk().body())
     del body["prompt_cache_ref"][missing]
-    with pytest.raises(RequestError, match=f"prompt_cache_ref: .*{missing}"):
+    with pytest.raises(RequestError, match=rf"prompt_cache_ref: .*{missing}"):
         read_request(msgspec.json.encode(body), ContinueRequest)
 
 
