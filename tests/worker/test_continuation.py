@@ -157,7 +157,7 @@ def test_a_request_that_is_none_names_the_field_and_what_may_stand_there(change:
     "body", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"sampling_params":{"temperature":NaN}}']
 )
 def test_a_body_that_is_no_object(body: bytes) -> None:
-    with pytest.raises(RequestError, match="^body: "):
+    with pytest.raises(RequestError, match=r"^body: "):
         read_request(body, ContinueRequest)
 
 

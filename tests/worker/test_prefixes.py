@@ -55,7 +55,7 @@ def test_failures_are_shown_and_tried_again_less_and_less_often() -> None:
     assert prefixes.pending
     assert prefixes.next_due() == 46.0
     assert run(prefixes, 46.0) == ["a"]
-    assert not prefixes.warmth.failed
+    assert prefixes.warmth.done == 1
     assert prefixes.next_due() is None
 
 
