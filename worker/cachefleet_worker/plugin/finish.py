@@ -101,7 +101,7 @@ def check_round_trip(reason: Any) -> None:
 
     sent = EngineCoreOutputs(outputs=[EngineCoreOutput(request_id="test", new_token_ids=[], finish_reason=reason)])
     came = MsgpackDecoder(EngineCoreOutputs).decode(MsgpackEncoder().encode(sent)).outputs[0]
-    if came.finish_reason is not reason or str(came.finish_reason) != REASON or not came.finished:
+    if came.finish_reason != reason or str(came.finish_reason) != REASON or not came.finished:
         raise ValueError(f"{REASON} came back as {came.finish_reason!r}")
 
 
