@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer, Namespace
+from cachefleet_worker.plugin.frames import BlockRemoved, BlockStored, batches
+from cachefleet_worker.plugin.ledger import Ledger
+from cachefleet_worker.plugin.publisher import Heartbeat, Mark
 
 INDEX_KEY = bytes(range(32))
 CONTRACT = "sha256:contract"
@@ -39,12 +42,22 @@ class Block:
         return keyer.keys([token for block in chain for token in block.tokens])[-1]
 
 
+class AllBlocksCleared(msgspec.Struct, tag=True):
+    pass
+
+
 @dataclass
 class ModelEngine:
-    """Publishes what it does to its pool; a block may have several physical copies, each removed by an event."""
+    """Publishes what it does to its pool; a block may have several physical copies, each removed by an event.
+
+    With ``plugin`` only the last copy's removal is published, and there are marks and snapshots.
+    """
 
     buffer_steps: int = 1000
     as_maps: bool = True
+    plugin: bool = False
+    boot: str = "boot"
+    ledger: Ledger = field(default_factory=Ledger)
     copies: Counter[Block] = field(default_factory=Counter)
     known: list[Block] = field(default_factory=list)
     seq: int = -1
@@ -74,6 +87,8 @@ class ModelEngine:
 
     def remove(self, block: Block) -> None:
         self.copies[block] -= 1
+        if self.plugin and self.copies[block]:
+            return
         self._claimed.discard(block.key)
         self._add("BlockRemoved", block_hashes=[block.hash], medium="GPU")
 
@@ -84,9 +99,26 @@ class ModelEngine:
 
     def publish(self) -> tuple[int, bytes]:
         """End the step: what it did, numbered."""
-        self.seq += 1
-        payload = msgspec.msgpack.encode([float(self.seq), self._events, 0])
+        payload = msgspec.msgpack.encode([float(self.seq + 1), self._events, 0])
+        if self.plugin:
+            self.ledger.apply(msgspec.convert(self._events, list[BlockStored | BlockRemoved | AllBlocksCleared]))
         self._events = []
+        return self._number(payload)
+
+    def heartbeat(self) -> tuple[int, bytes]:
+        """An empty batch with the mark of what was published before it."""
+        mark = Mark(self.boot, self.ledger.totals())
+        truth = self.truths.get(self.seq, frozenset())
+        batch = self._number(msgspec.msgpack.encode(Heartbeat(float(self.seq + 1), [], 0, mark)))
+        self.truths[self.seq] = self.claims[self.seq] = truth
+        return batch
+
+    def snapshot(self) -> tuple[int, list[bytes]]:
+        """Everything resident as batches, with the number it is so at."""
+        return self.seq, list(batches(self.ledger.copy(), rank=0, now=0.0, size=3))
+
+    def _number(self, payload: bytes) -> tuple[int, bytes]:
+        self.seq += 1
         self.buffer.append((self.seq, payload))
         while len(self.buffer) > self.buffer_steps:
             self.buffer.popleft()
