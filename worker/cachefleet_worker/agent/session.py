@@ -6,22 +6,25 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from .engine import EngineClient, EngineError, EngineFacts, EngineUnreachableError
 from .epoch import Limits
-from .fleet import RankStats
+from .fleet import OFF, RankStats
 from .follower import Follower
 from .health import Reading
 from .hello import endpoints_of, hello_of
 from .metrics import AgentMetrics
 from .residents import Residents
 from .settings import AgentSettings
+from .snapshots import SnapshotClient, SnapshotLimits
 from .source import Endpoints, Source, SourceLimits
 from .stream import Stream
 from .vitals import Load, LoadMeter, Scrape
 
 log = logging.getLogger(__name__)
+
+SNAPSHOT: Final = "snapshot"
 
 
 @dataclass(slots=True)
@@ -121,16 +124,27 @@ class Session:
             held_bytes=settings.held_back_bytes,
             probe_seconds=settings.probe_seconds,
         )
+        snapshots = self._snapshots(rank)
+        boot = self._facts.fleet.ranks[rank].boot if self._facts.fleet and rank in self._facts.fleet.ranks else ""
         return Source(
             rank,
             endpoints,
-            Follower(replay=bool(endpoints.replay), limits=limits),
+            Follower(replay=bool(endpoints.replay), snapshots=snapshots is not None, boot=boot, limits=limits),
             each.stream.residents,
             self._metrics,
             limits=SourceLimits(settings.event_queue, settings.event_max_bytes, settings.replay_timeout_seconds),
             changed=self._changed,
             restarted=self._end,
+            snapshots=snapshots,
         )
+
+    def _snapshots(self, rank: int) -> SnapshotClient | None:
+        """The plugin's snapshots of a rank, where it gives them."""
+        fleet = self._facts.fleet
+        if fleet is None or rank not in fleet.ranks or fleet.mode(SNAPSHOT) == OFF:
+            return None
+        limits = SnapshotLimits(frame_bytes=self._settings.event_max_bytes)
+        return SnapshotClient(self._settings.engine_url, key=self._settings.worker_key(), limits=limits)
 
     def _end(self, reason: str) -> None:
         if not self._ended.done():

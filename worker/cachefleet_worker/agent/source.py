@@ -14,31 +14,36 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
-from .events import BatchError, decode_batch
 from .follower import Follower
+from .intake import Intake
 from .metrics import AgentMetrics
+from .replays import BURST, ReplayClient, configure
 from .residents import Residents
 from .signals import (
     Apply,
     Ask,
+    AskSnapshot,
     Count,
     Effect,
     Forget,
+    Glance,
     Input,
+    Marked,
     NewEpoch,
-    ReplayEnded,
     ReplayFailed,
     Restarted,
+    Restore,
+    Seq,
+    Snapped,
+    SnapshotFailed,
     Tick,
+    Unread,
     read_live,
-    read_reply,
-    replay_request,
 )
+from .snapshots import SnapshotError, Snapshots
 
 log = logging.getLogger(__name__)
 
-_BURST: Final = 256
-"""Messages taken before other tasks have their turn."""
 _TICK_SECONDS: Final = 0.25
 _WILDCARDS: Final = ("*", "0.0.0.0", "::", "[::]", "")  # noqa: S104 (names that stand for any address)
 
@@ -83,7 +88,7 @@ class SourceLimits:
 
 
 class Source:
-    """Follows one rank until cancelled.
+    """Follows one rank until cancelled. ``snapshots`` is None where the follower takes none.
 
     ``changed`` is called when the residents have something new, ``restarted`` when the process behind the stream may
     be another: then this source is of no more use.
@@ -100,6 +105,7 @@ class Source:
         limits: SourceLimits,
         changed: Callable[[], None],
         restarted: Callable[[str], None],
+        snapshots: Snapshots | None = None,
     ) -> None:
         self._rank = rank
         self._endpoints = endpoints
@@ -111,13 +117,22 @@ class Source:
         self._restarted = restarted
         self._context = zmq.asyncio.Context.instance()
         self._live: zmq.asyncio.Socket | None = None
-        self._replay: asyncio.Task[None] | None = None
+        self._snapshots = snapshots
+        self._replays = ReplayClient(
+            endpoints.replay,
+            max_bytes=limits.max_bytes,
+            queue=limits.queue,
+            timeout_seconds=limits.replay_timeout_seconds,
+            take=self._step,
+            malformed=lambda: self._count("malformed_messages"),
+        )
+        self._intake = Intake(residents, snapshots=snapshots is not None)
+        self._request: asyncio.Task[None] | None = None  # the replay or snapshot asked for last
         self._over = False
 
     async def run(self) -> None:
         with self._context.socket(zmq.SUB) as live:
-            self._configure(live)
-            live.setsockopt(zmq.RCVHWM, self._limits.queue)
+            configure(live, max_bytes=self._limits.max_bytes, queue=self._limits.queue)
             live.subscribe(b"")
             monitor: zmq.asyncio.Socket = live.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             try:
@@ -129,8 +144,8 @@ class Source:
                     tasks.create_task(self._watch(monitor))
                     tasks.create_task(self._tick())
             finally:
-                if self._replay is not None:
-                    self._replay.cancel()
+                if self._request is not None:
+                    self._request.cancel()
                 live.disable_monitor()
                 monitor.close(linger=0)
 
@@ -146,31 +161,25 @@ class Source:
                 return
         live.connect(self._endpoints.events)
 
-    def _configure(self, socket: zmq.asyncio.Socket) -> None:
-        socket.linger = 0
-        socket.setsockopt(zmq.MAXMSGSIZE, self._limits.max_bytes)
-        socket.setsockopt(zmq.RECONNECT_IVL, 100)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-
     async def _receive(self, live: zmq.asyncio.Socket) -> None:
         while True:
             await live.poll()
-            self._drain(_BURST)
+            self._drain(BURST)
             await asyncio.sleep(0)
 
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
         """A connection over loopback ends only with one of its processes. What it had delivered is taken first."""
         while True:
             parse_monitor_message(await monitor.recv_multipart())
-            while self._drain(_BURST):
+            while self._drain(BURST):
                 pass
             self._step(Restarted("disconnected"))
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            if self._replay is not None and self._replay.done() and not self._replay.cancelled():
-                self._replay.result()  # what broke there ends the source, as it does here
+            if self._request is not None and self._request.done() and not self._request.cancelled():
+                self._request.result()  # what broke there ends the source, as it does here
             self._step(Tick())
             self._metrics.held_back.labels(self._rank).set(self._follower.held_back)
 
@@ -193,92 +202,83 @@ class Source:
 
     async def _replay_from(self, ask: Ask) -> None:
         try:
-            ended = await self._request_replay(ask)
+            ended = await self._replays.request(ask)
         except zmq.ZMQError as error:
             log.warning("replay socket failed", extra={"rank": self._rank, "error": str(error)})
             ended = False
         if not ended:
             self._step(ReplayFailed(ask.ticket))
 
-    async def _request_replay(self, ask: Ask) -> bool:
-        """Hand every answer to the follower; whether the end marker came."""
-        with self._context.socket(zmq.DEALER) as socket:
-            self._configure(socket)
-            socket.setsockopt(zmq.RCVHWM, self._limits.queue)
-            socket.connect(self._endpoints.replay)
-            await socket.send_multipart(replay_request(ask.start))
-            shadow: zmq.Socket[bytes] = zmq.Socket.shadow(socket)
-            while await socket.poll(round(self._limits.replay_timeout_seconds * 1000)):
-                if self._take_replies(shadow, ask):
-                    return True
-                await asyncio.sleep(0)
-        return False
-
-    def _take_replies(self, socket: zmq.Socket[bytes], ask: Ask) -> bool:
-        """Take the answers that have arrived; whether the last was the end marker."""
-        for _ in range(_BURST):
-            try:
-                frames = socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return False
-            reply = read_reply(frames, ask.ticket)
-            if reply is None:
-                self._count("malformed_messages")
-                continue
-            self._step(reply)
-            if isinstance(reply, ReplayEnded):
-                return True
-        return False
-
     def _step(self, event: Input) -> None:
         if not self._over:
             self._do(self._follower.step(event, monotonic()))
 
+    async def _fetch(self, ask: AskSnapshot, snapshots: Snapshots) -> None:
+        draft = self._residents.draft()
+        try:
+            head = await snapshots.fetch(self._rank, draft)
+        except SnapshotError as error:
+            log.warning("no snapshot of the engine", extra={"rank": self._rank, "error": str(error)})
+            self._step(SnapshotFailed(ask.ticket))
+            return
+        self._intake.lay_ready(draft)
+        self._step(Snapped(ask.ticket, Seq(head.sequence), head.boot))
+
     def _do(self, effects: list[Effect]) -> None:
         for effect in effects:
-            match effect:
-                case Apply():
-                    self._apply(effect.payload)
-                case Ask():
-                    self._start_replay(effect)
-                case Count():
-                    self._count(effect.what)
-                case Forget():
-                    self._forget(effect)
-                case NewEpoch():
-                    self._over = True
-                    self._restarted(effect.reason)
-                    return
-        if self._residents.changed:
+            if self._over:
+                return
+            self._do_one(effect)
+        if self._residents.changed and not self._over:
             self._changed()
 
-    def _apply(self, payload: bytes) -> None:
-        try:
-            batch = decode_batch(payload)
-        except BatchError as error:
+    def _do_one(self, effect: Effect) -> None:
+        match effect:
+            case Apply():
+                self._found(self._intake.apply(effect.payload))
+                self._count_events()
+            case Glance():
+                self._found(self._intake.glance(effect.payload))
+            case Count():
+                self._count(effect.what)
+            case Forget():
+                self._forget(effect)
+            case Restore():
+                self._intake.restore()
+                self._count_events()
+                log.info("held blocks are the engine's snapshot", extra={"rank": self._rank, "sequence": effect.seq})
+            case NewEpoch():
+                self._over = True
+                self._restarted(effect.reason)
+            case Ask() | AskSnapshot():
+                self._start(effect)
+
+    def _found(self, found: Marked | Unread | None) -> None:
+        """What a batch says besides its events goes to the follower."""
+        if isinstance(found, Unread):
             self._count("malformed_batches")
-            log.warning(
-                "event batch not readable, held blocks forgotten", extra={"rank": self._rank, "error": str(error)}
-            )
-            self._residents.forget()
-            return
-        self._residents.apply(batch.events)
-        for outcome, count in (("unknown", batch.unknown), ("malformed", batch.malformed)):
-            if count:
-                self._metrics.events.labels(self._rank, outcome).inc(count)
-        for outcome, count in self._residents.counts.items():
+            log.warning("event batch not readable", extra={"rank": self._rank})
+        if found is not None:
+            self._step(found)
+
+    def _count_events(self) -> None:
+        for outcome, count in self._intake.counts().items():
             self._metrics.events.labels(self._rank, outcome).inc(count)
-        self._residents.counts.clear()
 
     def _forget(self, effect: Forget) -> None:
-        self._count("losses")
-        log.warning("event batches lost, held blocks forgotten", extra={"rank": self._rank, "batches": effect.lost})
-        self._residents.forget()
+        if effect.lost:
+            self._count("losses")
+        log.warning("held blocks forgotten", extra={"rank": self._rank, "batches_lost": effect.lost})
+        self._intake.forget()
 
-    def _start_replay(self, ask: Ask) -> None:
-        if self._replay is not None:
-            self._replay.cancel()
-        self._replay = asyncio.create_task(self._replay_from(ask))
+    def _start(self, ask: Ask | AskSnapshot) -> None:
+        """Ask; whatever was asked for before is of no more use."""
+        if self._request is not None:
+            self._request.cancel()
+        if isinstance(ask, Ask):
+            self._request = asyncio.create_task(self._replay_from(ask))
+        elif self._snapshots is not None:
+            self._request = asyncio.create_task(self._fetch(ask, self._snapshots))
 
     def _count(self, what: str) -> None:
         self._metrics.stream.labels(self._rank, what).inc()
