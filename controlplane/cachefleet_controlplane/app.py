@@ -67,7 +67,12 @@ class ControlPlane:
         self._source: PoolSource | None = None
         self._draining = False
         self.metrics = Metrics()
-        self.fleet = Fleet(PythonIndex(), index_key=fleet_key.index_key, policy=RoutingPolicy(settings.policy))
+        self.fleet = Fleet(
+            PythonIndex(),
+            index_key=fleet_key.index_key,
+            salt_key=fleet_key.salt_key,
+            policy=RoutingPolicy(settings.policy),
+        )
         self.metrics.collect_from(FleetCollector(self.fleet.view))
         self.decisions = DecisionLog(_repository(settings), metrics=self.metrics, bounds=_log_bounds(settings))
         self._credentials = Credentials(fleet_key)

@@ -17,22 +17,28 @@ from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
 from cachefleet_controlplane.reception import Connection, Link, Reception
 from cachefleet_controlplane.roster import Roster
 from cachefleet_controlplane.routing import CandidateView, Decision, Prompt, RoutingPolicy, decide, needed_blocks
+from cachefleet_controlplane.salting import Salter
 from cachefleet_controlplane.status import pool_status, worker_status
 from cachefleet_controlplane.streams import Note
 from cachefleet_controlplane.views import FleetView, ServedModel
+from cachefleet_controlplane.warming import Warming
 from cachefleet_controlplane.workers import Worker
 from cachefleet_core.blocks import BlockKeyer
 from cachefleet_core.reports import Delta, DownFrame, Hello, Snapshot, State
 
 
 class Fleet:
-    """See the module; ``clock`` is monotonic, ``wall`` is Unix time, both in seconds; ``index_key`` seeds keys."""
+    """See the module; ``clock`` is monotonic, ``wall`` is Unix time, both in seconds; ``index_key`` seeds keys.
+
+    Workers are told of warm prefixes where there is a ``salt_key`` to salt them with.
+    """
 
     def __init__(
         self,
         index: BlockIndex,
         *,
         index_key: bytes,
+        salt_key: bytes | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE,
@@ -44,6 +50,7 @@ class Fleet:
         self._keyers = Keyers(index_key)
         self._roster = Roster(wall)
         self._reception = Reception(index, self._roster)
+        self._warming = Warming(Salter(salt_key)) if salt_key else None
         self._decisions = 0
         self.informed = asyncio.Event()
         """Set once the pools are known: before, a Hello cannot be answered."""
@@ -57,6 +64,7 @@ class Fleet:
             self._reception.removed(worker)
         for pool in change.new_policy:
             self._reception.announce_policy(pool)
+        self._update_warm()
         self.informed.set()
 
     def models(self) -> list[ServedModel]:
@@ -78,6 +86,18 @@ class Fleet:
         """What computes a prompt's block keys; None until a worker has announced the fleet's contract."""
         contract = next((pool.contract for pool in self._roster.fleet(model) if pool.contract), None)
         return self._keyers.get(contract, salt=salt, lora=lora) if contract else None
+
+    def _update_warm(self) -> None:
+        """Whatever tenants and prefixes the pools have now, their workers are told of it."""
+        if self._warming is None:
+            return
+        self._warming.keep(frozenset(self._roster.pools))
+        for pool in self._roster.pools.values():
+            fleet = [other.declared for other in self._roster.pools.values() if other.fleet == pool.fleet]
+            warm = self._warming.frame(pool.declared, fleet)
+            if warm is not pool.warm:
+                pool.warm = warm
+                self._reception.announce_warm(pool)
 
     # Decisions.
 

@@ -58,6 +58,8 @@ class Connection:
     worker: tuple[str, str] | None = None
     """Pool and worker name, after the first Hello."""
     ranks: dict[int, Worker] = field(default_factory=dict)
+    warmed_epoch: str | None = None
+    """The epoch in which it was told last what to keep cached."""
 
 
 class Reception:
@@ -90,6 +92,9 @@ class Reception:
         pool.settle_contract()
         notes = self._step(worker, Opened(connection.number, hello), now)
         connection.link.send(pool.policy)
+        if pool.warm is not None and connection.warmed_epoch != hello.epoch:
+            connection.warmed_epoch = hello.epoch
+            connection.link.send(pool.warm)
         return notes
 
     def receive(self, connection: Connection, frame: Snapshot | Delta | State, now: float) -> list[Note]:
@@ -130,9 +135,17 @@ class Reception:
 
     def announce_policy(self, pool: Pool) -> None:
         """Tell all connected workers of a pool what it asks of them now."""
+        self._announce(pool, pool.policy)
+
+    def announce_warm(self, pool: Pool) -> None:
+        """Tell all connected workers of a pool what to keep cached now."""
+        if pool.warm is not None:
+            self._announce(pool, pool.warm)
+
+    def _announce(self, pool: Pool, frame: DownFrame) -> None:
         numbers = {worker.stream.connection for worker in pool.workers.values()}
         for number in numbers & self._connections.keys():
-            self._connections[number].link.send(pool.policy)
+            self._connections[number].link.send(frame)
 
     def connected(self, worker: Worker) -> bool:
         return worker.stream.connection in self._connections

@@ -15,7 +15,7 @@ from cachefleet_controlplane.workers import Worker
 from cachefleet_core.contract import IndexContract
 from cachefleet_core.engine import engine_policy
 from cachefleet_core.pool import PrefixCachePool
-from cachefleet_core.reports import Policy
+from cachefleet_core.reports import Policy, Warm
 
 DEFAULT_WINDOW_SECONDS: Final = 600.0
 MAX_UNLISTED: Final = 1024
@@ -30,6 +30,8 @@ class Pool:
     policy: Policy
     window: HitWindow
     contract: IndexContract | None = None
+    warm: Warm | None = None
+    """Its warm prefixes as its workers are told of them; None where this control plane tells nobody."""
     workers: dict[WorkerId, Worker] = field(default_factory=dict)
 
     @property

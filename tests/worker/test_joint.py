@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import aiohttp
+import msgspec
 import uvicorn
 
 from cachefleet_controlplane.fleet import Fleet
@@ -16,8 +17,10 @@ from cachefleet_controlplane.index import PythonIndex
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
 from cachefleet_controlplane.reports.server import ReportsServer
 from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.engine import engine_policy
 from cachefleet_core.pool import parse_pools
-from cachefleet_core.reports import Hello
+from cachefleet_core.reports import Hello, Phase
+from cachefleet_core.tenancy import TenantId, tenant_salt
 from cachefleet_local.ports import take_ports
 from cachefleet_worker.agent.lifecycle import Agent, running
 from cachefleet_worker.agent.settings import AgentSettings
@@ -37,10 +40,18 @@ spec:
 """
 
 
+WARM = """
+  prefixCache:
+    warmPrefixes:
+    - {name: support, tenants: [acme, umbrella], messages: [{role: system, content: "You are a support agent."}]}
+"""
+SALT_KEY = b"s" * 32
+
+
 @asynccontextmanager
-async def control_plane(port: int) -> AsyncIterator[Fleet]:
-    fleet = Fleet(PythonIndex(), index_key=INDEX_KEY)
-    [pool] = parse_pools(POOL)
+async def control_plane(port: int, declared: str = POOL) -> AsyncIterator[Fleet]:
+    fleet = Fleet(PythonIndex(), index_key=INDEX_KEY, salt_key=SALT_KEY)
+    [pool] = parse_pools(declared)
     fleet.update_pools([PoolView(pool, (WorkerEndpoint("demo-0", "http://127.0.0.1:1", ready=True),))])
 
     async def authorize(token: str, hello: Hello) -> bool:
@@ -114,3 +125,33 @@ async def test_the_index_follows_the_engine_through_restarts_of_each_part(
         async with control_plane(port) as fleet, running(settings) as agent:  # a new agent: everything from the replay
             await ControlPlane().until(lambda: agent.feed.streams)
             await agrees(fleet, engine, agent)
+
+
+async def test_a_pools_warm_prefixes_are_where_its_tenants_requests_find_them(
+    make_settings: Callable[..., AgentSettings], tmp_path: Any
+) -> None:
+    port = take_ports({"internal": 0})["internal"]
+    (tmp_path / "token").write_text("token")
+    (tmp_path / "policy.json").write_bytes(msgspec.json.encode(engine_policy(parse_pools(POOL + WARM)[0])))
+    settings = make_settings(
+        engine_url="",
+        control_planes=f"ws://127.0.0.1:{port}",
+        token_file=tmp_path / "token",
+        policy_file=tmp_path / "policy.json",
+        weights="fake",
+    )
+    async with FakeEngine(api_key="key", num_blocks=40, block_size=32, plugin=True) as engine:
+        settings = settings.model_copy(update={"engine_url": engine.url})
+        async with running(settings) as agent:
+            await ControlPlane().until(lambda: agent.phase is Phase.WARMING)
+            async with control_plane(port, POOL + WARM) as fleet:
+                await ControlPlane().until(lambda: agent.phase is Phase.READY)
+                salts = {tenant_salt(SALT_KEY, TenantId(tenant)) for tenant in ("acme", "umbrella")}
+                assert {salt for salt, _ in engine.held_chains()} == salts
+                await agrees(fleet, engine, agent)
+                await engine.restart()
+                await ControlPlane().until(lambda: {salt for salt, _ in engine.held_chains()} == salts)
+                await agrees(fleet, engine, agent)
+                [worker] = fleet.view().workers
+                assert (worker.warmth.done, worker.warmth.total) == (2, 2)
+                await ControlPlane().until(lambda: fleet.view().workers[0].policy_generation == 1)

@@ -139,6 +139,8 @@ class Worker(Schema):
     sequence: int
     phase: str | None
     """As its agent says; null before its first report."""
+    phase_reason: str | None
+    """Why it takes no traffic, or took some before it was warm; words, comma separated."""
     load: Load | None
     report_age_seconds: float | None
     stale: bool

@@ -60,6 +60,7 @@ def worker(status: WorkerStatus) -> schemas.Worker:
         same
         | {
             "phase": None if report is None else report.phase,
+            "phase_reason": report.reason or None if report else None,
             "load": report,
             "report_age_seconds": status.report_age,
             "held_bytes": status.held_blocks * status.block_bytes if status.block_bytes else None,

@@ -13,9 +13,9 @@ from cachefleet_controlplane.gateway.memo import KeyMemo
 from cachefleet_controlplane.gateway.request import Ask, upstream_body
 from cachefleet_controlplane.renderer import Renderer, Rendering, render_ask
 from cachefleet_controlplane.routing import Decision, Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.salting import Salter
 from cachefleet_controlplane.views import ServedModel
-from cachefleet_core.pool import Isolation
-from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, tenant_salt
+from cachefleet_core.tenancy import DEFAULT_TENANT
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,7 @@ class Placer:
     ) -> None:
         self._fleet = fleet
         self._renderer = renderer
-        self._salt_key = salt_key
-        self._salts: dict[TenantId, str] = {}
+        self._salter = Salter(salt_key)
         self._memo = KeyMemo()
         self._clock = clock
 
@@ -75,7 +74,7 @@ class Placer:
     async def place(self, ask: Ask) -> Placing:
         """Learn all there is to know. ApiError where the model is not served."""
         model = self.find(ask.model)
-        salt = self._salt(model, DEFAULT_TENANT)
+        salt = self._salter.salt(model.declared, DEFAULT_TENANT)
         engine_name = model.declared[0].spec.model.name
         body, sent = upstream_body(ask, model=engine_name, salt=salt)
         began = self._clock()
@@ -105,14 +104,6 @@ class Placer:
             max_tokens=ask.max_tokens,
             knowledge=Knowledge.EXACT,
         )
-
-    def _salt(self, model: ServedModel, tenant: TenantId) -> str:
-        """The tenant's salt, unless every pool of the fleet shares its blocks."""
-        if all(pool.spec.tenancy.isolation == Isolation.SHARED for pool in model.declared):
-            return ""
-        if tenant not in self._salts:
-            self._salts = {tenant: tenant_salt(self._salt_key, tenant)}
-        return self._salts[tenant]
 
 
 def _too_long(ids: Sequence[int], model: ServedModel) -> bool:

@@ -1,0 +1,70 @@
+"""What the workers of a pool are told to keep cached: its warm prefixes under the salts of their tenants. Pure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from cachefleet_controlplane.salting import Salter
+from cachefleet_core.engine import keeps_blocks
+from cachefleet_core.pool import PrefixCachePool, WarmPrefix
+from cachefleet_core.reports import MAX_FRAME_BYTES, Prefix, Warm
+from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGES_BYTES: Final = 1024 * 1024
+"""The protocol's bound on one prefix."""
+MAX_BYTES: Final = MAX_FRAME_BYTES - 512 * 1024
+"""Messages of one frame; the rest is room for salts and names."""
+
+Inputs = tuple[object, ...]
+
+
+class Warming:
+    """Makes the frames, each anew only where what it is made of has changed."""
+
+    def __init__(self, salter: Salter) -> None:
+        self._salter = salter
+        self._made: dict[str, tuple[Inputs, Warm]] = {}
+
+    def frame(self, pool: PrefixCachePool, fleet: Sequence[PrefixCachePool]) -> Warm:
+        """The standing Warm of a pool that is part of a fleet."""
+        salted = bool(self._salter.salt(fleet, DEFAULT_TENANT))
+        meta, kept = pool.metadata, keeps_blocks(pool.spec)
+        inputs = (meta.uid, meta.generation, kept, salted, pool.spec.prefix_cache.warm_prefixes)
+        made = self._made.get(pool.key)
+        if made is None or made[0] != inputs:
+            made = self._made[pool.key] = (inputs, self._make(pool, fleet) if kept else _warm(pool, ()))
+        return made[1]
+
+    def keep(self, keys: frozenset[str]) -> None:
+        """Forget every other pool."""
+        self._made = {key: made for key, made in self._made.items() if key in keys}
+
+    def _make(self, pool: PrefixCachePool, fleet: Sequence[PrefixCachePool]) -> Warm:
+        prefixes: list[Prefix] = []
+        left_out, room = [], MAX_BYTES
+        for wanted in pool.spec.prefix_cache.warm_prefixes:
+            prefix = self._prefix(wanted, fleet)
+            if len(prefix.messages) > min(room, MAX_MESSAGES_BYTES):
+                left_out.append(wanted.name)
+                continue
+            room -= len(prefix.messages)
+            prefixes.append(prefix)
+        if left_out:
+            logger.warning("warm prefixes too long to be sent", extra={"pool": pool.key, "prefixes": left_out})
+        return _warm(pool, tuple(prefixes))
+
+    def _prefix(self, wanted: WarmPrefix, fleet: Sequence[PrefixCachePool]) -> Prefix:
+        tenants = [TenantId(tenant) for tenant in wanted.tenants] or [DEFAULT_TENANT]
+        salts = tuple(salt for tenant in tenants if (salt := self._salter.salt(fleet, tenant)))
+        messages = [{"role": message.role.value, "content": message.content} for message in wanted.messages]
+        return Prefix(name=wanted.name, messages=msgspec.json.encode(messages), salts=salts)
+
+
+def _warm(pool: PrefixCachePool, prefixes: tuple[Prefix, ...]) -> Warm:
+    return Warm(prefixes=prefixes, standing=True, uid=pool.metadata.uid, generation=pool.metadata.generation)
