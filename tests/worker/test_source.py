@@ -19,9 +19,11 @@ from cachefleet_worker.agent.epoch import Limits
 from cachefleet_worker.agent.follower import Follower
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.residents import Residents
+from cachefleet_worker.agent.snapshots import SnapshotClient
 from cachefleet_worker.agent.source import Endpoints, Source, SourceLimits, endpoints_for, offset
 from tests.worker.controlplane import ControlPlane
 from tests.worker.model import BLOCK_SIZE, CONTRACT, INDEX_KEY, Block, ModelEngine
+from tests.worker.snapshot_server import SnapshotServer
 
 END = (-1).to_bytes(8, "big", signed=True)
 
@@ -62,6 +64,10 @@ class Publisher:
         if not lose:
             await self.pub.send_multipart([b"topic", seq.to_bytes(8, "big"), payload])
 
+    async def heartbeat(self) -> None:
+        seq, payload = self.engine.heartbeat()
+        await self.pub.send_multipart([b"topic", seq.to_bytes(8, "big"), payload])
+
     async def store(self, number: int, *, lose: bool = False) -> Block:
         block = Block((number, number))
         self.engine.store([block])
@@ -81,20 +87,29 @@ class Publisher:
 
 
 class Followed:
-    def __init__(self, endpoints: Endpoints) -> None:
+    def __init__(self, endpoints: Endpoints, snapshots: SnapshotServer | None = None) -> None:
         self.metrics = AgentMetrics()
         self.residents = Residents(INDEX_KEY, CONTRACT, block_size=BLOCK_SIZE)
         self.restarts: list[str] = []
-        limits = Limits(attempts=2, retry_seconds=0.05, probe_seconds=0.3, first_probe_seconds=0.1)
+        limits = Limits(
+            attempts=2,
+            retry_seconds=0.05,
+            probe_seconds=0.3,
+            first_probe_seconds=0.1,
+            restore_base_seconds=0.05,
+            restore_retry_seconds=0.5,
+        )
+        client = SnapshotClient(snapshots.url, key="key") if snapshots else None
         self.source = Source(
             0,
             endpoints,
-            Follower(replay=bool(endpoints.replay), limits=limits),
+            Follower(replay=bool(endpoints.replay), snapshots=client is not None, boot="boot", limits=limits),
             self.residents,
             self.metrics,
             limits=SourceLimits(replay_timeout_seconds=0.3),
             changed=lambda: None,
             restarted=self.restarts.append,
+            snapshots=client,
         )
 
     def count(self, what: str) -> float:
@@ -107,8 +122,8 @@ class Followed:
 
 
 @asynccontextmanager
-async def followed(endpoints: Endpoints) -> AsyncIterator[Followed]:
-    one = Followed(endpoints)
+async def followed(endpoints: Endpoints, snapshots: SnapshotServer | None = None) -> AsyncIterator[Followed]:
+    one = Followed(endpoints, snapshots)
     task = asyncio.create_task(one.source.run())
     try:
         yield one
@@ -230,3 +245,118 @@ async def test_what_breaks_in_a_replay_ends_the_source_so_that_it_starts_anew(mo
         with pytest.raises(ExceptionGroup) as broken:
             await asyncio.wait_for(one.source.run(), 10)
     assert broken.group_contains(KeyError)
+
+
+@dataclass
+class Rig:
+    """An engine with the plugin and a replay buffer of two batches."""
+
+    publisher: Publisher
+    server: SnapshotServer
+
+    @property
+    def endpoints(self) -> Endpoints:
+        return Endpoints(self.publisher.events, self.publisher.replay)
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    engine = ModelEngine(buffer_steps=2, plugin=True)
+    async with Publisher(engine=engine) as publisher, SnapshotServer(engine) as server:
+        yield Rig(publisher, server)
+
+
+async def test_a_late_joiner_gets_everything(rig: Rig) -> None:
+    blocks = [await rig.publisher.store(number) for number in range(20)]
+    async with followed(rig.endpoints, rig.server) as one:
+        await one.holds(*blocks)
+        blocks.append(await rig.publisher.store(99))
+        await one.holds(*blocks)
+        assert one.count("losses") == one.count("late_starts") == 0
+
+
+async def test_a_loss_beyond_replay_costs_nothing(rig: Rig) -> None:
+    blocks = [await rig.publisher.store(0)]
+    async with followed(rig.endpoints, rig.server) as one:
+        await one.holds(*blocks)
+        await asyncio.sleep(0.2)
+        blocks += [await rig.publisher.store(number, lose=number < 8) for number in range(1, 9)]
+        await one.holds(*blocks)
+        assert one.count("losses") == 0
+        assert one.count("snapshots") >= 2
+
+
+async def test_a_heartbeat_reveals_a_lost_tail(rig: Rig) -> None:
+    async with followed(rig.endpoints, rig.server) as one:
+        await asyncio.sleep(0.3)
+        blocks = [await rig.publisher.store(number, lose=True) for number in range(5)]
+        assert one.residents.held == 0
+        await rig.publisher.heartbeat()
+        await one.holds(*blocks)
+
+
+async def test_a_mark_that_differs_brings_a_snapshot(rig: Rig) -> None:
+    block = await rig.publisher.store(1)
+    async with followed(rig.endpoints, rig.server) as one:
+        await one.holds(block)
+        await asyncio.sleep(0.2)
+        one.residents.forget()
+        await rig.publisher.heartbeat()
+        await one.holds(block)
+        assert one.count("divergences") == 1
+        await rig.publisher.heartbeat()
+        await asyncio.sleep(0.1)
+        assert one.count("divergences") == 1
+
+
+async def test_a_mark_of_another_process_ends_the_epoch(rig: Rig) -> None:
+    async with followed(rig.endpoints, rig.server) as one:
+        await asyncio.sleep(0.3)
+        rig.publisher.engine.boot = "another"
+        await rig.publisher.heartbeat()
+        await ControlPlane().until(lambda: one.restarts == ["boot"], 2)
+
+
+async def test_a_snapshot_of_another_process_ends_the_epoch(rig: Rig) -> None:
+    rig.publisher.engine.boot = "another"
+    async with followed(rig.endpoints, rig.server) as one:
+        await ControlPlane().until(lambda: one.restarts == ["boot"], 2)
+        assert one.residents.held == 0
+
+
+async def test_a_batch_that_cannot_be_read_is_made_good(rig: Rig) -> None:
+    block = await rig.publisher.store(1)
+    async with followed(rig.endpoints, rig.server) as one:
+        await one.holds(block)
+        await asyncio.sleep(0.2)
+        other = await rig.publisher.store(2, lose=True)
+        bad = rig.publisher.engine.seq
+        await rig.publisher.pub.send_multipart([b"", bad.to_bytes(8, "big"), b"\xc1"])
+        await one.holds(block, other)
+        assert one.count("malformed_batches") == 1
+
+
+async def test_without_snapshots_for_a_while_the_replay_is_followed_and_then_all_is_whole(rig: Rig) -> None:
+    blocks = [await rig.publisher.store(number) for number in range(5)]
+    rig.server.status = 503
+    async with followed(rig.endpoints, rig.server) as one:
+        await one.holds(*blocks[-2:])
+        assert one.count("snapshot_failures") == 2
+        rig.server.status = 200
+        await one.holds(*blocks)
+        assert one.count("losses") == 0
+
+
+async def test_a_broken_off_snapshot_changes_nothing(rig: Rig) -> None:
+    blocks = [await rig.publisher.store(number) for number in range(5)]
+    async with followed(rig.endpoints, rig.server) as one:
+        await one.holds(*blocks)
+        await asyncio.sleep(0.2)
+        rig.server.change = lambda frames: frames[:-1]
+        taken = []
+        one.source._changed = lambda: taken.append(one.residents.held)
+        blocks += [await rig.publisher.store(number, lose=number < 9) for number in range(5, 10)]
+        await ControlPlane().until(lambda: one.count("snapshot_failures"), 2)
+        rig.server.change = list
+        await one.holds(*blocks)
+        assert 0 not in taken
