@@ -118,7 +118,7 @@ def _json(body: bytes) -> Any:
     """The body's value; what msgspec does not take, the standard library's reader, which is vLLM's, may."""
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
         return json.loads(body)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_worker.plugin.key_memo import CHUNK_TOKENS, KeyMemo
+
+INDEX_KEY = bytes(32)
+HERE = Namespace("sha256:c", "tenant")
+
+
+def plain(ids: list[int], block_size: int, namespace: Namespace = HERE) -> list[int]:
+    return list(BlockKeyer(INDEX_KEY, namespace, block_size).keys(ids))
+
+
+def prompt(seed: int, tokens: int) -> list[int]:
+    return random.Random(seed).choices(range(150_000), k=tokens)
+
+
+@given(
+    turns=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1300), st.integers(0, 1300)), min_size=1, max_size=8),
+    block_size=st.sampled_from([1, 3, 16, 32, 128, 500, 600]),
+    max_bytes=st.sampled_from([1, 8000, 10**6]),
+)
+def test_keys_are_the_keyers_whatever_was_asked_before(
+    turns: list[tuple[int, int, int]], block_size: int, max_bytes: int
+) -> None:
+    memo = KeyMemo(INDEX_KEY, max_bytes=max_bytes)
+    for seed, shared, own in turns:
+        ids = prompt(seed, shared) + prompt(seed + 100 + own, own)
+        assert memo.keys(HERE, block_size, ids) == plain(ids, block_size)
+        assert memo.stats()["bytes"] <= max_bytes
+
+
+def test_a_shared_beginning_is_hashed_once() -> None:
+    memo = KeyMemo(INDEX_KEY, max_bytes=10**7)
+    first = prompt(1, 20 * CHUNK_TOKENS)
+    memo.keys(HERE, 32, first)
+    assert (memo.hits, memo.misses) == (0, 20)
+    longer = first + prompt(2, 700)
+    assert memo.keys(HERE, 32, longer) == plain(longer, 32)
+    assert (memo.hits, memo.misses) == (20, 22)
+
+
+def test_namespaces_and_block_sizes_share_nothing() -> None:
+    memo = KeyMemo(INDEX_KEY, max_bytes=10**7)
+    ids = prompt(1, 2 * CHUNK_TOKENS)
+    for namespace in (HERE, Namespace("sha256:c", "other"), Namespace("sha256:c", "tenant", "lora")):
+        for block_size in (16, 32):
+            assert memo.keys(namespace, block_size, ids) == plain(ids, block_size, namespace)
+    assert memo.hits == 0
+
+
+def test_memory_is_bounded_and_the_least_used_goes() -> None:
+    memo = KeyMemo(INDEX_KEY, max_bytes=30_000)
+    kept = prompt(0, CHUNK_TOKENS)
+    memo.keys(HERE, 32, kept)
+    for seed in range(1, 50):
+        memo.keys(HERE, 32, prompt(seed, CHUNK_TOKENS))
+        hits = memo.hits
+        memo.keys(HERE, 32, kept)
+        assert memo.hits == hits + 1
+    assert memo.stats()["bytes"] <= 30_000
+    assert memo.stats()["chunks"] < 12
+
+
+def test_namespaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cachefleet_worker.plugin.key_memo.NAMESPACES", 2)
+    memo = KeyMemo(INDEX_KEY, max_bytes=10**6)
+    ids = prompt(1, CHUNK_TOKENS)
+    for _ in range(2):
+        for salt in "abc":
+            assert memo.keys(Namespace("c", salt), 32, ids) == plain(ids, 32, Namespace("c", salt))
+    assert len(memo._keyers) == 2
+
+
+@pytest.mark.parametrize("ids", [[-1] * 32, [1 << 32] * 32, [0.5] * 32])
+def test_ids_that_are_none_are_refused(ids: list[int]) -> None:
+    with pytest.raises(ValueError, match="token ids must be integers from 0 to 4294967295"):
+        KeyMemo(INDEX_KEY, max_bytes=1).keys(HERE, 32, ids)
