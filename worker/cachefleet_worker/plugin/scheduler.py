@@ -10,8 +10,11 @@ import logging
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from importlib.metadata import version
 from typing import Any, Final
 
+from .capabilities import summary
+from .compat import unmet
 from .hooks import hook_of, hooked
 from .settings import PluginSettings
 from .side import EngineSide
@@ -96,10 +99,14 @@ def install(scheduler: Any) -> EngineSide:
     scheduler.cachefleet = side
     for feature, module in FEATURES.items():
         with side.faults.guard(feature):
-            _installer(module)(scheduler, side)
+            if missing := unmet(feature):
+                side.faults.off(feature, missing)
+            else:
+                _installer(module)(scheduler, side)
     if side.settings.policy_file is not None:
         with side.faults.guard("policy"):
             side.apply_file(side.settings.policy_file)
+    log.info("cachefleet %s, rank %d: %s", version("cachefleet"), side.rank, summary(side.capabilities.document()))
     return side
 
 
