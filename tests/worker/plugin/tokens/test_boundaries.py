@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +26,7 @@ CHATML = Marks("chatml", frozenset({START}))
         (("<|start|>", "<|message|>"), "", "harmony"),
         (("<s>", "</s>", "[INST]", "[/INST]"), "[INST]", "mistral"),
         (("<s>", "</s>"), "{{ bos_token }}<s>[INST]", "llama-2"),
+        (("<s>", "</s>"), "{{ bos_token + '[INST] ' }}", "llama-2"),
         (("<s>", "</s>"), "<s>", None),
         (("<s>", "</s>"), "", None),
         (("<|user|>", "<|assistant|>"), "<|user|><|assistant|>", "phi-3"),
@@ -80,10 +83,6 @@ def test_mistral_with_tools_ends_prefixes_after_an_answer() -> None:
     assert propose([*plain[:4], 7, A, *plain[4:]], marks) == [4]
 
 
-def test_an_array_of_ids_will_do() -> None:
-    assert propose((START, A, START, B), CHATML) == [1, 3]
-
-
 @pytest.mark.parametrize(
     ("boundary", "previous", "fresh", "good"),
     [
@@ -104,6 +103,13 @@ def test_a_boundary_counts_once_the_next_render_goes_on_from_it(
     good: bool,  # noqa: FBT001 - a parameter of the table
 ) -> None:
     assert verified(boundary, previous, fresh) is good
+
+
+def test_ids_may_come_in_any_kind_of_sequence() -> None:
+    assert verified(2, [1, 2, 3], (1, 2, 4))
+    assert verified(2, array("I", [1, 2, 3]), [1, 2, 4])
+    assert not verified(2, array("I", [1, 2, 3]), (1, 3, 4))
+    assert propose(array("I", [START, A, START, B]), CHATML) == [1, 3]
 
 
 def test_the_deepest_verified_boundary_wins() -> None:

@@ -53,7 +53,7 @@ def refused(description: Description) -> Reason:
         (special("<a>", lstrip=True, rstrip=True), None),
         (special("<a>", single_word=True), None),
         (special("<a>", normalized=True), None),
-        (special("\n\n"), None),
+        (special("\n\t"), None),
         (special("<" + "a" * MAX_CUT_CHARACTERS), None),
         (special("<\0>"), None),
     ],

@@ -173,6 +173,16 @@ def test_the_first_render_call_has_the_tokenizer_prepared() -> None:
     assert other.plain == 0
 
 
+def test_a_class_that_is_patched_again_is_not_wrapped_twice() -> None:
+    hooked = Hooked()
+    second = Hooked()
+    patch(hooked.cls, second.memo, second.faults)
+    renderer = hooked.cls()
+    second.memo.prepare(renderer.tokenizer)
+    renderer.render_chat([{"prompt": TEXT}], Params(), prompt_extras={"cache_salt": "s"})
+    assert (renderer.plain, second.salts(), hooked.memo.stats()["entries"]) == (0, {"s"}, 0)
+
+
 def test_a_renderer_without_a_tokenizer_is_left_alone() -> None:
     hooked = Hooked()
     hooked.renderer.tokenizer = None

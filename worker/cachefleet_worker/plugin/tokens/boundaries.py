@@ -25,6 +25,8 @@ class Style:
     unless: str = ""
     """A token that shows that early messages move about; ``instead`` marks what stays."""
     instead: tuple[str, ...] = ()
+    text: str = ""
+    """What the template must say too."""
 
 
 STYLES: Final = (
@@ -42,9 +44,9 @@ STYLES: Final = (
     # Tools are written before the last user message, wherever that is; what ended with </s> stays.
     Style("mistral", ("[INST]",), unless="[AVAILABLE_TOOLS]", instead=("</s>",)),
     # Each exchange begins with a new <s>; [INST] is ordinary text here.
-    Style("llama-2", ("<s>",)),
+    Style("llama-2", ("<s>",), text="[INST]"),
 )
-_LLAMA_2_TEXT: Final = "[INST]"
+_BOS: Final = "<s>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,14 @@ def detect(tokens: Mapping[str, int], template: str) -> Marks | None:
     A style counts where its tokens exist and the template, if there is one, writes them.
     """
     for style in STYLES:
-        starts = [name for name in style.starts if name in tokens and (not template or name in template)]
-        if starts and (style.name != "llama-2" or _LLAMA_2_TEXT in template):
+        starts = [name for name in style.starts if name in tokens and (not template or _writes(template, name))]
+        if starts and style.text in template:
             return _marks(style, starts, tokens)
     return None
+
+
+def _writes(template: str, name: str) -> bool:
+    return name in template or (name == _BOS and "bos_token" in template)
 
 
 def _marks(style: Style, starts: Sequence[str], tokens: Mapping[str, int]) -> Marks:
@@ -104,7 +110,9 @@ def _after(ids: Sequence[int], token: int) -> list[Position]:
 
 def verified(boundary: Position, previous: Sequence[int], fresh: Sequence[int]) -> bool:
     """Whether the first ``boundary`` ids of the previous render begin the fresh one, which goes on after them."""
-    return 0 < boundary <= len(previous) and boundary < len(fresh) and previous[:boundary] == fresh[:boundary]
+    if not 0 < boundary <= len(previous) or boundary >= len(fresh):
+        return False
+    return list(previous[:boundary]) == list(fresh[:boundary])  # of whatever kinds the two sequences are
 
 
 def deepest(boundaries: Sequence[Position], previous: Sequence[int], fresh: Sequence[int]) -> Position | None:

@@ -17,6 +17,7 @@ ENCODES_ELSEWHERE: Final = "_tokenize_prompt_async"
 RENDERS: Final = ("render_chat", "render_cmpl")
 RENDERS_ASYNC: Final = ("render_chat_async", "render_cmpl_async")
 _EXTRAS: Final = "prompt_extras"
+_STOCK: Final = "cachefleet_stock"
 _KNOWN: Final = frozenset({"truncation", "max_length", "add_special_tokens"})
 """Arguments of the tokenizer that the memo understands."""
 
@@ -28,12 +29,12 @@ class HookError(Exception):
 def patch(renderer: type[Any], memo: TokenMemo, faults: Faults) -> None:
     """Let ``renderer`` and its subclasses encode through ``memo``. HookError, nothing changed, where they cannot."""
     examine(renderer)
-    _set(renderer, ENCODES, _encoding(getattr(renderer, ENCODES), memo, faults))
-    _set(renderer, "__init__", _carrying(renderer.__init__, faults))
+    _replace(renderer, ENCODES, lambda stock: _encoding(stock, memo, faults))
+    _replace(renderer, "__init__", lambda stock: _carrying(stock, faults))
     for name in RENDERS:
-        _set(renderer, name, _rendering(getattr(renderer, name), memo, faults))
+        _replace(renderer, name, lambda stock: _rendering(stock, memo, faults))
     for name in RENDERS_ASYNC:
-        _set(renderer, name, _rendering_async(getattr(renderer, name)))
+        _replace(renderer, name, _rendering_async)
 
 
 def examine(renderer: type[Any]) -> None:
@@ -126,5 +127,10 @@ def _rendering_async(original: Callable[..., Any]) -> Callable[..., Any]:
     return render
 
 
-def _set(renderer: type[Any], name: str, method: Callable[..., Any]) -> None:
+def _replace(renderer: type[Any], name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Wrap a method of vLLM; one that is wrapped already is wrapped anew, not twice."""
+    present = getattr(renderer, name)
+    stock = getattr(present, _STOCK, present)
+    method = wrap(stock)
+    setattr(method, _STOCK, stock)
     setattr(renderer, name, method)
