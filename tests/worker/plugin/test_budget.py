@@ -149,6 +149,21 @@ def test_invalidated_idle_blocks_are_not_counted(engine: Engine) -> None:
     engine.check()
 
 
+def test_a_freed_block_that_is_still_read_is_reused_last_even_when_evicted(engine: Engine) -> None:
+    if not hasattr(engine.pool, "unpin_blocks"):
+        pytest.skip("vLLM has this since 0.30")
+    request = engine.start(prompt(0, 4))
+    blocks = engine.manager.get_blocks(request.request_id).blocks[0]
+    engine.pool.touch(blocks)
+    engine.finish(request)
+    engine.pool.unpin_blocks(blocks, lambda _: None)
+    engine.check()
+    assert engine.budget.idle == 4
+    engine.bound(0)
+    engine.check()
+    assert engine.pool.free_block_queue.get_all_free_blocks()[-4:] == list(blocks)
+
+
 @pytest.mark.parametrize("method", ["freed", "touched", "gone", "clear", "resize"])
 def test_a_fault_switches_the_budget_off_and_leaves_vllm_as_it_is(engine: Engine, method: str, caplog: Any) -> None:
     def broken(*_: Any, **__: Any) -> Any:

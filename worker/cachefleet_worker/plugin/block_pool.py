@@ -7,7 +7,7 @@ each method is vLLM's followed by a note for the budget. After a fault in a note
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import contextmanager
 from functools import cache
 from operator import attrgetter
@@ -32,7 +32,7 @@ class Order(Protocol):
     limit: int | None
 
     def __len__(self) -> int: ...
-    def gone(self, blocks: Iterable[int]) -> None: ...
+    def gone(self, blocks: Collection[int]) -> None: ...
     def clear(self) -> None: ...
     def resize(self, limit: int | None) -> list[int]: ...
 
@@ -67,6 +67,9 @@ class Watch:
     def touched(self, blocks: Iterable[Any]) -> None:
         raise NotImplementedError
 
+    def gone(self, blocks: Iterable[Any]) -> None:
+        self.order.gone(list(map(NUMBER, blocks)))
+
     def note(self, action: Callable[..., None], *args: Any) -> None:
         """Carry out a note; a fault in it ends all notes, and goes no further."""
         if not self.on:
@@ -94,13 +97,10 @@ class Watch:
                 queue.prepend_n([block])
 
 
-def _cached(blocks: Iterable[Any]) -> tuple[list[int], list[int]]:
+def _cached(blocks: list[Any]) -> tuple[list[int], list[int]]:
     """Of blocks just freed, the cached ones: those that nobody uses now, and those still in use."""
-    idle: list[int] = []
-    shared: list[int] = []
-    for block in blocks:
-        if block.block_hash is not None:
-            (shared if block.ref_cnt else idle).append(block.block_id)
+    idle = [block.block_id for block in blocks if not block.ref_cnt and block.block_hash is not None]
+    shared = [block.block_id for block in blocks if block.ref_cnt and block.block_hash is not None]
     return idle, shared
 
 
@@ -199,7 +199,7 @@ def watched_pool(base: Any) -> type:
         def get_new_blocks(self, *args: Any, **kwargs: Any) -> Any:
             blocks = super().get_new_blocks(*args, **kwargs)
             watch = self.__dict__[WATCH]
-            watch.note(watch.order.gone, map(NUMBER, blocks))
+            watch.note(watch.gone, blocks)
             return blocks
 
         def evict_blocks(self, block_ids: Any, *args: Any, **kwargs: Any) -> None:

@@ -9,7 +9,7 @@ recently used chain and the least recently used chain goes first, as a whole: wh
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain as concatenated
 from itertools import islice
 
@@ -35,8 +35,10 @@ class Chain:
         return len(self.core) + len(self.spare)
 
     def lose(self, block: int) -> None:
-        self.core.pop(block, None)
-        self.spare.pop(block, None)
+        if block in self.core:
+            del self.core[block]
+        else:
+            self.spare.pop(block, None)
 
 
 class ChainOrder:
@@ -66,9 +68,8 @@ class ChainOrder:
     def __contains__(self, block: int) -> bool:
         return block in self._holder
 
-    def touched(self, blocks: Iterable[int], request: str | None = None) -> None:
+    def touched(self, blocks: Collection[int], request: str | None = None) -> None:
         """Blocks are in use by one more request; None is something that is no request."""
-        user = None if request is None else self._chain(request)
         for block in blocks:
             holder = self._holder.pop(block, None)
             if holder is not None:
@@ -76,8 +77,8 @@ class ChainOrder:
                 if block not in self._home:
                     self._home[block] = holder
                     holder.away += 1
-            if user is not None:
-                self._user[block] = user
+        if request is not None:
+            self._user.update(dict.fromkeys(blocks, self._chain(request)))
 
     def slid(self, request: str, idle: list[int], needed: Callable[[], int]) -> list[int]:
         """Cached blocks left a running request's window and nobody uses them now.
@@ -86,8 +87,9 @@ class ChainOrder:
         it left behind are over the bound, the request makes room among its own.
         """
         chain = self._chain(request)
-        for block in idle:
-            self._hold(block, chain, core=self._standing(block) is not None)
+        found = {block for block in idle if self._standing(block) is not None} if self._home else ()
+        self._hold([block for block in idle if block in found], chain, chain.core)
+        self._hold([block for block in idle if block not in found], chain, chain.spare)
         if self.limit is None or len(self) <= self.limit:
             return []
         own = [chain] if needed() + chain.size > self.limit else []
@@ -111,17 +113,15 @@ class ChainOrder:
             self._return(block, fresh)
         return self._shrink()
 
-    def gone(self, blocks: Iterable[int]) -> None:
+    def gone(self, blocks: Collection[int]) -> None:
         """Blocks are no longer cached, or got a new use."""
-        if not self._holder and not self._home and not self._user:
-            return
-        for block in blocks:
-            self._user.pop(block, None)
-            self._settle(block)
+        for block in blocks if self._holder else ():
             holder = self._holder.pop(block, None)
             if holder is not None:
                 holder.lose(block)
                 self._tidy(holder)
+        self._settle(blocks)
+        self._unuse(blocks)
 
     def clear(self) -> None:
         """Nothing is cached any more."""
@@ -143,17 +143,27 @@ class ChainOrder:
         home = self._home.get(block)
         return None if home is None or home.dead else home
 
-    def _hold(self, block: int, chain: Chain, *, core: bool) -> None:
-        self._user.pop(block, None)
-        self._holder[block] = chain
-        (chain.core if core else chain.spare)[block] = None
+    def _hold(self, blocks: list[int], chain: Chain, part: dict[int, None]) -> None:
+        """Blocks are idle, in this part of a chain."""
+        self._unuse(blocks)
+        self._holder.update(dict.fromkeys(blocks, chain))
+        part.update(dict.fromkeys(blocks))
 
-    def _settle(self, block: int) -> None:
-        """A block no longer counts as found in another chain."""
-        home = self._home.pop(block, None)
-        if home is not None:
-            home.away -= 1
-            self._tidy(home)
+    def _unuse(self, blocks: Iterable[int]) -> None:
+        if self._user:
+            for block in blocks:
+                self._user.pop(block, None)
+
+    def _settle(self, blocks: Iterable[int]) -> None:
+        """Blocks no longer count as found in another chain."""
+        if not self._home:
+            return
+        for block in blocks:
+            home = self._home.pop(block, None)
+            if home is not None:
+                home.away -= 1
+                if not home.away:
+                    self._tidy(home)
 
     def _tidy(self, chain: Chain) -> None:
         if not chain.away and not chain.size:
@@ -164,9 +174,9 @@ class ChainOrder:
         owner = self._user.get(block) or self._standing(block)
         if owner is None or owner.dead:
             owner = fresh
-        self._hold(block, owner, core=True)
+        self._hold([block], owner, owner.core)
         if not self._unfinished(owner):
-            self._settle(block)
+            self._settle([block])
             self._kept.setdefault(owner)
 
     def _unfinished(self, chain: Chain) -> bool:
@@ -176,13 +186,11 @@ class ChainOrder:
         core = len(chain.core) + len(idle) + len(shared)
         if self.limit is not None and core > self.limit:
             return self._refuse(chain, idle)
-        for block in [*chain.core, *idle]:
-            self._hold(block, chain, core=True)
-            self._settle(block)
-        for block in shared:
-            self._settle(block)
-            self._home[block] = chain
-            chain.away += 1
+        self._hold(idle, chain, chain.core)
+        self._settle(chain.core)
+        self._settle(shared)
+        self._home.update(dict.fromkeys(shared, chain))
+        chain.away += len(shared)
         excess = 0 if self.limit is None else max(0, core + len(chain.spare) - self.limit)
         victims = self._drop(list(islice(chain.spare, excess))) + self._shrink()
         if chain.away or chain.size:
@@ -199,8 +207,8 @@ class ChainOrder:
                 victims.append(block)
             else:
                 chain.lose(block)
-                self._hold(block, home, core=True)
-                self._settle(block)
+                self._hold([block], home, home.core)
+                self._settle([block])
                 found[home] = None
         chain.dead = True
         return self._drop(victims) + self._shrink(found)

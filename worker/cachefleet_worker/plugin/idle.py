@@ -6,8 +6,8 @@ order is that of vLLM's own free queue: least recently freed first, a chain's en
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import islice
 
 
 class BlockOrder:
@@ -18,10 +18,10 @@ class BlockOrder:
 
     def __init__(self) -> None:
         self.limit: int | None = None
-        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._idle: dict[int, None] = {}
         self._standing: set[int] = set()
-        """Blocks in use that were idle before, or belong to a chain that was kept: a chain too large to keep that
-        used them too does not take them with it."""
+        """Cached blocks that are or were idle, or belong to a chain that was kept: a chain too large to keep that uses
+        them too does not take them with it."""
 
     def __len__(self) -> int:
         return len(self._idle)
@@ -32,31 +32,25 @@ class BlockOrder:
     def touched(self, blocks: Iterable[int]) -> None:
         """Blocks are in use by one more request."""
         idle = self._idle
-        if not idle:
-            return
-        for block in blocks:
-            if block in idle:
-                del idle[block]
-                self._standing.add(block)
+        if idle:
+            for block in blocks:
+                if block in idle:
+                    del idle[block]
 
-    def freed(self, idle: list[int], shared: list[int]) -> list[int]:
+    def freed(self, idle: list[int], shared: Collection[int]) -> list[int]:
         """One chain was freed, its end first: its cached blocks that nobody uses now, and those still in use."""
         limit = self.limit
         if limit is not None and len(idle) + len(shared) > limit:
             return self._refused(idle, limit)
         self._idle.update(dict.fromkeys(idle))
-        if self._standing:
-            self._standing.difference_update(idle)
-        self._standing.update(shared)
+        self._standing.update(idle, shared)
         return self._excess()
 
-    def gone(self, blocks: Iterable[int]) -> None:
+    def gone(self, blocks: Collection[int]) -> None:
         """Blocks are no longer cached, or got a new use."""
-        if not self._idle and not self._standing:
-            return
-        for block in blocks:
-            self._idle.pop(block, None)
-            self._standing.discard(block)
+        if self._standing:
+            self.touched(blocks)
+            self._standing.difference_update(blocks)
 
     def clear(self) -> None:
         """Nothing is cached any more."""
@@ -71,13 +65,17 @@ class BlockOrder:
     def _refused(self, chain: list[int], limit: int) -> list[int]:
         """A chain over the whole bound: what it cached goes; what it found stays, and bears what is then too much."""
         found = [block for block in chain if block in self._standing]
-        victims = [block for block in chain if block not in self._standing]
         excess = max(0, len(self._idle) + len(found) - limit)
         self._idle.update(dict.fromkeys(found[excess:]))
-        self._standing.difference_update(found)
-        return victims + found[:excess]
+        victims = [block for block in chain if block not in self._standing] + found[:excess]
+        self._standing.difference_update(victims)
+        return victims
 
     def _excess(self) -> list[int]:
-        if self.limit is None:
+        if self.limit is None or len(self._idle) <= self.limit:
             return []
-        return [self._idle.popitem(last=False)[0] for _ in range(len(self._idle) - self.limit)]
+        victims = list(islice(self._idle, len(self._idle) - self.limit))
+        for block in victims:
+            del self._idle[block]
+        self._standing.difference_update(victims)
+        return victims
