@@ -41,7 +41,12 @@ POLICY: Final = {
 }
 """In force throughout: none of these requests is marked, so nothing is refused or handed back."""
 
-_VARYING: Final = re.compile(r"chatcmpl-[\w-]+|cmpl-[\w-]+|generate-[\w-]+")
+ATTEMPTS: Final = 4
+"""vLLM puts tokens that a busy server could not send in time into one piece; that differs from time to time."""
+
+_VARYING: Final = re.compile(
+    r"(chatcmpl|cmpl|generate)-[\w-]+|'created': \d+|'(request_)?id': '[^']*'|'system_fingerprint': '[^']*'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +139,13 @@ async def test_unchanged_where_nothing_is_cached(controls: tuple[Served, ...], s
 
 async def test_the_same_bytes_for_every_kind_of_request(controls: tuple[Served, ...]) -> None:
     """Whole bodies, key by key, of what is asked with no field of the plugin."""
-    bodies = []
-    for served in controls:
-        async with talking_to(served.server) as side:
-            bodies.append([await timeless(side, sent) for sent in ANSWERED if settled(sent)])
-    for sent, got, expected in zip(filter(settled, ANSWERED), *bodies, strict=True):
-        assert got == expected, str(sent)
+    async with talking_to(controls[0].server) as ours, talking_to(controls[1].server) as stock:
+        for sent in filter(settled, ANSWERED):
+            for left in reversed(range(ATTEMPTS)):
+                got, expected = await timeless(ours, sent), await timeless(stock, sent)
+                if got == expected or not left:
+                    break
+            assert got == expected, str(sent)
 
 
 def settled(sent: Sent) -> bool:
@@ -153,9 +159,12 @@ def settled(sent: Sent) -> bool:
 
 
 async def timeless(side: Side, sent: Sent) -> str:
+    """The answer without ids and times; pieces of a stream in the order of their choices, which run side by side."""
     exchange = await side.send(sent.path, sent.body, method=sent.method)
-    text = _VARYING.sub("id", repr((exchange.status, exchange.content_type, exchange.body)))
-    return re.sub(r"'created': \d+|'(request_)?id': '[^']*'|'system_fingerprint': '[^']*'", "", text)
+    body = exchange.body
+    if isinstance(body, list) and body and "choices" in body[0]:
+        body = sorted(body, key=lambda piece: [choice["index"] for choice in piece["choices"]] or [99])
+    return _VARYING.sub("", repr((exchange.status, exchange.content_type, body)))
 
 
 @asynccontextmanager
