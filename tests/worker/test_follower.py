@@ -430,6 +430,15 @@ def test_snapshots_that_prove_nothing_come_in_growing_distances() -> None:
     assert distances[-1] == pytest.approx(100.0, abs=1.0)
 
 
+def test_a_snapshot_proven_good_makes_the_next_one_prompt() -> None:
+    driver = Driver(snapshots=True)
+    for _ in range(8):
+        driver.snapshot(0)
+        driver.mark()
+        driver.wait(1.5)
+        assert isinstance(driver.mark(agrees=False)[-1], AskSnapshot)
+
+
 def test_a_loss_soon_after_a_snapshot_waits_for_the_next(restored: Driver) -> None:
     restored.live(20)
     assert restored.reply(15, end=False) == []

@@ -56,6 +56,16 @@ async def test_an_empty_engine_gives_an_empty_snapshot() -> None:
     assert (head.sequence, head.blocks, draft.held) == (-1, 0, 0)
 
 
+def headed(**changes: object) -> Change:
+    """A snapshot whose header says something else."""
+
+    def change(frames: list[bytes]) -> list[bytes]:
+        header = msgspec.msgpack.decode(frames[0][4:]) | changes
+        return [framed(msgspec.msgpack.encode(header)), *frames[1:]]
+
+    return change
+
+
 def damaged(frame: bytes) -> bytes:
     return frame.replace(b"BlockStored", b"BlockStirred"[:11])
 
@@ -76,6 +86,9 @@ def damaged(frame: bytes) -> bytes:
         (lambda frames: [frames[0], damaged(frames[1]), *frames[2:]], "cannot be read"),
         (lambda frames: [frames[0], *frames[2:]], "sums"),
         (lambda frames: [*frames[:-2], END], "sums"),
+        (headed(blocks=9), "sums"),
+        (headed(totals=[[0, 8, 1]]), "sums"),
+        (headed(totals=[[0, 7, 1]]), "sums"),
         (lambda frames: [frames[0], (1 << 20).to_bytes(4, "little"), b"x" * 99], "a frame of 1048576 bytes"),
     ],
 )

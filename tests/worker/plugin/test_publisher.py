@@ -141,6 +141,8 @@ def test_a_removal_waits_for_the_last_copy(bench: Bench) -> None:
     assert bench.kept == set()
     assert bench.tee.held_back == 2
     assert bench.tee.sequence == 1
+    assert bench.tee._copies is not None
+    assert not bench.tee._copies._removed
 
 
 def test_a_copy_in_another_group_is_another_block(bench: Bench) -> None:

@@ -142,8 +142,8 @@ class Follower:
         if event.seq < epoch.next:
             return []
         effects = state.lose(event.seq) if first and event.seq > epoch.next else []
-        held = epoch.hold(event.seq, event.payload)
-        return effects + (state.drain() if held and not state.unrestored else [])
+        epoch.hold(event.seq, event.payload)
+        return effects + state.drain()
 
     def _on_ended(self, _event: ReplayEnded) -> list[Effect]:
         if not self._state.epoch.held:
