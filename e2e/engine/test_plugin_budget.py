@@ -16,6 +16,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from cachefleet_local.tiny_model import SIZES, TINY_SOURCE
 from e2e.engine.side import Held, Side
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 
@@ -115,6 +116,7 @@ async def test_a_lower_bound_evicts_an_idle_engines_blocks_at_once_and_subscribe
         await side.complete(prompt(name))
     socket = await subscribed(side)
     before = await fleet.stats()
+    assert before["block_bytes"] == OPTIONS.block_size * SIZES[TINY_SOURCE].kv_bytes_per_token
     bound = 2**20 // before["block_bytes"]
     assert before["blocks_idle"] > 2 * bound
     asked = time.monotonic()

@@ -95,6 +95,14 @@ def test_a_block_still_in_use_goes_to_the_request_that_is_done_last() -> None:
     assert chains.resize(2) == [1, 3]
 
 
+def test_a_kept_chain_that_one_over_the_bound_shared_stays() -> None:
+    chains = order(4)
+    chains.touched([1], "large")
+    assert chains.closed("a", [2], [1]) == []
+    assert sorted(chains.closed("large", [1, 3, 4, 5, 6], [])) == [3, 4, 5, 6]
+    assert [block for block in range(9) if block in chains] == [1, 2]
+
+
 def test_blocks_given_back_late_are_one_chain() -> None:
     chains = order(4)
     chains.slid("a", [9], lambda: 2)
