@@ -71,6 +71,15 @@ async def test_the_plugin_is_asked_what_the_engine_is(make_settings: Make, plane
         assert plane.hello.epoch == worker.engine.plugin.boot != before
 
 
+async def test_another_boot_id_is_another_epoch_whatever_the_api_server_says(
+    make_settings: Make, plane: ControlPlane
+) -> None:
+    async with working(make_settings, plane, plugin=True) as worker:
+        worker.engine.plugin.boot = "b" * 32
+        await plane.until(lambda: plane.epochs[-1] == "b" * 32)
+        assert worker.metric("epochs_total", cause="boot") == 1
+
+
 async def test_a_stock_engine_has_no_plugin(make_settings: Make, plane: ControlPlane) -> None:
     async with working(make_settings, plane):
         assert plane.hello is not None
