@@ -88,7 +88,8 @@ def same(got: Sequence[Output], expected: Sequence[Output]) -> int:
 
 
 def _same(got: Output, expected: Output, number: int) -> bool:
-    assert (got.finish, got.prompt_tokens) == (expected.finish, expected.prompt_tokens), f"answer {number}"
+    shapes = [(each.finish, each.prompt_tokens, len(each.tokens)) for each in (got, expected)]
+    assert shapes[0] == shapes[1], f"answer {number}"
     for place, token in enumerate(expected.tokens):
         if got.tokens[place] != token:
             gap = expected.gaps[place]
@@ -96,7 +97,6 @@ def _same(got: Output, expected: Output, number: int) -> bool:
             return True
         apart = abs(got.logprobs[place] - expected.logprobs[place])
         assert apart <= TOLERANCE, f"answer {number}, token {place}: log-probabilities are {apart:.4f} apart"
-    assert len(got.tokens) == len(expected.tokens), f"answer {number}"
     return False
 
 
