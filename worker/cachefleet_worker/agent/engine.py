@@ -147,9 +147,12 @@ class EngineClient:
         """Give an engine with the plugin a policy; the generation that is in force at each rank then."""
         return _understood(read_generations, await self._fleet_request("PUT", POLICY_PATH, msgspec.to_builtins(policy)))
 
-    async def cache_prompt(self, path: str, body: Json, *, timeout_seconds: float) -> PromptRun:
-        """Run a prompt for its cache alone."""
-        return _understood(read_run, await self._request("POST", path, body, timeout_seconds))
+    async def cache_prompt(
+        self, path: str, body: Json, *, timeout_seconds: float, rank: int | None = None
+    ) -> PromptRun:
+        """Run a prompt for its cache alone; at one data-parallel rank, each having a cache of its own."""
+        headers = _NO_HEADERS if rank is None else {"X-data-parallel-rank": str(rank)}
+        return _understood(read_run, await self._request("POST", path, body, timeout_seconds, headers=headers))
 
     async def _model(self) -> _Model:
         models = _decode(await self._request("GET", "/v1/models"), _Models).data

@@ -35,6 +35,7 @@ class Warmer:
         metrics: AgentMetrics,
         prefixes: Prefixes,
         *,
+        ranks: int,
         timeout_seconds: float,
         changed: Callable[[], None],
         corrupted: Callable[[], None],
@@ -42,6 +43,7 @@ class Warmer:
     ) -> None:
         self._client = client
         self._metrics = metrics
+        self._ranks: tuple[int | None, ...] = tuple(range(ranks)) if ranks > 1 else (None,)
         self._timeout = timeout_seconds
         self._changed = changed
         self._corrupted = corrupted
@@ -74,10 +76,19 @@ class Warmer:
             return
 
     async def _try(self, model: str, prefix: Prefix) -> Progress:
+        """At every rank; the first that fails decides."""
+        for rank in self._ranks:
+            progress = await self._try_at(rank, model, prefix)
+            if progress is not Progress.CACHED:
+                return progress
+        self._metrics.warmed.labels("cached").inc()
+        return Progress.CACHED
+
+    async def _try_at(self, rank: int | None, model: str, prefix: Prefix) -> Progress:
         began = self._clock()
         try:
             path, body = warm_request(model, prefix)
-            run = await self._client.cache_prompt(path, body, timeout_seconds=self._timeout)
+            run = await self._client.cache_prompt(path, body, timeout_seconds=self._timeout, rank=rank)
         except (EngineError, ValueError) as error:
             refused = isinstance(error, EngineRefusalError | ValueError)
             self._metrics.warmed.labels("refused" if refused else "failed").inc()
@@ -94,7 +105,6 @@ class Warmer:
             self._metrics.warmed.labels("failed").inc()
             log.warning("prefix not cached", extra={"prefix": prefix.name, "error": f"ended with {run.finish_reason}"})
             return Progress.FAILED
-        self._metrics.warmed.labels("cached").inc()
         extra = {"prompt_tokens": run.prompt_tokens, "reused": run.cached_tokens, "elapsed_ms": round(seconds * 1000)}
         log.info("prefill complete", extra={"prefix": prefix.name, **extra})
         return Progress.CACHED

@@ -47,6 +47,7 @@ class WarmUp:
             client,
             metrics,
             self._prefixes,
+            ranks=settings.ranks,
             timeout_seconds=settings.warm_timeout_seconds,
             changed=changed,
             corrupted=corrupted,
