@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import bisect
 import string
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -103,10 +102,8 @@ class _Neighbours:
     """What the other raw tokens could do to one of them."""
 
     def __init__(self, raw: Sequence[AddedToken]) -> None:
-        times = Counter(token.content for token in raw)
-        contents = set(times)
+        contents = {token.content for token in raw}
         self._sorted = sorted(contents)
-        self._doubled = {content for content, count in times.items() if count > 1}
         # No token holds the separator that could be asked for: one that does is never a cut (see below).
         self._behind_heads = "\0".join(content[1:] for content in contents)
         self._tails = {content[start:] for content in contents for start in range(1, len(content))}
@@ -115,7 +112,7 @@ class _Neighbours:
 
     def found_wherever_written(self, content: str) -> bool:
         """Whether the library finds this token at every place where its text stands, whatever stands around it."""
-        if "\0" in content or content in self._doubled or self._extended(content):
+        if "\0" in content or self._extended(content):
             return False
         if content in self._behind_heads:
             return False  # another token could begin before it and swallow it
