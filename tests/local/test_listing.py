@@ -24,6 +24,7 @@ WORKER = schemas.Worker(
     epoch="e",
     sequence=3,
     phase="ready",
+    phase_reason=None,
     load=schemas.Load(
         running=1,
         waiting=2,
