@@ -16,7 +16,7 @@ from cachefleet_worker.plugin.snapshot import Snapshots, install, pool_hashes
 from tests.worker.model import CONTRACT, INDEX_KEY
 from tests.worker.plugin.loaded import BLOCK, engine, prompt
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]  # importing vLLM on a busy machine takes a minute
 
 
 class Wire:
