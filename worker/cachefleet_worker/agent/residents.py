@@ -115,25 +115,28 @@ class Residents:
 
     def adopt(self, draft: Residents) -> None:
         """Hold what a draft holds. What is gone is withdrawn before anything new is claimed."""
-        before, after = self._claims(), draft._claims()
-        gone = [claim for claim in before if claim not in after]
-        new = [claim for claim in after if claim not in before]
-        if len(gone) + len(new) > len(after):
+        before = {tier: self._claims(tier) for tier in Tier}
+        after = {tier: draft._claims(tier) for tier in Tier}
+        gone = {tier: [key for key in before[tier] if key not in after[tier]] for tier in Tier}
+        new = {tier: [key for key in after[tier] if key not in before[tier]] for tier in Tier}
+        if sum(len(gone[tier]) + len(new[tier]) - len(after[tier]) for tier in Tier) > 0:
             self._changes.cleared()
-            gone, new = [], list(after)
-        for key, tier in gone:
-            self._changes.removed(key, tier)
-        for key, tier in new:
-            self._changes.stored(after[key, tier], key, tier)
+            gone, new = {}, {tier: list(after[tier]) for tier in Tier}
+        for tier, keys in gone.items():
+            for key in keys:
+                self._changes.removed(key, tier)
+        for tier, keys in new.items():
+            for key in keys:
+                self._changes.stored(after[tier][key], key, tier)
         self._names.adopt(draft._names)
         self._owners, self._census, self._scope = draft._owners, draft._census, draft._scope
         self._digest, self.held = draft._digest, draft.held
         self.counts.update(draft.counts)
 
-    def _claims(self) -> dict[tuple[BlockKey, Tier], BlockKey]:
-        """The parent of every (key, tier) held, in the order they came."""
-        live = self._names.live.values()
-        return {(block.key, tier): block.parent for tier, bit in _BIT.items() for block in live if block.tiers & bit}
+    def _claims(self, tier: Tier) -> dict[BlockKey, BlockKey]:
+        """The parent of every key held in a tier, in the order they came."""
+        bit = _BIT[tier]
+        return {block.key: block.parent for block in self._names.live.values() if block.tiers & bit}
 
     def take(self) -> list[Operation]:
         """What changed since the last call, in order."""
