@@ -36,7 +36,7 @@ BARS: Final = (
     Bar("tokens", r": 10k tokens, 90 % shared|grows by a paragraph", "ratio", 0.2),
     Bar("keys", r"with the memo", "ratio", 0.6),
     Bar("keys", r"stock", "ratio", 0.2),
-    Bar("load", r"refused", "ours", 100.0),
+    Bar("load", r"refused on an idle", "ours", 100.0),
 )
 
 

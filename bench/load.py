@@ -15,7 +15,7 @@ import aiohttp
 
 from bench import rows
 from cachefleet_local.tiny_model import tiny_model_path
-from e2e.engine.load import audit, inconsistencies, put_under_load, refusal_seconds, settled
+from e2e.engine.load import audit, inconsistencies, preemptions, put_under_load, refusal_seconds, settled
 from e2e.engine.side import Side
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 
@@ -40,7 +40,7 @@ async def _measured(server: VllmServer, requests: int) -> list[rows.Row]:
         before, began = await settled(side), time.perf_counter()
         report = await put_under_load(side, requests)
         seconds = time.perf_counter() - began
-        after = await settled(side)
+        after, preempted = await settled(side), await preemptions(side)
         wrong = [*report.wrong, *inconsistencies(await audit(side))]
         if after["blocks_free"] != before["blocks_free"]:
             wrong.append(f"{before['blocks_free'] - after['blocks_free']} blocks leaked")
@@ -51,7 +51,9 @@ async def _measured(server: VllmServer, requests: int) -> list[rows.Row]:
     return [
         rows.row("mixed requests answered whole", report.answered, unit="requests"),
         rows.row("of clients that left", report.left, unit="requests"),
-        rows.row("choices refused or handed back", report.finished["cache_threshold"], unit="choices"),
+        rows.row("choices of them refused or handed back", report.finished["cache_threshold"], unit="choices"),
+        rows.row("requests handed back", after["counts"].get("handed_back", 0), unit="requests"),
+        rows.row("preemptions", preempted, unit=""),
         rows.row("mixed requests", requests / seconds, unit="requests/s"),
         rows.row("wrong, unanswered or leaked", 0, unit=""),
         rows.row("refused on an idle engine, median", rows.median(refused)),

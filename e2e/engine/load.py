@@ -24,7 +24,9 @@ AT_ONCE: Final = 16
 ANSWER_SECONDS: Final = 120.0
 SETTLE_SECONDS: Final = 20.0
 POLICY_SECONDS: Final = 0.25
-THRESHOLDS: Final = (None, None, 0, 0.2, 0.5, 0.9, 1)
+THRESHOLDS: Final = (None, None, None, None, 0, 0.2, 0.5, 0.9, 1)
+OUTPUTS: Final = (1, 8, 8, 24, 24, 120, 400)
+"""Tokens to answer with; the long ones run an engine of 63 blocks out of them."""
 REASONS: Final = frozenset({"length", "stop", "cache_threshold"})
 
 LEAVES: Final = 0.12
@@ -81,10 +83,15 @@ def _sampling(chance: random.Random, choices: int) -> dict[str, Any]:
     threshold = chance.choice(THRESHOLDS)
     if threshold is not None:
         extra["cache_hit_threshold"] = threshold
-    if chance.random() < 0.2:
+    if chance.random() < 0.4:
         extra["cachefleet_resumable"] = 1
-    tokens = chance.choice((1, 8, 24, 64, 160))
-    return {"n": choices, "max_tokens": tokens, "temperature": 1, "ignore_eos": chance.random() < 0.9, "extra": extra}
+    return {
+        "n": choices,
+        "max_tokens": chance.choice(OUTPUTS),
+        "temperature": 1,
+        "ignore_eos": chance.random() < 0.9,
+        "extra": extra,
+    }
 
 
 def _sent(kind: int, prompt: Any, sampling: dict[str, Any], *, stream: bool) -> Sent:
@@ -143,9 +150,9 @@ class Policies:
         """Without end."""
         while True:
             await self.put(
-                threshold=chance.choice((0, 0, 0.3, 0.6)),
+                threshold=chance.choice((0, 0, 0, 0, 0.3, 0.6)),
                 budget_mib=chance.choice((None, 0, 1)),
-                preemption=chance.choice(("HandBack", "Recompute")),
+                preemption=chance.choice(("HandBack", "HandBack", "Recompute")),
                 reject_below=chance.choice((0, 0.5, 1)),
             )
             await asyncio.sleep(POLICY_SECONDS)
@@ -193,6 +200,12 @@ def finish_reasons(raw: bytes) -> dict[int, str]:
         bodies = [json.loads(raw)]
     choices = [choice for body in bodies for choice in body.get("choices", ())]
     return {choice["index"]: choice["finish_reason"] for choice in choices if choice.get("finish_reason")}
+
+
+async def preemptions(side: Side) -> float:
+    """Since the engine's start."""
+    samples = (await side.metrics()).items()
+    return sum(value for name, value in samples if name.startswith("vllm:num_preemptions_total"))
 
 
 async def stats(side: Side) -> dict[str, Any]:

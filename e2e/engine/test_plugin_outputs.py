@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from cachefleet_local.tiny_model import tiny_model_path
+from e2e.engine.load import preemptions
 from e2e.engine.models import llama_path
 from e2e.engine.outputs import Output, prompts, same, say, total
 from e2e.engine.requests import ANSWERED, Sent
@@ -175,11 +176,6 @@ async def talking_to(server: VllmServer) -> AsyncIterator[Side]:
         if server.options.plugin:
             assert (await side.send("/v1/fleet/policy", POLICY, method="PUT")).status == 200
         yield side
-
-
-async def preemptions(side: Side) -> float:
-    found = await side.metrics()
-    return sum(value for name, value in found.items() if name.startswith("vllm:num_preemptions_total"))
 
 
 async def nothing_failed(side: Side) -> None:
