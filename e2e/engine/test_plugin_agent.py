@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator
+import shutil
+import struct
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,10 +15,11 @@ import aiohttp
 import pytest
 
 from cachefleet_core.continuation import MISMATCHES, prefix_hash
+from cachefleet_core.engine import ENVIRONMENT
 from cachefleet_core.reports import Phase, Policy, Prefix, Warm
 from cachefleet_worker.agent.lifecycle import Agent, running
 from cachefleet_worker.agent.settings import AgentSettings
-from e2e.engine.vllm import VllmOptions, VllmServer
+from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 from tests.worker.controlplane import ControlPlane
 
 OPTIONS: Final = VllmOptions(plugin=True, num_blocks=256)
@@ -86,19 +90,27 @@ def tokens(events: list[Any]) -> list[int]:
 
 
 @pytest.fixture
-def settings(vllm_server: VllmServer, tmp_path: Path) -> dict[str, Any]:
-    (tmp_path / "index.key").write_text(base64.urlsafe_b64encode(bytes(range(32))).decode())
-    (tmp_path / "worker.key").write_text(vllm_server.options.api_key)
-    return {
-        "worker": "agent-0",
-        "pool": POOL,
-        "engine_url": vllm_server.url,
-        "index_key_file": tmp_path / "index.key",
-        "worker_key_file": tmp_path / "worker.key",
-        "http_host": "127.0.0.1",
-        "http_port": 0,
-        "poll_seconds": 0.2,
-    }
+def agent_settings(tmp_path: Path) -> Callable[[VllmServer], dict[str, Any]]:
+    def make(server: VllmServer) -> dict[str, Any]:
+        (tmp_path / "index.key").write_text(base64.urlsafe_b64encode(bytes(range(32))).decode())
+        (tmp_path / "worker.key").write_text(server.options.api_key)
+        return {
+            "worker": "agent-0",
+            "pool": POOL,
+            "engine_url": server.url,
+            "index_key_file": tmp_path / "index.key",
+            "worker_key_file": tmp_path / "worker.key",
+            "http_host": "127.0.0.1",
+            "http_port": 0,
+            "poll_seconds": 0.2,
+        }
+
+    return make
+
+
+@pytest.fixture
+def settings(vllm_server: VllmServer, agent_settings: Callable[[VllmServer], dict[str, Any]]) -> dict[str, Any]:
+    return agent_settings(vllm_server)
 
 
 @pytest.fixture
@@ -236,3 +248,41 @@ async def test_a_restarted_agent_takes_the_engine_for_the_same_and_refuses_old_h
         assert (status, answer["error"]["code"]) in {(409, "handle_unknown"), (409, "stale_epoch")}
         desk.agent = first
         assert (await desk.post("/v1/continue", following(cache, [7], "s")))[0] == 200
+
+
+@pytest.fixture
+def broken_server(tiny_model: Path, tmp_path: Path) -> Iterator[VllmServer]:
+    """An engine whose model answers with what is no number, told to look for that as pools' engines are."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    _spoil(folder / "model.safetensors", "model.norm.weight")
+    environment = (("VLLM_COMPUTE_NANS_IN_LOGITS", ENVIRONMENT["VLLM_COMPUTE_NANS_IN_LOGITS"]),)
+    options = replace(OPTIONS, environment=environment)
+    with running_vllm(options, folder, tmp_path / "vllm.log") as server:
+        yield server
+
+
+def _spoil(file: Path, tensor: str) -> None:
+    """Put NaN for every number of a float32 tensor."""
+    data = bytearray(file.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    begin, end = json.loads(data[8:start])[tensor]["data_offsets"]
+    data[start + begin : start + end] = struct.pack("<f", float("nan")) * ((end - begin) // 4)
+    file.write_bytes(data)
+
+
+async def test_an_engine_that_answers_with_no_numbers_is_withdrawn(
+    broken_server: VllmServer, agent_settings: Callable[[VllmServer], dict[str, Any]]
+) -> None:
+    settings = agent_settings(broken_server)
+    async with (
+        ControlPlane() as plane,
+        aiohttp.ClientSession() as http,
+        running(AgentSettings(control_planes=plane.url, **settings)) as agent,
+    ):
+        await plane.until(lambda: plane.state and plane.state.phase is Phase.READY, 30)
+        await Desk(broken_server, agent, plane, http).generate(list(range(10, 110)), "s")
+        await plane.until(lambda: plane.state and plane.state.phase is Phase.FAILED, 10)
+        await plane.until(lambda: not plane.receiver.keys)
+        assert plane.state is not None
+        assert plane.state.reason.split(",")[0] == "engine_corrupted"
