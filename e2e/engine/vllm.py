@@ -18,11 +18,14 @@ from typing import Final
 from cachefleet_core import engine
 from cachefleet_local import guard
 from cachefleet_local.ports import take_ports
+from e2e.engine import faulty
 from e2e.engine.versions import import_path
 
+ROOT: Final = Path(__file__).parents[2]
 START_SECONDS: Final = 300.0
 """Imports alone take 10 to 30 s on two cores, more when other tests run."""
 STOP_SECONDS: Final = 15.0
+MAX_RANKS: Final = 8
 LOG_TAIL: Final = 6000
 INDEX_KEY: Final = bytes(range(32))
 """What the plugin of a test engine seeds block keys with."""
@@ -63,6 +66,8 @@ class VllmOptions:
     """A version that e2e/engine/versions.py installs; "" is the one of this environment."""
     cli: str = ""
     """Started by vLLM's own command: "serve", or "launch render" (which has no engine); "" by its module."""
+    faults: tuple[str, ...] = ()
+    """Functions and methods, as "module:path", that raise from the server's start on (faulty.py)."""
     environment: tuple[tuple[str, str], ...] = ()
     extra: tuple[str, ...] = ()
 
@@ -92,10 +97,10 @@ class VllmServer:
 @contextlib.contextmanager
 def running_vllm(options: VllmOptions, folder: Path, log: Path) -> Iterator[VllmServer]:
     """Run vLLM with the model in ``folder``; on leaving, no process of it is left. EngineStartError."""
-    ports = take_ports({"engine": 0, "events": 0, "replay": 0})
+    ports = _ports()
     command = [sys.executable, *_program(options, folder), *_arguments(options, folder, ports)]
     environment = os.environ | ENVIRONMENT | _plugin_environment(options, log.parent) | dict(options.environment)
-    environment |= import_path(options.version, log.parent if options.cli else None)
+    environment |= _import_path(options, log.parent)
     with log.open("wb") as output, _guarded(command, environment, output.fileno()) as process:
         server = VllmServer(
             options=options,
@@ -108,6 +113,14 @@ def running_vllm(options: VllmOptions, folder: Path, log: Path) -> Iterator[Vllm
         )
         _wait_until_healthy(server, process)
         yield server
+
+
+def _ports() -> dict[str, int]:
+    """Each rank publishes at the next port, so events and replays are apart."""
+    while True:
+        ports = take_ports({"engine": 0, "events": 0, "replay": 0})
+        if abs(ports["events"] - ports["replay"]) >= MAX_RANKS:
+            return ports
 
 
 def _program(options: VllmOptions, folder: Path) -> list[str]:
@@ -151,10 +164,16 @@ def _plugin_environment(options: VllmOptions, folder: Path) -> dict[str, str]:
     key.write_text(options.api_key)
     index_key.write_text(base64.urlsafe_b64encode(INDEX_KEY).decode())
     return {
-        "VLLM_PLUGINS": "cachefleet",
+        "VLLM_PLUGINS": "cachefleet,faulty" if options.faults else "cachefleet",
+        faulty.VARIABLE: ",".join(options.faults),
         "CACHEFLEET_WORKER_KEY_FILE": str(key),
         "CACHEFLEET_INDEX_KEY_FILE": str(index_key),
     }
+
+
+def _import_path(options: VllmOptions, folder: Path) -> dict[str, str]:
+    paths = [str(faulty.distribution(folder)), str(ROOT)] if options.faults else []
+    return import_path(options.version, stub=folder if options.cli else None, also=paths)
 
 
 @contextlib.contextmanager

@@ -53,13 +53,14 @@ def settings(tmp_path: Path) -> PluginSettings:
     return PluginSettings(index_key_file=tmp_path / "index")
 
 
-def service(settings: PluginSettings, *answers: Rendered | Exception, memo: Any = None) -> KeyService:
+def service(
+    settings: PluginSettings, *answers: Rendered | Exception, memo: Any = None, block_size: int | None = 16
+) -> KeyService:
     own = process(settings)
     own.parts["tokens"] = memo
-    state = SimpleNamespace(vllm_config=SimpleNamespace(cache_config=SimpleNamespace(block_size=16)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keys, "PromptSource", lambda _state: Source(*answers))
-        return KeyService(own, state)
+        return KeyService(own, SimpleNamespace(), block_size=block_size)
 
 
 async def asked(service: KeyService, **query: str) -> list[prompt_keys.PromptKeys]:
@@ -152,8 +153,7 @@ async def test_a_bad_query_is_named_and_nothing_is_rendered(
 
 
 async def test_a_server_that_knows_no_block_size_wants_one(settings: PluginSettings) -> None:
-    made = service(settings, one())
-    made._block_size = 0
+    made = service(settings, one(), block_size=None)
     with pytest.raises(HttpError, match="block_size: must be from 1 to 65536, got ''"):
         await asked(made)
     assert (await asked(made, block_size="32"))[0].block_size == 32

@@ -156,6 +156,21 @@ async def test_facts_of_the_configuration(settings: PluginSettings, core: Engine
     assert (await get(await made(settings, core.client()), "/capabilities")).json["vocab_size"] is None
 
 
+async def test_without_an_engine_only_what_the_server_was_told_counts(settings: PluginSettings) -> None:
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(get_vocab_size=lambda: 2048, max_model_len=1024),
+        cache_config=SimpleNamespace(enable_prefix_caching=True, block_size=128),
+        parallel_config=SimpleNamespace(data_parallel_size=1),
+    )
+    for size in (32, None):
+        state = SimpleNamespace(vllm_config=config, args=SimpleNamespace(block_size=size, enable_prefix_caching=None))
+        app = FleetApp(process(settings))
+        await app.connect(None, state)
+        told = (await get(app, "/capabilities")).json
+        assert (told["vocab_size"], told["max_model_len"], told["block_size"]) == (2048, 1024, size)
+        assert told["prefix_caching"] is told["data_parallel_size"] is None
+
+
 async def test_features_on_an_untested_version_say_so(
     app: FleetApp, monkeypatch: pytest.MonkeyPatch, settings: PluginSettings
 ) -> None:

@@ -30,10 +30,12 @@ class Server:
     data_parallel_size: int | None = None
 
     @classmethod
-    def of(cls, state: Any) -> Server:
-        """From the application state of an API server or render server."""
+    def of(cls, state: Any, *, has_engine: bool) -> Server:
+        """From the application state. Without an engine vLLM configures no cache: only what it was told counts."""
         config = getattr(state, "vllm_config", None)
         model, cache = getattr(config, "model_config", None), getattr(config, "cache_config", None)
+        if not has_engine:
+            config, cache = None, getattr(state, "args", None)
         vocabulary = getattr(model, "get_vocab_size", lambda: None)()
         caching = getattr(cache, "enable_prefix_caching", None)
         return cls(

@@ -68,11 +68,12 @@ def _block_size(text: str, known: int) -> int:
 class KeyService:
     """Answers for one API server or render server."""
 
-    def __init__(self, process: Process, state: Any) -> None:
+    def __init__(self, process: Process, state: Any, *, block_size: int | None = None) -> None:
+        """``block_size`` is the engine's, None where it is not known: then each request names one."""
         self._faults = process.faults
         self._capabilities = process.capabilities
         self._offloop = process.settings.keys_offloop_tokens
-        self._block_size = _configured_block_size(state)
+        self._block_size = block_size or 0
         self._boundaries = _boundaries(process)
         self._source: PromptSource | None = None
         self._in_a_row = 0
@@ -153,12 +154,6 @@ def _index_key(process: Process) -> bytes:
     if not key:
         raise UnsupportedError("CACHEFLEET_INDEX_KEY_FILE names no key")
     return key
-
-
-def _configured_block_size(state: Any) -> int:
-    config = getattr(getattr(state, "vllm_config", None), "cache_config", None)
-    size = getattr(config, "block_size", None)
-    return size if isinstance(size, int) and size > 0 else 0
 
 
 def _boundaries(process: Process) -> Boundaries:

@@ -90,8 +90,8 @@ class FleetApp:
         """The engine these routes speak for; None on a server without one."""
         if engine_client is not None:
             self._calls = EngineCalls(engine_client, timeout_seconds=self._process.settings.call_timeout_seconds)
-        self._server = Server.of(state)
-        self._keys = KeyService(self._process, state)
+        self._server = Server.of(state, has_engine=engine_client is not None)
+        self._keys = KeyService(self._process, state, block_size=self._server.block_size)
         await self._announce()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

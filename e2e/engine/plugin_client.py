@@ -1,0 +1,70 @@
+"""The plugin's routes of a running engine, and vLLM's own, called from outside."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cachefleet_core.prompt_keys import PromptKeys, decode
+from e2e.engine.vllm import VllmServer
+
+CONTRACT: Final = "sha256:" + "c" * 64
+CALL_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer of any status."""
+
+    status: int
+    content: bytes
+    headers: dict[str, str]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.content)
+
+
+def call(
+    server: VllmServer, method: str, path: str, body: object = None, *, headers: dict[str, str] | None = None
+) -> Answer:
+    """``body`` is bytes as they are, or JSON; ``headers`` are the worker's credentials unless given."""
+    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    given = server.headers if headers is None else headers
+    request = urllib.request.Request(  # noqa: S310 - our own http address
+        server.url + path, data=data, method=method, headers={"Content-Type": "application/json", **given}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=CALL_SECONDS) as answer:  # noqa: S310 - as above
+            return Answer(answer.status, answer.read(), dict(answer.headers))
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, error.read(), dict(error.headers))
+
+
+def fleet(server: VllmServer, path: str) -> Any:
+    """What ``GET /v1/fleet/...`` says."""
+    answer = call(server, "GET", f"/v1/fleet{path}")
+    assert answer.status == 200, answer.content
+    return answer.json
+
+
+def features(server: VllmServer) -> dict[str, tuple[str, str]]:
+    """Mode and reason by feature."""
+    return {each["feature"]: (each["mode"], each["reason"]) for each in fleet(server, "/capabilities")["features"]}
+
+
+def ask_keys(server: VllmServer, body: object, query: str = "", *, headers: dict[str, str] | None = None) -> Answer:
+    """``POST /v1/fleet/keys`` under the contract of the tests."""
+    return call(server, "POST", f"/v1/fleet/keys?contract={CONTRACT}{query}", body, headers=headers)
+
+
+def keys_of(server: VllmServer, body: object, query: str = "") -> PromptKeys:
+    """The only prompt of a body, with its ids."""
+    answer = ask_keys(server, body, f"&ids=1{query}")
+    assert answer.status == 200, answer.content
+    (prompt,) = decode(answer.content)
+    return prompt
