@@ -57,6 +57,10 @@ def test_the_last_proposal_is_one_past_the_last_message_start() -> None:
     assert propose([START, A, END, START, B, END, START, A], CHATML) == [1, 4, 7]
 
 
+def test_proposals_ascend_whichever_token_starts_a_message() -> None:
+    assert propose([6, A, 5, B, 6, A, 5, B], Marks("phi-3", frozenset({5, 6}))) == [1, 3, 5, 7]
+
+
 @pytest.mark.parametrize(
     ("ids", "marks", "reused"),
     [

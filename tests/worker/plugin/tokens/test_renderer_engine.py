@@ -27,7 +27,7 @@ from tests.worker.plugin.tokens.styles import trained
 
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(420),
     pytest.mark.filterwarnings("ignore"),  # vLLM and torch warn of themselves
 ]
 
@@ -224,27 +224,37 @@ def test_boundaries_of_a_chat_are_kept_by_its_next_turn(pair: Pair) -> None:
         assert deepest(found, now, following) == found[-1]
 
 
+def online(renderer: Any) -> Any:
+    """The part of vLLM's server around a renderer."""
+    from vllm.renderers.online_renderer import OnlineRenderer  # noqa: PLC0415
+
+    return OnlineRenderer(
+        renderer.model_config, renderer, request_logger=None, chat_template=None, chat_template_content_format="auto"
+    )
+
+
 def test_a_request_of_the_server_brings_its_salt(pair: Pair) -> None:
     """With the request objects of vLLM's server, through the part of the server that renders."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # noqa: PLC0415
-    from vllm.renderers.online_renderer import OnlineRenderer  # noqa: PLC0415
 
     chat = next(chats(1))
     request = ChatCompletionRequest(model="m", messages=chat, cache_salt="of the request")
 
     def render(renderer: Any) -> Any:
-        online = OnlineRenderer(
-            renderer.model_config,
-            renderer,
-            request_logger=None,
-            chat_template=None,
-            chat_template_content_format="auto",
-        )
-        return asyncio.run(online.preprocess_chat(request, chat, None, "auto", None))[1]
+        return asyncio.run(online(renderer).preprocess_chat(request, chat, None, "auto", None))[1]
 
     ours, stock = pair.outcome(render)
     assert ours == stock
     assert "of the request" in {key.salt for key in pair.memo._memo._entries}
+
+
+def test_a_servers_warm_up_has_the_tokenizer_prepared(pair: Pair) -> None:
+    from vllm.renderers.registry import renderer_from_config  # noqa: PLC0415
+
+    renderer = renderer_from_config(pair.ours.config)
+    online(renderer).warmup()
+    pair.memo.settle()
+    assert pair.memo._seat(renderer.tokenizer).encoder is not None
 
 
 @pytest.mark.parametrize("version", OTHERS)
@@ -274,7 +284,7 @@ def test_other_versions_give_the_same_ids(version: str, tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

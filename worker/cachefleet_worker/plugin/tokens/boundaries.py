@@ -110,9 +110,8 @@ def _after(ids: Sequence[int], token: int) -> list[Position]:
 
 def verified(boundary: Position, previous: Sequence[int], fresh: Sequence[int]) -> bool:
     """Whether the first ``boundary`` ids of the previous render begin the fresh one, which goes on after them."""
-    if not 0 < boundary <= len(previous) or boundary >= len(fresh):
-        return False
-    return list(previous[:boundary]) == list(fresh[:boundary])  # of whatever kinds the two sequences are
+    # As lists, since the two may be of different kinds.
+    return 0 < boundary < len(fresh) and list(previous[:boundary]) == list(fresh[:boundary])
 
 
 def deepest(boundaries: Sequence[Position], previous: Sequence[int], fresh: Sequence[int]) -> Position | None:

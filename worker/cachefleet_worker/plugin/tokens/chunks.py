@@ -96,6 +96,7 @@ def chunk_rule(
     marked = any(part["type"] == "Replace" for part in normalizers)
     for part in pre_tokenizers:
         if _parts_spaces(part, marked=marked):
+            # A chunk that begins with a word would be taken for the text's start; one with a space is the same there.
             starts_alike = not any(other["type"] == "Metaspace" for other in pre_tokenizers)
             return ChunkRule(_parts_lines(part) and starts_alike and all(map(_leaves_lines, tokens)))
         if _marks_spaces(part):

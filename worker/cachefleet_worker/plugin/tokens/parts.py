@@ -71,9 +71,8 @@ class PartEncoder:
             if isinstance(part, int):
                 yield part
                 continue
-            # Chunks after a part's first need no anchor: they begin with a space, or no first part differs (chunks.py).
-            for number, chunk in enumerate(self._chunker.chunks(part.text) if self._chunker else (part.text,)):
-                yield Key(self._owner, salt, anchored and not part.first and number == 0, chunk)
+            for chunk in self._chunker.chunks(part.text) if self._chunker else (part.text,):
+                yield Key(self._owner, salt, anchored and not part.first, chunk)
 
     def _fresh(self, keys: Sequence[Key]) -> dict[Key, Ids]:
         anchor = self.plan.anchor
