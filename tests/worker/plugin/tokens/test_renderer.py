@@ -178,9 +178,12 @@ def test_a_class_that_is_patched_again_is_not_wrapped_twice() -> None:
     second = Hooked()
     patch(hooked.cls, second.memo, second.faults)
     renderer = hooked.cls()
-    second.memo.prepare(renderer.tokenizer)
-    renderer.render_chat([{"prompt": TEXT}], Params(), prompt_extras={"cache_salt": "s"})
-    assert (renderer.plain, second.salts(), hooked.memo.stats()["entries"]) == (0, {"s"}, 0)
+    hooked.memo.prepare(renderer.tokenizer)  # which the second does not know yet
+    renderer._tokenize_prompt({"prompt": TEXT, "cache_salt": "s"}, Params())
+    with rendering(None):
+        renderer._tokenize_prompt({"prompt": TEXT}, Params())
+    assert renderer.plain == 2
+    assert hooked.memo.stats()["entries"] == 0
 
 
 def test_a_renderer_without_a_tokenizer_is_left_alone() -> None:

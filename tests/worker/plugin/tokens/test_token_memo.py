@@ -59,13 +59,21 @@ def test_the_first_text_is_left_to_the_plain_encoder_and_has_the_tokenizer_prepa
     assert setting.memo.stats()["memoised"] == 1
 
 
-def test_a_tokenizer_is_prepared_once_however_many_ask() -> None:
+def test_a_tokenizer_is_prepared_once_however_many_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Setting()
+    jobs: list[Job] = []
+    submit = setting.memo._background.submit
+
+    def take(job: Job) -> bool:
+        jobs.append(job)
+        return submit(job)
+
+    monkeypatch.setattr(setting.memo._background, "submit", take)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: setting.encode(), range(32)))
     setting.memo.settle()
     assert setting.memo._seat(setting.tokenizer).encoder is not None
-    assert setting.memo._owners == 1
+    assert len(jobs) == 1
 
 
 @pytest.mark.parametrize(
@@ -145,6 +153,16 @@ def test_a_sample_that_differs_switches_it_off_for_good() -> None:
     assert (capability.mode, capability.reason) == ("off", Reason.MISMATCH.value)
     setting.memo.settle()
     assert setting.encode() is None  # and is not prepared anew
+
+
+def test_two_tokenizers_keep_their_ids_apart() -> None:
+    setting = Setting().prepared()
+    other = Wrapped(trained("o200k"))
+    assert setting.memo.prepare(other) is None
+    text = "A text without any added token, so that both of them see the very same part of it."
+    ids = other._tokenizer.encode(text, add_special_tokens=False).ids
+    assert setting.encode(text) == setting.plain(text) != ids
+    assert setting.memo.encode(other, text, "", plain=list, add_special_tokens=False, max_length=None) == ids
 
 
 def test_another_tokenizer_is_not_touched_by_it() -> None:
