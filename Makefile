@@ -11,7 +11,7 @@ TIER := bash .ci/tier
 .PHONY: help setup check test demo crds cluster bench bench-gateway bench-worker nightly unit engine test-cluster test-vllm-matrix requirements clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create .venv with everything in it, real vLLM for CPU included
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_core.blocks import BlockKeyer, Namespace
-from cachefleet_worker.plugin.key_memo import CHUNK_TOKENS, KeyMemo
+from cachefleet_worker.plugin.key_memo import CHUNK_TOKENS, KeyMemo, TokenIdError
 
 INDEX_KEY = bytes(32)
 HERE = Namespace("sha256:c", "tenant")
@@ -78,7 +78,7 @@ def test_namespaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(memo._keyers) == 2
 
 
-@pytest.mark.parametrize("ids", [[-1] * 32, [1 << 32] * 32, [0.5] * 32])
+@pytest.mark.parametrize("ids", [[-1] * 32, [1 << 32] * 32, [0.5] * 32, [1] * 32 + [-1]])
 def test_ids_that_are_none_are_refused(ids: list[int]) -> None:
-    with pytest.raises(ValueError, match="token ids must be integers from 0 to 4294967295"):
+    with pytest.raises(TokenIdError, match="token ids must be integers from 0 to 4294967295"):
         KeyMemo(INDEX_KEY, max_bytes=1).keys(HERE, 32, ids)

@@ -187,6 +187,16 @@ async def test_a_vllm_that_cannot_be_asked_is_no_fault(
     assert not own.faults.counts
 
 
+@pytest.mark.parametrize("ids", [[1 << 40] * 40, [1, -1]])
+async def test_ids_that_are_none_are_the_bodys_fault(settings: PluginSettings, ids: list[int]) -> None:
+    made = service(settings, *[one(ids)] * 4, one())
+    for _ in range(4):
+        with pytest.raises(HttpError, match="token ids must be integers from 0 to 4294967295") as refused:
+            await asked(made)
+        assert (refused.value.status, refused.value.code) == (400, "bad_token_ids")
+    assert await asked(made)
+
+
 async def test_faults_in_a_row_turn_it_off_and_one_alone_does_not(settings: PluginSettings) -> None:
     faults = [ZeroDivisionError(), ZeroDivisionError()]
     made = service(settings, *faults, one(), *faults, RefusedError(ValueError()), ZeroDivisionError(), one())

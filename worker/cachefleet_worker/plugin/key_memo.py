@@ -20,6 +20,11 @@ NAMESPACES: Final = 1024
 _ENTRY_BYTES: Final = 320
 _KEY_BYTES: Final = 44
 
+
+class TokenIdError(ValueError):
+    """Numbers that are no token ids."""
+
+
 Name = tuple[int, BlockKey, bytes]
 Keys = tuple[BlockKey, ...]
 
@@ -39,15 +44,15 @@ class KeyMemo:
         self.misses = 0
 
     def keys(self, namespace: Namespace, block_size: int, ids: Sequence[int]) -> list[BlockKey]:
-        """The keys of the full blocks of ``ids``. ValueError where an id is no number of 32 bits."""
+        """The keys of the full blocks of ``ids``. TokenIdError where one of them is no number of 32 bits."""
         serial, keyer = self._keyer(namespace, block_size)
         full = len(ids) // block_size * block_size
-        tokens = _array(ids[:full])
+        tokens = packed(ids)
         step = max(1, CHUNK_TOKENS // block_size) * block_size
         keys: list[BlockKey] = []
         parent = NO_PARENT
         for start in range(0, full, step):
-            chunk = tokens[start : start + step]
+            chunk = tokens[start : min(start + step, full)]
             name = (serial, parent, chunk.tobytes())
             found = self._get(name)
             if found is None:
@@ -98,8 +103,11 @@ def _size(name: Name, keys: Keys) -> int:
     return _ENTRY_BYTES + len(name[2]) + _KEY_BYTES * len(keys)
 
 
-def _array(ids: Sequence[int]) -> array[int]:
+def packed(ids: Sequence[int]) -> array[int]:
+    """Token ids as 32-bit numbers. TokenIdError."""
+    if isinstance(ids, array):
+        return ids
     try:
         return array("I", ids)
     except (OverflowError, TypeError) as error:
-        raise ValueError(f"token ids must be integers from 0 to 4294967295: {error}") from error
+        raise TokenIdError(f"token ids must be integers from 0 to 4294967295: {error}") from error

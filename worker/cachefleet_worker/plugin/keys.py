@@ -18,7 +18,7 @@ from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE,
 
 from .asgi import HttpError, Response
 from .capabilities import OFF
-from .key_memo import KeyMemo
+from .key_memo import KeyMemo, TokenIdError, packed
 from .process import Process
 from .prompts import Prompt, PromptSource, RefusedError, UnsupportedError
 
@@ -92,6 +92,8 @@ class KeyService:
             content = await self._content(asked, body, self._source, self.memo)
         except (HttpError, RefusedError):
             raise
+        except TokenIdError as error:  # vLLM renders what it is given as ids as it is
+            raise HttpError(400, "bad_token_ids", str(error)) from None
         except Exception:
             self._in_a_row += 1
             if self._in_a_row >= FAULTS_IN_A_ROW:
@@ -120,12 +122,12 @@ class KeyService:
     def _keyed(
         self, prompt: Prompt, asked: Asked, namespace: Namespace, *, memo: KeyMemo, tokenizer: Any
     ) -> PromptKeys:
-        ids = prompt.ids
+        ids = packed(prompt.ids)
         plain = ids if prompt.plain >= len(ids) else ids[: prompt.plain]
         return PromptKeys(
             tokens=len(ids),
             block_size=asked.block_size,
-            boundaries=tuple(self._boundaries(tokenizer, ids)),
+            boundaries=tuple(self._boundaries(tokenizer, prompt.ids)),
             keys=tuple(memo.keys(namespace, asked.block_size, plain)),
             ids=tuple(ids) if asked.ids else (),
         )
