@@ -204,7 +204,7 @@ class Traffic(RuleBasedStateMachine):
         self.idle: list[int] = []
         """The model: idle cached blocks, the next victim first."""
         self.hashes: dict[int, Any] = {}
-        """Of the idle blocks."""
+        """Of the idle blocks and those with standing."""
         self.standing: set[int] = set()
         self.limit: int | None = None
 
@@ -270,8 +270,14 @@ class Traffic(RuleBasedStateMachine):
     def _bound(self) -> None:
         if self.limit is not None:
             self.idle = self.idle[max(0, len(self.idle) - self.limit) :]
-        self.standing -= set(self.idle)
-        self.hashes = {number: self.engine.pool.blocks[number].block_hash for number in self.idle}
+        blocks = self.engine.pool.blocks
+        self.standing = {
+            number
+            for number in self.standing - set(self.idle)
+            if blocks[number].ref_cnt
+            and self.hashes.get(number, blocks[number].block_hash) == blocks[number].block_hash
+        }
+        self.hashes = {number: blocks[number].block_hash for number in (*self.idle, *self.standing)}
 
 
 TestTraffic = Traffic.TestCase

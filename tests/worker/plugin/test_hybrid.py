@@ -87,6 +87,15 @@ def test_a_found_window_returns_too() -> None:
     assert [block for block in range(9) if block in chains] == [1, 2, 3]
 
 
+def test_what_a_running_request_found_and_left_goes_with_the_chain_it_is_of() -> None:
+    chains = order(3)
+    run(chains, "a", [], [1, 2, 3])
+    chains.touched([2], "large")
+    run(chains, "b", [], [4])
+    assert sorted(chains.slid("large", [2], lambda: 9)) == [1, 2, 3]
+    assert [block for block in range(9) if block in chains] == [4]
+
+
 def test_a_block_still_in_use_goes_to_the_request_that_is_done_last() -> None:
     chains = order(4)
     run(chains, "a", [], [1])

@@ -185,12 +185,6 @@ def watched_pool(base: Any) -> type:
             watch = self.__dict__[WATCH]
             watch.note(watch.freed, blocks)
 
-        def unpin_blocks(self, blocks: Any, *args: Any, **kwargs: Any) -> None:
-            blocks = list(blocks)
-            super().unpin_blocks(blocks, *args, **kwargs)
-            watch = self.__dict__[WATCH]
-            watch.note(watch.freed, blocks)
-
         def touch(self, blocks: Any, *args: Any, **kwargs: Any) -> None:
             super().touch(blocks, *args, **kwargs)
             watch = self.__dict__[WATCH]
@@ -214,7 +208,20 @@ def watched_pool(base: Any) -> type:
                 watch.note(watch.order.clear)
             return done
 
-    return WatchedBlockPool
+    return _with_unpin(WatchedBlockPool) if hasattr(base, "unpin_blocks") else WatchedBlockPool
+
+
+def _with_unpin(base: Any) -> type:
+    """What vLLM has since 0.30: blocks given back that something still reads."""
+
+    class UnpinningBlockPool(base):  # type: ignore[misc]
+        def unpin_blocks(self, blocks: Any, *args: Any, **kwargs: Any) -> None:
+            blocks = list(blocks)
+            super().unpin_blocks(blocks, *args, **kwargs)
+            watch = self.__dict__[WATCH]
+            watch.note(watch.freed, blocks)
+
+    return UnpinningBlockPool
 
 
 @cache

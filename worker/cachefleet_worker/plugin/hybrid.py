@@ -235,9 +235,20 @@ class ChainOrder:
         """All of a chain that is done; of a running request's, no more than needed, what it left first."""
         if excess <= 0:
             return []
-        blocks = [*chain.spare, *chain.core]
         if chain not in self._kept:
-            return self._drop(blocks[:excess])
+            victims = self._drop(list(islice(chain.spare, excess)))
+            return victims + self._break(chain, len(self) - excess + len(victims))
         chain.dead = True
         del self._kept[chain]
-        return self._drop(blocks)
+        return self._drop([*chain.spare, *chain.core])
+
+    def _break(self, chain: Chain, down_to: int) -> list[int]:
+        """Take from what a running request found; the chain that was found in is then no use, and goes with it."""
+        victims: list[int] = []
+        while chain.core and len(self) > down_to:
+            block = next(iter(chain.core))
+            home = self._standing(block)
+            victims += self._drop([block])
+            if home is not None and home in self._kept:
+                victims += self._evict(home, 1)
+        return victims
