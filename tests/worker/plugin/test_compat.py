@@ -87,6 +87,7 @@ def test_others_are_said_to_be_untested(version: str, named: str) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("feature", sorted(compat.NEEDS))
 def test_this_vllm_has_what_each_feature_needs(feature: str) -> None:
