@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.client
 import json
 import os
 import subprocess
@@ -204,5 +205,5 @@ def _healthy(url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:  # noqa: S310 - our own http address
             return bool(answer.status == 200)
-    except OSError:  # URLError is one
+    except (OSError, http.client.HTTPException):  # URLError is one; what is no HTTP is not our engine
         return False
