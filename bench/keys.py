@@ -15,6 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -29,7 +30,7 @@ from cachefleet_local.tiny_tokenizer import CHAT_TEMPLATE
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 from tests.worker.plugin.tokens.styles import BIG, trained
 
-ROUNDS: Final = 41
+ROUNDS: Final = 31
 WARM_UP: Final = 5
 SEED: Final = 91
 MESSAGE_TOKENS: Final = 600
@@ -70,7 +71,7 @@ def run(*, rounds: int = ROUNDS) -> list[Row]:
         warnings.simplefilter("ignore")  # torch's, on import
         writer = Writer(Sides(STYLE), STYLE, random.Random(SEED))
     with _servers() as (stock, ours):
-        return [each for name in CASES for each in _rows(name, writer, stock, ours=ours, rounds=rounds)]
+        return [_told(each) for name in CASES for each in _rows(name, writer, stock, ours=ours, rounds=rounds)]
 
 
 def _rows(name: str, writer: Writer, stock: Server, *, ours: Server, rounds: int) -> Iterator[Row]:
@@ -114,12 +115,14 @@ def _servers() -> Iterator[tuple[Server, Server]]:
         folder = root / "model"
         folder.mkdir()
         _write_model(folder)
-        servers = []
-        for name, options in (("stock", STOCK), ("plugin", PLUGIN)):
+
+        def started(name: str, options: VllmOptions) -> Server:
             (root / name).mkdir()
-            running = running_vllm(options, folder, root / name / "vllm.log")
-            servers.append(Server(stack.enter_context(running)))
-        yield servers[0], servers[1]
+            return Server(stack.enter_context(running_vllm(options, folder, root / name / "vllm.log")))
+
+        with ThreadPoolExecutor() as pool:
+            stock, ours = pool.map(started, ("stock", "plugin"), (STOCK, PLUGIN))
+        yield stock, ours
 
 
 def _write_model(folder: Path) -> None:
@@ -137,10 +140,10 @@ def _write_model(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(described))
 
 
-def main() -> None:
-    for each in run():
-        print(f"{each['row']:<64}{each['ours']:8.2f}{each['peer']:8.2f}{each['ratio']:8.3f} {each['unit']}")
+def _told(each: Row) -> Row:
+    print(f"  {each['row']:<64}{each['ours']:8.2f}{each['peer']:8.2f}{each['ratio']:8.3f} {each['unit']}", flush=True)
+    return each
 
 
 if __name__ == "__main__":
-    main()
+    run()

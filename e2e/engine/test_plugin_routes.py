@@ -1,0 +1,190 @@
+"""The plugin's routes on real servers: two API servers over two ranks; one in which the plugin is broken."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pytest
+
+from e2e.engine.plugin_client import ask_keys, call, features, fleet
+from e2e.engine.vllm import VllmOptions, VllmServer
+
+WIDE: Final = VllmOptions(
+    plugin=True,
+    user_key="sk-user",
+    cli="serve",
+    environment=(("CACHEFLEET_BODY_TIMEOUT_SECONDS", "2"), ("CACHEFLEET_MAX_BODY_BYTES", "100000")),
+    extra=("--api-server-count=2", "--data-parallel-size=2"),
+)
+PLUGIN: Final = "cachefleet_worker.plugin"
+BROKEN: Final = VllmOptions(
+    plugin=True,
+    faults=(
+        f"{PLUGIN}.admission:Admission._is_exempt",
+        f"{PLUGIN}.ledger:Ledger.apply",
+        f"{PLUGIN}.idle:BlockOrder.freed",
+        f"{PLUGIN}.tokens.parts:PartEncoder.encode",
+        f"{PLUGIN}.key_memo:KeyMemo.keys",
+        f"{PLUGIN}.side:EngineSide._audit",
+    ),
+)
+USER: Final = {"Authorization": "Bearer sk-user"}
+WORKER: Final = {**USER, "X-Cachefleet-Token": "sk-test"}
+TURN: Final = [{"role": "user", "content": "What is the weather like at sea tomorrow? " * 8}]
+CHAT: Final = {"model": "tiny", "messages": TURN, "max_tokens": 3, "temperature": 0, "ignore_eos": True}
+
+on_wide = pytest.mark.parametrize("vllm_server", [WIDE], indirect=True)
+on_broken = pytest.mark.parametrize("vllm_server", [BROKEN], indirect=True)
+
+
+@on_wide
+def test_only_the_worker_key_opens_the_routes(vllm_server: VllmServer) -> None:
+    assert call(vllm_server, "GET", "/v1/models", headers=USER).status == 200, "the user's key opens vLLM"
+    for method, path in (
+        ("GET", "/capabilities"),
+        ("GET", "/stats"),
+        ("GET", "/audit"),
+        ("GET", "/snapshot"),
+        ("PUT", "/policy"),
+        ("POST", "/keys"),
+        ("GET", "/no-such-thing"),
+    ):
+        assert call(vllm_server, method, f"/v1/fleet{path}", headers=USER).status == 403, path
+        assert call(vllm_server, method, f"/v1/fleet{path}", headers={}).status == 401, "vLLM's own check comes first"
+    assert call(vllm_server, "GET", "/v1/fleet/stats", headers=WORKER).status == 200
+    assert call(vllm_server, "GET", "/v1/fleet/stats").status == 200
+    assert call(vllm_server, "GET", "/v1/fleet/no-such-thing").status == 404
+    wrong = call(vllm_server, "POST", "/v1/fleet/policy", {})
+    assert (wrong.status, wrong.headers["allow"]) == (405, "PUT")
+
+
+@on_wide
+def test_every_api_server_speaks_for_every_rank(vllm_server: VllmServer) -> None:
+    answers = [fleet(vllm_server, "/capabilities") for _ in range(12)]
+    for answer in answers:  # each API server has a tokenizer of its own, proven when its first text comes
+        answer["features"] = [each for each in answer["features"] if each["feature"] != "tokens"]
+    assert all(answer == answers[0] for answer in answers), "connections go to both API servers"
+    told = answers[0]
+    assert sorted(told["ranks"]) == ["0", "1"]
+    assert [told["ranks"][rank]["rank"] for rank in "01"] == [0, 1]
+    assert told["ranks"]["0"]["boot"] != told["ranks"]["1"]["boot"]
+    assert (told["vocab_size"], told["max_model_len"], told["block_size"]) == (2048, 1024, 32)
+    assert (told["prefix_caching"], told["data_parallel_size"]) == (True, 2)
+    assert (told["engine"], told["note"]) == (call(vllm_server, "GET", "/version").json["version"], "")
+
+
+@on_wide
+def test_a_policy_is_in_force_on_both_ranks_whoever_was_told(vllm_server: VllmServer) -> None:
+    for generation in range(1, 5):
+        policy = {"pool": "a/b", "uid": "wide", "generation": generation, "budget_mib": 1}
+        answer = call(vllm_server, "PUT", "/v1/fleet/policy", policy)
+        assert (answer.status, answer.json["generation"]) == (200, generation)
+        assert {rank["generation"] for rank in fleet(vllm_server, "/stats")["ranks"].values()} == {generation}
+    old = call(vllm_server, "PUT", "/v1/fleet/policy", {"pool": "a/b", "uid": "wide", "generation": 2})
+    assert (old.status, old.json["generation"]) == (200, 4)
+    none = {"pool": "a/b", "uid": "later", "generation": 0, "budget_mib": None}
+    assert call(vllm_server, "PUT", "/v1/fleet/policy", none).json["generation"] == 0
+    assert call(vllm_server, "PUT", "/v1/fleet/policy", none | {"threshold": 1.1}).status == 400
+
+
+@on_wide
+def test_each_rank_gives_its_own_snapshot(vllm_server: VllmServer) -> None:
+    ranks = fleet(vllm_server, "/capabilities")["ranks"]
+    for rank in "01":
+        answer = call(vllm_server, "GET", f"/v1/fleet/snapshot?rank={rank}")
+        assert answer.status == 200
+        assert ranks[rank]["boot"].encode() in answer.content
+        assert answer.content.endswith(struct.pack("<I", 0))
+    assert call(vllm_server, "GET", "/v1/fleet/snapshot?rank=2").status == 503
+    assert call(vllm_server, "GET", "/v1/fleet/snapshot?rank=x").status == 400
+
+
+@on_wide
+def test_bodies_are_bounded_in_size_and_time(vllm_server: VllmServer) -> None:
+    assert ask_keys(vllm_server, b"[" * 100_001).status == 413
+    assert ask_keys(vllm_server, b"[" * 100_000).status == 400
+    assert call(vllm_server, "PUT", "/v1/fleet/policy", b" " * 70_000).status == 413
+    address = urlsplit(vllm_server.url)
+    head = "POST /v1/fleet/keys HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk-test\r\nContent-Length: 100\r\n\r\n{"
+    started = time.monotonic()
+    with socket.create_connection((address.hostname, address.port), timeout=20) as slow:
+        slow.sendall(head.encode())
+        assert b" 408 " in slow.recv(4096).split(b"\r\n")[0]
+    assert time.monotonic() - started < 10
+
+
+@on_wide
+def test_it_is_told_at_the_start_what_is_on(vllm_server: VllmServer) -> None:
+    lines = [line for line in vllm_server.log.read_text().splitlines() if "cachefleet 0." in line]
+    api = [line for line in lines if "on vLLM" in line]
+    assert len(api) == 2, "one line of each API server"
+    assert all("gate in_loop" in line and "keys render" in line for line in api)
+    assert sorted(line.partition("rank ")[2][0] for line in lines if "rank " in line) == ["0", "1"]
+
+
+@on_wide
+def test_many_at_once_are_answered_or_put_off(vllm_server: VllmServer) -> None:
+    def send(at: int) -> int:
+        if at % 3:
+            return ask_keys(vllm_server, {"model": "tiny", "messages": TURN}).status
+        return call(vllm_server, "GET", "/v1/fleet/audit").status
+
+    with ThreadPoolExecutor(24) as pool:
+        statuses = list(pool.map(send, range(120)))
+    assert set(statuses) <= {200, 429}
+    assert statuses.count(200) > 60
+    assert call(vllm_server, "POST", "/v1/chat/completions", CHAT).status == 200
+
+
+@on_broken
+def test_a_broken_plugin_leaves_vllm_as_it_is(vllm_server: VllmServer) -> None:
+    """In one test: each fault turns its feature off for good."""
+    expected = answers(vllm_server, vllm_xargs=None)
+    for _ in range(3):
+        assert answers(vllm_server, vllm_xargs={"cache_hit_threshold": 1.0}) == expected, "never refused"
+    for _ in range(4):
+        refused = ask_keys(vllm_server, CHAT)
+    assert (refused.status, refused.json["error"]["code"]) == (503, "keys_off")
+    for _ in range(3):
+        assert call(vllm_server, "GET", "/v1/fleet/audit").status == 503
+    told = features(vllm_server)
+    for feature in ("gate", "budget", "snapshot", "tokens"):
+        assert told[feature] == ("off", "fault: ZeroDivisionError"), feature
+    assert told["keys"] == ("off", "3 faults in a row")
+    assert told["finish_reason"][0] == "enum", "one fault is not another feature's"
+    stats = fleet(vllm_server, "/stats")
+    assert stats["faults"]["tokens"] == 1, "off after the first"
+    assert stats["faults"]["/keys"] == 3
+    assert set(stats["ranks"]["0"]["faults"]) == {"gate", "budget", "snapshot"}
+    log = vllm_server.log.read_text()
+    for feature in ("gate", "budget", "snapshot", "tokens"):
+        assert log.count(f"cachefleet: {feature} failed and is off") == 1, feature
+    assert log.count("cachefleet: /keys: ZeroDivisionError") == 1
+    assert call(vllm_server, "GET", "/v1/fleet/snapshot").status == 503
+    assert call(vllm_server, "GET", "/health").status == 200
+
+
+def answers(server: VllmServer, **more: Any) -> list[str]:
+    """Texts of the same requests: chat and completion, the second time out of the cache."""
+    given = {name: value for name, value in more.items() if value is not None}
+    texts: list[Callable[[], str]] = [
+        lambda: _text(server, "/v1/chat/completions", CHAT | given),
+        lambda: _text(server, "/v1/completions", CHAT | {"prompt": "The sea is calm today. " * 20} | given),
+    ]
+    return [text() for text in texts * 2]
+
+
+def _text(server: VllmServer, path: str, body: dict[str, Any]) -> str:
+    sent = {name: value for name, value in body.items() if name != "messages" or "prompt" not in body}
+    answer = call(server, "POST", path, sent)
+    assert answer.status == 200, answer.content
+    (choice,) = answer.json["choices"]
+    assert choice["finish_reason"] == "length"
+    return json.dumps(choice.get("message", {}).get("content") or choice.get("text"))
