@@ -102,20 +102,22 @@ class Writer:
     """Prose and code that no one has seen: lines of Python's library in random order."""
 
     def __init__(self, sides: Sides, style: str, rng: random.Random) -> None:
-        self._sides = sides
         self._rng = rng
         self._lines = [
             line for path in _sources() for line in path.read_text(errors="ignore").splitlines() if line.strip()
         ]
         self._frame = FRAMES[style]
+        sample = "\n".join(rng.choices(self._lines, k=2_000))
+        self._characters = len(sample) / len(sides.plain(sample))
+        """Per token."""
 
     def message(self, tokens: int) -> str:
         """About so many tokens of text."""
         lines: list[str] = []
-        while tokens > 0:
-            line = self._rng.choice(self._lines)
-            lines.append(line)
-            tokens -= len(self._sides.plain(line + "\n"))
+        characters = tokens * self._characters
+        while characters > 0:
+            lines.append(self._rng.choice(self._lines))
+            characters -= len(lines[-1]) + 1
         return "\n".join(lines)
 
     def turns(self, tokens: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 
 from cachefleet_worker.plugin.capabilities import Capabilities
 from cachefleet_worker.plugin.faults import Faults
-from cachefleet_worker.plugin.tokens import background, token_memo
-from cachefleet_worker.plugin.tokens.background import Background, Job
+from cachefleet_worker.plugin.tokens import token_memo
+from cachefleet_worker.plugin.tokens.background import Job
 from cachefleet_worker.plugin.tokens.plan import Reason, Refusal
 from cachefleet_worker.plugin.tokens.token_memo import TokenMemo
 from tests.worker.plugin.tokens.styles import trained
@@ -246,25 +245,6 @@ def test_a_fault_in_the_background_switches_the_feature_off() -> None:
     assert setting.faults.counts["tokens"] == 1
 
 
-def test_the_background_drops_what_it_has_no_room_for() -> None:
-    setting = Setting()
-    worker = Background(setting.faults, "tokens")
-    gate = threading.Event()
-    assert worker.submit(lambda: assert_waited(gate))
-    deadline = time.monotonic() + 5
-    while worker._jobs.qsize() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert all(worker.submit(lambda: None) for _ in range(background.QUEUE_LENGTH))
-    assert not worker.submit(lambda: None)
-    gate.set()
-    worker.settle()
-    assert worker.submit(lambda: None)
-
-
-def assert_waited(gate: threading.Event) -> None:
-    assert gate.wait(5)
-
-
 def test_dropped_samples_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Setting(sample_ratio=1.0).prepared()
     monkeypatch.setattr(setting.memo._background, "submit", lambda _job: False)
@@ -302,16 +282,3 @@ def test_a_panic_of_the_library_sends_the_text_to_the_plain_encoder() -> None:
     assert setting.encode() is None
     assert setting.memo.stats()["plain_unencodable"] == 1
     assert setting.faults.on("tokens")
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_the_background_lives_on_after_a_panic() -> None:
-    setting = Setting()
-    worker = Background(setting.faults, "tokens")
-    assert worker.submit(panic)
-    worker.settle()
-    assert worker._thread is not None
-    worker._thread.join(5)
-    done = threading.Event()
-    assert worker.submit(done.set)
-    assert done.wait(5)
