@@ -16,7 +16,7 @@ from cachefleet_worker.plugin.faults import Faults
 from cachefleet_worker.plugin.gate import FIELD, RESUMABLE
 from cachefleet_worker.plugin.settings import PluginSettings
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 MESSAGE = "Parameter `cache_hit_threshold` must be between 0.0 and 1.0 if provided."
 WRONG = ["-0.01", "1.01", "-0.1", "1.1", "NaN", "1e309", "-1e309", '"0.5"', '""', "true", "false", "[0.5]", "{}"]

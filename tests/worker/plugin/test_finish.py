@@ -18,7 +18,7 @@ from cachefleet_worker.plugin.process import this_process
 from cachefleet_worker.plugin.settings import PluginSettings
 from tests.worker.plugin.stepping import ids, stepped
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,7 +13,7 @@ from cachefleet_worker.plugin.gate import FIELD
 from cachefleet_worker.plugin.hooks import NONE, hook_of
 from tests.worker.plugin.stepping import ids, stepped
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 Engine = Any
 BLOCK = 32
@@ -239,8 +239,9 @@ def test_a_connector_that_does_not_know_yet_is_waited_for(connected: Engine) -> 
 # Faults
 
 
-def test_a_fault_switches_the_gate_off_and_the_request_runs(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
-    engine.scheduler.cachefleet_admission._judge = None
+@pytest.mark.parametrize("part", ["_wants", "_judge"])
+def test_a_fault_switches_the_gate_off_and_the_request_runs(engine: Engine, part: str) -> None:
+    setattr(engine.scheduler.cachefleet_admission, part, None)
     assert run(engine, ids(1, 100), **own(0.5)).reason == "length"
     assert run(engine, ids(2, 100), **own(0.5)).reason == "length"
     assert engine.side.capabilities.mode("gate") == "off"

@@ -10,7 +10,7 @@ import pytest
 from cachefleet_worker.plugin.gate import FIELD, RESUMABLE
 from tests.worker.plugin.stepping import ids, stepped
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 Engine = Any
 MARK = {RESUMABLE: 1}

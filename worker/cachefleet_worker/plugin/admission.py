@@ -19,7 +19,7 @@ from .gate import (
     own_threshold,
     refuse_fresh,
 )
-from .hooks import EARLY, NONE
+from .hooks import EARLY, NONE, computed_tokens
 from .preemption import hand_back
 from .process import this_process
 from .rehearsal import rehearse
@@ -94,32 +94,24 @@ class Admission:
         """Whether answers wait for the step's outputs."""
         return bool(self._answers)
 
-    def wants(self, request: Any) -> bool:
-        """Whether a request that is about to be admitted may be refused at all; cheap, asked for each."""
-        if request.num_computed_tokens or request.sampling_params is None:
-            return False
-        if self.rehearsed:
-            return True
-        policy = self._side.policy
-        if request.num_preemptions:
-            return policy.hand_back and policy.reject_below > 0
-        return policy.threshold > 0 or bool(request.sampling_params.extra_args)
+    def refuses(self, request: Any, computed: int | None = None) -> bool:
+        """Judge a request of which ``computed`` tokens need no computing; True has it passed over in this step.
 
-    def refuses(self, request: Any, computed: int) -> bool:
-        """Judge a request of which ``computed`` tokens need no computing; True has it passed over in this step."""
-        feature = "preemption" if request.num_preemptions else "gate"
+        None: that is still to be looked up, where it matters at all.
+        """
         faults = self._side.faults
-        if not faults.on(feature) or not self.wants(request):
-            return False
-        with faults.guard(feature):
-            refusal = self._judge(request, computed)
-            if refusal is not None:
-                self._refused[request.request_id] = (request, refusal, computed)
-                return True
-        return False
+        refused = False
+        with faults.guard("gate"):
+            feature = "preemption" if request.num_preemptions else "gate"
+            if faults.on(feature) and self._wants(request):
+                with faults.guard(feature):
+                    refused = self._refuses(request, computed)
+        return refused
 
     def settle(self) -> None:
         """Finish what this step refused and make the answers."""
+        if not self._refused:
+            return
         refused, self._refused = self._refused, {}
         for request, refusal, computed in refused.values():
             with self._side.faults.guard("gate"):
@@ -128,10 +120,29 @@ class Admission:
     def deliver(self, outputs: dict[int, Any]) -> None:
         """Add the answers to a step's outputs, each for the API server that waits for it."""
         answers, self._answers = self._answers, []
-        for client, answer in answers:
-            if client not in outputs:
-                outputs[client] = self._outputs()
-            outputs[client].outputs.append(answer)
+        with self._side.faults.guard("gate"):
+            for client, answer in answers:
+                if client not in outputs:
+                    outputs[client] = self._outputs()
+                outputs[client].outputs.append(answer)
+
+    def _wants(self, request: Any) -> bool:
+        """Whether a request may be refused at all: cheap, for each that is about to be admitted."""
+        if request.num_computed_tokens or request.sampling_params is None:
+            return False
+        policy = self._side.policy
+        if request.num_preemptions:
+            return policy.hand_back and policy.reject_below > 0
+        return policy.threshold > 0 or bool(self.rehearsed or request.sampling_params.extra_args)
+
+    def _refuses(self, request: Any, computed: int | None) -> bool:
+        if computed is None:
+            computed = computed_tokens(self._scheduler, request)
+        refusal = self._judge(request, computed)
+        if refusal is None:
+            return False
+        self._refused[request.request_id] = (request, refusal, computed)
+        return True
 
     def _judge(self, request: Any, computed: int) -> Refusal | None:
         if self.rehearsed:

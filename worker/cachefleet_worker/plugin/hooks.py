@@ -80,9 +80,7 @@ def _early(base: Any) -> Any:
             if request.num_stale_output_tokens > 0 and not request.drop_stale_output:
                 return True  # the loop passes it over by itself until its last tokens are out
             admission = self.cachefleet_admission
-            if admission is None or not admission.wants(request):
-                return True
-            return not admission.refuses(request, computed_tokens(self, request))
+            return admission is None or not admission.refuses(request)
 
     return EarlyHook
 
