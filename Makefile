@@ -50,7 +50,7 @@ engine: setup ## Tests against real vLLM on CPU
 
 test-vllm-matrix: setup ## The plugin on every version of vLLM that it supports
 	@$(BIN)/python -m e2e.engine.versions
-	@$(BIN)/pytest -q --timeout 1200 e2e/engine/test_versions.py
+	@$(BIN)/pytest -q --timeout 1200 e2e/engine/test_versions.py e2e/engine/test_plugin_keys.py
 
 nightly: setup ## All tests, the slow ones too, with twenty times the examples
 	@HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -q --timeout 7200 tests e2e

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from cachefleet_core.blocks import BlockKeyer, Namespace
 from cachefleet_core.prompt_keys import MEDIA_TYPE, decode
 from e2e.engine.plugin_client import CONTRACT, ask_keys, call, features, fleet, keys_of
+from e2e.engine.versions import OTHERS
 from e2e.engine.vllm import INDEX_KEY, VllmOptions, VllmServer
 
 WORKER: Final = VllmOptions(plugin=True)
@@ -46,7 +48,13 @@ BAD: Final[list[dict[str, Any]]] = [
     {"messages": TALK, "temperature": "hot"},
 ]
 
-everywhere = pytest.mark.parametrize("vllm_server", [WORKER, RENDER], indirect=True, ids=["worker", "render"])
+OLDER: Final = [
+    pytest.param(replace(RENDER, version=version), id=f"render-{version}", marks=pytest.mark.slow) for version in OTHERS
+]
+
+everywhere = pytest.mark.parametrize(
+    "vllm_server", [pytest.param(WORKER, id="worker"), pytest.param(RENDER, id="render"), *OLDER], indirect=True
+)
 
 
 def rendered(server: VllmServer, body: dict[str, Any]) -> list[list[int]]:
