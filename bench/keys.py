@@ -24,10 +24,11 @@ from urllib.parse import urlsplit
 
 from bench.rows import Row, median, row
 from bench.tokens import Sides, Writer
+from cachefleet_core.blocks import BlockKeyer, Namespace
 from cachefleet_core.prompt_keys import decode
 from cachefleet_local.tiny_model import tiny_model_path
 from cachefleet_local.tiny_tokenizer import CHAT_TEMPLATE
-from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
+from e2e.engine.vllm import INDEX_KEY, VllmOptions, VllmServer, running_vllm
 from tests.worker.plugin.tokens.styles import BIG, trained
 
 ROUNDS: Final = 31
@@ -77,17 +78,31 @@ def run(*, rounds: int = ROUNDS) -> list[Row]:
 def _rows(name: str, writer: Writer, stock: Server, *, ours: Server, rounds: int) -> Iterator[Row]:
     known, new = CASES[name]
     talk = _messages(writer, known)
-    times: dict[str, list[float]] = {"keys": [], "render": [], "stock": []}
+    times: dict[str, list[float]] = {name: [] for name in ("keys", "render", "stock", "keys used", "render used")}
     _check(talk + _messages(writer, new), stock, ours)
     for number in range(WARM_UP + rounds):
         calls = [("keys", ours, KEYS), ("render", ours, RENDER), ("stock", stock, RENDER)]
         for each, server, path in calls if number % 2 else reversed(calls):
-            took, _ = server.post(path, talk + _messages(writer, new))
+            took, content = server.post(path, talk + _messages(writer, new))
             if number >= WARM_UP:
                 times[each].append(took)
-    keys = median(times["keys"])
-    yield row(f"10k tokens, {name}: keys against /render with the memo", keys, median(times["render"]))
-    yield row(f"10k tokens, {name}: keys against stock /render", keys, median(times["stock"]))
+                if server is ours:
+                    times[f"{each} used"].append(took + _used(each, content))
+    found = {each: median(values) for each, values in times.items()}
+    yield row(f"10k tokens, {name}: keys against /render with the memo", found["keys"], found["render"])
+    yield row(f"10k tokens, {name}: keys against stock /render", found["keys"], found["stock"])
+    yield row(f"10k tokens, {name}: keys in a caller's hands", found["keys used"], found["render used"])
+
+
+def _used(each: str, content: bytes) -> float:
+    """Milliseconds until a caller has block keys of an answer: decoded, or made of the ids in it."""
+    keyer = BlockKeyer(INDEX_KEY, Namespace(CONTRACT), PLUGIN.block_size)
+    started = time.perf_counter()
+    if each == "keys":
+        decode(content)
+    else:
+        keyer.keys(json.loads(content)["token_ids"])
+    return (time.perf_counter() - started) * 1000
 
 
 def _check(messages: Messages, stock: Server, ours: Server) -> None:
