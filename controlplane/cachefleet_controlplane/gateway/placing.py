@@ -76,7 +76,8 @@ class Placer:
         model = self.find(ask.model)
         salt = self._salter.salt(model.declared, DEFAULT_TENANT)
         engine_name = model.declared[0].spec.model.name
-        body, sent = upstream_body(ask, model=engine_name, salt=salt)
+        gated = any(pool.spec.hit.threshold > 0 for pool in model.declared)
+        body, sent = upstream_body(ask, model=engine_name, salt=salt, gated=gated)
         began = self._clock()
         rendering = await self._render(ask, model, body, salt=salt)
         seconds = self._clock() - began

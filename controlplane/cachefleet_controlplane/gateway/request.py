@@ -48,7 +48,10 @@ _PRIVATE_FIELDS: Final = frozenset(
 _PRIVATE_XARGS: Final = frozenset({"kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode", "cache_salt"})
 _PRIVATE_XARGS_PREFIX: Final = "cachefleet"
 
+_THRESHOLD: Final = "cache_hit_threshold"
 _TRUE: Final = Raw(b"true")
+_ZERO: Final = Raw(b"0")
+_NULL: Final = Raw(b"null")
 _USAGE_ONLY: Final = Raw(b'{"include_usage":true}')
 _LAX_TRUE: Final = re.compile(rb'true|1(\.0+)?|"(1|true|t|y|yes|on)"', re.IGNORECASE)
 _LIST_OF_PROMPTS: Final = re.compile(rb'\[\s*["\[]')
@@ -122,9 +125,14 @@ def understand(fields: Fields, endpoint: Endpoint) -> Ask:
     )
 
 
-def upstream_body(ask: Ask, *, model: str, salt: str) -> tuple[bytes, int]:
-    """What a worker is sent, and how many members it has; ``model`` is its engine's name for it, ``salt`` may be ""."""
+def upstream_body(ask: Ask, *, model: str, salt: str, gated: bool = False) -> tuple[bytes, int]:
+    """What a worker is sent, and how many members it has; ``model`` is its engine's name for it, ``salt`` may be "".
+
+    ``gated``: the pool's workers refuse what their caches hold too little of. That is for a caller who asks for it.
+    """
     fields = dict(ask.fields)
+    if gated and is_null(fields, _THRESHOLD) and is_null(_object(fields.get("vllm_xargs", _NULL)) or {}, _THRESHOLD):
+        fields[_THRESHOLD] = _ZERO
     if ask.model != model and ask.model:
         fields["model"] = Raw(_encode(model))
     if salt:

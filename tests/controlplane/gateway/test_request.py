@@ -225,3 +225,21 @@ def test_headers_of_one_hop_and_credentials_stay_here() -> None:
         "accept-encoding": "identity",
         "authorization": "Bearer own",
     }
+
+
+@pytest.mark.parametrize(
+    ("body", "threshold"),
+    [
+        ({}, 0),
+        ({"cache_hit_threshold": None}, 0),
+        ({"vllm_xargs": {"a": 1}}, 0),
+        ({"cache_hit_threshold": 0.4}, 0.4),
+        ({"vllm_xargs": {"cache_hit_threshold": 0.4}}, None),
+    ],
+)
+def test_only_a_caller_who_asks_for_the_gate_meets_it(body: dict[str, Any], threshold: float | None) -> None:
+    asked = ask({"messages": [], **body})
+    gated, _ = upstream_body(asked, model="m", salt="", gated=True)
+    assert json.loads(gated).get("cache_hit_threshold") == threshold
+    stock, _ = upstream_body(asked, model="m", salt="")
+    assert json.loads(stock).get("cache_hit_threshold", None) == body.get("cache_hit_threshold")
