@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 
 MAX_MESSAGES_BYTES: Final = 1024 * 1024
 """The protocol's bound on one prefix."""
-MAX_BYTES: Final = MAX_FRAME_BYTES - 512 * 1024
-"""Messages of one frame; the rest is room for salts and names."""
+MAX_BYTES: Final = MAX_FRAME_BYTES - 4096
+"""Prefixes of one frame; the rest is room for what is around them."""
 
 Inputs = tuple[object, ...]
 
@@ -50,10 +50,11 @@ class Warming:
         left_out, room = [], MAX_BYTES
         for wanted in pool.spec.prefix_cache.warm_prefixes:
             prefix = self._prefix(wanted, fleet)
-            if len(prefix.messages) > min(room, MAX_MESSAGES_BYTES):
+            size = len(msgspec.msgpack.encode(prefix))
+            if size > room or len(prefix.messages) > MAX_MESSAGES_BYTES:
                 left_out.append(wanted.name)
                 continue
-            room -= len(prefix.messages)
+            room -= size
             prefixes.append(prefix)
         if left_out:
             logger.warning("warm prefixes too long to be sent", extra={"pool": pool.key, "prefixes": left_out})

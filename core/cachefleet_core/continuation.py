@@ -97,7 +97,7 @@ class PromptCacheRef(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ExtraArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What the worker plugin understands, of the engine's ``extra_args``."""
+    """Of the engine's ``extra_args``: what the worker plugin understands, and vLLM's own wish for block events."""
 
     cache_hit_threshold: Annotated[float, Meta(ge=0.0, le=1.0)] | UnsetType = UNSET
     cachefleet_resumable: Annotated[int, Meta(ge=0, le=1)] | UnsetType = UNSET

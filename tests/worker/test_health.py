@@ -60,7 +60,15 @@ def test_erring_means_so_many_polls_with_errors_since_the_last_answer(steps: lis
 
 @pytest.mark.parametrize(
     ("logprobs", "expected"),
-    [([], True), ([-0.1, 0.0, -30.0], True), ([-0.1, None], False), ([float("nan")], False), ([-9999.0], False)],
+    [
+        ([], True),
+        ([-0.1, 0.0, -30.0], True),
+        ([12.3], True),
+        ([float("inf")], False),
+        ([-0.1, None], False),
+        ([float("nan")], False),
+        ([-9999.0], False),
+    ],
 )
 def test_numbers(logprobs: list[float | None], expected: bool) -> None:  # noqa: FBT001 (a row)
     assert numbers(logprobs) is expected

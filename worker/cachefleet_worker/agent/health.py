@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 CORRUPTED: Final = "engine_corrupted"
@@ -60,5 +61,5 @@ def _finding(reading: Reading, bad_polls: int, tolerance: Tolerance) -> str:
 
 
 def numbers(logprobs: Iterable[float | None]) -> bool:
-    """Whether the log-probabilities of tokens that an engine chose are numbers."""
-    return all(value is not None and _FLOOR < value <= 0.001 for value in logprobs)  # NaN compares as False
+    """Whether the log-probabilities, or logits, of tokens that an engine chose are numbers."""
+    return all(value is not None and _FLOOR < value < inf for value in logprobs)  # NaN compares as False

@@ -85,7 +85,6 @@ def _memoised(renderer: Any, prompt: Any, params: Any, memo: TokenMemo) -> list[
         tokenizer,
         text,
         salt,
-        plain=lambda: list(tokenizer(text, **arguments)["input_ids"]),
         add_special_tokens=arguments.get("add_special_tokens", True),
         max_length=arguments.get("max_length") if arguments.get("truncation") else None,
     )

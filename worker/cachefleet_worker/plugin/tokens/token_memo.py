@@ -61,12 +61,20 @@ class TokenMemo:
         capabilities.add(FEATURE, OFF, "no text has come yet")
 
     def encode(
-        self, tokenizer: Any, text: str, salt: str, *, plain: Plain, add_special_tokens: bool, max_length: int | None
+        self,
+        tokenizer: Any,
+        text: str,
+        salt: str,
+        *,
+        add_special_tokens: bool,
+        max_length: int | None,
+        plain: Plain | None = None,
     ) -> list[int] | None:
         """The ids of ``text``, or None where the plain encoder is to be used.
 
-        ``plain`` encodes the same text with the plain encoder; it is called for a few samples, later, elsewhere.
         A text of more than ``max_length`` ids is left to the plain encoder, which truncates in its own way.
+        A few samples are held against ``plain``, later, elsewhere; without it against a private copy of the tokenizer:
+        vLLM's own keeps truncation as its state, so it is not to be used beside vLLM.
         """
         seat = self._seat(tokenizer)
         ids = self._attempt(tokenizer, seat, text, salt, add_special_tokens=add_special_tokens, max_length=max_length)
@@ -76,7 +84,7 @@ class TokenMemo:
         self._count("memoised")
         self._count("ids", len(ids))
         if self._rng.random() < self._sample_ratio:
-            self._sample(seat, ids, plain)
+            self._sample(seat, ids, plain or _plain(seat, text, add_special_tokens=add_special_tokens))
         return ids
 
     def expect(self, tokenizer: Any) -> None:
@@ -158,9 +166,9 @@ class TokenMemo:
         self._capabilities.add(FEATURE, OFF, str(refusal))
         log.warning("cachefleet: tokenisation is not memoised: %s", refusal)
 
-    def _sample(self, seat: Seat, ids: list[int], plain: Plain) -> None:
+    def _sample(self, seat: Seat, ids: list[int], plain: Plain | None) -> None:
         known = tuple(ids)
-        if not self._background.submit(lambda: self._check(seat, known, plain)):
+        if plain is None or not self._background.submit(lambda: self._check(seat, known, plain)):
             self._count("samples_dropped")
 
     def _check(self, seat: Seat, ids: tuple[int, ...], plain: Plain) -> None:
@@ -173,3 +181,11 @@ class TokenMemo:
     def _count(self, name: str, amount: int = 1) -> None:
         with self._lock:
             self._counts[name] += amount
+
+
+def _plain(seat: Seat, text: str, *, add_special_tokens: bool) -> Plain | None:
+    """The plain encoder for one text; None where the seat was refused meanwhile."""
+    encoder = seat.encoder
+    if encoder is None:
+        return None
+    return lambda: list(encoder.plain.encode(text, add_special_tokens=add_special_tokens).ids)
