@@ -206,6 +206,15 @@ def test_a_fault_leaves_the_stream_as_it_was(bench: Bench, monkeypatch: pytest.M
     assert bench.tee.sequence == len(bench.inner.batches) - 1
 
 
+def test_after_a_fault_nothing_is_noted_any_more(bench: Bench) -> None:
+    bench.tee._faults.off("snapshot", "test")
+    copies = bench.tee._copies
+    bench.tee.publish(Batch([stored(1)]))
+    bench.pool._emit_block_removed_events([(1, 0)])
+    assert copies is not None
+    assert copies._removed == []
+
+
 def test_an_event_that_the_ledger_cannot_take_is_published_all_the_same(bench: Bench) -> None:
     odd = stored(7)
     odd.block_hashes = 5  # type: ignore[assignment]

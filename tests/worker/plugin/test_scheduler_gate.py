@@ -261,6 +261,14 @@ def test_a_refused_request_is_answered_also_where_freeing_it_fails(connected: En
     assert connected.side.faults.counts == {"gate": 1}
 
 
+@pytest.mark.parametrize(("off", "other"), [("gate", "preemption"), ("preemption", "gate")])
+def test_each_is_switched_off_alone(monkeypatch: pytest.MonkeyPatch, off: str, other: str) -> None:
+    monkeypatch.setenv("CACHEFLEET_PLUGIN_OFF", off)
+    capabilities = stepped().side.capabilities
+    assert capabilities.mode(off) == "off"
+    assert capabilities.mode(other) == "in_loop"
+
+
 def test_switched_off_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHEFLEET_PLUGIN_OFF", "gate,preemption")
     engine = stepped()

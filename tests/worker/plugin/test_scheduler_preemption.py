@@ -143,3 +143,14 @@ def test_a_reset_of_the_cache_while_requests_run(engine: Engine) -> None:
     engine.run()
     assert {engine.answers[name].reason for name in names} == {REFUSED}
     engine.check_idle()
+
+
+def test_a_fault_while_handing_back_lets_the_victims_go_on(engine: Engine) -> None:
+    engine.policy(reject_below=0.5)
+    engine.scheduler.cachefleet_admission._answer = None
+    names = [engine.submit(ids(at, 64), extra_args=MARK, tokens=200) for at in range(6)]
+    engine.run()
+    assert {engine.answers[name].reason for name in names} == {"length"}
+    assert set(engine.side.faults.counts) == {"preemption"}
+    assert engine.side.capabilities.mode("preemption") == "off"
+    assert engine.side.capabilities.mode("gate") == "in_loop"

@@ -70,6 +70,11 @@ def _finish() -> Finish:
     return found if isinstance(found, Finish) else plain_finish()
 
 
+def _feature(request: Any) -> str:
+    """What a refusal of this request belongs to."""
+    return "preemption" if request.num_preemptions else "gate"
+
+
 class Admission:
     """Judges requests, finishes those refused, keeps their answers until the step's outputs leave."""
 
@@ -102,8 +107,8 @@ class Admission:
         faults = self._side.faults
         refused = False
         with faults.guard("gate"):
-            feature = "preemption" if request.num_preemptions else "gate"
-            if faults.on(feature) and self._wants(request):
+            feature = _feature(request)
+            if (self.rehearsed or faults.on(feature)) and self._wants(request):
                 with faults.guard(feature):
                     refused = self._refuses(request, computed)
         return refused
@@ -114,14 +119,14 @@ class Admission:
             return
         refused, self._refused = self._refused, {}
         for request, refusal, computed in refused.values():
-            with self._side.faults.guard("gate"):
+            with self._side.faults.guard(_feature(request)):
                 self._settle(request, refusal, computed)
 
     def deliver(self, outputs: dict[int, Any]) -> None:
         """Add the answers to a step's outputs, each for the API server that waits for it."""
         answers, self._answers = self._answers, []
-        with self._side.faults.guard("gate"):
-            for client, answer in answers:
+        for client, answer in answers:
+            with self._side.faults.guard("gate"):
                 if client not in outputs:
                     outputs[client] = self._outputs()
                 outputs[client].outputs.append(answer)

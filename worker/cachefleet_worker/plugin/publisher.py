@@ -68,6 +68,11 @@ class Copies:
         self._removed += block_hashes
         type(self._pool)._emit_block_removed_events(self._pool, block_hashes)  # noqa: SLF001 - as it is by now
 
+    def stop(self) -> None:
+        """Note nothing any more."""
+        self._pool.__dict__.pop("_emit_block_removed_events", None)
+        self._removed = []
+
     def without_remaining(self, events: list[Any]) -> list[Any]:
         """The events less the removals of blocks that are still there; called once for all since the last call."""
         removed, self._removed = self._removed, []
@@ -117,6 +122,9 @@ class Tee:
                     self._hold_back(events)
                 if not events.events:
                     return
+            elif self._copies is not None:  # nobody takes what it notes
+                self._copies.stop()
+                self._copies = None
             self._inner.publish(events)
             self.sequence += 1
             if self._faults.on(SNAPSHOT):

@@ -89,6 +89,9 @@ async def snapshot_response(calls: Calls, query: dict[str, str], *, timeout_seco
         return Response(busy.content, 429, headers=((b"retry-after", str(RETRY_AFTER_SECONDS).encode()),))
     except TimeoutError:
         raise HttpError(504, "timeout", "the engine sent no snapshot in time") from None
+    except OSError as error:  # a temporary folder whose path is too long for a socket, say
+        message = f"no socket for the snapshot in {tempfile.gettempdir()}: {error}"
+        raise HttpError(503, "snapshot_off", message) from None
     return Response(_with_first(first, frames), media_type=MEDIA_TYPE)
 
 
