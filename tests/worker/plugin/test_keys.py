@@ -47,6 +47,11 @@ def one(ids: list[int] = IDS, *, plain: int | None = None, salt: str = "", adapt
     return Rendered((Prompt(ids, len(ids) if plain is None else plain),), salt, adapter)
 
 
+@pytest.fixture(autouse=True)
+def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "unmet", lambda _feature: "")
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> PluginSettings:
     (tmp_path / "index").write_text(base64.urlsafe_b64encode(INDEX_KEY).decode())
@@ -180,9 +185,12 @@ async def test_a_vllm_that_cannot_be_asked_is_no_fault(
     def unsupported(_state: object) -> None:
         raise UnsupportedError("no renderer as known")
 
-    monkeypatch.setattr(keys, "PromptSource", unsupported)
     own = process(settings)
+    monkeypatch.setattr(keys, "PromptSource", unsupported)
     with pytest.raises(HttpError, match="no renderer as known"):
+        await KeyService(own, SimpleNamespace()).answer({"contract": CONTRACT}, b"{}")
+    monkeypatch.setattr(keys, "unmet", lambda feature: f"vLLM 9 lacks what {feature} need")
+    with pytest.raises(HttpError, match="vLLM 9 lacks what keys need"):
         await KeyService(own, SimpleNamespace()).answer({"contract": CONTRACT}, b"{}")
     assert not own.faults.counts
 

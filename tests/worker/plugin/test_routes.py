@@ -36,6 +36,7 @@ DESCRIBED = {
 @pytest.fixture(autouse=True)
 def _version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "engine_version", lambda: "0.32.0")
+    monkeypatch.setattr(routes, "unmet", lambda _feature: "")
 
 
 @pytest.fixture
@@ -200,6 +201,18 @@ async def test_a_server_without_an_engine_tells_what_it_has(settings: PluginSett
     assert {each["reason"] for each in told["features"] if each["feature"] == "gate"} == {"this server has no engine"}
     assert (await get(app, "/stats")).json["ranks"] == {}
     assert (await get(app, "/audit")).code == (await get(app, "/snapshot")).code == "no_engine"
+
+
+async def test_an_engine_that_cannot_be_asked_is_as_none(
+    settings: PluginSettings, core: EngineCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "unmet", lambda feature: f"vLLM 9 has no way in for {feature}")
+    app = await made(settings, core.client())
+    assert core.calls == []
+    told = (await get(app, "/capabilities")).json
+    reasons = {each["feature"]: each["reason"] for each in told["features"]}
+    assert reasons["gate"] == reasons["routes"] == "vLLM 9 has no way in for routes"
+    assert (await get(app, "/audit")).code == "no_engine"
 
 
 async def test_the_start_is_told_in_one_line(

@@ -18,6 +18,7 @@ from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE,
 
 from .asgi import HttpError, Response
 from .capabilities import OFF
+from .compat import unmet
 from .key_memo import KeyMemo, TokenIdError, packed
 from .process import Process
 from .prompts import Prompt, PromptSource, RefusedError, UnsupportedError
@@ -139,6 +140,7 @@ class KeyService:
         with self._faults.guard(FEATURE):
             try:
                 index_key = _index_key(process)
+                _check_vllm()
                 self._source = PromptSource(state)
             except (OSError, ValueError, UnsupportedError) as error:
                 self._capabilities.add(FEATURE, OFF, str(error))
@@ -156,6 +158,11 @@ def _index_key(process: Process) -> bytes:
     if not key:
         raise UnsupportedError("CACHEFLEET_INDEX_KEY_FILE names no key")
     return key
+
+
+def _check_vllm() -> None:
+    if missing := unmet(FEATURE):
+        raise UnsupportedError(missing)
 
 
 def _boundaries(process: Process) -> Boundaries:

@@ -19,6 +19,7 @@ from cachefleet_core.reports import Policy
 
 from .asgi import HttpError, Receive, Request, Response, Scope, Send, error_response, json_response
 from .capabilities import summary
+from .compat import unmet
 from .document import Server, document
 from .engine import EngineCallError, EngineCalls, StockEngineError
 from .keys import KeyService
@@ -74,6 +75,7 @@ class FleetApp:
         self._process = process
         self._key = _worker_key(process)
         self._calls: EngineCalls | None = None
+        self._no_engine = "this server has no engine"
         self._keys: KeyService | None = None
         self._server = Server()
         self._under_way: Counter[str] = Counter()
@@ -88,7 +90,10 @@ class FleetApp:
 
     async def connect(self, engine_client: Any, state: Any) -> None:
         """The engine these routes speak for; None on a server without one."""
-        if engine_client is not None:
+        if missing := unmet(FEATURE):
+            self._process.capabilities.add(FEATURE, "on", missing)
+            self._no_engine = missing
+        elif engine_client is not None:
             self._calls = EngineCalls(engine_client, timeout_seconds=self._process.settings.call_timeout_seconds)
         self._server = Server.of(state, has_engine=engine_client is not None)
         self._keys = KeyService(self._process, state, block_size=self._server.block_size)
@@ -152,7 +157,7 @@ class FleetApp:
 
     def _engine(self) -> EngineCalls:
         if self._calls is None:
-            raise HttpError(404, "no_engine", "this server has no engine")
+            raise HttpError(404, "no_engine", self._no_engine)
         return self._calls
 
     async def _capabilities(self, _request: Request) -> Response:
@@ -161,7 +166,7 @@ class FleetApp:
     async def _described(self) -> dict[int, dict[str, Any]] | str:
         """What the engines say of themselves, or why there is nothing."""
         if self._calls is None:
-            return "this server has no engine"
+            return self._no_engine
         try:
             return await self._calls.all("describe")
         except StockEngineError as error:
