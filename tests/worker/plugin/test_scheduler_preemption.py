@@ -115,6 +115,19 @@ def test_one_whose_blocks_survive_goes_on(engine: Engine) -> None:
     assert engine.answers[second].reason == "length"
 
 
+def test_what_a_victim_has_produced_must_survive_too(engine: Engine) -> None:
+    """The older request takes the younger's blocks from their end, until less than half of all its tokens is left."""
+    engine.policy(reject_below=0.5)
+    first = engine.submit(ids(1, 64), tokens=400)
+    second = engine.submit(ids(2, 64), extra_args=MARK, tokens=400)
+    engine.run()
+    engine.check_idle()
+    assert engine.answers[first].reason == "length"
+    back = engine.answers[second]
+    assert back.reason == REFUSED
+    assert 64 < back.details["hit_tokens"] < 0.5 * (64 + len(back.tokens))
+
+
 def test_a_tiny_bound_hands_back_only_what_is_gone(engine: Engine) -> None:
     engine.policy(reject_below=0.001)
     answers = storm(engine, [{FIELD: 0.0, RESUMABLE: 1}] * 6)
