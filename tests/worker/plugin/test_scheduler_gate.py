@@ -226,6 +226,16 @@ def test_a_load_that_takes_time_is_judged_once_before_it(connected: Engine) -> N
     connected.check_idle()
 
 
+def test_one_whose_load_is_done_is_not_judged_again(connected: Engine) -> None:
+    connected.policy(threshold=0.5)
+    name = connected.submit(ids(1, 320), extra_args={"kv_transfer_params": {"claim": 160, "asynchronous": True}})
+    connected.step()
+    connected.policy(threshold=0.9)
+    connected.run()
+    assert connected.answers[name].reason == "length"
+    connected.check_idle()
+
+
 def test_a_connector_that_does_not_know_yet_is_waited_for(connected: Engine) -> None:
     name = connected.submit(ids(1, 100), **claim(None, 0.5))
     for _ in range(5):
