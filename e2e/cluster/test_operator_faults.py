@@ -102,7 +102,7 @@ def test_a_frozen_leader_wakes_up_as_none(bench: Bench) -> None:
     finally:
         frozen.thaw()
     until(lambda: not frozen.leads)
-    assert frozen.probe("/readyz") == (200, "ok")
+    until(lambda: frozen.probe("/readyz") == (200, "ok"))
     assert rights.writes(bench.cluster.requests(), frozen_as) == before
     other.kill()
     bench.edit(replicas=2)
