@@ -29,7 +29,7 @@ class Bar:
 
 BARS: Final = (
     Bar("overhead", r"upper end", "ours", 3.0),
-    Bar("preemption", r"survivors' tokens a second", "ratio", 1.0, at_least=True),
+    Bar("preemption", r"speed of a survivor", "ratio", 1.0, at_least=True),
     Bar("budget", r"largest", "ours", 1.0),
     Bar("snapshot", r"wall", "ours", 1.0),
     Bar("snapshot", r"longer by", "ours", 5.0),

@@ -3,14 +3,16 @@
     python -m bench.preemption
 
 Two real servers with 63 usable blocks each stand side by side; the same six prompts of 200 tokens ask both in turn for
-700 tokens each. Survivors are the requests that were answered whole. Handed back work is not lost to its sender, but it
-does not count here.
+700 tokens each, and two of them fit at their end. Survivors are the requests that were answered whole; the bar holds
+the speed of each against the same request on stock vLLM, which answers all six whole, victims computed again. Handed
+back tokens have reached their client and count among those delivered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,16 +80,34 @@ def _check(ours: Storm, peer: Storm) -> None:
 
 
 def result(measured: list[tuple[Storm, Storm]]) -> list[rows.Row]:
-    """Medians over the rounds; the bar is that survivors are answered at least as fast as stock vLLM answers."""
-    ours, peer = ([side.throughput for side in sides] for sides in zip(*measured, strict=True))
-    speed = rows.row("preemption storm, survivors' tokens a second", rows.median(ours), rows.median(peer), unit="tok/s")
-    taken = [[side.seconds for side in sides] for sides in zip(*measured, strict=True)]
+    """Medians over the rounds; the bar is that survivors are answered at least as fast as by stock vLLM."""
+    speeds = [pair for mine, its in measured for pair in _speeds(mine, its)]
+    speed = _row("speed of a survivor", [mine for mine, _ in speeds], [its for _, its in speeds])
+    delivered = _row("delivered", *_columns(measured, lambda side: side.throughput))
+    whole = _row("delivered in whole answers", *_columns(measured, lambda side: side.survivors_throughput))
+    taken = _columns(measured, lambda side: side.seconds)
     back = [len(mine.handed_back) for mine, _ in measured]
     return [
-        {**speed, "bar": ">= 1x", "kept": speed["ratio"] >= 1},
+        speed,
+        delivered,
+        whole,
         rows.row("preemption storm, until all are answered", rows.median(taken[0]), rows.median(taken[1]), unit="s"),
         rows.row("preemption storm, handed back of six", rows.median(back), unit="requests"),
     ]
+
+
+def _speeds(ours: Storm, peer: Storm) -> list[tuple[float, float]]:
+    """Of each survivor: tokens a second, with the plugin and without."""
+    survived = [number for number, answer in enumerate(ours.answers) if answer in ours.survivors]
+    return [(ours.speed(number), peer.speed(number)) for number in survived]
+
+
+def _columns(measured: list[tuple[Storm, Storm]], of: Callable[[Storm], float]) -> list[list[float]]:
+    return [[of(side) for side in sides] for sides in zip(*measured, strict=True)]
+
+
+def _row(name: str, ours: list[float], peer: list[float]) -> rows.Row:
+    return rows.row(f"preemption storm, {name}", rows.median(ours), rows.median(peer), unit="tok/s")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,11 @@ class Digest:
         self.value = 0
 
 
+def engine_number(block_hash: int | bytes) -> int:
+    """An engine's block hash as its own sum of hashes counts it: 64 bits, the last ones of a longer hash."""
+    return block_hash if isinstance(block_hash, int) else int.from_bytes(block_hash[-8:], "big")
+
+
 def _sum(keys: Collection[int], tier: Tier) -> int:
     salt = _TIER_SALT[tier]
     if len(keys) <= _FEW or sys.byteorder == "big":

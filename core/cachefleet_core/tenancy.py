@@ -67,6 +67,17 @@ class FleetKey:
         return hmac.digest(extracted, b"cachefleet/" + purpose.encode() + b"\x01", "sha256")
 
 
+def parse_index_key(text: bytes) -> bytes:
+    """What an index key file holds. ValueError where it is not 32 bytes in URL-safe base64."""
+    try:
+        key = base64.b64decode(text.strip(), altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ValueError("not URL-safe base64") from error
+    if len(key) != _KEY_BYTES:
+        raise ValueError(f"an index key is {_KEY_BYTES} bytes, got {len(key)}")
+    return key
+
+
 def tenant_salt(salt_key: bytes, tenant: TenantId, version: int = 1) -> str:
     """The ``cache_salt`` of a tenant: stable, unpredictable without the salt key, new with each key version."""
     message = f"{version}/{tenant}".encode()

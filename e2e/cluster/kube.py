@@ -119,7 +119,7 @@ def path(kind: str, namespace: str, name: str = "") -> str:
     return _PATHS[kind].format(inside) + (f"/{name}" if name else "")
 
 
-def until(check: Callable[[], T | None], *, seconds: float = 20.0) -> T:
+def until(check: Callable[[], T | None], *, seconds: float = 60.0) -> T:
     """What ``check`` returns once it is truthy and raises no AssertionError, or its last word after so long."""
     deadline = time.monotonic() + seconds
     while True:

@@ -126,7 +126,7 @@ def node(api: client.ApiClient) -> Iterator[None]:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    await until(condition, seconds=20)
+    await until(condition, seconds=60)
 
 
 async def test_pools_come_change_and_go(cluster: ControlPlane, admin: Admin, namespace: str) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 
-READY_SECONDS = 300.0
-GONE_SECONDS = 20.0
+READY_SECONDS = 900.0
+GONE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Up:
 
 def cachefleet(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "cachefleet_local", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
 def start(pool_file: Path, folder: Path, *arguments: str) -> Up:

@@ -20,7 +20,7 @@ from e2e.engine.vllm import VllmServer
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETION: Final = "/v1/completions"
-LOG_SECONDS: Final = 10.0
+LOG_SECONDS: Final = 60.0
 BLOCK: Final = 32
 
 
@@ -156,5 +156,5 @@ def _send(server: VllmServer, path: str, body: Any, method: str = "POST") -> byt
     headers = {"Content-Type": "application/json", **server.headers}
     data = json.dumps(body).encode()
     request = urllib.request.Request(server.url + path, data=data, headers=headers, method=method)  # noqa: S310 - ours
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
+    with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310 - as above
         return bytes(answer.read())

@@ -22,7 +22,7 @@ from e2e.engine.side import Side
 
 AT_ONCE: Final = 16
 ANSWER_SECONDS: Final = 120.0
-SETTLE_SECONDS: Final = 20.0
+SETTLE_SECONDS: Final = 120.0
 POLICY_SECONDS: Final = 0.25
 THRESHOLDS: Final = (None, None, None, None, 0, 0.2, 0.5, 0.9, 1)
 OUTPUTS: Final = (1, 8, 8, 24, 24, 120, 400)

@@ -12,7 +12,7 @@ from cachefleet_core.prompt_keys import PromptKeys, decode
 from e2e.engine.vllm import VllmServer
 
 CONTRACT: Final = "sha256:" + "c" * 64
-CALL_SECONDS: Final = 60.0
+CALL_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Side:
 
     async def reset(self) -> None:
         """Forget the prefix cache; an engine that has just answered may need a moment for its last blocks."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (await self.send("/reset_prefix_cache")).body["success"]:  # noqa: ASYNC110 # another process
                 await asyncio.sleep(0.02)
 

@@ -24,7 +24,7 @@ class Storm:
 
     seconds: float = 0.0
     answers: list[dict[str, Any]] = field(default_factory=list)
-    """The first choice of each, with ``details`` and ``usage``; of a stream its parts joined."""
+    """The first choice of each, with ``details`` and ``usage``; of a stream its parts joined; ``taken`` in seconds."""
 
     @property
     def survivors(self) -> list[dict[str, Any]]:
@@ -35,9 +35,19 @@ class Storm:
         return [answer for answer in self.answers if answer["finish_reason"] == "cache_threshold"]
 
     @property
-    def throughput(self) -> float:
+    def survivors_throughput(self) -> float:
         """Tokens a second of those that were answered whole."""
         return float(sum(answer["usage"]["completion_tokens"] for answer in self.survivors) / self.seconds)
+
+    @property
+    def throughput(self) -> float:
+        """Tokens a second that reached their clients, of those handed back too."""
+        return float(sum(answer["usage"]["completion_tokens"] for answer in self.answers) / self.seconds)
+
+    def speed(self, number: int) -> float:
+        """Tokens a second of one answer, from its request on."""
+        answer = self.answers[number]
+        return float(answer["usage"]["completion_tokens"] / answer["taken"])
 
 
 def prompts(seed: int, count: int = REQUESTS, length: int = PROMPT_TOKENS) -> list[list[int]]:
@@ -52,9 +62,13 @@ async def storm(side: Side, given: list[list[int]], *, stream: bool = False, **m
     body |= {"return_token_ids": True}
     body |= {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
     began = time.perf_counter()
-    exchanges = await asyncio.gather(*(side.send(COMPLETION, body | {"prompt": prompt}) for prompt in given))
-    taken = time.perf_counter() - began
-    return Storm(taken, [_joined(exchange.status, exchange.body) for exchange in exchanges])
+
+    async def answer(prompt: list[int]) -> dict[str, Any]:
+        exchange = await side.send(COMPLETION, body | {"prompt": prompt})
+        return {**_joined(exchange.status, exchange.body), "taken": time.perf_counter() - began}
+
+    answers = await asyncio.gather(*map(answer, given))
+    return Storm(time.perf_counter() - began, list(answers))
 
 
 def _joined(status: int, body: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ BLOCK: Final = VllmOptions().block_size
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(300)) as session:
         yield session
 
 
@@ -204,7 +204,7 @@ async def test_a_client_that_leaves_frees_its_blocks(sides: tuple[Side, Side]) -
         body = {"prompt": _ids(300, 100), "max_tokens": 900, "stream": True, "ignore_eos": True}
         async with side.session.post(f"{side.url}/v1/completions", json=body, headers=side.headers) as response:
             await response.content.readline()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while _value(await side.metrics(), "vllm:num_requests_running"):  # noqa: ASYNC110 # another process
                 await asyncio.sleep(0.02)
         assert await side.cached(_ids(300, 100)) == 96

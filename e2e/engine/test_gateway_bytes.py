@@ -106,13 +106,13 @@ async def test_a_client_that_goes_frees_the_worker(vllm_server: VllmServer, *, s
     async with front([vllm_server], model=model, key=key) as gate:
         async with aiohttp.ClientSession() as http:
             asking = asyncio.ensure_future(http.post(gate.url + COMPLETIONS, json=body))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while await _sample(vllm_server, RUNNING) < 1:  # noqa: ASYNC110 - another process changes it
                     await asyncio.sleep(0.01)
             asking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 (await asking).close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await _running_after_a_probe(vllm_server):  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.05)
         assert gate.records[0].legs[-1].outcome == "cancelled"

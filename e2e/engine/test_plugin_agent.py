@@ -120,7 +120,7 @@ async def desk(vllm_server: VllmServer, settings: dict[str, Any]) -> AsyncIterat
         aiohttp.ClientSession() as http,
         running(AgentSettings(control_planes=plane.url, **settings)) as agent,
     ):
-        await plane.until(lambda: plane.state and plane.state.phase is Phase.READY, 30)
+        await plane.until(lambda: plane.state and plane.state.phase is Phase.READY, 60)
         yield Desk(vllm_server, agent, plane, http)
 
 
@@ -214,7 +214,7 @@ async def test_warm_prefixes_are_found_by_requests_and_again_after_a_clearing(de
     system = [CONVERSATION[0]]
     prefixes = (Prefix(name="p", messages=json.dumps(system).encode(), salts=(salt,)),)
     await plane.send(Warm(prefixes=prefixes, standing=True, uid="agent", generation=1))
-    await plane.until(lambda: plane.state and plane.state.warmth.done == 1, 20)
+    await plane.until(lambda: plane.state and plane.state.warmth.done == 1, 60)
     assert await _cached(desk, salt) > 0
     assert await _cached(desk, "stranger") == 0
     await desk.engine("/reset_prefix_cache", {})
@@ -239,7 +239,7 @@ async def test_a_restarted_agent_takes_the_engine_for_the_same_and_refuses_old_h
 ) -> None:
     cache = await desk.keep(list(range(10, 74)), "s")
     async with ControlPlane() as other, running(AgentSettings(control_planes=other.url, **settings)) as agent:
-        await other.until(lambda: other.state and other.state.phase is Phase.READY, 30)
+        await other.until(lambda: other.state and other.state.phase is Phase.READY, 60)
         assert other.hello is not None
         assert desk.plane.hello is not None
         assert other.hello.epoch == desk.plane.hello.epoch
@@ -280,9 +280,9 @@ async def test_an_engine_that_answers_with_no_numbers_is_withdrawn(
         aiohttp.ClientSession() as http,
         running(AgentSettings(control_planes=plane.url, **settings)) as agent,
     ):
-        await plane.until(lambda: plane.state and plane.state.phase is Phase.READY, 30)
+        await plane.until(lambda: plane.state and plane.state.phase is Phase.READY, 60)
         await Desk(broken_server, agent, plane, http).generate(list(range(10, 110)), "s")
-        await plane.until(lambda: plane.state and plane.state.phase is Phase.FAILED, 10)
+        await plane.until(lambda: plane.state and plane.state.phase is Phase.FAILED, 60)
         await plane.until(lambda: not plane.receiver.keys)
         assert plane.state is not None
         assert plane.state.reason.split(",")[0] == "engine_corrupted"

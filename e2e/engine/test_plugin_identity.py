@@ -47,7 +47,7 @@ recorded: dict[str, Answer] = {}
 
 
 async def answers(server: VllmServer) -> dict[str, Answer]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(300)) as session:
         side = Side(server.url, "", "", server.headers, session)
         return {str(sent): await _answer(side, sent) for sent in REQUESTS}
 

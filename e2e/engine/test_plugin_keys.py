@@ -18,7 +18,7 @@ from e2e.engine.vllm import INDEX_KEY, VllmOptions, VllmServer
 WORKER: Final = VllmOptions(plugin=True)
 RENDER: Final = VllmOptions(plugin=True, cli="launch render")
 """No engine and no GPU."""
-MEMO_SECONDS: Final = 30.0
+MEMO_SECONDS: Final = 120.0
 
 SYSTEM: Final = {"role": "system", "content": "You answer questions about the weather, the sea and the mountains. " * 6}
 TALK: Final = [

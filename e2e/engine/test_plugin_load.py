@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 
-from e2e.engine.load import audit, inconsistencies, preemptions, put_under_load, refusal_seconds, settled
+from e2e.engine.load import audit, inconsistencies, preemptions, put_under_load, settled
 from e2e.engine.side import Side
 from e2e.engine.vllm import VllmOptions, VllmServer
 
 WITH_PLUGIN = VllmOptions(plugin=True)
-REFUSAL_SECONDS = 0.5
-"""Far above the promised 100 ms, which the benchmark measures: other tests may have the processors."""
 
 pytestmark = pytest.mark.parametrize("vllm_server", [WITH_PLUGIN], indirect=True)
 
@@ -51,9 +48,3 @@ async def test_nothing_is_lost_or_leaked(side: Side, count: int) -> None:
     assert after["faults"] == before["faults"] == {}
     assert not inconsistencies(await audit(side))
     assert (await side.complete("still there")).body["choices"][0]["finish_reason"] == "length"
-
-
-async def test_a_refusal_is_quick(side: Side) -> None:
-    await settled(side)
-    seconds = await refusal_seconds(side, 20)
-    assert statistics.median(seconds) < REFUSAL_SECONDS

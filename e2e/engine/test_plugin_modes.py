@@ -64,12 +64,12 @@ TOOLS: Final[dict[str, Any]] = {
     "tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 }
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @asynccontextmanager
 async def side(server: VllmServer) -> AsyncIterator[Side]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(120)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(300)) as session:
         yield Side(server.url, "", "", server.headers, session)
 
 

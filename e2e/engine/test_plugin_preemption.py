@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("vllm_server", [PLUGIN], indirect=True)
 
 @pytest.fixture
 async def engine(vllm_server: VllmServer) -> AsyncIterator[Side]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(120)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(300)) as session:
         yield Side(vllm_server.url, "", vllm_server.replay_endpoint, vllm_server.headers, session)
 
 

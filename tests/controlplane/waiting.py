@@ -8,7 +8,7 @@ from typing import Any
 from cachefleet_controlplane.metrics import Metrics
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what changes it may be another thread or a server
             await asyncio.sleep(0.002)

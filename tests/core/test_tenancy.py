@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, TenantId, tenant_salt
+from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, TenantId, parse_index_key, tenant_salt
 
 SECRET = bytes(range(32))
 
@@ -94,3 +94,18 @@ def test_salts_are_stable_and_differ_by_tenant_key_and_version() -> None:
 def test_a_tenant_cannot_name_itself_into_anothers_salt() -> None:
     """Version and name are joined by a slash: no name of one version may be the text of another version."""
     assert tenant_salt(SECRET, TenantId("x"), 11) != tenant_salt(SECRET, TenantId("1/x"), 1)
+
+
+@pytest.mark.parametrize("key", [bytes(32), bytes(range(32)), b"\xff" * 32], ids=["zeros", "counting", "ones"])
+def test_an_index_key_survives_its_text(key: bytes) -> None:
+    assert parse_index_key(base64.urlsafe_b64encode(key) + b"\n") == key
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(b"", "got 0"), (b"AAAA", "got 3"), (base64.b64encode(b"\xff" * 32), "URL-safe"), (b"\xff" * 43, "URL-safe")],
+    ids=["empty", "short", "plain base64", "not base64"],
+)
+def test_what_is_no_index_key_is_refused(text: bytes, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_index_key(text)

@@ -48,7 +48,7 @@ def family(note: Path, *, then: str, child: str = "import time; time.sleep(60)")
     return FAMILY.format(child=child, note=str(note), then=then)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"

@@ -74,7 +74,7 @@ def gone(pid: int) -> bool:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(50):
         while not condition():  # noqa: ASYNC110 - the condition is another process's doing
             await asyncio.sleep(0.02)
 
@@ -92,7 +92,7 @@ async def running(*specs: ProcessSpec, parallel_starts: int = 1) -> AsyncIterato
         yield supervisor, history
     finally:
         supervisor.stop()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 50)
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +102,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_processes_start_in_order_and_all_become_ready(tmp_path: Path) -> None:
     async with running(server(tmp_path, "second", after=("first",)), server(tmp_path, "first")) as (fleet, history):
-        assert await asyncio.wait_for(fleet.settled(), 15)
+        assert await asyncio.wait_for(fleet.settled(), 50)
     assert history[:4] == [
         ("first", State.STARTING),
         ("first", State.READY),
@@ -115,13 +115,13 @@ async def test_processes_start_in_order_and_all_become_ready(tmp_path: Path) -> 
 async def test_heavy_starts_take_turns(tmp_path: Path) -> None:
     specs = [server(tmp_path, name, heavy=True) for name in "abc"]
     async with running(*specs) as (fleet, history):
-        assert await asyncio.wait_for(fleet.settled(), 20)
+        assert await asyncio.wait_for(fleet.settled(), 50)
     assert [state for _, state in history[:6]] == [State.STARTING, State.READY] * 3
 
 
 async def test_a_killed_process_comes_back(tmp_path: Path) -> None:
     async with running(server(tmp_path, "one")) as (fleet, history):
-        assert await asyncio.wait_for(fleet.settled(), 15)
+        assert await asyncio.wait_for(fleet.settled(), 50)
         os.kill(pids(tmp_path, "one")[0], signal.SIGKILL)
         await until(lambda: history.count(("one", State.READY)) == 2)
         assert fleet.lives["one"].exit_status == 137
@@ -131,7 +131,7 @@ async def test_a_killed_process_comes_back(tmp_path: Path) -> None:
 
 async def test_one_that_says_no_is_not_ready_and_not_restarted(tmp_path: Path) -> None:
     async with running(server(tmp_path, "one")) as (fleet, history):
-        assert await asyncio.wait_for(fleet.settled(), 15)
+        assert await asyncio.wait_for(fleet.settled(), 50)
         (tmp_path / "one.pids.unready").touch()
         await until(lambda: fleet.lives["one"].state is State.STARTING)
         (tmp_path / "one.pids.unready").unlink()
@@ -142,7 +142,7 @@ async def test_one_that_says_no_is_not_ready_and_not_restarted(tmp_path: Path) -
 
 async def test_one_that_never_starts_fails_and_its_words_are_in_the_log(tmp_path: Path) -> None:
     async with running(crashing(tmp_path, "bad"), server(tmp_path, "good")) as (fleet, _):
-        assert not await asyncio.wait_for(fleet.settled(), 15)
+        assert not await asyncio.wait_for(fleet.settled(), 50)
         assert fleet.lives["bad"].state is State.FAILED
         assert fleet.lives["bad"].exit_status == 4
     assert (tmp_path / "bad.log").read_text() == "no luck\n" * supervision.FIRST_STARTS
@@ -150,7 +150,7 @@ async def test_one_that_never_starts_fails_and_its_words_are_in_the_log(tmp_path
 
 async def test_nothing_is_left_after_a_stop_even_of_children_in_other_sessions(tmp_path: Path) -> None:
     async with running(server(tmp_path, "one", child=True)) as (fleet, _):
-        assert await asyncio.wait_for(fleet.settled(), 15)
+        assert await asyncio.wait_for(fleet.settled(), 50)
         child = int((tmp_path / "one.child").read_text())
         assert not gone(child)
     assert all(map(gone, [child, *pids(tmp_path, "one")]))

@@ -32,7 +32,7 @@ async def test_a_failure_comes_back_and_an_event_comes_first() -> None:
     names.add("a")
     names.done(await names.get(), failed=True)
     assert len(names) == 0
-    assert await asyncio.wait_for(names.get(), 1) == "a"
+    assert await asyncio.wait_for(names.get(), 30) == "a"
     names.done("a", failed=True)
     names.add("a")
     assert len(names) == 1

@@ -77,21 +77,21 @@ class ControlPlane:
         for socket in list(self._sockets):
             await socket.close(code=code)
 
-    async def until(self, condition: Callable[[], object], seconds: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
         """Wait for a condition, or fail with what was received last."""
         deadline = asyncio.get_running_loop().time() + seconds
         while not condition():
             assert asyncio.get_running_loop().time() < deadline, f"not so after {seconds} s: {self.frames[-3:]}"
             await asyncio.sleep(0.01)
 
-    async def next_state(self, seconds: float = 5.0) -> State:
+    async def next_state(self, seconds: float = 30.0) -> State:
         """The next State to come; what happened on the worker's side before it has arrived then."""
         last = self.state
         await self.until(lambda: self.state is not last, seconds)
         assert self.state is not None
         return self.state
 
-    async def holds(self, keys: Iterable[BlockKey], seconds: float = 5.0) -> None:
+    async def holds(self, keys: Iterable[BlockKey], seconds: float = 30.0) -> None:
         """Wait until all these keys are reported."""
         wanted = set(keys)
         await self.until(lambda: wanted <= self.receiver.keys, seconds)

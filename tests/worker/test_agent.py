@@ -49,7 +49,7 @@ class Worker:
         fingerprint, size = hello.contract.fingerprint(), hello.contract.block_size
         return self.engine.held_keys(lambda salt: BlockKeyer(INDEX_KEY, Namespace(fingerprint, salt), size))
 
-    async def whole(self, seconds: float = 5.0) -> None:
+    async def whole(self, seconds: float = 30.0) -> None:
         """Wait until what is reported is exactly what the engine holds."""
         await self.plane.until(lambda: self.plane.receiver.keys == self.truth(), seconds)
 
@@ -258,7 +258,7 @@ async def test_draining_is_said_and_ends_when_the_engine_is_idle(make_settings: 
         await plane.until(lambda: plane.state and plane.state.phase is Phase.DRAINING)
         status, body = await worker.get("/readyz")
         assert (status, body["reasons"]) == (503, ["draining"])
-        await asyncio.wait_for(worker.agent.drained(), 5)
+        await asyncio.wait_for(worker.agent.drained(), 40)
         assert request.done() or plane.state is not None
         await request
 

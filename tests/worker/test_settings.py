@@ -56,7 +56,7 @@ def test_the_process_names_what_is_wrong_and_ends_with_2() -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=55,
         check=False,
     )
     assert done.returncode == 2
@@ -68,7 +68,7 @@ def test_the_process_names_what_is_wrong_and_ends_with_2() -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=55,
         check=False,
     )
     assert done.returncode == 2

@@ -243,7 +243,7 @@ async def test_what_breaks_in_a_replay_ends_the_source_so_that_it_starts_anew(mo
         one = Followed(Endpoints(publisher.events, publisher.replay))
         monkeypatch.setattr(one.residents, "apply", Mock(side_effect=KeyError("a defect")))
         with pytest.raises(ExceptionGroup) as broken:
-            await asyncio.wait_for(one.source.run(), 10)
+            await asyncio.wait_for(one.source.run(), 40)
     assert broken.group_contains(KeyError)
 
 

@@ -61,7 +61,7 @@ async def test_a_prompt_that_gives_what_is_no_number_is_told() -> None:
     )
     prefixes.once([Prefix(name="p", messages=MESSAGES)])
     task = asyncio.create_task(warmer.run("fake"))
-    await asyncio.wait_for(told.wait(), 5)
+    await asyncio.wait_for(told.wait(), 40)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert prefixes.warmth.failed == ("p",)

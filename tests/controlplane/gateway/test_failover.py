@@ -209,7 +209,7 @@ async def test_a_client_that_goes_frees_the_worker(*, first: bool) -> None:
                 await answer.content.readany()
                 answer.close()
             asking.cancel()
-        await asyncio.wait_for(worker.left.wait(), 2)  # type: ignore[attr-defined]
+        await asyncio.wait_for(worker.left.wait(), 30)  # type: ignore[attr-defined]
         await until(lambda: bool(gate.records))
         assert value(gate.metrics, "client_disconnects_total") == 1
         assert gate.fleet.view().flights == 0

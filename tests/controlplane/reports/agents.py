@@ -47,11 +47,11 @@ class Agent:
             await self.ws.send_bytes(encode(frame))
 
     async def hear(self) -> DownFrame:
-        return decode_down(await self.ws.receive_bytes(timeout=5))
+        return decode_down(await self.ws.receive_bytes(timeout=40))
 
     async def end(self) -> int | None:
         """The code with which the other side closes."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(40):
             async for _ in self.ws:
                 pass
         return self.ws.close_code

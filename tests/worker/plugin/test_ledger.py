@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cachefleet_core.digest import engine_number
 from cachefleet_worker.plugin.frames import BlockRemoved, BlockStored, batches, parents_first
-from cachefleet_worker.plugin.ledger import MASK, Hash, Ledger, Total, number
+from cachefleet_worker.plugin.ledger import MASK, Hash, Ledger, Total
 
 SIZE = 2
 FULL = "full_attention"
@@ -27,7 +28,7 @@ class BlockMoved:
 
 
 def stored(hashes: list[Hash], parent: Hash | None = None, **fields: Any) -> BlockStored:
-    tokens = [token for h in hashes for token in (number(h) % 1000, number(h) % 7)]
+    tokens = [token for h in hashes for token in (engine_number(h) % 1000, engine_number(h) % 7)]
     values: dict[str, Any] = {
         "block_hashes": hashes,
         "parent_block_hash": parent,
@@ -216,10 +217,10 @@ Step = tuple[str, int, int]
 
 def apply_step(ledger: Ledger, step: Step, known: dict[Hash, Hash | None], held: set[tuple[str, Hash]]) -> None:
     what, one, other = step
-    names = sorted(known, key=number)
+    names = sorted(known, key=engine_number)
     if what == "store":
         parent = names[other % len(names)] if names and other % 3 else None
-        block_hash: Hash = number(parent or 0) * 31 + one + 1
+        block_hash: Hash = engine_number(parent or 0) * 31 + one + 1
         known.setdefault(block_hash, parent)
         ledger.apply([stored([block_hash], known[block_hash])])
         held.add(("GPU", block_hash))

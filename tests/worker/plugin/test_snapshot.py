@@ -98,7 +98,7 @@ def engine() -> Engine:
     return Engine(heartbeat_seconds=1000.0)
 
 
-async def whole(engine: Engine, seconds: float = 10.0) -> list[bytes]:
+async def whole(engine: Engine, seconds: float = 30.0) -> list[bytes]:
     """The frames of a snapshot, the last one's absence being an error."""
     body = b"".join([chunk async for chunk in snapshot_frames(engine, 2, timeout_seconds=seconds)])
     frames = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from cachefleet_core.digest import engine_number
+
 from .events import EngineHash, Total
 
 _MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -21,13 +23,13 @@ class Census:
         for block_hash in block_hashes:
             if block_hash not in self._hashes:
                 self._hashes.add(block_hash)
-                self._sum += _number(block_hash)
+                self._sum += engine_number(block_hash)
 
     def remove(self, block_hashes: Iterable[EngineHash]) -> None:
         for block_hash in block_hashes:
             if block_hash in self._hashes:
                 self._hashes.discard(block_hash)
-                self._sum -= _number(block_hash)
+                self._sum -= engine_number(block_hash)
 
     def clear(self) -> None:
         self._hashes.clear()
@@ -37,8 +39,3 @@ class Census:
         """Whether the engine has the same; a group it does not name has nothing."""
         said = next(((total.blocks, total.digest) for total in totals if total.group == group), (0, 0))
         return said == (len(self._hashes), self._sum & _MASK)
-
-
-def _number(block_hash: EngineHash) -> int:
-    """64 bits of a hash: the last ones of a longer one."""
-    return block_hash if isinstance(block_hash, int) else int.from_bytes(block_hash[-8:], "big")

@@ -9,27 +9,15 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
+from .answers import ENDS, Token, Usage
+
 DONE: Final = b"[DONE]"
 EVENT_END: Final = b"\n\n"
 _DATA: Final = b"data:"
-_ENDS: Final = frozenset({"stop", "length"})
-
-
-class _Details(Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(Struct):
-    prompt_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
-
-
-class _Token(Struct):
-    logprob: float | None = None
 
 
 class _Logprobs(Struct):
-    content: list[_Token] | None = None
+    content: list[Token] | None = None
 
 
 class _Choice(Struct):
@@ -41,7 +29,7 @@ class _Choice(Struct):
 
 class _Answer(Struct):
     choices: list[_Choice] = []  # msgspec copies it for each one
-    usage: _Usage | None = None
+    usage: Usage | None = None
 
 
 _answer = msgspec.json.Decoder(_Answer)
@@ -63,7 +51,7 @@ class Produced:
     @property
     def whole(self) -> bool:
         """Whether it ended as an answer should."""
-        return self.readable and self.finish_reason in _ENDS
+        return self.readable and self.finish_reason in ENDS
 
     def add(self, content: bytes) -> None:
         """Take over a whole answer or one event of a stream."""
@@ -76,8 +64,7 @@ class Produced:
             self._add(choice)
         if answer.usage is not None:
             self.prompt_tokens = answer.usage.prompt_tokens
-            details = answer.usage.prompt_tokens_details or _Details()
-            self.cached_tokens = details.cached_tokens
+            self.cached_tokens = answer.usage.cached_tokens
 
     def _add(self, choice: _Choice) -> None:
         self.ids += choice.token_ids or ()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-_ENDS: Final = frozenset({"stop", "length"})
+from .answers import ENDS, Token, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +22,11 @@ class PromptRun:
 
     @property
     def unfinished(self) -> bool:
-        return self.finish_reason not in _ENDS
-
-
-class _Details(Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(Struct):
-    prompt_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
-
-
-class _Token(Struct):
-    logprob: float | None = None
+        return self.finish_reason not in ENDS
 
 
 class _Logprobs(Struct):
-    content: list[_Token] | None = None
+    content: list[Token] | None = None
     token_logprobs: list[float | None] | None = None
 
 
@@ -50,7 +36,7 @@ class _Choice(Struct):
 
 
 class _Completion(Struct):
-    usage: _Usage | None = None
+    usage: Usage | None = None
     choices: list[_Choice] = []  # msgspec copies it for each one
 
 
@@ -60,9 +46,8 @@ def read_run(content: bytes) -> PromptRun:
         answer = msgspec.json.decode(content, type=_Completion)
     except (UnicodeDecodeError, RecursionError) as error:
         raise ValueError("not JSON") from error
-    usage = answer.usage or _Usage()
-    details = usage.prompt_tokens_details or _Details()
+    usage = answer.usage or Usage()
     choice = answer.choices[0] if answer.choices else _Choice()
     told = choice.logprobs or _Logprobs()
     logprobs = [token.logprob for token in told.content or ()] + (told.token_logprobs or [])
-    return PromptRun(usage.prompt_tokens, details.cached_tokens or 0, choice.finish_reason or "", tuple(logprobs))
+    return PromptRun(usage.prompt_tokens, usage.cached_tokens or 0, choice.finish_reason or "", tuple(logprobs))

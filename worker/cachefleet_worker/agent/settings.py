@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from cachefleet_core.tenancy import parse_index_key
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -141,14 +141,10 @@ class AgentSettings(BaseSettings):
 
     def index_key(self) -> bytes:
         """The key that block keys are seeded with. OSError or ValueError where the file holds none."""
-        text = self.index_key_file.read_text().strip()
         try:
-            key = base64.b64decode(text, altchars=b"-_", validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise ValueError(f"{self.index_key_file}: not URL-safe base64") from error
-        if len(key) != 32:
-            raise ValueError(f"{self.index_key_file}: an index key is 32 bytes, got {len(key)}")
-        return key
+            return parse_index_key(self.index_key_file.read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{self.index_key_file}: {error}") from error
 
     def worker_key(self) -> str:
         """The engine's API key, "" where it asks for none. OSError where the file cannot be read."""

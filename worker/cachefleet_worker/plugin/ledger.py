@@ -19,6 +19,8 @@ from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
+from cachefleet_core.digest import engine_number
+
 Hash = int | bytes
 
 FULL_ATTENTION: Final = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
@@ -194,7 +196,7 @@ class Ledger:
             if block_hash not in blocks:
                 traits = self._shared(event, extras[index]) if extras and extras[index] else plain
                 blocks[block_hash] = Block(parent, tokens[index * size : index * size + size], traits)
-                shelf.digest += number(block_hash)
+                shelf.digest += engine_number(block_hash)
                 if ghosts and ghosts.pop(block_hash, None) is not None:
                     pass  # it goes on as the child it was
                 elif parent is not None:
@@ -208,7 +210,7 @@ class Ledger:
             if block_hash in shelf.blocks:
                 continue
             block = shelf.blocks[block_hash] = family.find(block_hash) or unknown
-            shelf.digest += number(block_hash)
+            shelf.digest += engine_number(block_hash)
             if family.ghosts.pop(block_hash, None) is None and block.parent is not None:
                 family.children[block.parent] = family.children.get(block.parent, 0) + 1
 
@@ -219,7 +221,7 @@ class Ledger:
         for block_hash in event.block_hashes:
             block = shelf.blocks.pop(block_hash, None)
             if block is not None:
-                shelf.digest -= number(block_hash)
+                shelf.digest -= engine_number(block_hash)
                 shelf.family.leave(block_hash, block)
 
     def _cleared(self, _event: Any) -> None:
@@ -257,11 +259,6 @@ class Ledger:
         "BlockRemoved": _removed,
         "AllBlocksCleared": _cleared,
     }
-
-
-def number(block_hash: Hash) -> int:
-    """A block hash as the digest counts it: 64 bits, the last ones of a longer hash."""
-    return block_hash if isinstance(block_hash, int) else int.from_bytes(block_hash[-8:], "big")
 
 
 def _key(event: Any) -> tuple[Any, ...]:

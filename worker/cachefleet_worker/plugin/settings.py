@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
 import os
 from collections.abc import Mapping
@@ -11,10 +9,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+from cachefleet_core.tenancy import parse_index_key
+
 log = logging.getLogger("vllm.cachefleet")
 
 PREFIX: Final = "CACHEFLEET_"
-INDEX_KEY_BYTES: Final = 32
 FEATURES: Final = frozenset(
     {"gate", "finish_reason", "streaming", "preemption", "budget", "snapshot", "heartbeat", "tokens", "keys", "routes"}
 )
@@ -79,14 +78,10 @@ class PluginSettings:
         """What block keys are seeded with, b"" without one. OSError or ValueError where its file holds none."""
         if self.index_key_file is None:
             return b""
-        text = self.index_key_file.read_bytes().strip()
         try:
-            key = base64.b64decode(text, altchars=b"-_", validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise ValueError(f"{self.index_key_file}: not URL-safe base64") from error
-        if len(key) != INDEX_KEY_BYTES:
-            raise ValueError(f"{self.index_key_file}: an index key is {INDEX_KEY_BYTES} bytes, got {len(key)}")
-        return key
+            return parse_index_key(self.index_key_file.read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{self.index_key_file}: {error}") from error
 
 
 def _path(_name: str, text: str) -> Path:
