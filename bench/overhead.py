@@ -32,7 +32,7 @@ from cachefleet_local.tiny_model import tiny_model_path
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 
 PAIRS: Final = 20
-STARTS: Final = 2
+STARTS: Final = 4
 TURNS: Final = 9
 BATCH: Final = 16
 AT_ONCE: Final = 8

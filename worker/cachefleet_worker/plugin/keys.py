@@ -128,7 +128,7 @@ class KeyService:
         return PromptKeys(
             tokens=len(ids),
             block_size=asked.block_size,
-            boundaries=tuple(self._boundaries(tokenizer, prompt.ids)),
+            boundaries=tuple(self._boundaries(tokenizer, ids)),
             keys=tuple(memo.keys(namespace, asked.block_size, plain)),
             ids=tuple(ids) if asked.ids else (),
         )

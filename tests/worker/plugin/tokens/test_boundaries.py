@@ -116,6 +116,15 @@ def test_ids_may_come_in_any_kind_of_sequence() -> None:
     assert propose(array("I", [START, A, START, B]), CHATML) == [1, 3]
 
 
+STRADDLING = 0x01010101
+
+
+@given(st.lists(st.sampled_from([STRADDLING, 0x01, 0x0101, 0x01010100, 0x01000000, 0xFFFFFFFF, 0]), max_size=30))
+def test_a_start_that_only_seems_to_stand_between_two_ids_is_none(ids: list[int]) -> None:
+    expected = [place + 1 for place, token in enumerate(ids[:-1]) if token == STRADDLING]
+    assert propose(ids, Marks("any", frozenset({STRADDLING}))) == expected
+
+
 def test_the_deepest_verified_boundary_wins() -> None:
     previous = [START, A, START, B, START, A]
     assert deepest([1, 3, 5], previous, [START, A, START, B, END, START]) == 3
