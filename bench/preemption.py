@@ -26,7 +26,7 @@ from e2e.engine.storm import MARK, Storm, prompts
 from e2e.engine.storm import storm as run_storm
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 
-ROUNDS: Final = 5
+ROUNDS: Final = 15
 REJECT_BELOW: Final = 0.5
 STOCK: Final = VllmOptions()
 PLUGIN: Final = VllmOptions(plugin=True)
