@@ -143,7 +143,11 @@ class Session:
         fleet = self._facts.fleet
         if fleet is None or rank not in fleet.ranks or fleet.mode(SNAPSHOT) == OFF:
             return None
-        limits = SnapshotLimits(frame_bytes=self._settings.event_max_bytes)
+        limits = SnapshotLimits(
+            seconds=self._settings.snapshot_seconds,
+            silence_seconds=self._settings.snapshot_silence_seconds,
+            frame_bytes=self._settings.event_max_bytes,
+        )
         return SnapshotClient(self._settings.engine_url, key=self._settings.worker_key(), limits=limits)
 
     def _end(self, reason: str) -> None:

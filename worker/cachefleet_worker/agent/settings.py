@@ -85,6 +85,10 @@ class AgentSettings(BaseSettings):
     event_queue: Positive = 200_000
     event_max_bytes: Positive = 64 * 1024 * 1024
     replay_timeout_seconds: Seconds = 5.0
+    snapshot_seconds: Seconds = 60.0
+    """For a whole snapshot of the engine's plugin."""
+    snapshot_silence_seconds: Seconds = 10.0
+    """Longest wait for a snapshot's next bytes."""
     probe_seconds: Seconds = 5.0
     held_back_batches: Positive = 20_000
     held_back_bytes: Positive = 64 * 1024 * 1024
