@@ -40,9 +40,7 @@ WARM_BATCHES: Final = 8
 CHECKED: Final = 16
 REQUEST_SECONDS: Final = 120.0
 
-IN_PROCESS: Final = ("--distributed-executor-backend=vllm.v1.executor.uniproc_executor.UniProcExecutor",)
-"""As on one GPU. The executor that vLLM picks on CPUs spins while it waits, and CPU time would measure waiting."""
-STOCK: Final = VllmOptions(num_blocks=512, max_batched_tokens=512, max_model_len=2048, extra=IN_PROCESS)
+STOCK: Final = VllmOptions(num_blocks=512, max_batched_tokens=512, max_model_len=2048)
 PLUGIN: Final = replace(STOCK, plugin=True)
 
 Pair = tuple[float, float]

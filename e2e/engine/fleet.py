@@ -53,7 +53,7 @@ class Up:
         headers = {"authorization": f"Bearer {token}"}
         request = urllib.request.Request(f"{self.internal}/admin/v1/{path}", headers=headers)  # noqa: S310 - ours
         try:
-            with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310 - ours
+            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - ours
                 return list(json.load(answer)["items"])
         except OSError:
             return []
