@@ -69,6 +69,8 @@ class FleetKey:
 
 def parse_index_key(text: bytes) -> bytes:
     """What an index key file holds. ValueError where it is not 32 bytes in URL-safe base64."""
+    if b"+" in text or b"/" in text:  # which the decoder takes as well
+        raise ValueError("not URL-safe base64")
     try:
         key = base64.b64decode(text.strip(), altchars=b"-_", validate=True)
     except binascii.Error as error:
