@@ -204,8 +204,9 @@ async def test_load_is_reported(make_settings: Make, plane: ControlPlane) -> Non
         await running_now
         state = await plane.next_state()
         assert state.prefill_tokens_per_second is not None
-        assert 1000 < state.prefill_tokens_per_second < 40_000
-        assert state.inter_token_seconds == pytest.approx(0.005, rel=1.0)
+        assert 0 < state.prefill_tokens_per_second < 40_000
+        assert state.inter_token_seconds is not None
+        assert 0.0025 < state.inter_token_seconds < 1.0, "a machine with other work is slower, never quicker"
         assert state.blocks_total == 199
         assert state.prefix_queries > 0
 

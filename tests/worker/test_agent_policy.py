@@ -126,7 +126,9 @@ async def test_a_new_life_of_the_engine_is_given_the_policy_again(make_settings:
         await plane.until(lambda: plane.state and plane.state.generation == 4)
         await worker.engine.restart()
         await plane.until(lambda: len(plane.epochs) == 2 and plane.state and plane.state.generation == 4)
-        assert worker.engine.plugin.policies == [policy(4)]
+        first, *again = worker.engine.plugin.policies
+        assert first == policy(4)
+        assert set(map(repr, again)) <= {repr(first)}, "one that was answered late may come twice"
 
 
 async def test_a_policy_that_the_engine_lost_is_given_again(make_settings: Make, plane: ControlPlane) -> None:
