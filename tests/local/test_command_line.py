@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,15 @@ def test_a_failure_is_its_lines_and_its_status(
     )
 
 
+@pytest.fixture
+def _hangups_count() -> Iterator[None]:
+    """Also where the tests run under nohup, which has them ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("_hangups_count")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_ends_the_work_and_later_ones_do_not_cut_its_cleaning_short(number: signal.Signals) -> None:
     out = io.StringIO()
