@@ -9,10 +9,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cachefleet_core.prompt_keys import PromptKeys, decode
-from e2e.engine.vllm import VllmServer
+from e2e.engine.vllm import VllmOptions, VllmServer
 
 CONTRACT: Final = "sha256:" + "c" * 64
 CALL_SECONDS: Final = 300.0
+WIDE: Final = VllmOptions(
+    plugin=True,
+    user_key="sk-user",
+    cli="serve",
+    environment=(("CACHEFLEET_BODY_TIMEOUT_SECONDS", "2"), ("CACHEFLEET_MAX_BODY_BYTES", "100000")),
+    extra=("--api-server-count=2", "--data-parallel-size=2"),
+)
+"""Two API servers before two ranks."""
 
 
 @dataclass(frozen=True, slots=True)

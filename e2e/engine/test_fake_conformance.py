@@ -27,6 +27,7 @@ from tests.fakes.engine import FakeEngine
 
 MISSING_METRICS: Final = ("vllm:estimated_", "python_", "process_", "http_")
 BLOCK: Final = VllmOptions().block_size
+ATTEMPTS: Final = 20
 
 
 @pytest.fixture
@@ -79,11 +80,22 @@ async def send(side: Side, sent: Sent) -> Exchange:
 
 @pytest.mark.parametrize("sent", ANSWERED, ids=str)
 async def test_the_same_answer(sides: tuple[Side, Side], sent: Sent) -> None:
-    real, fake = [summary(await send(side, sent)) for side in sides]
+    real, fake = await _alike(sides, sent, warm=False)
     assert fake == real
     assert real[0] == 200
-    real, fake = [summary(await send(side, sent)) for side in sides]  # again, with a warm cache
+    real, fake = await _alike(sides, sent, warm=True)
     assert fake == real
+
+
+async def _alike(sides: tuple[Side, Side], sent: Sent, *, warm: bool) -> list[Any]:
+    """Both answers; of a stream the first two alike, since a busy vLLM may put the tokens of two steps into one."""
+    for _ in range(ATTEMPTS):
+        answers = [summary(await send(side, sent)) for side in sides]
+        if answers[0] == answers[1] or not isinstance(sent.body, dict) or not sent.body.get("stream"):
+            break
+        for side in () if warm else sides:
+            await side.reset()
+    return answers
 
 
 @pytest.mark.parametrize("sent", REFUSED, ids=str)

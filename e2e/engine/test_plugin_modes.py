@@ -19,6 +19,7 @@ import aiohttp
 import pytest
 
 from e2e.engine.gate_scenario import check_gate_scenario, put_policy, threshold
+from e2e.engine.plugin_client import WIDE
 from e2e.engine.requests import CHAT, COMPLETION
 from e2e.engine.side import Exchange, Side
 from e2e.engine.storm import MARK, prompts, storm
@@ -64,7 +65,7 @@ TOOLS: Final[dict[str, Any]] = {
     "tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 }
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+on_wide = pytest.mark.parametrize("vllm_server", [WIDE], indirect=True)
 
 
 @asynccontextmanager
@@ -82,6 +83,12 @@ def reasons(exchange: Exchange) -> set[str]:
     chunks = exchange.body if isinstance(exchange.body, list) else [exchange.body]
     assert not any("error" in chunk for chunk in chunks), chunks
     return {one["finish_reason"] for chunk in chunks for one in chunk["choices"] if one.get("finish_reason")}
+
+
+async def rejected(engine: Side) -> int:
+    """Refusals by the policy's threshold, of all ranks."""
+    ranks = (await engine.send("/v1/fleet/stats", method="GET")).body["ranks"]
+    return sum(rank["counts"].get("rejected_global", 0) for rank in ranks.values())
 
 
 @pytest.fixture(scope="module")
@@ -105,14 +112,6 @@ def overlapped(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         ),
     )
     with running_vllm(options, tiny_model, folder / "vllm.log") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def several(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """Two API servers before two engines."""
-    options = VllmOptions(plugin=True, cli="serve", extra=("--api-server-count=2", "--data-parallel-size=2"))
-    with running_vllm(options, tiny_model, tmp_path_factory.mktemp("several") / "vllm.log") as server:
         yield server
 
 
@@ -166,10 +165,11 @@ async def test_marked_victims_come_back_with_overlapped_steps(overlapped: VllmSe
     assert (stats["running"], stats["waiting"], stats["blocks_free"]) == (0, 0, stats["blocks_total"] - 1)
 
 
-async def test_each_rank_has_its_own_cache_and_its_own_gate(several: VllmServer) -> None:
-    async with side(several) as engine:
+@on_wide
+async def test_each_rank_has_its_own_cache_and_its_own_gate(vllm_server: VllmServer) -> None:
+    async with side(vllm_server) as engine:
         (prompt,) = prompts(21, count=1, length=320)
-        ranked = [{**several.headers, "X-data-parallel-rank": str(rank)} for rank in (0, 1)]
+        ranked = [{**vllm_server.headers, "X-data-parallel-rank": str(rank)} for rank in (0, 1)]
         await engine.send(COMPLETION, completion(prompt), headers=ranked[1])
         gated = completion(prompt, cache_hit_threshold=0.5)
         for _ in range(4):  # whichever API server takes it
@@ -177,15 +177,17 @@ async def test_each_rank_has_its_own_cache_and_its_own_gate(several: VllmServer)
             assert reasons(await engine.send(COMPLETION, gated, headers=ranked[1])) == {"length"}
 
 
-async def test_answers_of_refused_requests_find_their_api_server(several: VllmServer) -> None:
-    put_policy(several, threshold=0.8)
-    async with side(several) as engine:
+@on_wide
+async def test_answers_of_refused_requests_find_their_api_server(vllm_server: VllmServer) -> None:
+    put_policy(vllm_server, threshold=0.8)
+    async with side(vllm_server) as engine:
+        before = await rejected(engine)
         asked = [completion(prompt, stream=number % 2 == 0) for number, prompt in enumerate(prompts(22, count=60))]
         refused = await asyncio.gather(*(engine.send(COMPLETION, body) for body in asked))
-        put_policy(several)
+        put_policy(vllm_server)
         ran = await asyncio.gather(*(engine.send(COMPLETION, body) for body in asked[:20]))
         stats = (await engine.send("/v1/fleet/stats", method="GET")).body["ranks"]
+        assert await rejected(engine) - before == 60
     assert [reasons(answer) for answer in refused] == [{REFUSED}] * 60
     assert [reasons(answer) for answer in ran] == [{"length"}] * 20
-    assert sum(stats[rank]["counts"]["rejected_global"] for rank in ("0", "1")) == 60
     assert {(rank["running"], rank["waiting"]) for rank in stats.values()} == {(0, 0)}

@@ -12,16 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from e2e.engine.plugin_client import ask_keys, call, features, fleet
+from e2e.engine.plugin_client import WIDE, ask_keys, call, features, fleet
 from e2e.engine.vllm import VllmOptions, VllmServer
 
-WIDE: Final = VllmOptions(
-    plugin=True,
-    user_key="sk-user",
-    cli="serve",
-    environment=(("CACHEFLEET_BODY_TIMEOUT_SECONDS", "2"), ("CACHEFLEET_MAX_BODY_BYTES", "100000")),
-    extra=("--api-server-count=2", "--data-parallel-size=2"),
-)
 PLUGIN: Final = "cachefleet_worker.plugin"
 BROKEN: Final = VllmOptions(
     plugin=True,

@@ -136,6 +136,7 @@ def test_a_servers_warm_up_has_the_tokenizer_prepared(pair: Pair) -> None:
     from vllm.renderers.registry import renderer_from_config  # noqa: PLC0415
 
     renderer = renderer_from_config(pair.ours.config)
+    pair.memo.settle()  # the queue of what is left to do is short
     online(renderer).warmup()
     pair.memo.settle()
     assert pair.memo._seat(renderer.tokenizer).encoder is not None
