@@ -41,13 +41,42 @@ REQUESTS: Final = [
     Sent(COMPLETION, {"prompt": IDS, "max_tokens": 5, "temperature": 0, "logprobs": 3, "stream": True}),
     Sent(COMPLETION, {"prompt": "a b c", "max_tokens": 5, "temperature": 0, "vllm_xargs": {"session_id": "s"}}),
 ]
+NAMED: Final = {f"{number} {sent}": sent for number, sent in enumerate(REQUESTS)}
+RECORDED: Final = 5
+ATTEMPTS: Final = 50
 recorded: dict[str, Answer] = {}
 
 
 async def answers(server: VllmServer) -> dict[str, Answer]:
+    """To compare with: of a stream the one in most pieces, since a busy server may put two steps into one."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(300)) as session:
         side = Side(server.url, "", "", server.headers, session)
-        return {f"{number} {sent}": await _answer(side, sent) for number, sent in enumerate(REQUESTS)}
+        return {
+            name: max([await _answer(side, sent) for _ in range(RECORDED if _streams(sent) else 1)], key=_pieces)
+            for name, sent in NAMED.items()
+        }
+
+
+async def differing(server: VllmServer, recorded: dict[str, Answer]) -> dict[str, tuple[Answer, Answer]]:
+    """Recorded answers that do not come again, with what came; a stream is asked for until it does."""
+    found = {}
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(300)) as session:
+        side = Side(server.url, "", "", server.headers, session)
+        for name, sent in NAMED.items():
+            for _ in range(ATTEMPTS if _streams(sent) else 1):
+                if (answer := await _answer(side, sent)) == recorded[name]:
+                    break
+            else:
+                found[name] = (recorded[name], answer)
+    return found
+
+
+def _streams(sent: Sent) -> bool:
+    return isinstance(sent.body, dict) and bool(sent.body.get("stream"))
+
+
+def _pieces(answer: Answer) -> int:
+    return answer[2].count(b"\n")
 
 
 async def _answer(side: Side, sent: Sent) -> Answer:
@@ -90,8 +119,7 @@ def _shape(chunk: Any, said: list[Any]) -> Any:
 
 async def test_stock_vllm_is_steady_by_itself(vllm_server: VllmServer) -> None:
     recorded.update(await answers(vllm_server))
-    again = await answers(vllm_server)
-    assert {name: answer for name, answer in again.items() if answer != recorded[name]} == {}
+    assert await differing(vllm_server, recorded) == {}
 
 
 @pytest.fixture
@@ -105,6 +133,5 @@ async def stock(tiny_model: Path, tmp_path: Path) -> dict[str, Answer]:
 
 @pytest.mark.parametrize("vllm_server", [VllmOptions(plugin=True)], indirect=True)
 async def test_the_plugin_changes_no_byte(vllm_server: VllmServer, stock: dict[str, Answer]) -> None:
-    found = await answers(vllm_server)
-    assert len(found) == len(REQUESTS) > 50
-    assert {name: (stock[name], answer) for name, answer in found.items() if answer != stock[name]} == {}
+    assert len(stock) == len(REQUESTS) > 50
+    assert await differing(vllm_server, stock) == {}
