@@ -61,7 +61,7 @@ async def test_a_killed_engine_fails_only_the_streams_it_had_begun(fleet: Up) ->
     await _until(lambda: _worker(fleet, "demo-0")["heldBlocks"] > 0)
 
 
-async def test_a_killed_control_plane_knows_the_blocks_again_within_seconds(fleet: Up) -> None:
+async def test_a_killed_control_plane_knows_the_blocks_again(fleet: Up) -> None:
     async with _traffic(fleet) as traffic:
         await _until(lambda: len(traffic.sent) > 40)
     await asyncio.sleep(2)

@@ -21,7 +21,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from cachefleet_core.reports import Phase
+from cachefleet_core.reports import Cleared, Delta, Phase
 from cachefleet_worker.agent.epoch import Limits
 from cachefleet_worker.agent.follower import Follower
 from cachefleet_worker.agent.lifecycle import Agent, running
@@ -165,11 +165,16 @@ async def test_under_load_agent_snapshot_and_table_are_equal(
     assert residents.agrees(head.totals)
 
 
-async def test_a_reset_of_an_idle_engine_is_seen_at_once(load: Load, agent: Agent, plane: ControlPlane) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_a_reset_of_an_idle_engine_is_told_by_itself(load: Load, plane: ControlPlane) -> None:
+    """Not found out by the next heartbeat: then the agent would take a snapshot and remove block by block."""
     await load.complete(prompt(1, 8))
     await plane.until(lambda: len(plane.receiver.keys) == 8, 60)
+    before = len(plane.frames)
     await load.reset()
     await plane.until(lambda: not plane.receiver.keys, 60)
+    told = [frame.operations for frame in plane.frames[before:] if isinstance(frame, Delta)]
+    assert told == [(Cleared(),)]
 
 
 async def test_an_agent_that_is_killed_comes_back_whole_in_the_same_epoch(

@@ -92,7 +92,7 @@ def propose(ids: Sequence[int], marks: Marks | None, *, reused: Position = 0) ->
     """
     if marks is None:
         return []
-    packed = array("I", ids).tobytes()  # found in bytes, 10,000 ids take a tenth of the time
+    packed = array("I", ids).tobytes()  # searching bytes takes about half the time of comparing integers
     moving = marks.unless is not None and any(_after(packed, marks.unless))
     starts = marks.instead if moving else marks.starts
     found = sorted(position for start in starts for position in _after(packed, start))
