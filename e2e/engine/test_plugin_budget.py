@@ -110,6 +110,18 @@ async def subscribed(side: Side) -> zmq.asyncio.Socket:
 
 
 @on_engine
+async def test_a_reset_of_an_idle_engine_is_published_without_a_step(side: Side) -> None:
+    """With no agent beside it, whose questions would bring it out too."""
+    socket = await subscribed(side)
+    await side.reset()
+    kinds: list[str] = []
+    async with asyncio.timeout(SECONDS):  # heartbeats come all the while
+        while "AllBlocksCleared" not in kinds:
+            kinds += [event["type"] for event in msgspec.msgpack.decode((await socket.recv_multipart())[2])[1]]
+    socket.close()
+
+
+@on_engine
 async def test_a_lower_bound_evicts_an_idle_engines_blocks_at_once_and_subscribers_see_it(side: Side) -> None:
     fleet = Fleet(side)
     for name in range(7):
