@@ -1,0 +1,93 @@
+//! How much of a prompt each of some workers holds: one walk that narrows the set of those still in it.
+
+use super::sets::{SetId, Sets};
+use super::spans::pieces;
+use super::tier::Tier;
+
+/// Workers asked about, by slot, and after a walk how far each came. Kept between walks, so that none allocates.
+#[derive(Debug, Default)]
+pub struct Walk {
+    alive: Vec<u64>,
+    /// Of slots that were asked about.
+    depths: Vec<u32>,
+}
+
+impl Walk {
+    /// Begins anew with nobody, for slots below `slots`.
+    pub fn begin(&mut self, slots: usize) {
+        self.alive.clear();
+        self.alive.resize(slots.div_ceil(64), 0);
+        if self.depths.len() < slots {
+            self.depths.resize(slots, 0);
+        }
+    }
+
+    #[inline]
+    pub fn ask(&mut self, slot: u32) {
+        self.alive[slot as usize / 64] |= 1 << (slot % 64);
+    }
+
+    /// Asks about all workers of a mask.
+    pub fn ask_all(&mut self, mask: &[u64]) {
+        self.alive.copy_from_slice(mask);
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn depth(&self, slot: u32) -> u32 {
+        self.depths[slot as usize]
+    }
+
+    /// Finds how many of `keys` each worker holds before the first it lacks.
+    #[expect(clippy::cast_possible_truncation, reason = "callers bound a prompt's blocks")]
+    pub fn run(&mut self, tier: &Tier, sets: &Sets, keys: &[u64]) {
+        let mut depth = 0;
+        'prompt: while depth < keys.len() {
+            let Some(place) = tier.find(keys[depth]) else {
+                break;
+            };
+            let run = &tier.runs[place.run];
+            let same = run.common(&tier.arena, place.offset, &keys[depth..]);
+            for piece in pieces(run.spans(), place.offset, place.offset + same) {
+                let at = depth as u32 + (piece.start - place.offset);
+                if !self.narrow(sets, piece.set, at) {
+                    break 'prompt;
+                }
+            }
+            depth += same as usize;
+        }
+        self.settle(depth as u32);
+    }
+
+    /// Those who are not in `set` end at `depth`; false where nobody is left.
+    #[inline]
+    fn narrow(&mut self, sets: &Sets, set: SetId, depth: u32) -> bool {
+        let mut words = sets.words(set).peekable();
+        let mut left = 0;
+        for (number, alive) in (0..).zip(self.alive.iter_mut()) {
+            let bits = words.next_if(|word| word.number == number).map_or(0, |word| word.bits);
+            let gone = *alive & !bits;
+            if gone != 0 {
+                mark(&mut self.depths, number, gone, depth);
+                *alive &= bits;
+            }
+            left |= *alive;
+        }
+        left != 0
+    }
+
+    fn settle(&mut self, depth: u32) {
+        for (number, alive) in (0..).zip(self.alive.iter_mut()) {
+            mark(&mut self.depths, number, *alive, depth);
+            *alive = 0;
+        }
+    }
+}
+
+#[inline]
+fn mark(depths: &mut [u32], number: u32, mut bits: u64, depth: u32) {
+    while bits != 0 {
+        depths[(number * 64 + bits.trailing_zeros()) as usize] = depth;
+        bits &= bits - 1;
+    }
+}

@@ -1,0 +1,211 @@
+//! Which worker holds which block: the native twin of `controlplane/cachefleet_controlplane/index.py`.
+//!
+//! Layers, each knowing only those before it: `chunked`, `arena` (keys in pages), `bucket` and `table` (key to block), `sets` (interned
+//! holder sets), `spans` (who holds which stretch), `runs` (keys with their spans), `tier` (all runs), `workers`, and here
+//! the whole. `docs/index.md` has the drawing.
+
+mod arena;
+mod bucket;
+mod chunked;
+mod matching;
+mod operation;
+mod prefetch;
+mod runs;
+mod sets;
+mod snapshot;
+mod spans;
+mod sweep;
+mod table;
+mod tier;
+mod workers;
+
+pub use matching::Walk;
+pub use operation::{Operation, OperationError, Seen, check};
+pub use snapshot::SnapshotError;
+
+use crate::digest;
+use sets::Sets;
+use std::hash::{BuildHasher, RandomState};
+use sweep::Sweep;
+use tier::{Change, Tier};
+use workers::Workers;
+
+/// What an index may hold at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub workers: usize,
+    /// (worker, key, tier) triples, those of forgotten workers not swept yet included.
+    pub held: u64,
+}
+
+impl Limits {
+    /// Block numbers have 32 bits, of which a page's unused places cost some.
+    pub const MOST_HELD: u64 = 1 << 31;
+    pub const MOST_WORKERS: usize = 1 << 20;
+}
+
+/// A bound is reached, and nothing was applied: how much there is, and the bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    Blocks { held: u64, limit: u64 },
+    Workers { known: usize, limit: usize },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub held: Vec<(String, u64)>,
+    pub keys: usize,
+    pub bytes: usize,
+}
+
+#[derive(Debug)]
+pub struct Index {
+    limits: Limits,
+    workers: Workers,
+    sets: Sets,
+    tiers: [Tier; 2],
+    sweep: Sweep,
+    /// Of all workers, forgotten ones not swept yet included.
+    held: u64,
+}
+
+impl Index {
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self::with_secrets(limits, [random(), random()])
+    }
+
+    fn with_secrets(limits: Limits, secrets: [u64; 2]) -> Self {
+        Self {
+            limits,
+            workers: Workers::default(),
+            sets: Sets::default(),
+            tiers: digest::Tier::ALL.map(|kind| Tier::new(kind, secrets)),
+            sweep: Sweep::default(),
+            held: 0,
+        }
+    }
+
+    /// Takes one operation over, which `check` has passed.
+    ///
+    /// # Errors
+    /// A bound is reached; nothing has changed.
+    pub fn apply(&mut self, worker: &str, operation: &Operation) -> Result<(), Full> {
+        match operation {
+            Operation::Stored { parent, keys, tier } => self.store(worker, *parent, keys, *tier)?,
+            Operation::Removed { keys, tier } => self.remove(worker, keys, *tier),
+            Operation::Cleared => self.forget(worker),
+        }
+        self.sweep_a_little();
+        Ok(())
+    }
+
+    /// The worker holds nothing any more; takes constant time.
+    pub fn forget(&mut self, worker: &str) {
+        self.workers.retire(worker);
+    }
+
+    /// The digest of all that a worker holds.
+    #[must_use]
+    pub fn digest(&self, worker: &str) -> u64 {
+        let slot = self.workers.slot(worker);
+        slot.map_or(0, |slot| self.workers.holdings(slot).digest)
+    }
+
+    /// Mean over a worker's blocks of 1 / number of their holders.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a mean over far less than 2**52 blocks")]
+    pub fn exclusivity(&self, worker: &str) -> f64 {
+        let Some(slot) = self.workers.slot(worker) else {
+            return 0.0;
+        };
+        let (held, shares) = self.sets.shares(slot, self.workers.live());
+        if held == 0 { 0.0 } else { shares / held as f64 }
+    }
+
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let held = |(name, slot): (&str, u32)| (name.to_owned(), self.workers.holdings(slot).blocks);
+        Stats {
+            held: self.workers.iter().map(held).collect(),
+            keys: self.tiers.iter().map(Tier::keys).sum(),
+            bytes: self.tiers.iter().map(Tier::bytes).sum::<usize>() + self.sets.bytes(),
+        }
+    }
+
+    /// The slot of a worker; none while it holds nothing.
+    #[must_use]
+    pub fn slot(&self, worker: &str) -> Option<u32> {
+        self.workers.slot(worker)
+    }
+
+    /// Changes whenever a worker's slot does.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.workers.version()
+    }
+
+    /// Finds how many of `keys` each asked worker holds in `tier` before the first it lacks.
+    pub fn walk(&self, walk: &mut Walk, asked: impl Iterator<Item = u32>, keys: &[u64], tier: digest::Tier) {
+        walk.begin(self.workers.slots());
+        for slot in asked {
+            walk.ask(slot);
+        }
+        walk.run(&self.tiers[tier as usize], &self.sets, keys);
+    }
+
+    fn store(&mut self, worker: &str, parent: u64, keys: &[u64], tier: digest::Tier) -> Result<(), Full> {
+        let slot = self.workers.slot(worker);
+        self.make_room(slot, keys, tier)?;
+        let slot = match slot {
+            Some(slot) => slot,
+            None => self.begin(worker)?,
+        };
+        let change = self.tiers[tier as usize].hold(&mut self.sets, slot, parent, keys);
+        let holdings = self.workers.holdings_mut(slot);
+        holdings.blocks += change.blocks;
+        holdings.digest = holdings.digest.wrapping_add(change.digest);
+        self.held += change.blocks;
+        Ok(())
+    }
+
+    fn remove(&mut self, worker: &str, keys: &[u64], tier: digest::Tier) {
+        let Some(slot) = self.workers.slot(worker) else {
+            return;
+        };
+        let Change { blocks, digest } = self.tiers[tier as usize].lose(&mut self.sets, slot, keys);
+        let holdings = self.workers.holdings_mut(slot);
+        holdings.blocks -= blocks;
+        holdings.digest = holdings.digest.wrapping_sub(digest);
+        self.held -= blocks;
+    }
+
+    fn make_room(&mut self, slot: Option<u32>, keys: &[u64], tier: digest::Tier) -> Result<(), Full> {
+        if self.held + keys.len() as u64 <= self.limits.held {
+            return Ok(());
+        }
+        let wanted = self.tiers[tier as usize].lacking(&self.sets, slot, keys);
+        if self.held + wanted > self.limits.held {
+            self.sweep_all();
+        }
+        if self.held + wanted > self.limits.held {
+            return Err(Full::Blocks { held: self.held, limit: self.limits.held });
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, worker: &str) -> Result<u32, Full> {
+        if self.workers.len() >= self.limits.workers {
+            return Err(Full::Workers { known: self.workers.len(), limit: self.limits.workers });
+        }
+        if self.workers.slots() >= 2 * self.limits.workers {
+            self.sweep_all(); // or restarts that come faster than sweeping would make sets ever longer
+        }
+        Ok(self.workers.begin(worker))
+    }
+}
+
+/// A number that nobody outside this process can know.
+fn random() -> u64 {
+    RandomState::new().hash_one(0_u8)
+}

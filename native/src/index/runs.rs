@@ -1,0 +1,272 @@
+//! Runs: stretches of keys that came one after another, with who holds which part of them.
+//!
+//! A run is a sequence of live keys and of holes (key 0, held by nobody). That neighbours in a run are neighbours in a
+//! prompt makes lookups fast; nothing is ever concluded from it: every key is compared.
+
+use super::arena::{Arena, BlockId, PAGE, Place};
+use super::sets::{NOBODY, SetId, Sets};
+use super::spans::{self, Piece, Span};
+use super::table::{Spot, Table};
+
+/// Longer chains go on in another run, which bounds what a change of one run can cost.
+pub const MAX_RUN: u32 = 4096;
+/// A run is squeezed when it has more holes than this, and than one key in four.
+const MANY_HOLES: u32 = 16;
+/// Keys whose buckets are read ahead together.
+pub const AHEAD: usize = 16;
+
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    pages: Vec<u32>,
+    spans: Vec<Span>,
+    len: u32,
+    holes: u32,
+}
+
+impl Run {
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// The number of the block at `offset`.
+    #[inline]
+    pub fn id(&self, offset: u32) -> BlockId {
+        BlockId::new(self.pages[(offset / PAGE) as usize], offset)
+    }
+
+    /// The keys of `from..to`, page by page.
+    #[inline]
+    pub fn slices<'a>(&'a self, arena: &'a Arena, from: u32, to: u32) -> impl Iterator<Item = &'a [u64]> + 'a {
+        let first = (from / PAGE) as usize;
+        let last = to.div_ceil(PAGE) as usize;
+        (first..last).map(move |number| {
+            let start = u32::try_from(number).expect("within a run") * PAGE;
+            let (low, high) = (from.max(start) - start, to.min(start + PAGE) - start);
+            &arena.page(self.pages[number])[low as usize..high as usize]
+        })
+    }
+
+    /// How many of `keys` lie here from `offset` on.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "at most the run's length")]
+    pub fn common(&self, arena: &Arena, offset: u32, keys: &[u64]) -> u32 {
+        let reach = (self.len - offset).min(keys.len().min(MAX_RUN as usize) as u32);
+        let mut same = 0;
+        for slice in self.slices(arena, offset, offset + reach) {
+            let asked = &keys[same..same + slice.len()];
+            if slice != asked {
+                return (same + slice.iter().zip(asked).take_while(|(a, b)| a == b).count()) as u32;
+            }
+            same += slice.len();
+        }
+        same as u32
+    }
+
+    /// The same backwards: how many of `keys` lie at `offset`, `offset - 1` and so on.
+    #[expect(clippy::cast_possible_truncation, reason = "at most the run's length")]
+    pub fn common_back(&self, arena: &Arena, offset: u32, keys: &[u64]) -> u32 {
+        let at = (0..=offset).rev().map(|place| arena.key(self.id(place)));
+        at.zip(keys).take_while(|(here, asked)| here == *asked).count() as u32
+    }
+}
+
+/// What changes in runs has to change with them.
+pub struct Around<'a> {
+    pub arena: &'a mut Arena,
+    pub table: &'a mut Table,
+    pub sets: &'a mut Sets,
+}
+
+impl Run {
+    /// Appends keys, all held by `set`, up to the first that some run has already or to its greatest length; gives how many.
+    pub fn append(&mut self, number: u32, keys: &[u64], set: SetId, around: &mut Around) -> usize {
+        let room = (MAX_RUN - self.len) as usize;
+        let keys = &keys[..keys.len().min(room)];
+        if self.pages.is_empty() {
+            self.pages.reserve_exact(keys.len().div_ceil(PAGE as usize));
+        }
+        let start = self.len;
+        let mut spots = [Spot::default(); AHEAD];
+        for (spot, key) in spots.iter_mut().zip(keys) {
+            *spot = around.table.soon(*key);
+        }
+        let mut id = self.last_id();
+        for (place, key) in keys.iter().enumerate() {
+            let spot = spots[place % AHEAD];
+            if let Some(later) = keys.get(place + AHEAD) {
+                spots[place % AHEAD] = around.table.soon(*later);
+            }
+            if self.len.is_multiple_of(PAGE) {
+                let page = around.arena.take(number, self.len / PAGE);
+                self.pages.push(page);
+                id = BlockId::new(page, 0);
+            } else {
+                id.0 += 1;
+            }
+            around.arena.set_key(id, *key);
+            if !around.table.insert(spot, *key, id, around.arena) {
+                self.unpush(id, around.arena);
+                break;
+            }
+            self.len += 1;
+        }
+        if self.len > start {
+            around.sets.shift(NOBODY, set, self.len - start);
+            spans::push(&mut self.spans, self.len, set);
+        }
+        (self.len - start) as usize
+    }
+
+    /// The number of its last block; of none where it has none.
+    fn last_id(&self) -> BlockId {
+        self.len.checked_sub(1).map_or(BlockId(0), |last| self.id(last))
+    }
+
+    /// Takes back the key beyond its end.
+    fn unpush(&mut self, id: BlockId, arena: &mut Arena) {
+        arena.set_key(id, 0);
+        let needed = self.len.div_ceil(PAGE) as usize;
+        for page in self.pages.drain(needed..) {
+            arena.give_back(page);
+        }
+    }
+
+    /// Puts keys that no run has into the holes from `offset` on; gives how many.
+    pub fn fill(&mut self, offset: u32, keys: &[u64], set: SetId, around: &mut Around) -> usize {
+        let mut at = offset;
+        for key in keys {
+            let spot = around.table.spot(*key);
+            let hole = at < self.len && around.arena.key(self.id(at)) == 0;
+            if !hole {
+                break;
+            }
+            around.arena.set_key(self.id(at), *key);
+            if !around.table.insert(spot, *key, self.id(at), around.arena) {
+                around.arena.set_key(self.id(at), 0);
+                break;
+            }
+            at += 1;
+        }
+        if at > offset {
+            self.holes -= at - offset;
+            around.sets.shift(NOBODY, set, at - offset);
+            spans::rewrite(&mut self.spans, offset, at, |_| set);
+        }
+        (at - offset) as usize
+    }
+
+    /// Gives each stretch of `from..to` the holders that `change` answers; blocks that nobody holds then are no more.
+    pub fn change(
+        &mut self,
+        from: u32,
+        to: u32,
+        around: &mut Around,
+        mut change: impl FnMut(&mut Sets, &Arena, &Run, Piece) -> SetId,
+    ) {
+        let mut held = std::mem::take(&mut self.spans);
+        let mut died = 0;
+        spans::rewrite(&mut held, from, to, |piece| {
+            let set = change(around.sets, around.arena, self, piece);
+            if set == NOBODY && piece.set != NOBODY {
+                self.bury(piece, around);
+                died += piece.len();
+            }
+            around.sets.shift(piece.set, set, piece.len());
+            set
+        });
+        self.spans = held;
+        self.holes += died;
+        if died > 0 {
+            self.trim(around.arena);
+            if self.holes > MANY_HOLES && self.holes * 4 > self.len {
+                self.squeeze(around);
+            }
+        }
+    }
+
+    fn bury(&self, piece: Piece, around: &mut Around) {
+        let mut spots = [Spot::default(); AHEAD];
+        let mut start = piece.start;
+        while start < piece.end {
+            let end = piece.end.min((start / PAGE + 1) * PAGE);
+            let batch = &mut spots[..(end - start) as usize];
+            for (spot, offset) in batch.iter_mut().zip(start..end) {
+                *spot = around.table.soon(around.arena.key(self.id(offset)));
+            }
+            for (spot, offset) in batch.iter().zip(start..end) {
+                around.table.remove(*spot, self.id(offset), around.arena);
+                around.arena.set_key(self.id(offset), 0);
+            }
+            start = end;
+        }
+    }
+
+    /// Drops holes at the end.
+    fn trim(&mut self, arena: &mut Arena) {
+        while let Some(last) = self.spans.last()
+            && last.set == NOBODY
+        {
+            self.spans.pop();
+            let end = self.spans.last().map_or(0, |span| span.end);
+            self.holes -= self.len - end;
+            self.len = end;
+        }
+        self.shorten(arena);
+    }
+
+    /// Moves what lives together, over the holes.
+    fn squeeze(&mut self, around: &mut Around) {
+        let spans = std::mem::take(&mut self.spans);
+        let mut to = 0;
+        let mut start = 0;
+        for span in spans {
+            if span.set != NOBODY {
+                for from in start..span.end {
+                    self.shift_block(from, to, around);
+                    to += 1;
+                }
+                spans::push(&mut self.spans, to, span.set);
+            }
+            start = span.end;
+        }
+        self.len = to;
+        self.holes = 0;
+        self.shorten(around.arena);
+    }
+
+    fn shift_block(&mut self, from: u32, to: u32, around: &mut Around) {
+        if from != to {
+            let (old, new) = (self.id(from), self.id(to));
+            let key = around.arena.key(old);
+            around.arena.set_key(new, key);
+            around.arena.set_key(old, 0);
+            around.table.moved(key, old, new);
+        }
+    }
+
+    /// Gives back pages beyond its length; what is left of the last one is zeros already.
+    fn shorten(&mut self, arena: &mut Arena) {
+        let needed = self.len.div_ceil(PAGE) as usize;
+        for page in self.pages.drain(needed..) {
+            arena.give_back(page);
+        }
+        if self.len == 0 {
+            *self = Self::default();
+        } else if self.pages.capacity() > 2 * needed + 4 {
+            self.pages.shrink_to_fit();
+        }
+    }
+}
+
+/// Where a run goes on after a block of it.
+pub fn after(place: Place) -> Place {
+    Place { offset: place.offset + 1, ..place }
+}

@@ -1,0 +1,210 @@
+//! All blocks of one tier: runs of keys, and the table that finds any of them.
+
+use super::arena::{Arena, Place};
+use super::chunked::Chunked;
+use super::runs::{Around, Run, after};
+use super::sets::{SetId, Sets};
+use super::spans::pieces;
+use super::table::Table;
+use crate::digest::{self, digest};
+
+#[derive(Debug)]
+pub struct Tier {
+    kind: digest::Tier,
+    pub(super) arena: Arena,
+    pub(super) table: Table,
+    pub(super) runs: Chunked<Run>,
+    free: Vec<u32>,
+}
+
+/// By how much a worker's holdings grew or shrank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    pub blocks: u64,
+    pub digest: u64,
+}
+
+impl Change {
+    fn add(&mut self, keys: &[u64], tier: digest::Tier) {
+        self.blocks += keys.len() as u64;
+        self.digest = self.digest.wrapping_add(digest(keys, tier));
+    }
+}
+
+impl Tier {
+    pub fn new(kind: digest::Tier, secrets: [u64; 2]) -> Self {
+        Self { kind, arena: Arena::new(), table: Table::new(secrets), runs: Chunked::new(), free: Vec::new() }
+    }
+
+    pub fn keys(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn bytes(&self) -> usize {
+        // What runs point to is nearly proportional to their number and pages: two small vectors each.
+        let beside = 64 * (self.runs.len() as usize - self.free.len());
+        self.arena.bytes() + self.table.bytes() + self.runs.bytes() + beside
+    }
+
+    #[inline]
+    pub fn find(&self, key: u64) -> Option<Place> {
+        self.table.find(key, &self.arena).map(|id| self.arena.place(id))
+    }
+
+    /// A worker holds `keys`, all different and none of them 0; `parent` is the key before, 0 for none.
+    pub fn hold(&mut self, sets: &mut Sets, slot: u32, parent: u64, keys: &[u64]) -> Change {
+        let mut change = Change::default();
+        let mut last = if parent == 0 { None } else { self.find(parent) };
+        let mut rest = keys;
+        while let Some(key) = rest.first() {
+            let done = if let Some(place) = self.find(*key) {
+                let same = self.runs[place.run].common(&self.arena, place.offset, rest);
+                self.gain(sets, slot, place, same, &mut change);
+                last = Some(Place { offset: place.offset + same - 1, ..place });
+                same as usize
+            } else {
+                let (done, place) = self.put(sets, slot, last, rest);
+                change.add(&rest[..done], self.kind);
+                last = Some(place);
+                done
+            };
+            rest = &rest[done..];
+        }
+        change
+    }
+
+    /// A worker no longer holds `keys`, in any order, whether it did or not.
+    pub fn lose(&mut self, sets: &mut Sets, slot: u32, keys: &[u64]) -> Change {
+        let mut change = Change::default();
+        let mut rest = keys;
+        while let Some(key) = rest.first() {
+            let Some(place) = self.find(*key) else {
+                rest = &rest[1..];
+                continue;
+            };
+            let run = &self.runs[place.run];
+            let ahead = run.common(&self.arena, place.offset, rest);
+            let back = run.common_back(&self.arena, place.offset, if ahead > 1 { &[] } else { rest });
+            let (from, to) = if ahead > 1 {
+                (place.offset, place.offset + ahead)
+            } else {
+                (place.offset + 1 - back, place.offset + 1)
+            };
+            self.release(sets, slot, place.run, from..to, &mut change);
+            rest = &rest[(to - from) as usize..];
+        }
+        change
+    }
+
+    /// How many of `keys` a worker does not hold.
+    pub fn lacking(&self, sets: &Sets, slot: Option<u32>, keys: &[u64]) -> u64 {
+        let holds = |key: u64| {
+            let (Some(slot), Some(place)) = (slot, self.find(key)) else {
+                return false;
+            };
+            let mut here = pieces(self.runs[place.run].spans(), place.offset, place.offset + 1);
+            here.any(|piece| sets.has(piece.set, slot))
+        };
+        keys.iter().filter(|key| !holds(**key)).count() as u64
+    }
+
+    /// Takes the workers of `mask` out of one run; gives how many holdings that were.
+    pub fn sweep(&mut self, sets: &mut Sets, run: u32, mask: &[u64]) -> u64 {
+        let mut gone = 0;
+        let len = self.runs[run].len();
+        if len == 0 || self.runs[run].spans().iter().all(|span| sets.count_in(span.set, mask) == 0) {
+            return 0;
+        }
+        self.with_run(run, sets, |run, around| {
+            run.change(0, len, around, |sets, _, _, piece| {
+                gone += u64::from(sets.count_in(piece.set, mask)) * u64::from(piece.len());
+                sets.minus(piece.set, mask)
+            });
+        });
+        gone
+    }
+
+    /// A run to be filled by `adopt`.
+    pub fn open_run(&mut self) -> u32 {
+        self.new_run()
+    }
+
+    /// Appends keys of a snapshot to a run. False: one of them is known already, or the run is full.
+    pub fn adopt(&mut self, sets: &mut Sets, run: u32, keys: &[u64], set: SetId) -> bool {
+        let mut done = 0;
+        self.with_run(run, sets, |kept, around| done = kept.append(run, keys, set, around));
+        done == keys.len()
+    }
+
+    /// Puts keys, the first of them unknown, where they follow `last`, else into a run of their own, up to one that is known;
+    /// gives how many, and the last one's place.
+    fn put(&mut self, sets: &mut Sets, slot: u32, last: Option<Place>, keys: &[u64]) -> (usize, Place) {
+        let set = SetId::solo(slot);
+        let mut done = 0;
+        if let Some(next) = last.map(after) {
+            self.with_run(next.run, sets, |run, around| {
+                done = if next.offset == run.len() {
+                    run.append(next.run, keys, set, around)
+                } else {
+                    run.fill(next.offset, keys, set, around)
+                };
+            });
+            if done > 0 {
+                return (done, end(next, done));
+            }
+        }
+        let run = self.new_run();
+        self.with_run(run, sets, |kept, around| done = kept.append(run, keys, set, around));
+        (done, end(Place { run, offset: 0 }, done))
+    }
+
+    fn gain(&mut self, sets: &mut Sets, slot: u32, place: Place, blocks: u32, change: &mut Change) {
+        let kind = self.kind;
+        self.with_run(place.run, sets, |run, around| {
+            let (from, to) = (place.offset, place.offset + blocks);
+            run.change(from, to, around, |sets, arena, run, piece| {
+                let set = sets.with(piece.set, slot);
+                if set != piece.set {
+                    for keys in run.slices(arena, piece.start, piece.end) {
+                        change.add(keys, kind);
+                    }
+                }
+                set
+            });
+        });
+    }
+
+    fn release(&mut self, sets: &mut Sets, slot: u32, run: u32, blocks: std::ops::Range<u32>, change: &mut Change) {
+        let kind = self.kind;
+        self.with_run(run, sets, |run, around| {
+            run.change(blocks.start, blocks.end, around, |sets, arena, run, piece| {
+                let set = sets.without(piece.set, slot);
+                if set != piece.set {
+                    for keys in run.slices(arena, piece.start, piece.end) {
+                        change.add(keys, kind);
+                    }
+                }
+                set
+            });
+        });
+    }
+
+    fn new_run(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| self.runs.push(Run::default()))
+    }
+
+    /// Changes one run; one that has become empty is free for other keys.
+    fn with_run(&mut self, number: u32, sets: &mut Sets, act: impl FnOnce(&mut Run, &mut Around)) {
+        let run = &mut self.runs[number];
+        let mut around = Around { arena: &mut self.arena, table: &mut self.table, sets };
+        act(run, &mut around);
+        if run.is_empty() {
+            self.free.push(number);
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "at most a run's length")]
+fn end(from: Place, blocks: usize) -> Place {
+    Place { offset: from.offset + blocks as u32 - 1, ..from }
+}

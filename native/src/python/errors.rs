@@ -1,0 +1,49 @@
+//! Errors as Python sees them, and the guard that lets no panic through.
+
+use crate::index::{Full, OperationError as Refused, SnapshotError as Unsound};
+use pyo3::create_exception;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+create_exception!(cachefleet_native, OperationError, PyValueError, "An operation that no sound stream contains.");
+create_exception!(cachefleet_native, IndexFullError, PyRuntimeError, "The index has reached one of its bounds.");
+create_exception!(cachefleet_native, SnapshotError, PyValueError, "Bytes that are no snapshot of an index.");
+create_exception!(cachefleet_native, FrameError, PyValueError, "Bytes that are no Delta or Snapshot frame.");
+create_exception!(cachefleet_native, InternalError, PyRuntimeError, "A defect in the native code; see its message.");
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("OperationError", py.get_type::<OperationError>())?;
+    module.add("IndexFullError", py.get_type::<IndexFullError>())?;
+    module.add("SnapshotError", py.get_type::<SnapshotError>())?;
+    module.add("FrameError", py.get_type::<FrameError>())?;
+    module.add("InternalError", py.get_type::<InternalError>())
+}
+
+impl From<Refused> for PyErr {
+    fn from(error: Refused) -> Self {
+        OperationError::new_err(error.to_string())
+    }
+}
+
+impl From<Unsound> for PyErr {
+    fn from(error: Unsound) -> Self {
+        SnapshotError::new_err(error.to_string())
+    }
+}
+
+impl From<Full> for PyErr {
+    fn from(full: Full) -> Self {
+        IndexFullError::new_err(match full {
+            Full::Blocks { held, limit } => format!("the index holds {held} blocks, its bound is {limit}"),
+            Full::Workers { known, limit } => format!("the index has {known} workers, its bound is {limit}"),
+        })
+    }
+}
+
+/// The answer of `act`, or `InternalError` where it panics.
+pub fn guard<T>(act: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    catch_unwind(AssertUnwindSafe(act))
+        .unwrap_or_else(|_| Err(InternalError::new_err("a defect; the call had no effect")))
+}

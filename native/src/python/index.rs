@@ -1,0 +1,187 @@
+//! `Index`: which worker holds which block; and `Candidates`, workers asked about again and again.
+
+use super::errors::{OperationError, guard};
+use super::ints;
+use super::state::{Locked, State};
+use crate::digest::Tier;
+use crate::index::{Index as Inner, Limits, Operation, Stats, check};
+use crate::reader::unpack;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use std::borrow::Cow;
+use std::sync::Mutex;
+
+#[pyclass(frozen, module = "cachefleet_native")]
+pub struct Index(Locked);
+
+/// Workers by name with their slots, looked up anew when the index's slots have changed.
+#[pyclass(frozen, module = "cachefleet_native")]
+pub struct Candidates {
+    names: Vec<String>,
+    slots: Mutex<(u64, Vec<Option<u32>>)>,
+}
+
+#[pymethods]
+impl Candidates {
+    #[new]
+    fn new(names: Vec<String>) -> Self {
+        let slots = vec![None; names.len()];
+        Self { names, slots: Mutex::new((u64::MAX, slots)) }
+    }
+
+    fn __len__(&self) -> usize {
+        self.names.len()
+    }
+}
+
+impl Candidates {
+    /// Acts with each candidate's slot in the index as it is now.
+    pub fn with<T>(&self, index: &Inner, act: impl FnOnce(&[Option<u32>]) -> T) -> T {
+        let mut known = self.slots.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if known.0 != index.version() {
+            let slots = self.names.iter().map(|name| index.slot(name)).collect();
+            *known = (index.version(), slots);
+        }
+        act(&known.1)
+    }
+}
+
+#[pymethods]
+impl Index {
+    #[new]
+    #[pyo3(signature = (*, max_workers = 4096, max_held = 50_000_000))]
+    fn new(max_workers: usize, max_held: u64) -> PyResult<Self> {
+        if max_workers > Limits::MOST_WORKERS || max_held > Limits::MOST_HELD {
+            let (workers, held) = (Limits::MOST_WORKERS, Limits::MOST_HELD);
+            return Err(PyValueError::new_err(format!("at most {workers} workers and {held} held blocks")));
+        }
+        guard(|| Ok(Self(Locked::new(Limits { workers: max_workers, held: max_held }))))
+    }
+
+    /// A worker holds a chain of packed keys.
+    fn store(&self, worker: &str, parent: &Bound<'_, PyAny>, keys: &[u8], tier: &Bound<'_, PyAny>) -> PyResult<()> {
+        let keys = operation_keys(keys)?;
+        let parent = parent.extract().map_err(|_| OperationError::new_err("parent: must be a block key or 0"));
+        // In the order in which the twin complains.
+        let stored = |parent, tier| Operation::Stored { parent, keys: Cow::Borrowed(&keys), tier };
+        self.0.with(|state| check(&stored(parent.as_ref().map_or(0, |p| *p), Tier::Device), &mut state.seen))??;
+        let operation = stored(parent?, operation_tier(tier)?);
+        Ok(self.0.with(|state| state.index.apply(worker, &operation))??)
+    }
+
+    /// A worker no longer holds packed keys, in any order.
+    fn remove(&self, worker: &str, keys: &[u8], tier: &Bound<'_, PyAny>) -> PyResult<()> {
+        let keys = operation_keys(keys)?;
+        let operation = Operation::Removed { keys: Cow::Owned(keys), tier: operation_tier(tier)? };
+        self.0.with(|state| {
+            check(&operation, &mut state.seen)?;
+            Ok(state.index.apply(worker, &operation)?)
+        })?
+    }
+
+    /// A worker holds nothing any more.
+    fn clear(&self, worker: &str) -> PyResult<()> {
+        Ok(self.0.with(|state| state.index.apply(worker, &Operation::Cleared))??)
+    }
+
+    fn forget(&self, worker: &str) -> PyResult<()> {
+        self.0.with(|state| state.index.forget(worker))
+    }
+
+    /// For each candidate how many of the first `limit` keys it holds before the first it lacks.
+    #[pyo3(name = "match", signature = (keys, candidates, *, tier = 0, limit = None))]
+    fn match_names<'py>(
+        &self,
+        keys: &Bound<'py, PyAny>,
+        candidates: &Bound<'py, PyAny>,
+        tier: u64,
+        limit: Option<isize>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let (tier, asked) = (match_tier(tier)?, guard(|| ints::keys(keys, limit))?);
+        let candidates = candidates
+            .try_iter()?
+            .map(|name| Ok(name?.cast_into()?))
+            .collect::<PyResult<Vec<Bound<'py, PyString>>>>()?;
+        let names = candidates.iter().map(|name| name.to_str()).collect::<PyResult<Vec<_>>>()?;
+        let depths = self.0.with(|state| {
+            let slots: Vec<_> = names.iter().map(|name| state.index.slot(name)).collect();
+            state.depths(&slots, &asked, tier)
+        })?;
+        PyList::new(keys.py(), depths)
+    }
+
+    /// The same for candidates looked up before, as packed little-endian u32.
+    #[pyo3(signature = (keys, candidates, *, tier = 0, limit = None))]
+    fn match_packed<'py>(
+        &self,
+        keys: &Bound<'py, PyAny>,
+        candidates: &Candidates,
+        tier: u64,
+        limit: Option<isize>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let (tier, asked) = (match_tier(tier)?, guard(|| ints::keys(keys, limit))?);
+        let depths = self.0.with(|state| {
+            let State { index, walk, .. } = state;
+            candidates.with(index, |slots| {
+                index.walk(walk, slots.iter().flatten().copied(), &asked, tier);
+                slots.iter().flat_map(|slot| slot.map_or(0, |slot| walk.depth(slot)).to_le_bytes()).collect::<Vec<u8>>()
+            })
+        })?;
+        Ok(PyBytes::new(keys.py(), &depths))
+    }
+
+    fn digest(&self, worker: &str) -> PyResult<u64> {
+        self.0.with(|state| state.index.digest(worker))
+    }
+
+    fn exclusivity(&self, worker: &str) -> PyResult<f64> {
+        self.0.with(|state| state.index.exclusivity(worker))
+    }
+
+    /// Blocks of each worker, distinct blocks, bytes.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyDict>, usize, usize)> {
+        let Stats { held, keys, bytes } = self.0.with(|state| state.index.stats())?;
+        let by_worker = PyDict::new(py);
+        for (worker, blocks) in held {
+            by_worker.set_item(worker, blocks)?;
+        }
+        Ok((by_worker, keys, bytes))
+    }
+
+    /// All that it holds, as bytes that `restore` takes.
+    fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let data = py.detach(|| self.0.with(|state| state.index.write()))?;
+        Ok(PyBytes::new(py, &data))
+    }
+
+    /// Holds exactly what a snapshot says.
+    fn restore(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
+        py.detach(|| {
+            let index = guard(|| Ok(Inner::read(self.0.limits(), data)?))?;
+            self.0.with(|state| *state = State::new(index))
+        })
+    }
+}
+
+impl State {
+    fn depths(&mut self, slots: &[Option<u32>], keys: &[u64], tier: Tier) -> Vec<u32> {
+        self.index.walk(&mut self.walk, slots.iter().flatten().copied(), keys, tier);
+        slots.iter().map(|slot| slot.map_or(0, |slot| self.walk.depth(slot))).collect()
+    }
+}
+
+fn operation_keys(packed: &[u8]) -> PyResult<Vec<u64>> {
+    unpack(packed).ok_or_else(|| {
+        OperationError::new_err(format!("keys: packed keys must be a multiple of 8 bytes, got {}", packed.len()))
+    })
+}
+
+fn operation_tier(tier: &Bound<'_, PyAny>) -> PyResult<Tier> {
+    let known = tier.extract().ok().and_then(Tier::from_number);
+    known.ok_or_else(|| OperationError::new_err("tier: must be 0 (device) or 1 (host)"))
+}
+
+fn match_tier(tier: u64) -> PyResult<Tier> {
+    Tier::from_number(tier).ok_or_else(|| PyValueError::new_err("tier: must be 0 (device) or 1 (host)"))
+}

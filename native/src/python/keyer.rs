@@ -1,0 +1,52 @@
+//! `Keyer`: block keys of one namespace.
+
+use super::errors::guard;
+use super::ints;
+use crate::keyer::{Keyer as Inner, Secrets};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+/// Blocks longer than this are nobody's.
+const MAX_BLOCK: usize = 1 << 20;
+
+/// Computes the keys of token sequences; `secrets` are the four words that HMAC gives for the namespace.
+#[pyclass(frozen, module = "cachefleet_native")]
+pub struct Keyer(Inner);
+
+#[pymethods]
+impl Keyer {
+    #[new]
+    fn new(secrets: [u64; 4], block_size: usize) -> PyResult<Self> {
+        if !(1..=MAX_BLOCK).contains(&block_size) {
+            return Err(PyValueError::new_err(format!("block size must be from 1 to {MAX_BLOCK}, got {block_size}")));
+        }
+        let [root, finish, lane, position] = secrets;
+        guard(|| Ok(Self(Inner::new(Secrets { root, finish, lane, position }, block_size))))
+    }
+
+    /// The keys of the full blocks of `tokens`; `parent` 0 starts a chain, `position` is in blocks.
+    #[pyo3(signature = (tokens, parent = 0, position = 0))]
+    fn keys<'py>(&self, tokens: &Bound<'py, PyAny>, parent: u64, position: u64) -> PyResult<Bound<'py, PyList>> {
+        let keys = guard(|| self.compute(tokens, parent, position))?;
+        ints::list(tokens.py(), &keys)
+    }
+
+    /// The same as packed little-endian bytes, which every method here that takes keys takes too.
+    #[pyo3(signature = (tokens, parent = 0, position = 0))]
+    fn packed<'py>(&self, tokens: &Bound<'py, PyAny>, parent: u64, position: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let keys = guard(|| self.compute(tokens, parent, position))?;
+        ints::packed(tokens.py(), &keys)
+    }
+}
+
+impl Keyer {
+    fn compute(&self, tokens: &Bound<'_, PyAny>, parent: u64, position: u64) -> PyResult<Vec<u64>> {
+        let size = self.0.block_size();
+        let full = tokens.len()? / size * size;
+        let tokens = ints::tokens(tokens, full).map_err(|error| {
+            PyValueError::new_err(format!("token ids must be integers from 0 to 4294967295: {error}"))
+        })?;
+        Ok(self.0.keys(&tokens, (parent != 0).then_some(parent), position))
+    }
+}
