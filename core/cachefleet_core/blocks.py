@@ -84,8 +84,7 @@ class BlockKeyer:
     def __init__(self, index_key: bytes, namespace: Namespace, block_size: int) -> None:
         if block_size < 1:
             raise ValueError(f"block size must be at least 1, got {block_size}")
-        digest = hmac.digest(index_key, _message(namespace), "sha256")
-        self._root, self._finish, lane, self._position = _words(digest)
+        self._root, self._finish, lane, self._position = namespace_secrets(index_key, namespace)
         lanes = -(-block_size // _TOKENS_PER_LANE)
         self._lane_keys = [splitmix64((lane + m * GOLDEN) & MASK) for m in range(2 * lanes)]
         self._padding = bytes(16 * lanes - 4 * block_size)
@@ -104,6 +103,10 @@ class BlockKeyer:
             out.append(BlockKey(key))
         return out
 
+    def packed_keys(self, tokens: Sequence[int]) -> bytes:
+        """The keys of a whole prompt as ``pack_keys`` packs them."""
+        return pack_keys(self.keys(tokens))
+
     def _block_hashes(self, tokens: Sequence[int], full: int) -> Iterable[int]:
         data = _token_bytes(tokens[: full * self.block_size])
         lane_keys, size = self._lane_keys, 4 * self.block_size
@@ -113,6 +116,12 @@ class BlockKeyer:
             for m in range(0, len(words), 2):
                 total += fold(words[m] ^ lane_keys[m], words[m + 1] ^ lane_keys[m + 1])
             yield total & MASK
+
+
+def namespace_secrets(index_key: bytes, namespace: Namespace) -> tuple[int, int, int, int]:
+    """The words ``root``, ``finish``, ``lane`` and ``position`` of step 1."""
+    root, finish, lane, position = _words(hmac.digest(index_key, _message(namespace), "sha256"))
+    return root, finish, lane, position
 
 
 def pack_keys(keys: Iterable[int]) -> bytes:

@@ -1,0 +1,27 @@
+"""Block keys computed in native code: ``BlockKeyer`` with the same keys for the same tokens, many times sooner.
+
+Importing this module needs ``cachefleet_native``, which is optional everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import cachefleet_native
+
+from cachefleet_core.blocks import MASK, NO_PARENT, BlockKey, BlockKeyer, Namespace, namespace_secrets
+
+
+class NativeBlockKeyer(BlockKeyer):
+    """Computes the keys of token sequences in one namespace at one block size; errors are those of BlockKeyer."""
+
+    def __init__(self, index_key: bytes, namespace: Namespace, block_size: int) -> None:
+        super().__init__(index_key, namespace, block_size)
+        self._native = cachefleet_native.Keyer(namespace_secrets(index_key, namespace), block_size)
+
+    def keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> list[BlockKey]:
+        return cast("list[BlockKey]", self._native.keys(tokens, parent, position & MASK))
+
+    def packed_keys(self, tokens: Sequence[int]) -> bytes:
+        return self._native.packed(tokens)
