@@ -19,6 +19,7 @@ from cachefleet_controlplane.admin.app import PATH as ADMIN_PATH
 from cachefleet_controlplane.admin.app import admin_app
 from cachefleet_controlplane.admin.file_tokens import FileAuthorizer
 from cachefleet_controlplane.admin.token_review import ReviewBounds, TokenReviewAuthorizer
+from cachefleet_controlplane.engines import Engine, EngineError, engine
 from cachefleet_controlplane.fleet import Fleet
 from cachefleet_controlplane.fleet_metrics import FleetCollector
 from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
@@ -27,7 +28,6 @@ from cachefleet_controlplane.gateway.fingerprints import Fingerprints
 from cachefleet_controlplane.gateway.placing import Placer
 from cachefleet_controlplane.gateway.serve import Parts
 from cachefleet_controlplane.gateway.upstream import Upstream
-from cachefleet_controlplane.index import PythonIndex
 from cachefleet_controlplane.kube import KubePoolSource, WatchBounds
 from cachefleet_controlplane.kube_api import HttpKubeApi
 from cachefleet_controlplane.metrics import CONTENT_TYPE, Metrics
@@ -36,7 +36,7 @@ from cachefleet_controlplane.renderer import Renderer
 from cachefleet_controlplane.reports.server import ReportsServer
 from cachefleet_controlplane.reports.settings import ReportLimits
 from cachefleet_controlplane.routing import RoutingPolicy
-from cachefleet_controlplane.settings import Settings
+from cachefleet_controlplane.settings import Settings, SettingsError
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decisions import DecisionLog, LogBounds
 from cachefleet_controlplane.store.sql import SqlDecisions
@@ -57,7 +57,8 @@ Authority = FileAuthorizer | TokenReviewAuthorizer
 class ControlPlane:
     """One replica. A context manager; within it ``gateway`` and ``internal`` may be served.
 
-    Raises OSError or ValueError at once where the fleet key cannot be read.
+    Raises at once OSError or ValueError where the fleet key cannot be read, and SettingsError where native code is asked
+    for that is not there.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -67,10 +68,12 @@ class ControlPlane:
         self._source: PoolSource | None = None
         self._draining = False
         self.metrics = Metrics()
+        self.engine = _engine(settings)
         self.fleet = Fleet(
-            PythonIndex(),
+            self.engine.index(),
             index_key=fleet_key.index_key,
             salt_key=fleet_key.salt_key,
+            keyer=self.engine.keyer,
             policy=RoutingPolicy(settings.policy),
         )
         self.metrics.collect_from(FleetCollector(self.fleet.view))
@@ -105,6 +108,7 @@ class ControlPlane:
 
     async def __aenter__(self) -> Self:
         await self._resources.__aenter__()
+        logger.info("block keys and index in %s code: %s", self.engine.name, self.engine.reason)
         try:
             await self._open()
         except BaseException:
@@ -205,6 +209,13 @@ async def _end(task: asyncio.Task[None]) -> None:
 def _repository(settings: Settings) -> SqlDecisions:
     database = Database(settings.url, timeout_seconds=settings.database_timeout_seconds)
     return SqlDecisions(database, max_rows=settings.decisions_max_rows)
+
+
+def _engine(settings: Settings) -> Engine:
+    try:
+        return engine(settings.engine)
+    except EngineError as error:
+        raise SettingsError([f"CACHEFLEET_ENGINE: {error}"]) from error
 
 
 def _log_bounds(settings: Settings) -> LogBounds:

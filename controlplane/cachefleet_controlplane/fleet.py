@@ -39,6 +39,7 @@ class Fleet:
         *,
         index_key: bytes,
         salt_key: bytes | None = None,
+        keyer: type[BlockKeyer] = BlockKeyer,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE,
@@ -47,7 +48,7 @@ class Fleet:
         """What decides where ``route`` is told nothing else; may be changed at any time."""
         self._index = index
         self._clock = clock
-        self._keyers = Keyers(index_key)
+        self._keyers = Keyers(index_key, keyer)
         self._roster = Roster(wall)
         self._reception = Reception(index, self._roster)
         self._warming = Warming(Salter(salt_key)) if salt_key else None

@@ -14,15 +14,16 @@ MAX_KEYERS: Final = 4096
 class Keyers:
     """The MAX_KEYERS most recently used keyers."""
 
-    def __init__(self, index_key: bytes) -> None:
+    def __init__(self, index_key: bytes, make: type[BlockKeyer] = BlockKeyer) -> None:
         self._index_key = index_key
+        self._make = make
         self._keyers: OrderedDict[Namespace, BlockKeyer] = OrderedDict()
 
     def get(self, contract: IndexContract, *, salt: str, lora: str) -> BlockKeyer:
         namespace = Namespace(contract=contract.fingerprint(), salt=salt, lora=lora)
         keyer = self._keyers.get(namespace)
         if keyer is None:
-            keyer = self._keyers[namespace] = BlockKeyer(self._index_key, namespace, contract.block_size)
+            keyer = self._keyers[namespace] = self._make(self._index_key, namespace, contract.block_size)
             if len(self._keyers) > MAX_KEYERS:
                 self._keyers.popitem(last=False)
         self._keyers.move_to_end(namespace)

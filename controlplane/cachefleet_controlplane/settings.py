@@ -71,6 +71,8 @@ class Settings(BaseSettings):
 
     # Deciding.
     policy: Literal["cacheAware", "leastLoaded", "roundRobin"] = "cacheAware"
+    engine: Literal["auto", "native", "python"] = "auto"
+    """What computes block keys and holds the index; auto takes native code where it is installed."""
 
     # The gateway.
     request_max_bytes: int = Field(32 * 1024 * 1024, ge=1024, le=1024 * 1024 * 1024)

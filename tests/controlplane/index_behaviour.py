@@ -1,6 +1,8 @@
 """What every BlockIndex must do. An implementation joins by one more line in ``IMPLEMENTATIONS``."""
 
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Final
 
 import pytest
@@ -14,6 +16,8 @@ MakeIndex = Callable[..., BlockIndex]
 IMPLEMENTATIONS: Final[dict[str, MakeIndex]] = {
     "python": PythonIndex,
 }
+if find_spec("cachefleet_native"):
+    IMPLEMENTATIONS["native"] = import_module("cachefleet_controlplane.native_index").NativeIndex
 
 A, B, C, NOBODY = (worker_id("default/demo", name) for name in "abcx")
 KEYS = chain(1, 10)

@@ -1,0 +1,41 @@
+"""Which code is used, and who decides."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from cachefleet_controlplane.engines import NATIVE_API, EngineError, engine
+from cachefleet_controlplane.index import PythonIndex
+from cachefleet_core.blocks import BlockKeyer
+
+
+def test_python_may_be_asked_for() -> None:
+    chosen = engine("python")
+    assert (chosen.name, chosen.index, chosen.keyer) == ("python", PythonIndex, BlockKeyer)
+
+
+def test_native_code_is_used_where_it_is_there() -> None:
+    pytest.importorskip("cachefleet_native")
+    chosen = engine()
+    assert chosen.name == "native"
+    assert chosen.index().match([], []) == []
+    assert issubclass(chosen.keyer, BlockKeyer)
+
+
+def test_without_native_code_the_twin_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cachefleet_controlplane.engines.find_spec", lambda _: None)
+    chosen = engine()
+    assert (chosen.name, chosen.reason) == ("python", "cachefleet_native is not installed")
+    with pytest.raises(EngineError, match="not installed"):
+        engine("native")
+
+
+def test_native_code_of_another_interface_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = ModuleType("cachefleet_native")
+    vars(other)["API"] = NATIVE_API + 1
+    monkeypatch.setattr("cachefleet_controlplane.engines.find_spec", lambda _: object())
+    monkeypatch.setitem(sys.modules, "cachefleet_native", other)
+    assert engine().name == "python"
+    with pytest.raises(EngineError, match="interface"):
+        engine("native")
