@@ -40,3 +40,49 @@ class Index:
     def stats(self) -> tuple[dict[str, int], int, int]: ...
     def snapshot(self) -> bytes: ...
     def restore(self, data: bytes) -> None: ...
+    def ingest(self, worker: str, data: bytes) -> tuple[int, int, int]: ...
+    def replace(self, worker: str, parts: list[bytes]) -> tuple[int, int, int]: ...
+    def match_and_score(
+        self,
+        keys: Sequence[int] | bytes,
+        candidates: Candidates,
+        loads: Loads,
+        *,
+        tokens: int,
+        block_size: int,
+        needed_blocks: int,
+        sent: Sequence[tuple[int, int]] = (),
+    ) -> Choice | None: ...
+
+@final
+class Loads:
+    def __new__(cls, candidates: int) -> Loads: ...
+    def __len__(self) -> int: ...
+    def set(
+        self,
+        candidate: int,
+        *,
+        tokens_per_second: float,
+        inter_token_seconds: float,
+        batched_tokens: int,
+        stale: bool = False,
+        queued_tokens: int = 0,
+        inflight_tokens: int = 0,
+        blocks_free: int | None = None,
+        blocks_blank: int | None = None,
+        requests: int = 0,
+        last_used: int = 0,
+    ) -> None: ...
+
+@final
+class Choice:
+    @property
+    def first(self) -> int: ...
+    @property
+    def second(self) -> int | None: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def first_score(self) -> tuple[int, int, int, float, bool]: ...
+    @property
+    def second_score(self) -> tuple[int, int, int, float, bool] | None: ...

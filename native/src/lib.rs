@@ -1,10 +1,13 @@
 //! Block keys and the block index of cachefleet. Everything but `python` is plain Rust.
 
 pub mod digest;
+pub mod frame;
 pub mod index;
 pub mod keyer;
 pub mod mixing;
+mod msgpack;
 pub mod reader;
+pub mod score;
 
 #[cfg(feature = "python")]
 mod python;

@@ -7,6 +7,7 @@
 mod arena;
 mod bucket;
 mod chunked;
+mod ingest;
 mod matching;
 mod operation;
 mod prefetch;
@@ -19,6 +20,7 @@ mod table;
 mod tier;
 mod workers;
 
+pub use ingest::slices;
 pub use matching::Walk;
 pub use operation::{Operation, OperationError, Seen, check};
 pub use snapshot::SnapshotError;

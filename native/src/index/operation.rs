@@ -23,13 +23,30 @@ pub enum OperationError {
     Twice,
 }
 
+impl Operation<'_> {
+    #[must_use]
+    pub fn keys(&self) -> &[u64] {
+        match self {
+            Self::Stored { keys, .. } | Self::Removed { keys, .. } => keys,
+            Self::Cleared => &[],
+        }
+    }
+}
+
+impl OperationError {
+    #[must_use]
+    pub fn why(self) -> &'static str {
+        match self {
+            Self::NoKeys => "must not be empty",
+            Self::ZeroKey => "0 is not a block key",
+            Self::Twice => "a key occurs twice in one chain",
+        }
+    }
+}
+
 impl std::fmt::Display for OperationError {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        to.write_str(match self {
-            Self::NoKeys => "keys: must not be empty",
-            Self::ZeroKey => "keys: 0 is not a block key",
-            Self::Twice => "keys: a key occurs twice in one chain",
-        })
+        write!(to, "keys: {}", self.why())
     }
 }
 

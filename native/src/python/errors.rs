@@ -1,5 +1,6 @@
 //! Errors as Python sees them, and the guard that lets no panic through.
 
+use crate::frame::FrameError as Malformed;
 use crate::index::{Full, OperationError as Refused, SnapshotError as Unsound};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -24,6 +25,12 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 impl From<Refused> for PyErr {
     fn from(error: Refused) -> Self {
         OperationError::new_err(error.to_string())
+    }
+}
+
+impl From<Malformed> for PyErr {
+    fn from(error: Malformed) -> Self {
+        FrameError::new_err(error.to_string())
     }
 }
 

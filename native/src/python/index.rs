@@ -1,5 +1,6 @@
-//! `Index`: which worker holds which block; and `Candidates`, workers asked about again and again.
+//! `Index`: which worker holds which block.
 
+use super::candidates::Candidates;
 use super::errors::{OperationError, guard};
 use super::ints;
 use super::state::{Locked, State};
@@ -10,42 +11,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 use std::borrow::Cow;
-use std::sync::Mutex;
 
 #[pyclass(frozen, module = "cachefleet_native")]
-pub struct Index(Locked);
-
-/// Workers by name with their slots, looked up anew when the index's slots have changed.
-#[pyclass(frozen, module = "cachefleet_native")]
-pub struct Candidates {
-    names: Vec<String>,
-    slots: Mutex<(u64, Vec<Option<u32>>)>,
-}
-
-#[pymethods]
-impl Candidates {
-    #[new]
-    fn new(names: Vec<String>) -> Self {
-        let slots = vec![None; names.len()];
-        Self { names, slots: Mutex::new((u64::MAX, slots)) }
-    }
-
-    fn __len__(&self) -> usize {
-        self.names.len()
-    }
-}
-
-impl Candidates {
-    /// Acts with each candidate's slot in the index as it is now.
-    pub fn with<T>(&self, index: &Inner, act: impl FnOnce(&[Option<u32>]) -> T) -> T {
-        let mut known = self.slots.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if known.0 != index.version() {
-            let slots = self.names.iter().map(|name| index.slot(name)).collect();
-            *known = (index.version(), slots);
-        }
-        act(&known.1)
-    }
-}
+pub struct Index(pub(super) Locked);
 
 #[pymethods]
 impl Index {
@@ -62,31 +30,34 @@ impl Index {
     /// A worker holds a chain of packed keys.
     fn store(&self, worker: &str, parent: &Bound<'_, PyAny>, keys: &[u8], tier: &Bound<'_, PyAny>) -> PyResult<()> {
         let keys = operation_keys(keys)?;
+        let tier = operation_tier(tier);
         let parent = parent.extract().map_err(|_| OperationError::new_err("parent: must be a block key or 0"));
-        // In the order in which the twin complains.
         let stored = |parent, tier| Operation::Stored { parent, keys: Cow::Borrowed(&keys), tier };
-        self.0.with(|state| check(&stored(parent.as_ref().map_or(0, |p| *p), Tier::Device), &mut state.seen))??;
-        let operation = stored(parent?, operation_tier(tier)?);
-        Ok(self.0.with(|state| state.index.apply(worker, &operation))??)
+        self.0.write(|state, seen| {
+            // In the order in which the twin complains.
+            check(&stored(parent.as_ref().map_or(0, |parent| *parent), Tier::Device), seen)?;
+            let operation = stored(parent?, tier?);
+            Ok(state.index.apply(worker, &operation)?)
+        })?
     }
 
     /// A worker no longer holds packed keys, in any order.
     fn remove(&self, worker: &str, keys: &[u8], tier: &Bound<'_, PyAny>) -> PyResult<()> {
         let keys = operation_keys(keys)?;
         let operation = Operation::Removed { keys: Cow::Owned(keys), tier: operation_tier(tier)? };
-        self.0.with(|state| {
-            check(&operation, &mut state.seen)?;
+        self.0.write(|state, seen| {
+            check(&operation, seen)?;
             Ok(state.index.apply(worker, &operation)?)
         })?
     }
 
     /// A worker holds nothing any more.
     fn clear(&self, worker: &str) -> PyResult<()> {
-        Ok(self.0.with(|state| state.index.apply(worker, &Operation::Cleared))??)
+        Ok(self.0.write(|state, _| state.index.apply(worker, &Operation::Cleared))??)
     }
 
     fn forget(&self, worker: &str) -> PyResult<()> {
-        self.0.with(|state| state.index.forget(worker))
+        self.0.write(|state, _| state.index.forget(worker))
     }
 
     /// For each candidate how many of the first `limit` keys it holds before the first it lacks.
@@ -122,7 +93,7 @@ impl Index {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let (tier, asked) = (match_tier(tier)?, guard(|| ints::keys(keys, limit))?);
         let depths = self.0.with(|state| {
-            let State { index, walk, .. } = state;
+            let State { index, walk } = state;
             candidates.with(index, |slots| {
                 index.walk(walk, slots.iter().flatten().copied(), &asked, tier);
                 slots.iter().flat_map(|slot| slot.map_or(0, |slot| walk.depth(slot)).to_le_bytes()).collect::<Vec<u8>>()
@@ -159,13 +130,13 @@ impl Index {
     fn restore(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
         py.detach(|| {
             let index = guard(|| Ok(Inner::read(self.0.limits(), data)?))?;
-            self.0.with(|state| *state = State::new(index))
+            self.0.write(|state, _| *state = State::new(index))
         })
     }
 }
 
 impl State {
-    fn depths(&mut self, slots: &[Option<u32>], keys: &[u64], tier: Tier) -> Vec<u32> {
+    pub(super) fn depths(&mut self, slots: &[Option<u32>], keys: &[u64], tier: Tier) -> Vec<u32> {
         self.index.walk(&mut self.walk, slots.iter().flatten().copied(), keys, tier);
         slots.iter().map(|slot| slot.map_or(0, |slot| self.walk.depth(slot))).collect()
     }
@@ -182,6 +153,6 @@ fn operation_tier(tier: &Bound<'_, PyAny>) -> PyResult<Tier> {
     known.ok_or_else(|| OperationError::new_err("tier: must be 0 (device) or 1 (host)"))
 }
 
-fn match_tier(tier: u64) -> PyResult<Tier> {
+pub(super) fn match_tier(tier: u64) -> PyResult<Tier> {
     Tier::from_number(tier).ok_or_else(|| PyValueError::new_err("tier: must be 0 (device) or 1 (host)"))
 }

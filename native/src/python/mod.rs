@@ -2,10 +2,14 @@
 //!
 //! No panic gets through: whatever enters passes `guard`, which turns one into `InternalError`.
 
+mod candidates;
+mod choice;
 mod errors;
+mod frames;
 mod index;
 mod ints;
 mod keyer;
+mod loads;
 mod state;
 
 use pyo3::prelude::*;
@@ -19,7 +23,9 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
     module.add_class::<keyer::Keyer>()?;
     module.add_class::<index::Index>()?;
-    module.add_class::<index::Candidates>()?;
+    module.add_class::<candidates::Candidates>()?;
+    module.add_class::<loads::Loads>()?;
+    module.add_class::<choice::Choice>()?;
     module.add("API", API)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("INTS_READ_DIRECTLY", ints::layout(py).is_some())?;

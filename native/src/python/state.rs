@@ -1,31 +1,41 @@
-//! An index behind its lock.
+//! An index behind its locks.
 //!
 //! Who reads keeps the GIL and waits a moment where a writer without it is busy: giving the GIL up for a call of two
-//! microseconds costs tens. A writer never asks for the GIL while it has the lock, and keeps the lock for one operation.
+//! microseconds costs tens. A writer of many operations lets go between slices of them, gives way to who waits, and never
+//! asks for the GIL while it has a lock. Writers take turns for whole frames.
 
 use super::errors::InternalError;
-use crate::index::{Index, Limits, Seen, Walk};
+use crate::index::{Full, Index, Limits, Operation, Seen, Walk, slices};
 use pyo3::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// How often to look whether the lock is free before sleeping: some 20 microseconds.
 const SPINS: u32 = 2000;
+/// Keys of one slice: a few microseconds.
+const SLICE: usize = 64;
 
 pub struct State {
     pub index: Index,
     pub walk: Walk,
-    pub seen: Seen,
 }
 
 pub struct Locked {
     state: Mutex<State>,
+    writing: Mutex<Seen>,
+    waiting: AtomicU32,
     limits: Limits,
 }
 
 impl Locked {
     pub fn new(limits: Limits) -> Self {
-        Self { state: Mutex::new(State::new(Index::new(limits))), limits }
+        Self {
+            state: Mutex::new(State::new(Index::new(limits))),
+            writing: Mutex::default(),
+            waiting: AtomicU32::new(0),
+            limits,
+        }
     }
 
     pub fn limits(&self) -> Limits {
@@ -41,20 +51,80 @@ impl Locked {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        for _ in 0..SPINS {
-            match self.state.try_lock() {
-                Ok(state) => return state,
-                Err(TryLockError::Poisoned(state)) => return state.into_inner(),
-                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+    /// The same for who changes it, when no other writer is in the middle of a frame.
+    pub fn write<T>(&self, act: impl FnOnce(&mut State, &mut Seen) -> T) -> PyResult<T> {
+        let mut seen = self.writer();
+        self.with(|state| act(state, &mut seen))
+    }
+
+    /// The turn to write, with what checks operations.
+    pub fn writer(&self) -> MutexGuard<'_, Seen> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies sound operations of one worker, all or none; where `replaces` they are all that it holds then.
+    pub fn apply(
+        &self,
+        _turn: &MutexGuard<'_, Seen>,
+        worker: &str,
+        operations: &[&Operation],
+        replaces: bool,
+    ) -> PyResult<()> {
+        self.with(|state| -> Result<(), Full> {
+            state.index.room_for(worker, operations, replaces)?;
+            if replaces {
+                state.index.forget(worker);
+            }
+            Ok(())
+        })??;
+        for operation in operations {
+            for slice in slices(operation, SLICE) {
+                self.give_way();
+                self.with(|state| state.index.apply(worker, &slice))??;
             }
         }
+        Ok(())
+    }
+
+    fn give_way(&self) {
+        for _ in 0..SPINS {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.try_lock().unwrap_or_else(|| {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            let state = self.wait();
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            state
+        })
+    }
+
+    fn wait(&self) -> MutexGuard<'_, State> {
+        for _ in 0..SPINS {
+            if let Some(state) = self.try_lock() {
+                return state;
+            }
+            std::hint::spin_loop();
+        }
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 
 impl State {
     pub fn new(index: Index) -> Self {
-        Self { index, walk: Walk::default(), seen: Seen::default() }
+        Self { index, walk: Walk::default() }
     }
 }

@@ -1,0 +1,57 @@
+//! Room for many operations at once, and operations in slices, so that nobody who reads waits long.
+
+use super::{Full, Index, Operation};
+use std::borrow::Cow;
+
+impl Index {
+    /// Makes sure that operations of one worker fit, whatever their order; where `replaces` they take the place of all that it
+    /// holds. What they remove is not reckoned with: a bound may be seen a little early, never late.
+    ///
+    /// # Errors
+    /// They do not fit; nothing has changed.
+    pub fn room_for(&mut self, worker: &str, operations: &[&Operation], replaces: bool) -> Result<(), Full> {
+        let slot = if replaces { None } else { self.slot(worker) };
+        let known = self.workers.len();
+        let stores = operations.iter().any(|operation| matches!(operation, Operation::Stored { .. }));
+        if stores && self.slot(worker).is_none() && known >= self.limits.workers {
+            return Err(Full::Workers { known, limit: self.limits.workers });
+        }
+        let most: usize = operations.iter().map(|operation| operation.keys().len()).sum();
+        if self.held + most as u64 <= self.limits.held {
+            return Ok(());
+        }
+        let lacking = |operation: &&Operation| match operation {
+            Operation::Stored { keys, tier, .. } => self.tiers[*tier as usize].lacking(&self.sets, slot, keys),
+            Operation::Removed { .. } | Operation::Cleared => 0,
+        };
+        let wanted: u64 = operations.iter().map(lacking).sum();
+        self.sweep_all();
+        let own = self.slot(worker).map_or(0, |slot| self.workers.holdings(slot).blocks);
+        let held = self.held - if replaces { own } else { 0 };
+        if held + wanted > self.limits.held {
+            return Err(Full::Blocks { held: self.held, limit: self.limits.held });
+        }
+        if replaces {
+            self.forget(worker);
+            self.sweep_all();
+        }
+        Ok(())
+    }
+}
+
+/// An operation as several of at most `most` keys that together do the same.
+#[must_use]
+pub fn slices<'a>(operation: &'a Operation<'_>, most: usize) -> Vec<Operation<'a>> {
+    match operation {
+        Operation::Cleared => vec![Operation::Cleared],
+        Operation::Removed { keys, tier } => {
+            keys.chunks(most).map(|keys| Operation::Removed { keys: Cow::Borrowed(keys), tier: *tier }).collect()
+        }
+        Operation::Stored { parent, keys, tier } => {
+            let before = |number: usize| if number == 0 { *parent } else { keys[number * most - 1] };
+            let slice =
+                |(number, keys)| Operation::Stored { parent: before(number), keys: Cow::Borrowed(keys), tier: *tier };
+            keys.chunks(most).enumerate().map(slice).collect()
+        }
+    }
+}

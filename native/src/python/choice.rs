@@ -1,0 +1,107 @@
+//! Matching and scoring in one call.
+
+use super::candidates::Candidates;
+use super::errors::guard;
+use super::index::Index;
+use super::ints;
+use super::loads::Loads;
+use super::state::State;
+use crate::digest::Tier;
+use crate::score::{self, Prompt, Reason, Score, choose, score};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+const MOST_TOKENS: u64 = 1 << 40;
+
+/// Where a prompt is best served, and what explains it; the second best where there is one.
+#[pyclass(frozen, module = "cachefleet_native")]
+pub struct Choice(score::Choice);
+
+#[pymethods]
+impl Choice {
+    /// The place of the chosen candidate.
+    #[getter]
+    fn first(&self) -> usize {
+        self.0.first.candidate
+    }
+
+    #[getter]
+    fn second(&self) -> Option<usize> {
+        self.0.second.map(|score| score.candidate)
+    }
+
+    /// As `decisions.Reason` names it.
+    #[getter]
+    fn reason(&self) -> &'static str {
+        match self.0.reason {
+            Reason::LongestPrefix => "longest_prefix",
+            Reason::LoadOverPrefix => "load_over_prefix",
+            Reason::Cold => "cold",
+            Reason::LoadOnly => "load_only",
+            Reason::NoFit => "no_fit",
+        }
+    }
+
+    /// Matched blocks, expected tokens, evicted tokens, seconds and fit of the chosen one.
+    #[getter]
+    fn first_score(&self) -> (u32, u64, u64, f64, bool) {
+        parts(&self.0.first)
+    }
+
+    /// The same of the second best.
+    #[getter]
+    fn second_score(&self) -> Option<(u32, u64, u64, f64, bool)> {
+        self.0.second.as_ref().map(parts)
+    }
+}
+
+fn parts(score: &Score) -> (u32, u64, u64, f64, bool) {
+    (score.matched_blocks, score.expected_tokens, score.evicted_tokens, score.seconds, score.fits)
+}
+
+#[pymethods]
+impl Index {
+    /// The candidate with the least cost for a prompt, and the next; `loads` has a row for each candidate, and `sent` maps
+    /// candidates' places to blocks just sent there. None without candidates.
+    #[pyo3(signature = (keys, candidates, loads, *, tokens, block_size, needed_blocks, sent = Vec::new()))]
+    #[expect(clippy::too_many_arguments, reason = "by keyword")]
+    fn match_and_score(
+        &self,
+        keys: &Bound<'_, PyAny>,
+        candidates: &Candidates,
+        loads: &Loads,
+        tokens: u64,
+        block_size: u64,
+        needed_blocks: u64,
+        sent: Vec<(usize, u32)>,
+    ) -> PyResult<Option<Choice>> {
+        if tokens > MOST_TOKENS || block_size > MOST_TOKENS {
+            return Err(PyValueError::new_err("tokens: too many"));
+        }
+        let prompt = Prompt { tokens, block_size, needed_blocks: needed_blocks.min(MOST_TOKENS) };
+        let keys = guard(|| ints::keys(keys, None))?;
+        let loads = loads.rows();
+        let names = candidates.names();
+        if loads.len() != names.len() || sent.iter().any(|(place, _)| *place >= names.len()) {
+            return Err(PyValueError::new_err("loads: not of these candidates"));
+        }
+        let depths = self.0.with(|state| {
+            let State { index, walk } = state;
+            candidates.with(index, |slots| {
+                index.walk(walk, slots.iter().flatten().copied(), &keys, Tier::Device);
+                slots.iter().map(|slot| slot.map_or(0, |slot| walk.depth(slot))).collect::<Vec<u32>>()
+            })
+        })?;
+        guard(|| {
+            let mut just_sent = vec![0; names.len()];
+            for (place, blocks) in sent {
+                just_sent[place] = blocks;
+            }
+            let rows = loads.iter().zip(depths.iter().zip(&just_sent)).enumerate();
+            let scores: Vec<Score> =
+                rows.map(|(place, (load, (depth, sent)))| score(&prompt, load, place, *depth, *sent)).collect();
+            let known = loads.iter().zip(&just_sent).any(|(load, sent)| !load.stale || *sent > 0);
+            Ok(choose(&scores, &loads, names, keys.is_empty() || !known).map(Choice))
+        })
+    }
+}

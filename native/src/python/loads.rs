@@ -1,0 +1,88 @@
+//! `Loads`: what is known of candidates besides the prompt, kept between decisions.
+
+use crate::score::Load;
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One row for each candidate; a row not set yet is of an idle worker of which nothing is known.
+#[pyclass(frozen, module = "cachefleet_native")]
+pub struct Loads(Mutex<Vec<Load>>);
+
+const IDLE: Load = Load {
+    stale: true,
+    queued_tokens: 0,
+    inflight_tokens: 0,
+    tokens_per_second: 1.0,
+    inter_token_seconds: 0.0,
+    batched_tokens: 1,
+    blocks_free: None,
+    blocks_blank: None,
+    requests: 0,
+    last_used: 0,
+};
+/// So that no sum overflows.
+const MOST: u64 = 1 << 48;
+
+#[pymethods]
+impl Loads {
+    #[new]
+    fn new(candidates: usize) -> PyResult<Self> {
+        if candidates > 1 << 20 {
+            return Err(PyValueError::new_err("candidates: too many"));
+        }
+        Ok(Self(Mutex::new(vec![IDLE; candidates])))
+    }
+
+    /// Sets a candidate's row; rates are as `routing` resolves them.
+    #[pyo3(signature = (candidate, *, tokens_per_second, inter_token_seconds, batched_tokens, stale = false,
+        queued_tokens = 0, inflight_tokens = 0, blocks_free = None, blocks_blank = None, requests = 0, last_used = 0))]
+    #[expect(clippy::too_many_arguments, reason = "by keyword, as a row is")]
+    fn set(
+        &self,
+        candidate: usize,
+        tokens_per_second: f64,
+        inter_token_seconds: f64,
+        batched_tokens: u64,
+        stale: bool,
+        queued_tokens: u64,
+        inflight_tokens: u64,
+        blocks_free: Option<u64>,
+        blocks_blank: Option<u64>,
+        requests: u64,
+        last_used: u64,
+    ) -> PyResult<()> {
+        let sound = tokens_per_second > 0.0 && tokens_per_second.is_finite() && inter_token_seconds >= 0.0;
+        if !sound || !inter_token_seconds.is_finite() || batched_tokens == 0 {
+            return Err(PyValueError::new_err("rates: must be finite and above 0"));
+        }
+        if queued_tokens > MOST || inflight_tokens > MOST {
+            return Err(PyValueError::new_err("tokens: too many"));
+        }
+        let mut rows = self.rows();
+        let row = rows.get_mut(candidate).ok_or_else(|| PyIndexError::new_err("candidate: no such row"))?;
+        *row = Load {
+            stale,
+            queued_tokens,
+            inflight_tokens,
+            tokens_per_second,
+            inter_token_seconds,
+            batched_tokens,
+            blocks_free,
+            blocks_blank,
+            requests,
+            last_used,
+        };
+        Ok(())
+    }
+
+    fn __len__(&self) -> usize {
+        self.rows().len()
+    }
+}
+
+impl Loads {
+    pub fn rows(&self) -> MutexGuard<'_, Vec<Load>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

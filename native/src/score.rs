@@ -1,0 +1,133 @@
+//! Where a prompt is best served: the cost model of `controlplane/cachefleet_controlplane/routing.py`, to the last bit.
+
+/// Costs within this share of the cheapest are a tie.
+const TIE: f64 = 0.05;
+
+/// What is known of a candidate besides the prompt; rates are resolved already, `None` is what nobody has told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Load {
+    pub stale: bool,
+    pub queued_tokens: u64,
+    pub inflight_tokens: u64,
+    pub tokens_per_second: f64,
+    pub inter_token_seconds: f64,
+    pub batched_tokens: u64,
+    pub blocks_free: Option<u64>,
+    pub blocks_blank: Option<u64>,
+    pub requests: u64,
+    pub last_used: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    pub tokens: u64,
+    pub block_size: u64,
+    /// Blocks that the prompt and the start of its answer fill.
+    pub needed_blocks: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Score {
+    /// Place among the candidates.
+    pub candidate: usize,
+    pub matched_blocks: u32,
+    pub expected_tokens: u64,
+    pub evicted_tokens: u64,
+    pub seconds: f64,
+    /// Of what waits there already, alone.
+    pub waiting_seconds: f64,
+    pub fits: bool,
+}
+
+/// Why the first is the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    LongestPrefix,
+    LoadOverPrefix,
+    Cold,
+    LoadOnly,
+    NoFit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    pub first: Score,
+    pub second: Option<Score>,
+    pub reason: Reason,
+}
+
+impl Prompt {
+    fn usable_tokens(&self, blocks: u64) -> u64 {
+        match (self.tokens.checked_sub(1), self.block_size) {
+            (None, _) | (_, 0) => 0,
+            (Some(most), size) => blocks.min(most / size) * size,
+        }
+    }
+}
+
+/// How one candidate fares with a prompt of which it holds `matched` blocks and was just sent `sent`.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "tokens are far fewer than 2**52")]
+pub fn score(prompt: &Prompt, load: &Load, candidate: usize, matched: u32, sent: u32) -> Score {
+    let reported = if load.stale { 0 } else { matched };
+    let expected_tokens = prompt.usable_tokens(reported.max(sent).into());
+    let evicted_tokens = evicted(prompt, load, expected_tokens);
+    let waiting = load.queued_tokens + load.inflight_tokens;
+    let work = (waiting + prompt.tokens - expected_tokens) as f64;
+    let time = |work: f64| {
+        work / load.tokens_per_second + load.inter_token_seconds * (work / load.batched_tokens as f64).ceil()
+    };
+    Score {
+        candidate,
+        matched_blocks: matched,
+        expected_tokens,
+        evicted_tokens,
+        seconds: time(work) + evicted_tokens as f64 / load.tokens_per_second,
+        waiting_seconds: time(waiting as f64),
+        fits: load.stale || load.requests == 0 || load.blocks_free.is_none_or(|free| prompt.needed_blocks <= free),
+    }
+}
+
+fn evicted(prompt: &Prompt, load: &Load, expected: u64) -> u64 {
+    match load.blocks_blank {
+        Some(blank) if !load.stale && prompt.block_size > 0 => {
+            let new = prompt.needed_blocks.saturating_sub(expected / prompt.block_size);
+            new.saturating_sub(blank) * prompt.block_size
+        }
+        _ => 0,
+    }
+}
+
+/// The best and the second best of some candidates, by cost, or where `blind` by waiting work alone. None without any.
+#[must_use]
+pub fn choose(scores: &[Score], loads: &[Load], names: &[String], blind: bool) -> Option<Choice> {
+    let any_fits = scores.iter().any(|score| score.fits);
+    let blind = blind || !any_fits;
+    let pick = |besides: Option<usize>| {
+        let pool = scores.iter().filter(|score| (score.fits || !any_fits) && Some(score.candidate) != besides);
+        cheapest(pool.copied(), loads, names, blind)
+    };
+    let first = pick(None)?;
+    let longest = scores.iter().map(|score| score.expected_tokens).max().unwrap_or(0);
+    let reason = match (any_fits, blind) {
+        (false, _) => Reason::NoFit,
+        (true, true) => Reason::LoadOnly,
+        (true, false) if longest == 0 => Reason::Cold,
+        (true, false) if first.expected_tokens == longest => Reason::LongestPrefix,
+        (true, false) => Reason::LoadOverPrefix,
+    };
+    Some(Choice { first, second: pick(Some(first.candidate)), reason })
+}
+
+fn cheapest(pool: impl Iterator<Item = Score> + Clone, loads: &[Load], names: &[String], blind: bool) -> Option<Score> {
+    let cost = |score: &Score| if blind { score.waiting_seconds } else { score.seconds };
+    let bound = pool.clone().map(|score| cost(&score)).fold(f64::INFINITY, f64::min) * (1.0 + TIE);
+    pool.filter(|score| cost(score) <= bound).min_by(|a, b| {
+        let prefix = if blind { std::cmp::Ordering::Equal } else { b.expected_tokens.cmp(&a.expected_tokens) };
+        let (ours, theirs) = (&loads[a.candidate], &loads[b.candidate]);
+        prefix
+            .then_with(|| ours.requests.cmp(&theirs.requests))
+            .then_with(|| ours.last_used.cmp(&theirs.last_used))
+            .then_with(|| names[a.candidate].cmp(&names[b.candidate]))
+    })
+}
