@@ -57,8 +57,8 @@ Authority = FileAuthorizer | TokenReviewAuthorizer
 class ControlPlane:
     """One replica. A context manager; within it ``gateway`` and ``internal`` may be served.
 
-    Raises at once: OSError or ValueError where the fleet key cannot be read; SettingsError where native code was asked for
-    by name and cannot be had.
+    Raises at once: OSError or ValueError where the fleet key cannot be read; SettingsError where native code was asked
+    for by name and cannot be had.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -14,6 +14,14 @@ impl Token for u32 {
     }
 }
 
+/// As they travel: little-endian.
+impl Token for [u8; 4] {
+    #[inline]
+    fn id(&self) -> u32 {
+        u32::from_le_bytes(*self)
+    }
+}
+
 const TOKENS_PER_LANE: usize = 4;
 /// Lanes of a block of 16 tokens, the usual size; it has a loop of its own.
 const USUAL_LANES: usize = 4;

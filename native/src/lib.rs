@@ -3,6 +3,7 @@
 pub mod digest;
 pub mod frame;
 pub mod index;
+pub mod json;
 pub mod keyer;
 pub mod mixing;
 mod msgpack;

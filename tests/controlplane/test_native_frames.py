@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -169,7 +170,7 @@ def assert_harmless(hostile: bytes) -> None:
 @pytest.mark.parametrize("extra", [1, "x", None, [1, [2, {"a": 1.5}]], b"12", {"deep": {"er": []}}])
 def test_fields_not_known_are_ignored(extra: object) -> None:
     raw = {"type": "delta", "unknown": extra, "sequence": 3, "operations": [[0, 0, stored(KEYS[:6]).keys, 0, extra]]}
-    data = reports.msgspec.msgpack.encode(raw)
+    data = msgspec.msgpack.encode(raw)
     index = NativeIndex()
     assert index.native.ingest(A, data) == (0, 3, 6)
     assert isinstance(decode_up(data), Delta)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import sys
 from array import array
 from collections.abc import Callable, Sequence
@@ -54,6 +55,13 @@ def test_keys_are_those_of_the_twin(tokens: list[int], size: int, container: str
 
     assert native.keys(CONTAINERS[container](tokens), parent, position) == twin.keys(tokens, parent, position)
     assert native.packed_keys(CONTAINERS[container](tokens)) == pack_keys(twin.keys(tokens))
+    assert packed_ids_keys(native, tokens) == pack_keys(twin.keys(tokens))
+
+
+def packed_ids_keys(keyer: BlockKeyer, tokens: list[int]) -> bytes:
+    """By way of packed ids."""
+    assert isinstance(keyer, NativeBlockKeyer)
+    return keyer._native.packed_ids(struct.pack(f"<{len(tokens)}I", *tokens))
 
 
 @pytest.mark.parametrize("bad", [-1, 2**32, 2**64, 2**90, "1", None, 1.0, b"1"])

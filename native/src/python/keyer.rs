@@ -2,6 +2,7 @@
 
 use super::errors::guard;
 use super::ints;
+use crate::json;
 use crate::keyer::{Keyer as Inner, Secrets};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -37,6 +38,27 @@ impl Keyer {
     fn packed<'py>(&self, tokens: &Bound<'py, PyAny>, parent: u64, position: u64) -> PyResult<Bound<'py, PyBytes>> {
         let keys = guard(|| self.compute(tokens, parent, position))?;
         ints::packed(tokens.py(), &keys)
+    }
+
+    /// The same of packed token ids, little-endian u32.
+    fn packed_ids<'py>(&self, py: Python<'py>, ids: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let (tokens, rest) = ids.as_chunks::<4>();
+        if !rest.is_empty() {
+            return Err(PyValueError::new_err("ids: packed ids must be a multiple of 4 bytes"));
+        }
+        let keys = guard(|| Ok(self.0.keys(tokens, None, 0)))?;
+        ints::packed(py, &keys)
+    }
+
+    /// The same of the token ids that a JSON body has in a field; gives their number with the packed keys.
+    #[pyo3(signature = (body, field = "prompt"))]
+    fn json<'py>(&self, py: Python<'py>, body: &[u8], field: &str) -> PyResult<(usize, Bound<'py, PyBytes>)> {
+        let (count, keys) = guard(|| {
+            let tokens =
+                json::tokens(body, field.as_bytes()).map_err(|error| PyValueError::new_err(error.to_string()))?;
+            Ok((tokens.len(), self.0.keys(&tokens, None, 0)))
+        })?;
+        Ok((count, ints::packed(py, &keys)?))
     }
 }
 
