@@ -82,10 +82,13 @@ crds: setup ## Write crds/ from the pool schema
 cluster: setup ## A real Kubernetes API for trying things, with a kubeconfig; Ctrl-C ends it
 	@$(BIN)/python -m e2e.cluster
 
-bench: bench-gateway bench-worker ## All benchmarks there are
+bench: bench-gateway bench-index bench-worker ## All benchmarks there are
 
 bench-gateway: setup ## What the gateway adds to a request, against going direct
 	@$(BIN)/python -m bench.gateway
+
+bench-index: setup ## The native index and block keys against Dynamo's (about half an hour; BLOCKS=1000000 for minutes)
+	@$(BIN)/python -m bench.index $(if $(BLOCKS),--blocks $(BLOCKS))
 
 bench-worker: setup ## What the worker plugin costs and gives, against stock vLLM (about twenty minutes)
 	@$(BIN)/python -m bench.worker

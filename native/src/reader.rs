@@ -60,6 +60,26 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Anything a block key can be read from where it lies.
+pub trait Key {
+    fn key(&self) -> u64;
+}
+
+impl Key for u64 {
+    #[inline]
+    fn key(&self) -> u64 {
+        *self
+    }
+}
+
+/// As keys travel: little-endian.
+impl Key for [u8; 8] {
+    #[inline]
+    fn key(&self) -> u64 {
+        u64::from_le_bytes(*self)
+    }
+}
+
 /// Keys as they travel: little-endian u64. None where the length is no multiple of 8.
 #[must_use]
 pub fn unpack(data: &[u8]) -> Option<Vec<u64>> {

@@ -3,6 +3,7 @@
 use super::sets::{SetId, Sets};
 use super::spans::pieces;
 use super::tier::Tier;
+use crate::reader::Key;
 
 /// Workers asked about, by slot, and after a walk how far each came. Kept between walks, so that none allocates.
 #[derive(Debug, Default)]
@@ -40,10 +41,10 @@ impl Walk {
 
     /// Finds how many of `keys` each worker holds before the first it lacks.
     #[expect(clippy::cast_possible_truncation, reason = "callers bound a prompt's blocks")]
-    pub fn run(&mut self, tier: &Tier, sets: &Sets, keys: &[u64]) {
+    pub fn run<K: Key>(&mut self, tier: &Tier, sets: &Sets, keys: &[K]) {
         let mut depth = 0;
         'prompt: while depth < keys.len() {
-            let Some(place) = tier.find(keys[depth]) else {
+            let Some(place) = tier.find(keys[depth].key()) else {
                 break;
             };
             let run = &tier.runs[place.run];

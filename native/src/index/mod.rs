@@ -26,6 +26,7 @@ pub use operation::{Operation, OperationError, Seen, check};
 pub use snapshot::SnapshotError;
 
 use crate::digest;
+use crate::reader::Key;
 use sets::Sets;
 use std::hash::{BuildHasher, RandomState};
 use sweep::Sweep;
@@ -148,7 +149,7 @@ impl Index {
     }
 
     /// Finds how many of `keys` each asked worker holds in `tier` before the first it lacks.
-    pub fn walk(&self, walk: &mut Walk, asked: impl Iterator<Item = u32>, keys: &[u64], tier: digest::Tier) {
+    pub fn walk<K: Key>(&self, walk: &mut Walk, asked: impl Iterator<Item = u32>, keys: &[K], tier: digest::Tier) {
         walk.begin(self.workers.slots());
         for slot in asked {
             walk.ask(slot);

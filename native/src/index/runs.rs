@@ -7,6 +7,7 @@ use super::arena::{Arena, BlockId, PAGE, Place};
 use super::sets::{NOBODY, SetId, Sets};
 use super::spans::{self, Piece, Span};
 use super::table::{Spot, Table};
+use crate::reader::Key;
 
 /// Longer chains go on in another run, which bounds what a change of one run can cost.
 pub const MAX_RUN: u32 = 4096;
@@ -57,13 +58,13 @@ impl Run {
     /// How many of `keys` lie here from `offset` on.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "at most the run's length")]
-    pub fn common(&self, arena: &Arena, offset: u32, keys: &[u64]) -> u32 {
+    pub fn common<K: Key>(&self, arena: &Arena, offset: u32, keys: &[K]) -> u32 {
         let reach = (self.len - offset).min(keys.len().min(MAX_RUN as usize) as u32);
         let mut same = 0;
         for slice in self.slices(arena, offset, offset + reach) {
             let asked = &keys[same..same + slice.len()];
-            if slice != asked {
-                return (same + slice.iter().zip(asked).take_while(|(a, b)| a == b).count()) as u32;
+            if differ(slice, asked) {
+                return (same + slice.iter().zip(asked).take_while(|(a, b)| **a == b.key()).count()) as u32;
             }
             same += slice.len();
         }
@@ -76,6 +77,12 @@ impl Run {
         let at = (0..=offset).rev().map(|place| arena.key(self.id(place)));
         at.zip(keys).take_while(|(here, asked)| here == *asked).count() as u32
     }
+}
+
+/// Whether any two keys differ: without a way out early, so that many are compared at once.
+#[inline]
+fn differ<K: Key>(keys: &[u64], asked: &[K]) -> bool {
+    keys.iter().zip(asked).fold(0, |bits, (a, b)| bits | (a ^ b.key())) != 0
 }
 
 /// What changes in runs has to change with them.

@@ -5,11 +5,11 @@ use super::errors::guard;
 use super::index::Index;
 use super::ints;
 use super::loads::Loads;
-use super::state::State;
 use crate::digest::Tier;
 use crate::score::{self, Prompt, Reason, Score, choose, score};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 const MOST_TOKENS: u64 = 1 << 40;
 
@@ -79,19 +79,18 @@ impl Index {
             return Err(PyValueError::new_err("tokens: too many"));
         }
         let prompt = Prompt { tokens, block_size, needed_blocks: needed_blocks.min(MOST_TOKENS) };
-        let keys = guard(|| ints::keys(keys, None))?;
         let loads = loads.rows();
         let names = candidates.names();
         if loads.len() != names.len() || sent.iter().any(|(place, _)| *place >= names.len()) {
             return Err(PyValueError::new_err("loads: not of these candidates"));
         }
-        let depths = self.0.with(|state| {
-            let State { index, walk } = state;
-            candidates.with(index, |slots| {
-                index.walk(walk, slots.iter().flatten().copied(), &keys, Tier::Device);
-                slots.iter().map(|slot| slot.map_or(0, |slot| walk.depth(slot))).collect::<Vec<u32>>()
-            })
-        })?;
+        let (known, depths) = if let Ok(packed) = keys.cast::<PyBytes>() {
+            let keys = ints::packed_keys(packed.as_bytes(), None)?;
+            (!keys.is_empty(), self.0.depths(keys, candidates, Tier::Device)?)
+        } else {
+            let keys = guard(|| ints::keys(keys, None))?;
+            (!keys.is_empty(), self.0.depths(&keys, candidates, Tier::Device)?)
+        };
         guard(|| {
             let mut just_sent = vec![0; names.len()];
             for (place, blocks) in sent {
@@ -100,8 +99,8 @@ impl Index {
             let rows = loads.iter().zip(depths.iter().zip(&just_sent)).enumerate();
             let scores: Vec<Score> =
                 rows.map(|(place, (load, (depth, sent)))| score(&prompt, load, place, *depth, *sent)).collect();
-            let known = loads.iter().zip(&just_sent).any(|(load, sent)| !load.stale || *sent > 0);
-            Ok(choose(&scores, &loads, names, keys.is_empty() || !known).map(Choice))
+            let reported = loads.iter().zip(&just_sent).any(|(load, sent)| !load.stale || *sent > 0);
+            Ok(choose(&scores, &loads, names, !known || !reported).map(Choice))
         })
     }
 }

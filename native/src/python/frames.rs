@@ -14,8 +14,9 @@ const LARGE: usize = 8 * 1024;
 impl Index {
     /// Applies a Delta frame's bytes, all or nothing; gives rank, sequence and number of keys.
     fn ingest(&self, py: Python<'_>, worker: &str, data: &[u8]) -> PyResult<(u64, u64, usize)> {
-        let act = || guard(|| self.take_delta(worker, data));
-        if data.len() < LARGE { act() } else { py.detach(act) }
+        let large = data.len() >= LARGE;
+        let act = || guard(|| self.take_delta(worker, data, large));
+        if large { py.detach(act) } else { act() }
     }
 
     /// Holds exactly what a snapshot's parts say, all or nothing; gives rank, sequence and number of keys.
@@ -27,14 +28,14 @@ impl Index {
 }
 
 impl Index {
-    fn take_delta(&self, worker: &str, data: &[u8]) -> PyResult<(u64, u64, usize)> {
+    fn take_delta(&self, worker: &str, data: &[u8], shared: bool) -> PyResult<(u64, u64, usize)> {
         let mut turn = self.0.writer();
         let frame = Frame::decode(data, &mut turn)?;
         if frame.kind != Kind::Delta {
             return Err(FrameError::new_err("type: not a delta"));
         }
         let operations: Vec<&Operation> = frame.operations.iter().collect();
-        self.0.apply(&turn, worker, &operations, false)?;
+        self.0.apply(&turn, worker, &operations, false, shared)?;
         Ok((frame.rank, frame.sequence, frame.keys()))
     }
 
@@ -42,7 +43,7 @@ impl Index {
         let mut turn = self.0.writer();
         let frames = snapshot(parts, &mut turn)?;
         let operations: Vec<&Operation> = frames.iter().flat_map(|frame| &frame.operations).collect();
-        self.0.apply(&turn, worker, &operations, true)?;
+        self.0.apply(&turn, worker, &operations, true, true)?;
         Ok((frames[0].rank, frames[0].sequence, frames.iter().map(Frame::keys).sum()))
     }
 }

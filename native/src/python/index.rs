@@ -6,7 +6,7 @@ use super::ints;
 use super::state::{Locked, State};
 use crate::digest::Tier;
 use crate::index::{Index as Inner, Limits, Operation, Stats, check};
-use crate::reader::unpack;
+use crate::reader::{Key, unpack};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
@@ -91,15 +91,17 @@ impl Index {
         tier: u64,
         limit: Option<isize>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let (tier, asked) = (match_tier(tier)?, guard(|| ints::keys(keys, limit))?);
-        let depths = self.0.with(|state| {
-            let State { index, walk } = state;
-            candidates.with(index, |slots| {
-                index.walk(walk, slots.iter().flatten().copied(), &asked, tier);
-                slots.iter().flat_map(|slot| slot.map_or(0, |slot| walk.depth(slot)).to_le_bytes()).collect::<Vec<u8>>()
-            })
-        })?;
-        Ok(PyBytes::new(keys.py(), &depths))
+        let tier = match_tier(tier)?;
+        let depths = match keys.cast::<PyBytes>() {
+            Ok(packed) => self.0.depths(ints::packed_keys(packed.as_bytes(), limit)?, candidates, tier)?,
+            Err(_) => self.0.depths(&guard(|| ints::keys(keys, limit))?, candidates, tier)?,
+        };
+        PyBytes::new_with(keys.py(), 4 * depths.len(), |out| {
+            for (to, depth) in out.as_chunks_mut::<4>().0.iter_mut().zip(&depths) {
+                *to = depth.to_le_bytes();
+            }
+            Ok(())
+        })
     }
 
     fn digest(&self, worker: &str) -> PyResult<u64> {
@@ -135,8 +137,21 @@ impl Index {
     }
 }
 
+impl Locked {
+    /// How far each candidate came, in their order.
+    pub(super) fn depths<K: Key>(&self, keys: &[K], candidates: &Candidates, tier: Tier) -> PyResult<Vec<u32>> {
+        self.with(|state| {
+            let State { index, walk } = state;
+            candidates.with(index, |slots| {
+                index.walk(walk, slots.iter().flatten().copied(), keys, tier);
+                slots.iter().map(|slot| slot.map_or(0, |slot| walk.depth(slot))).collect()
+            })
+        })
+    }
+}
+
 impl State {
-    pub(super) fn depths(&mut self, slots: &[Option<u32>], keys: &[u64], tier: Tier) -> Vec<u32> {
+    fn depths(&mut self, slots: &[Option<u32>], keys: &[u64], tier: Tier) -> Vec<u32> {
         self.index.walk(&mut self.walk, slots.iter().flatten().copied(), keys, tier);
         slots.iter().map(|slot| slot.map_or(0, |slot| self.walk.depth(slot))).collect()
     }

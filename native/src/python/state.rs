@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 /// How often to look whether the lock is free before sleeping: some 20 microseconds.
 const SPINS: u32 = 2000;
 /// Keys of one slice: a few microseconds.
-const SLICE: usize = 64;
+const SLICE: usize = 256;
 
 pub struct State {
     pub index: Index,
@@ -62,13 +62,15 @@ impl Locked {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Applies sound operations of one worker, all or none; where `replaces` they are all that it holds then.
+    /// Applies sound operations of one worker, all or none; where `replaces` they are all that it holds then. In slices where
+    /// others may be waiting: while this thread has the GIL nobody can be.
     pub fn apply(
         &self,
         _turn: &MutexGuard<'_, Seen>,
         worker: &str,
         operations: &[&Operation],
         replaces: bool,
+        shared: bool,
     ) -> PyResult<()> {
         self.with(|state| -> Result<(), Full> {
             state.index.room_for(worker, operations, replaces)?;
@@ -77,8 +79,9 @@ impl Locked {
             }
             Ok(())
         })??;
+        let most = if shared { SLICE } else { usize::MAX };
         for operation in operations {
-            for slice in slices(operation, SLICE) {
+            for slice in slices(operation, most) {
                 self.give_way();
                 self.with(|state| state.index.apply(worker, &slice))??;
             }

@@ -1,0 +1,163 @@
+"""The native index and keyer against Dynamo's, side by side in one run.
+
+    python -m bench.index                       # one million and ten million blocks, about half an hour
+    python -m bench.index --blocks 1000000      # a few minutes
+
+Sides take turns within each row; figures are medians of REPEATS at least. Answers are checked against what the work
+says is right before anything is timed, and a wrong one voids the row. Storing and evicting are CPU time, of all threads
+of the process; queries are the time that the caller waits. The ratio is how many times less ours is. A timing does not
+fail the command. Rows go to bench/results/index.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from bench.index_cost import own_rows
+from bench.index_hash import hash_rows
+from bench.index_sides import Dynamo, Ours, Side, versions
+from bench.index_work import Work, synthetic, traces
+from bench.rows import Row, percentile
+
+RESULTS: Final = Path(__file__).parent / "results" / "index.json"
+REPEATS: Final = 5
+EVICTED: Final = 300
+SIDES: Final[tuple[Callable[[Work], Side], ...]] = (Ours, Dynamo)
+
+
+def compared(name: str, figures: Sequence[float], unit: str) -> Row:
+    """A row of ours and the peer's figure; the ratio says how many times less ours is."""
+    ours, peer = figures
+    return {"row": name, "ours": ours, "peer": peer, "ratio": peer / ours, "unit": unit}
+
+
+def cpu(events: Sequence[Any], side: Side) -> float:
+    """Seconds of CPU to apply events."""
+    start = time.process_time()
+    for event in events:
+        side.apply(event)
+    side.settle()
+    return time.process_time() - start
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def wrong(side: Side, work: Work) -> int:
+    """How many queries it answers wrongly."""
+    return sum(side.depths(side.ask(side.prompt(query.keys))) != query.depths for query in work.queries)
+
+
+def store_rows(work: Work, title: str) -> Iterator[Row]:
+    """Storing, evicting tail first, and memory."""
+    costs: dict[str, dict[Any, list[float]]] = {
+        cost: {make: [] for make in SIDES} for cost in ("store", "evict", "memory")
+    }
+    evicted = work.tails[:: max(1, len(work.tails) // EVICTED)]
+    gone = sum(chain.blocks for chain in evicted)
+    for _ in range(REPEATS):
+        for make in SIDES:
+            side = make(work)
+            events = [side.stored(chain) for chain in work.chains]
+            gc.collect()
+            before = resident()
+            costs["store"][make].append(cpu(events, side) / work.blocks * 1e9)
+            costs["memory"][make].append((resident() - before) / work.blocks)
+            if wrong(side, work):
+                raise ValueError(f"{side.name} answers wrongly: {title}")
+            costs["evict"][make].append(cpu([side.removed(chain) for chain in evicted], side) / gone * 1e9)
+            del side, events
+    for cost, name in (("store", "store"), ("evict", "evict tail-first")):
+        yield compared(f"{name}, {title}", [median(taken) for taken in costs[cost].values()], "ns CPU/block")
+    # The most of each: later ones find memory that earlier ones gave back to the process and not to the system.
+    yield compared(f"memory, {title}", [max(taken) for taken in costs["memory"].values()], "bytes/held block")
+
+
+def query_rows(work: Work, title: str) -> Iterator[Row]:
+    """Waiting for an answer: median and 99th percentile, in turns."""
+    sides = [make(work) for make in SIDES]
+    for side in sides:
+        for chain in work.chains:
+            side.apply(side.stored(chain))
+        side.settle()
+    bad = [side.name for side in sides if wrong(side, work)]
+    if bad:
+        raise ValueError(f"{bad[0]} answers wrongly: {title}")
+    waited: list[list[list[float]]] = [[] for _ in sides]
+    for _ in range(REPEATS):
+        for side, times in zip(sides, waited, strict=True):
+            prompts = [side.prompt(query.keys) for query in work.queries]
+            times.append([timed(side.ask, prompt) for prompt in prompts])
+    for share in (50, 99):
+        figures = [median(percentile(turn, share) for turn in times) for times in waited]
+        yield compared(f"query p{share}, {title}", figures, "us")
+
+
+def timed(act: Callable[[Any], Any], argument: Any) -> float:
+    """Microseconds."""
+    start = time.perf_counter_ns()
+    act(argument)
+    return (time.perf_counter_ns() - start) / 1e3
+
+
+def measured(blocks: Sequence[int]) -> Iterator[Row]:
+    yield from hash_rows()
+    for count in blocks:
+        millions = f"{count / 1e6:g}M blocks"
+        yield from store_rows(synthetic(workers=64, prompt_blocks=512, blocks=count), f"64 workers, {millions}")
+        for prompt in (512, 2048):
+            for workers in (8, 64, 512):
+                work = synthetic(workers=workers, prompt_blocks=prompt, blocks=count)
+                yield from query_rows(work, f"{prompt} blocks, {workers} workers, {millions}")
+    for name, work in traces():
+        yield from store_rows(work, name)
+        yield from query_rows(work, name)
+    yield from own_rows(max(blocks))
+
+
+def line(row: Row) -> str:
+    return (
+        f"{row['row']:<60}"
+        + "".join(f"{figure(row[name]):>12}" for name in ("ours", "peer", "ratio"))
+        + f" {row['unit']}"
+    )
+
+
+def figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, action="append", metavar="N", help="held blocks; may be given again")
+    blocks = parser.parse_args().blocks or [1_000_000, 10_000_000]
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {versions()}")
+    if not list(traces()):
+        print("no traces here: ../shared/traces is absent, their rows are left out")
+    print(f"{'':<60}{'ours':>12}{'peer':>12}{'ratio':>12}")
+    rows = []
+    try:
+        for row in measured(blocks):
+            rows.append(row)
+            print(line(row), flush=True)
+    except ValueError as error:
+        sys.exit(str(error))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+    print(f"written to {os.path.relpath(RESULTS)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""What only ours can be asked: queries beside a writer at full speed, churn, snapshots, and where the twin ends."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from statistics import median
+from typing import Final
+
+import cachefleet_native
+
+from bench.index_sides import Ours
+from bench.index_work import Work, synthetic
+from bench.rows import Row, percentile
+from cachefleet_controlplane.index import PythonIndex, WorkerId
+from cachefleet_core.blocks import unpack_keys
+from cachefleet_core.reports import Delta, Stored, encode
+
+ROUNDS: Final = 5
+CHURN: Final = 20
+"""Times over that everything is evicted and stored again."""
+
+
+def own_rows(blocks: int) -> Iterator[Row]:
+    yield from beside_writer()
+    yield churn()
+    yield from snapshot(blocks)
+    yield from twin()
+
+
+def alone(name: str, value: float, unit: str) -> Row:
+    return {"row": name, "ours": value, "peer": None, "ratio": None, "unit": unit}
+
+
+def beside_writer() -> Iterator[Row]:
+    """Queries with pauses, as an event loop makes them, while another thread applies large frames without a pause."""
+    work = synthetic(workers=64, prompt_blocks=512, blocks=1_000_000)
+    side = filled(work)
+    chance = random.Random(2)
+    frames = [
+        encode(Delta(sequence=n, operations=tuple(Stored(0, chance.randbytes(8 * 384)) for _ in range(300))))
+        for n in range(4)
+    ]
+    stop, written = threading.Event(), [0]
+
+    def write() -> None:
+        while not stop.is_set():
+            for frame in frames:
+                written[0] += side.index.ingest("writer", frame)[2]
+            side.index.forget("writer")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    waited = []
+    start = time.perf_counter()
+    while time.perf_counter() - start < 10:
+        for query in work.queries[:50]:
+            begun = time.perf_counter_ns()
+            side.ask(query.keys)
+            waited.append((time.perf_counter_ns() - begun) / 1e3)
+        time.sleep(0.001)
+    stop.set()
+    writer.join()
+    for share in (50, 99):
+        yield alone(f"query p{share} beside a writer at full speed", percentile(waited, share), "us")
+    yield alone("that writer", written[0] / (time.perf_counter() - start) / 1e6, "M blocks/s")
+
+
+def churn() -> Row:
+    """Memory after everything was evicted and stored again, in other orders and cuts, against before."""
+    work = synthetic(workers=64, prompt_blocks=512, blocks=1_000_000)
+    side, chance = filled(work), random.Random(3)
+    before = side.index.stats()[2]
+    for _ in range(CHURN):
+        for chain in chance.sample(work.tails, len(work.tails)):
+            name = f"default/demo/worker-{chain.worker}#0"
+            cut = 8 * chance.randrange(chain.blocks)
+            side.index.remove(name, chain.keys[cut:], 0)
+            parent = int.from_bytes(chain.keys[cut - 8 : cut], "little") if cut else chain.parent
+            side.index.store(name, parent, chain.keys[cut:], 0)
+    return alone(f"memory after {CHURN} times everything, against before", side.index.stats()[2] / before, "x")
+
+
+def snapshot(blocks: int) -> Iterator[Row]:
+    side = filled(synthetic(workers=64, prompt_blocks=512, blocks=blocks))
+    written, read = [], []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        data = side.index.snapshot()
+        written.append(time.perf_counter() - start)
+        other = cachefleet_native.Index(max_held=1 << 28)
+        start = time.perf_counter()
+        other.restore(data)
+        read.append(time.perf_counter() - start)
+        if other.stats()[0] != side.index.stats()[0]:
+            raise ValueError("a snapshot holds something else")
+    yield alone(f"snapshot of {blocks / 1e6:g}M blocks, write", median(written), "s")
+    yield alone(f"snapshot of {blocks / 1e6:g}M blocks, to ready", median(read), "s")
+
+
+def twin() -> Iterator[Row]:
+    """The Python twin at 64 workers: what one core of it stores and answers."""
+    work = synthetic(workers=64, prompt_blocks=512, blocks=300_000)
+    index, names = PythonIndex(), [WorkerId(f"w{number}") for number in range(64)]
+    start = time.process_time()
+    for chain in work.chains:
+        index.apply(names[chain.worker], Stored(chain.parent, chain.keys))
+    yield alone("Python twin, store, 64 workers", (time.process_time() - start) / work.blocks * 1e9, "ns CPU/block")
+    waited = []
+    for query in work.queries:
+        keys = unpack_keys(query.keys)
+        begun = time.perf_counter_ns()
+        index.match(keys, names)
+        waited.append((time.perf_counter_ns() - begun) / 1e3)
+    yield alone("Python twin, query p50, 512 blocks, 64 workers", percentile(waited, 50), "us")
+
+
+def filled(work: Work) -> Ours:
+    side = Ours(work)
+    for chain in work.chains:
+        side.apply(side.stored(chain))
+    return side
