@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from bench.index_cost import own_rows
 from bench.index_hash import hash_rows
+from bench.index_memory import held_bytes
 from bench.index_sides import Dynamo, Ours, Side, versions
 from bench.index_work import Work, synthetic, traces
 from bench.rows import Row, percentile
@@ -50,39 +51,30 @@ def cpu(events: Sequence[Any], side: Side) -> float:
     return time.process_time() - start
 
 
-def resident() -> int:
-    """Bytes of this process that are in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def wrong(side: Side, work: Work) -> int:
     """How many queries it answers wrongly."""
-    return sum(side.depths(side.ask(side.prompt(query.keys))) != query.depths for query in work.queries)
+    return sum(side.depths(side.question(query.keys)()) != query.depths for query in work.queries)
 
 
 def store_rows(work: Work, title: str) -> Iterator[Row]:
-    """Storing, evicting tail first, and memory."""
-    costs: dict[str, dict[Any, list[float]]] = {
-        cost: {make: [] for make in SIDES} for cost in ("store", "evict", "memory")
-    }
+    """Storing, and evicting tail first."""
+    costs: dict[str, dict[Any, list[float]]] = {cost: {make: [] for make in SIDES} for cost in ("store", "evict")}
     evicted = work.tails[:: max(1, len(work.tails) // EVICTED)]
     gone = sum(chain.blocks for chain in evicted)
     for _ in range(REPEATS):
         for make in SIDES:
             side = make(work)
             events = [side.stored(chain) for chain in work.chains]
-            gc.collect()
-            before = resident()
             costs["store"][make].append(cpu(events, side) / work.blocks * 1e9)
-            costs["memory"][make].append((resident() - before) / work.blocks)
             if wrong(side, work):
                 raise ValueError(f"{side.name} answers wrongly: {title}")
-            costs["evict"][make].append(cpu([side.removed(chain) for chain in evicted], side) / gone * 1e9)
+            if evicted:
+                costs["evict"][make].append(cpu([side.removed(chain) for chain in evicted], side) / gone * 1e9)
             del side, events
+            gc.collect()
     for cost, name in (("store", "store"), ("evict", "evict tail-first")):
-        yield compared(f"{name}, {title}", [median(taken) for taken in costs[cost].values()], "ns CPU/block")
-    # The most of each: later ones find memory that earlier ones gave back to the process and not to the system.
-    yield compared(f"memory, {title}", [max(taken) for taken in costs["memory"].values()], "bytes/held block")
+        if all(costs[cost].values()):
+            yield compared(f"{name}, {title}", [median(taken) for taken in costs[cost].values()], "ns CPU/block")
 
 
 def query_rows(work: Work, title: str) -> Iterator[Row]:
@@ -98,17 +90,17 @@ def query_rows(work: Work, title: str) -> Iterator[Row]:
     waited: list[list[list[float]]] = [[] for _ in sides]
     for _ in range(REPEATS):
         for side, times in zip(sides, waited, strict=True):
-            prompts = [side.prompt(query.keys) for query in work.queries]
-            times.append([timed(side.ask, prompt) for prompt in prompts])
+            questions = [side.question(query.keys) for query in work.queries]
+            times.append([timed(ask) for ask in questions])
     for share in (50, 99):
         figures = [median(percentile(turn, share) for turn in times) for times in waited]
         yield compared(f"query p{share}, {title}", figures, "us")
 
 
-def timed(act: Callable[[Any], Any], argument: Any) -> float:
+def timed(act: Callable[[], Any]) -> float:
     """Microseconds."""
     start = time.perf_counter_ns()
-    act(argument)
+    act()
     return (time.perf_counter_ns() - start) / 1e3
 
 
@@ -117,6 +109,7 @@ def measured(blocks: Sequence[int]) -> Iterator[Row]:
     for count in blocks:
         millions = f"{count / 1e6:g}M blocks"
         yield from store_rows(synthetic(workers=64, prompt_blocks=512, blocks=count), f"64 workers, {millions}")
+        yield compared(f"memory, 64 workers, {millions}", [held_bytes(make, count) for make in SIDES], "bytes/block")
         for prompt in (512, 2048):
             for workers in (8, 64, 512):
                 work = synthetic(workers=workers, prompt_blocks=prompt, blocks=count)

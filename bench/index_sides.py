@@ -10,6 +10,8 @@ import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -24,7 +26,7 @@ DYNAMO: Final = "ai-dynamo-runtime"
 
 
 class Side(Protocol):
-    """An index under test; ``apply`` takes what ``stored`` or ``removed`` made, ``ask`` what ``prompt`` made."""
+    """An index under test; ``apply`` takes what ``stored`` or ``removed`` made."""
 
     name: str
 
@@ -32,14 +34,14 @@ class Side(Protocol):
 
     def removed(self, chain: Chain) -> Any: ...
 
-    def prompt(self, keys: bytes) -> Any: ...
+    def question(self, keys: bytes) -> Callable[[], Any]:
+        """What to call to ask about a prompt, with nothing of ours between."""
+        ...
 
     def apply(self, event: Any) -> None: ...
 
     def settle(self) -> None:
         """Returns when everything applied is in force."""
-
-    def ask(self, prompt: Any) -> Any: ...
 
     def depths(self, answer: Any) -> dict[int, int]:
         """Workers that hold some of a prompt, from an answer."""
@@ -63,17 +65,14 @@ class Ours:
     def removed(self, chain: Chain) -> tuple[str, bytes]:
         return self._frame(chain, Removed(chain.reverse))
 
-    def prompt(self, keys: bytes) -> bytes:
-        return keys
+    def question(self, keys: bytes) -> Callable[[], bytes]:
+        return partial(self.index.match_packed, keys, self.candidates)
 
     def apply(self, event: tuple[str, bytes]) -> None:
         self.index.ingest(*event)
 
     def settle(self) -> None:
         """``ingest`` returns when it is done."""
-
-    def ask(self, prompt: bytes) -> bytes:
-        return self.index.match_packed(prompt, self.candidates)
 
     def depths(self, answer: bytes) -> dict[int, int]:
         return {number: depth for number, depth in enumerate(memoryview(answer).cast("I")) if depth}
@@ -99,17 +98,14 @@ class Dynamo:
     def removed(self, chain: Chain) -> tuple[int, bytes]:
         return self._json(chain, {"removed": {"block_hashes": _keys(chain.reverse)}})
 
-    def prompt(self, keys: bytes) -> list[int]:
-        return _keys(keys)
+    def question(self, keys: bytes) -> Callable[[], Any]:
+        return partial(self._tree.find_matches, _keys(keys))
 
     def apply(self, event: tuple[int, bytes]) -> None:
         self._tree.apply_event(*event)
 
     def settle(self) -> None:
         self._tree.find_matches([1])
-
-    def ask(self, prompt: list[int]) -> Any:
-        return self._tree.find_matches(prompt)
 
     def depths(self, answer: Any) -> dict[int, int]:
         return {worker: depth for (worker, _rank), depth in answer.scores.items() if depth}

@@ -117,7 +117,8 @@ def traces(*, workers: int = 64) -> Iterator[tuple[str, Work]]:
 
 
 def _replayed(prompts: list[list[int]], workers: int) -> Work:
-    """Each prompt whole to the worker that its first block and beginning choose; queries are the prompts again."""
+    """Each prompt whole to the worker that its beginning chooses; queries are the prompts again. Nothing is evicted: the
+    peer refuses to evict twice what two prompts share."""
     work = Work(workers)
     held: list[set[int]] = [set() for _ in range(workers)]
     key: dict[tuple[int, int], int] = {}
@@ -132,7 +133,6 @@ def _replayed(prompts: list[list[int]], workers: int) -> Work:
         worker = keys[min(len(keys), 3) - 1] % workers
         chain = Chain(worker, 0, pack_keys(keys))
         work.chains.append(chain)
-        work.tails.append(chain)
         held[worker].update(keys)
         work.queries.append(Query(chain.keys, {}))
     for query in work.queries:
