@@ -1,4 +1,4 @@
-"""Token ids to block keys, and to a chosen worker, against the peer's best way to the same."""
+"""Token ids to block keys, against the peer's best way to the same."""
 
 from __future__ import annotations
 
@@ -41,41 +41,10 @@ def hash_rows() -> Iterator[Row]:
             lambda: keyer.json(body),
             lambda: keyer.packed(orjson.loads(body)["prompt"]),
         ),
-        *_chosen(keyer, listed, packed),
     )
     for name, ours, peer in rows:
         figures = in_turns(ours, peer)
         yield {"row": name, "ours": figures[0], "peer": figures[1], "ratio": figures[1] / figures[0], "unit": "us"}
-
-
-def _chosen(
-    keyer: cachefleet_native.Keyer, listed: list[int], packed: bytes
-) -> Iterator[tuple[str, Callable[[], Any], Callable[[], Any]]]:
-    """8k tokens in memory to a worker, of 64 of which each holds some of it; the peer's hash and match alone."""
-    core, names = index_sides.dynamo(), [f"w{number}" for number in range(64)]
-    index, tree, loads = cachefleet_native.Index(), core.RadixTree(), cachefleet_native.Loads(64)
-    candidates = cachefleet_native.Candidates(names)
-    keys, hashes = keyer.packed_ids(packed), core.compute_block_hash_for_seq(listed, BLOCK)
-    for number, name in enumerate(names):
-        depth = 8 * (number + 1)
-        index.store(name, 0, keys[: 8 * depth], 0)
-        blocks = [{"block_hash": one, "tokens_hash": one} for one in hashes[:depth]]
-        event = {"event_id": number, "data": {"stored": {"parent_hash": None, "blocks": blocks}}, "dp_rank": 0}
-        tree.apply_event(number, json.dumps(event).encode())
-        loads.set(number, tokens_per_second=4000.0, inter_token_seconds=0.02, batched_tokens=2048, stale=False)
-
-    def choose() -> Any:
-        return index.match_and_score(
-            keyer.packed_ids(packed), candidates, loads, tokens=TOKENS, block_size=BLOCK, needed_blocks=528
-        )
-
-    if choose().first != 63 or max(tree.find_matches(hashes).scores.items(), key=lambda one: one[1])[0][0] != 63:
-        raise ValueError("wrong worker")
-    yield (
-        "8k tokens to chosen worker of 64, against hash and match",
-        choose,
-        lambda: tree.find_matches(core.compute_block_hash_for_seq(listed, BLOCK)),
-    )
 
 
 def in_turns(*acts: Callable[[], Any]) -> list[float]:

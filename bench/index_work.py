@@ -117,8 +117,10 @@ def traces(*, workers: int = 64) -> Iterator[tuple[str, Work]]:
 
 
 def _replayed(prompts: list[list[int]], workers: int) -> Work:
-    """Each prompt whole to the worker that its beginning chooses; queries are the prompts again. Nothing is evicted: the
-    peer refuses to evict twice what two prompts share."""
+    """Each prompt whole to the worker that its beginning chooses; queries are the prompts again.
+
+    Nothing is evicted: the peer refuses to evict twice what two prompts share.
+    """
     work = Work(workers)
     held: list[set[int]] = [set() for _ in range(workers)]
     key: dict[tuple[int, int], int] = {}
