@@ -7,7 +7,6 @@ ours holds the whole prompt, which is the longest walk.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from array import array
@@ -66,7 +65,6 @@ def _ours(listed: list[int]) -> Callable[[], Any]:
 
 
 async def _service() -> Any:
-    os.environ.setdefault("DYN_LOG", "error")
     service = index_sides.dynamo().SelectionService(indexer_threads=1)
     for number in range(WORKERS):
         worker = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -117,6 +118,7 @@ class Dynamo:
 
 def dynamo() -> Any:
     """Dynamo's binding, from a folder of its own; installed there the first time."""
+    os.environ.setdefault("DYN_LOG", "error")  # read when it is imported
     return _peer(DYNAMO, "dynamo._core")
 
 

@@ -48,6 +48,11 @@ impl Walk {
                 break;
             };
             let run = &tier.runs[place.run];
+            // Most prompts go on at a run's end: what finds the key there comes while this one is compared.
+            let end = depth + (run.len() - place.offset) as usize;
+            if let Some(next) = keys.get(end) {
+                tier.table.soon(next.key());
+            }
             let same = run.common(&tier.arena, place.offset, &keys[depth..]);
             for piece in pieces(run.spans(), place.offset, place.offset + same) {
                 let at = depth as u32 + (piece.start - place.offset);
