@@ -37,6 +37,7 @@ NO_PARENT: Final = BlockKey(0)
 KEY_VERSION: Final = 1
 GOLDEN: Final = 0x9E3779B97F4A7C15
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+MAX_BLOCK_SIZE: Final = 1 << 20
 _DOMAIN: Final = b"cachefleet/block-keys/1"
 _TOKENS_PER_LANE: Final = 4
 
@@ -78,12 +79,13 @@ def splitmix64(state: int) -> int:
 class BlockKeyer:
     """Computes the keys of token sequences in one namespace at one block size.
 
-    Raises ValueError for a block size below 1; ``keys`` raises it for token ids outside 0 .. 2**32 - 1.
+    Raises ValueError for a block size outside 1 .. MAX_BLOCK_SIZE; ``keys`` and ``packed_keys`` raise it for token ids
+    outside 0 .. 2**32 - 1.
     """
 
     def __init__(self, index_key: bytes, namespace: Namespace, block_size: int) -> None:
-        if block_size < 1:
-            raise ValueError(f"block size must be at least 1, got {block_size}")
+        if not 1 <= block_size <= MAX_BLOCK_SIZE:
+            raise ValueError(f"block size must be from 1 to {MAX_BLOCK_SIZE}, got {block_size}")
         self._root, self._finish, lane, self._position = namespace_secrets(index_key, namespace)
         lanes = -(-block_size // _TOKENS_PER_LANE)
         self._lane_keys = [splitmix64((lane + m * GOLDEN) & MASK) for m in range(2 * lanes)]
@@ -103,12 +105,12 @@ class BlockKeyer:
             out.append(BlockKey(key))
         return out
 
-    def packed_keys(self, tokens: Sequence[int]) -> bytes:
-        """The keys of a whole prompt as ``pack_keys`` packs them."""
-        return pack_keys(self.keys(tokens))
+    def packed_keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> bytes:
+        """What ``keys`` gives, as ``pack_keys`` packs it."""
+        return pack_keys(self.keys(tokens, parent, position))
 
     def _block_hashes(self, tokens: Sequence[int], full: int) -> Iterable[int]:
-        data = _token_bytes(tokens[: full * self.block_size])
+        data = pack_tokens(tokens[: full * self.block_size])
         lane_keys, size = self._lane_keys, 4 * self.block_size
         for start in range(0, full * size, size):
             words = _words(data[start : start + size] + self._padding)
@@ -136,16 +138,19 @@ def unpack_keys(data: bytes) -> list[BlockKey]:
     return [BlockKey(key) for key in _words(data)]
 
 
-def _message(namespace: Namespace) -> bytes:
-    fields = (part.encode() for part in (namespace.contract, namespace.salt, namespace.lora))
-    return _DOMAIN + b"".join(len(field).to_bytes(4, "little") + field for field in fields)
-
-
-def _token_bytes(tokens: Sequence[int]) -> bytes:
+def pack_tokens(tokens: Sequence[int]) -> bytes:
+    """Token ids as little-endian u32. ValueError for what is none."""
+    if isinstance(tokens, (bytes, bytearray)):
+        tokens = list(tokens)  # an array would take them for packed numbers
     try:
         return _little_endian(array("I", tokens)).tobytes()
     except (OverflowError, TypeError) as error:
         raise ValueError(f"token ids must be integers from 0 to 4294967295: {error}") from error
+
+
+def _message(namespace: Namespace) -> bytes:
+    fields = (part.encode() for part in (namespace.contract, namespace.salt, namespace.lora))
+    return _DOMAIN + b"".join(len(field).to_bytes(4, "little") + field for field in fields)
 
 
 def _words(data: bytes) -> list[int]:

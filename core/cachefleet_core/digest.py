@@ -1,9 +1,9 @@
 """The digest of a set of held blocks, equal on both ends of a report stream whatever its history.
 
 ``sum over the set of splitmix64(key xor salt of the tier)``, modulo 2**64. Many keys at once are summed several times
-faster than one by one: Python integers of any length serve as vector registers. Keys lie in lanes of 128 bits, and as
-each lane's value is below 2**64, a product with a 64-bit constant stays inside its lane; shifts spill only into bits
-that are masked away.
+faster than one by one, so changes are gathered: Python integers of any length serve as vector registers. Keys lie in
+lanes of 128 bits, and as each lane's value is below 2**64, a product with a 64-bit constant stays inside its lane;
+shifts spill only into bits that are masked away.
 """
 
 from __future__ import annotations
@@ -28,22 +28,42 @@ class Digest:
     """A commutative fingerprint of a set of (key, tier), kept in constant time per change.
 
     Order and history do not matter. The caller adds each element once and removes only what is in: it fingerprints a
-    set, it does not hold one.
+    set, it does not hold one. Up to _LANES changes of a kind wait to be summed together.
     """
 
-    __slots__ = ("value",)
+    __slots__ = ("_added", "_removed", "_value")
 
     def __init__(self) -> None:
-        self.value = 0
+        self.clear()
+
+    @property
+    def value(self) -> int:
+        for tier in Tier:
+            self._settle(tier)
+        return self._value
 
     def add(self, keys: Collection[int], tier: Tier = Tier.DEVICE) -> None:
-        self.value = (self.value + _sum(keys, tier)) & MASK
+        waiting = self._added[tier]
+        waiting += keys
+        if len(waiting) >= _LANES:
+            self._settle(tier)
 
     def remove(self, keys: Collection[int], tier: Tier = Tier.DEVICE) -> None:
-        self.value = (self.value - _sum(keys, tier)) & MASK
+        waiting = self._removed[tier]
+        waiting += keys
+        if len(waiting) >= _LANES:
+            self._settle(tier)
 
     def clear(self) -> None:
-        self.value = 0
+        self._value = 0
+        self._added: tuple[list[int], ...] = tuple([] for _ in Tier)
+        self._removed: tuple[list[int], ...] = tuple([] for _ in Tier)
+
+    def _settle(self, tier: Tier) -> None:
+        added, removed = self._added[tier], self._removed[tier]
+        self._value = (self._value + _sum(added, tier) - _sum(removed, tier)) & MASK
+        added.clear()
+        removed.clear()
 
 
 def engine_number(block_hash: int | bytes) -> int:
@@ -51,12 +71,11 @@ def engine_number(block_hash: int | bytes) -> int:
     return block_hash if isinstance(block_hash, int) else int.from_bytes(block_hash[-8:], "big")
 
 
-def _sum(keys: Collection[int], tier: Tier) -> int:
+def _sum(keys: list[int], tier: Tier) -> int:
     salt = _TIER_SALT[tier]
     if len(keys) <= _FEW or sys.byteorder == "big":
         return sum(splitmix64(key ^ salt) for key in keys)
-    listed = list(keys)
-    return sum(_lanes(listed[i : i + _LANES], salt) for i in range(0, len(listed), _LANES))
+    return sum(_lanes(keys[i : i + _LANES], salt) for i in range(0, len(keys), _LANES))
 
 
 def _lanes(keys: Sequence[int], salt: int) -> int:

@@ -23,5 +23,5 @@ class NativeBlockKeyer(BlockKeyer):
     def keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> list[BlockKey]:
         return cast("list[BlockKey]", self._native.keys(tokens, parent, position & MASK))
 
-    def packed_keys(self, tokens: Sequence[int]) -> bytes:
-        return self._native.packed(tokens)
+    def packed_keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> bytes:
+        return self._native.packed(tokens, parent, position & MASK)

@@ -49,6 +49,17 @@ class PromptKeysError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class PackedPrompt:
+    """One rendered prompt as it travels: keys as ``pack_keys`` packs them, ids as ``pack_tokens`` does."""
+
+    tokens: int
+    block_size: int
+    boundaries: tuple[int, ...] = ()
+    keys: bytes = b""
+    ids: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class PromptKeys:
     """One rendered prompt."""
 
@@ -60,15 +71,20 @@ class PromptKeys:
     ids: tuple[int, ...] = ()
     """Empty where they were not asked for."""
 
+    def packed(self) -> PackedPrompt:
+        """OverflowError for numbers that do not fit."""
+        return PackedPrompt(self.tokens, self.block_size, self.boundaries, pack_keys(self.keys), _pack(self.ids))
 
-def encode(prompts: Sequence[PromptKeys], *, ids: bool = False) -> bytes:
+
+def encode(prompts: Sequence[PromptKeys | PackedPrompt], *, ids: bool = False) -> bytes:
     """The document of these prompts, with token ids where ``ids``. OverflowError for numbers that do not fit."""
     parts = [_HEADER.pack(MAGIC, VERSION, _WITH_IDS if ids else 0, len(prompts))]
     for prompt in prompts:
-        given = prompt.ids if ids else ()
-        counts = (len(prompt.boundaries), len(prompt.keys), len(given))
-        parts.append(_PROMPT.pack(prompt.tokens, prompt.block_size, *counts))
-        parts += [_pack(prompt.boundaries), pack_keys(prompt.keys), _pack(given)]
+        packed = prompt.packed() if isinstance(prompt, PromptKeys) else prompt
+        given = packed.ids if ids else b""
+        counts = (len(packed.boundaries), len(packed.keys) // 8, len(given) // 4)
+        parts.append(_PROMPT.pack(packed.tokens, packed.block_size, *counts))
+        parts += [_pack(packed.boundaries), packed.keys, given]
     return b"".join(parts)
 
 

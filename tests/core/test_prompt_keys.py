@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_core.blocks import BlockKey
-from cachefleet_core.prompt_keys import PromptKeys, PromptKeysError, decode, encode
+from cachefleet_core.blocks import BlockKey, pack_keys, pack_tokens
+from cachefleet_core.prompt_keys import PackedPrompt, PromptKeys, PromptKeysError, decode, encode
 
 U32 = st.integers(0, (1 << 32) - 1)
 
@@ -30,6 +30,16 @@ def prompts(draw: st.DrawFn, *, ids: bool) -> PromptKeys:
 def test_what_is_written_is_read(data: st.DataObject, ids: bool) -> None:  # noqa: FBT001
     given_prompts = data.draw(st.lists(prompts(ids=ids), max_size=3))
     assert decode(encode(given_prompts, ids=ids)) == given_prompts
+
+
+@given(st.data(), st.booleans())
+def test_packed_prompts_make_the_same_bytes(data: st.DataObject, ids: bool) -> None:  # noqa: FBT001
+    whole = data.draw(st.lists(prompts(ids=True), max_size=3))
+    packed = [
+        PackedPrompt(each.tokens, each.block_size, each.boundaries, pack_keys(each.keys), pack_tokens(each.ids))
+        for each in whole
+    ]
+    assert encode(packed, ids=ids) == encode(whole, ids=ids)
 
 
 def test_the_layout_is_as_written_down() -> None:

@@ -1,0 +1,65 @@
+"""Which code computes block keys and digests: native where a module that fits is installed, else its Python twin.
+
+This is the one place that decides; keys and digests are the same either way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final, Literal
+
+from cachefleet_core.blocks import BlockKeyer
+from cachefleet_core.digest import Digest
+
+MODULE: Final = "cachefleet_native"
+API: Final = 1
+"""Of the native module's interface that this code is written for."""
+
+Choice = Literal["auto", "native", "python"]
+
+
+class NativeError(ValueError):
+    """The native code was asked for by name and cannot be had; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Makers of keyers and digests, and why these."""
+
+    name: Literal["native", "python"]
+    reason: str
+    keyer: type[BlockKeyer] = BlockKeyer
+    digest: type[Digest] = Digest
+
+
+PYTHON: Final = Code("python", "set so")
+
+
+def choose(choice: Choice = "auto") -> Code:
+    """The code to use. NativeError for "native" where there is none that fits."""
+    if choice == "python":
+        return PYTHON
+    lack = lacking()
+    if not lack:
+        return _native()
+    if choice == "native":
+        raise NativeError(lack)
+    return Code("python", lack)
+
+
+def lacking() -> str:
+    """Why native code cannot be used here; "" where it can."""
+    try:
+        native = import_module(MODULE)
+    except ModuleNotFoundError as error:
+        return f"{MODULE} is not installed" if error.name == MODULE else f"{MODULE} cannot be loaded: {error}"
+    except Exception as error:  # noqa: BLE001 - whatever a module that does not fit this machine raises
+        return f"{MODULE} cannot be loaded: {error}"
+    api = getattr(native, "API", None)
+    return "" if api == API else f"{MODULE} has interface {api}, wanted is {API}"
+
+
+def _native() -> Code:
+    keyer = import_module("cachefleet_core.native_blocks").NativeBlockKeyer
+    return Code("native", f"{MODULE} {import_module(MODULE).__version__}", keyer)
