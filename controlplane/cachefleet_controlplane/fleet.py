@@ -9,9 +9,10 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
+from cachefleet_controlplane.block_index import BlockIndex, WorkerId
 from cachefleet_controlplane.candidates import eligible
 from cachefleet_controlplane.flights import Flight, Ledger
-from cachefleet_controlplane.index import BlockIndex, WorkerId
+from cachefleet_controlplane.frames import Report
 from cachefleet_controlplane.keyers import Keyers
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
 from cachefleet_controlplane.reception import Connection, Link, Reception
@@ -24,7 +25,7 @@ from cachefleet_controlplane.views import FleetView, ServedModel
 from cachefleet_controlplane.warming import Warming
 from cachefleet_controlplane.workers import Worker
 from cachefleet_core.blocks import BlockKeyer
-from cachefleet_core.reports import Delta, DownFrame, Hello, Snapshot, State
+from cachefleet_core.reports import DownFrame, Hello
 
 
 class Fleet:
@@ -154,8 +155,8 @@ class Fleet:
         """A stream begins on a connection. RefusedError: it cannot, and nothing has changed."""
         return self._reception.hello(connection, hello, self._clock())
 
-    def receive(self, connection: Connection, frame: Snapshot | Delta | State) -> list[Note]:
-        """A stream goes on. RefusedError: nobody announced it, and nothing has changed."""
+    def receive(self, connection: Connection, frame: Report) -> list[Note]:
+        """A stream goes on. RefusedError: nobody announced it; FrameError: it is not sound. See ``Reception``."""
         return self._reception.receive(connection, frame, self._clock())
 
     def disconnect(self, connection: Connection) -> None:

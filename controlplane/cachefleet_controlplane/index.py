@@ -1,7 +1,7 @@
 """Which worker holds which block.
 
-``BlockIndex`` is what the rest of the control plane knows of an index. ``PythonIndex`` is its plain implementation:
-the oracle of every other one, and what runs where no other is at hand.
+``PythonIndex`` is the plain implementation of ``BlockIndex``: the oracle of every other one, and what runs where no
+other is at hand.
 
 *Structure.* For each tier a dict from block key to a bit mask of worker slots, and for each slot the set of keys it
 holds. A match is one walk over the prompt's keys that narrows a mask of the candidates until it is empty: its cost does
@@ -19,16 +19,34 @@ ones included; beyond that ``apply`` raises IndexFullError and has changed nothi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, repeat
-from typing import Final, NewType, Protocol
+from typing import Final
 
-from cachefleet_core.blocks import MASK, NO_PARENT, BlockKey, Tier
+from cachefleet_controlplane.block_index import (
+    BlockIndex,
+    IndexFullError,
+    IndexStats,
+    Keys,
+    OperationError,
+    WorkerId,
+    worker_id,
+)
+from cachefleet_controlplane.frames import delta_operations, snapshot_chains
+from cachefleet_core.blocks import MASK, NO_PARENT, BlockKey, Tier, unpack_keys
 from cachefleet_core.digest import Digest
 from cachefleet_core.reports import Cleared, Operation, Removed, Stored
 
-WorkerId = NewType("WorkerId", str)
+__all__ = [
+    "BlockIndex",
+    "IndexFullError",
+    "IndexStats",
+    "OperationError",
+    "PythonIndex",
+    "WorkerId",
+    "worker_id",
+]
 
 SWEEP_KEYS: Final = 8192
 """Keys of retired slots swept at each operation."""
@@ -36,62 +54,6 @@ SAMPLED_KEYS: Final = 1024
 MAX_INTERNED_MASKS: Final = 65536
 _BYTES_A_KEY: Final = 140
 _BYTES_A_HOLDING: Final = 60
-
-
-def worker_id(pool: str, worker: str, rank: int = 0) -> WorkerId:
-    """One rank of one worker, fleet-wide: ``namespace/pool/worker#rank``; ``pool`` is "namespace/name"."""
-    return WorkerId(f"{pool}/{worker}#{rank}")
-
-
-class OperationError(ValueError):
-    """An operation that no sound stream contains; the message names the field. Nothing was applied."""
-
-
-class IndexFullError(RuntimeError):
-    """The index has reached one of its bounds. Nothing was applied."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexStats:
-    """How much an index holds: (key, tier) pairs of each worker, distinct pairs, and an estimate of its memory."""
-
-    held: Mapping[WorkerId, int]
-    keys: int
-    bytes: int
-
-
-class BlockIndex(Protocol):
-    """Which worker holds which block, by block key alone.
-
-    It holds sets: applying an operation twice is the same as once. Workers come into being with their first block.
-    """
-
-    def apply(self, worker: WorkerId, operation: Operation) -> None:
-        """Take one operation over. OperationError or IndexFullError: nothing has changed."""
-
-    def match(
-        self,
-        keys: Sequence[BlockKey],
-        candidates: Sequence[WorkerId],
-        *,
-        tier: Tier = Tier.DEVICE,
-        limit: int | None = None,
-    ) -> list[int]:
-        """For each candidate how many of the first ``limit`` keys it holds in ``tier`` before the first it lacks."""
-        ...
-
-    def forget(self, worker: WorkerId) -> None:
-        """It holds nothing any more; takes constant time."""
-
-    def digest(self, worker: WorkerId) -> int:
-        """``digest.Digest`` of all (key, tier) it holds; 0 for a worker that holds nothing."""
-        ...
-
-    def exclusivity(self, worker: WorkerId) -> float:
-        """Mean over its held blocks of 1 / number of workers that hold the block; estimated, 0 where it holds none."""
-        ...
-
-    def stats(self) -> IndexStats: ...
 
 
 @dataclass(slots=True)
@@ -130,9 +92,22 @@ class PythonIndex:
                 self.forget(worker)
         self._sweep(SWEEP_KEYS)
 
+    def ingest(self, worker: WorkerId, delta: bytes) -> None:
+        operations = delta_operations(delta)
+        self._room_for(worker, [operation for operation in operations if isinstance(operation, Stored)])
+        for operation in operations:
+            self.apply(worker, operation)
+
+    def replace(self, worker: WorkerId, parts: Sequence[bytes]) -> None:
+        chains = snapshot_chains(parts)
+        self._room_for(worker, chains, replaces=True)
+        self.forget(worker)
+        for stored in chains:
+            self.apply(worker, stored)
+
     def match(
         self,
-        keys: Sequence[BlockKey],
+        keys: Keys,
         candidates: Sequence[WorkerId],
         *,
         tier: Tier = Tier.DEVICE,
@@ -145,7 +120,8 @@ class PythonIndex:
         for bit in bits:
             alive |= bit
         depth = 0
-        for mask in map(self._tables[tier].get, keys[:limit], repeat(0)):
+        asked = unpack_keys(keys) if isinstance(keys, bytes) else keys
+        for mask in map(self._tables[tier].get, asked[:limit], repeat(0)):
             if alive & mask != alive:
                 _settle(depths, alive & ~mask, depth)
                 alive &= mask
@@ -235,6 +211,18 @@ class PythonIndex:
                 del table[key]
         self._held -= len(gone)
 
+    def _room_for(self, worker: WorkerId, chains: Sequence[Stored], *, replaces: bool = False) -> None:
+        """Make sure that all of these fit. What else a frame removes is not reckoned with: never too late."""
+        slot = self._slots.get(worker)
+        if chains and slot is None:
+            self._check_workers()
+        own = len(slot) if slot and replaces else 0
+        if self._held - own + sum(len(stored.keys) for stored in chains) // 8 <= self._max_held:
+            return
+        kept = None if replaces else slot
+        wanted = sum(len(set(stored.unpack()).difference(kept.held[stored.tier] if kept else ())) for stored in chains)
+        self._make_room(wanted - own)
+
     def _make_room(self, wanted: int) -> None:
         excess = self._held + wanted - self._max_held
         if excess > 0:
@@ -243,10 +231,13 @@ class PythonIndex:
             raise IndexFullError(f"the index holds {self._held} blocks, its bound is {self._max_held}")
 
     def _begin(self, worker: WorkerId) -> _Slot:
-        if len(self._slots) >= self._max_workers:
-            raise IndexFullError(f"the index has {len(self._slots)} workers, its bound is {self._max_workers}")
+        self._check_workers()
         slot = self._slots[worker] = _Slot(self._new_bit())
         return slot
+
+    def _check_workers(self) -> None:
+        if len(self._slots) >= self._max_workers:
+            raise IndexFullError(f"the index has {len(self._slots)} workers, its bound is {self._max_workers}")
 
     def _new_bit(self) -> int:
         if self._free_bits:

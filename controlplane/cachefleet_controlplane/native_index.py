@@ -11,9 +11,9 @@ from typing import cast
 
 import cachefleet_native
 
-from cachefleet_controlplane.index import IndexFullError, IndexStats, OperationError, WorkerId
-from cachefleet_core.blocks import BlockKey, Tier
-from cachefleet_core.reports import Cleared, Operation, Removed, Stored
+from cachefleet_controlplane.block_index import IndexFullError, IndexStats, Keys, OperationError, WorkerId
+from cachefleet_core.blocks import Tier
+from cachefleet_core.reports import Cleared, FrameError, Operation, Removed, Stored
 
 
 class NativeIndex:
@@ -32,9 +32,17 @@ class NativeIndex:
                 case Cleared():
                     self.native.clear(worker)
 
+    def ingest(self, worker: WorkerId, delta: bytes) -> None:
+        with _errors():
+            self.native.ingest(worker, delta)
+
+    def replace(self, worker: WorkerId, parts: Sequence[bytes]) -> None:
+        with _errors():
+            self.native.replace(worker, list(parts))
+
     def match(
         self,
-        keys: Sequence[BlockKey],
+        keys: Keys,
         candidates: Sequence[WorkerId],
         *,
         tier: Tier = Tier.DEVICE,
@@ -65,3 +73,5 @@ def _errors() -> Iterator[None]:
         raise OperationError(str(error)) from None
     except cachefleet_native.IndexFullError as error:
         raise IndexFullError(str(error)) from None
+    except cachefleet_native.FrameError as error:
+        raise FrameError(str(error)) from None

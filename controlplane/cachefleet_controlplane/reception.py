@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from cachefleet_controlplane.index import BlockIndex, IndexFullError, OperationError
+from cachefleet_controlplane.block_index import BlockIndex, IndexFullError
+from cachefleet_controlplane.frames import Report
 from cachefleet_controlplane.residency import spoil, step
 from cachefleet_controlplane.roster import Pool, Roster
 from cachefleet_controlplane.streams import (
@@ -23,10 +24,11 @@ from cachefleet_controlplane.streams import (
     Received,
     Replace,
     Standing,
+    Stream,
     Tick,
 )
 from cachefleet_controlplane.workers import Worker
-from cachefleet_core.reports import Delta, DownFrame, Hello, Snapshot, State
+from cachefleet_core.reports import DownFrame, FrameError, Hello, State
 
 TICK_SECONDS: Final = 0.5
 MAX_RANKS: Final = 256
@@ -73,6 +75,10 @@ class Reception:
         self._ticked_at = float("-inf")
         self.notes: Counter[Note] = Counter()
         """Everything noted so far."""
+        self.refused_frames = 0
+        """Frames that the index found unsound, of which nothing was taken."""
+        self.shed_frames = 0
+        """Frames not taken because the index was full, or had been for their worker in this epoch."""
 
     def connect(self, link: Link) -> Connection:
         self._numbers += 1
@@ -97,11 +103,11 @@ class Reception:
             connection.link.send(pool.warm)
         return notes
 
-    def receive(self, connection: Connection, frame: Snapshot | Delta | State, now: float) -> list[Note]:
+    def receive(self, connection: Connection, frame: Report, now: float) -> list[Note]:
         """A frame of a stream.
 
-        RefusedError: no Hello announced it; nothing has changed. OperationError: it holds what no sound stream does;
-        nothing of the stream is claimed any more until its next snapshot.
+        RefusedError: no Hello announced it; nothing has changed. FrameError: the blocks it tells of are not sound, and
+        nothing has changed; or those of a Delta held back before are not, and the stream awaits its next snapshot.
         """
         worker = connection.ranks.get(frame.rank)
         if worker is None:
@@ -180,28 +186,36 @@ class Reception:
             older.link.close("superseded", "a newer connection speaks for this worker")
 
     def _step(self, worker: Worker, event: Event, now: float) -> list[Note]:
-        worker.stream, effects = step(worker.stream, event, now, digest=self._digest(worker, event))
-        notes: list[Note] = []
-        try:
-            for effect in effects:
-                self._carry_out(worker, effect, now, notes)
-        except OperationError:
-            # What came before it in the frame is applied: a part that must not pass for the whole.
-            self._index.forget(worker.id)
-            worker.stream = spoil(worker.stream, now)
-            raise
+        before = worker.stream
+        worker.stream, effects = step(before, event, now, digest=self._digest(worker, event))
+        notes = [effect.note for effect in effects if isinstance(effect, Count)]
+        for number, effect in enumerate(effects):
+            try:
+                self._carry_out(worker, effect, now)
+            except FrameError:
+                self.refused_frames += 1
+                self._withdraw(worker, before, now, whole=number == 0)
+                raise
         self.notes.update(notes)
         return notes
 
-    def _digest(self, worker: Worker, event: Event) -> int:
-        if worker.unindexed and isinstance(event, Received) and isinstance(event.frame, State):
-            return event.frame.digest  # nothing of it is held on purpose: that is no divergence
-        return self._index.digest(worker.id)
+    def _withdraw(self, worker: Worker, before: Stream, now: float, *, whole: bool) -> None:
+        """A frame was refused: all that it would have meant is undone, or where a part of it stands, that goes too."""
+        if whole:
+            worker.stream = before
+        else:
+            self._index.forget(worker.id)
+            worker.stream = spoil(worker.stream, now)
 
-    def _carry_out(self, worker: Worker, effect: Effect, now: float, notes: list[Note]) -> None:
+    def _digest(self, worker: Worker, event: Event) -> int:
+        """What the index says of a stream, where that matters."""
+        if not (isinstance(event, Received) and isinstance(event.frame, State)):
+            return 0
+        # Nothing is held on purpose of a worker that did not fit: that is no divergence.
+        return event.frame.digest if worker.unindexed else self._index.digest(worker.id)
+
+    def _carry_out(self, worker: Worker, effect: Effect, now: float) -> None:
         match effect:
-            case Count(note):
-                notes.append(note)
             case Accept(state):
                 self._accept(worker, state, now)
             case Ask(frame):
@@ -213,21 +227,25 @@ class Reception:
 
     def _change(self, worker: Worker, effect: Apply | Replace) -> None:
         if worker.unindexed:
+            self.shed_frames += _frames(effect)
             return
         try:
             if isinstance(effect, Apply):
-                self._index.apply(worker.id, effect.operation)
-                return
-            self._index.forget(worker.id)
-            for chain in effect.chains:
-                self._index.apply(worker.id, chain)
+                self._index.ingest(worker.id, effect.delta.data)
+            else:
+                self._index.replace(worker.id, [part.data for part in effect.parts])
         except IndexFullError:
             # Half of a worker's blocks would diverge at each report: none of them, until it starts anew.
             self._index.forget(worker.id)
             worker.unindexed = True
+            self.shed_frames += _frames(effect)
 
     def _accept(self, worker: Worker, state: State, now: float) -> None:
         worker.accept(state, now)
         pool = self._roster.pools.get(worker.pool)
         if pool is not None:
             pool.window.add(*worker.counters.advance(state), now)
+
+
+def _frames(effect: Apply | Replace) -> int:
+    return 1 if isinstance(effect, Apply) else len(effect.parts)

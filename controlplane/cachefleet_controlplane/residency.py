@@ -9,8 +9,11 @@ any             Hello                 awaiting; another epoch than before drops 
 any             frame of another      ignored and counted: an older connection never splices into a newer one
                 connection
 any but unknown Closed                adrift: the blocks stay until the report is too old
-live,           operation that the  awaiting; the blocks are dropped, and the connection is closed as malformed
-assembling      index refuses
+live,           frame whose blocks  the standing and what is held stay; the connection is closed as malformed
+assembling      are unsound
+assembling      last part, and of   awaiting; the blocks are dropped, and the connection is closed as malformed
+                what was held back
+                some is unsound
 any but unknown 15 s without State    forgotten: the blocks are dropped
 awaiting,       15 s since it was     the blocks are dropped; the standing stays, the snapshot may still come
 assembling,     last live
@@ -40,6 +43,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from cachefleet_controlplane.frames import DeltaFrame, SnapshotFrame
 from cachefleet_controlplane.streams import (
     Accept,
     Apply,
@@ -58,14 +62,15 @@ from cachefleet_controlplane.streams import (
     Stream,
     Tick,
 )
-from cachefleet_core.reports import Cleared, Delta, Resync, Snapshot, State
+from cachefleet_core.reports import Resync, State
 
 FORGET_SECONDS: Final = 15.0
 """Without a State for this long, or out of step, its blocks are dropped."""
 RETRY_SECONDS: Final = 2.0
 MAX_RETRY_SECONDS: Final = 30.0
-MAX_SNAPSHOT_KEYS: Final = 4 * 1024 * 1024
-"""Keys of one snapshot, and of the Deltas held back behind it."""
+MAX_SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
+"""Of all parts of one snapshot, and of the Deltas held back behind it: some 8 million blocks."""
+MAX_PARTS: Final = 4096
 MAX_HELD_BACK: Final = 4096
 """Deltas held back behind one snapshot."""
 
@@ -86,7 +91,7 @@ def step(stream: Stream, event: Event, now: float, *, digest: int = 0) -> Step:
 
 
 def spoil(stream: Stream, now: float) -> Stream:
-    """The stream after an operation that the index refused: nothing is held until a snapshot comes."""
+    """The stream of which only the beginning of a step could be taken: nothing is held until a snapshot comes."""
     since = _since(stream, now)
     return replace(stream, standing=Standing.AWAITING, assembly=None, asked_at=now, strayed_at=since, dropped=True)
 
@@ -97,9 +102,9 @@ def _receive(stream: Stream, event: Received, now: float, digest: int) -> Step:
     match event.frame:
         case State() as state:
             return _state(stream, state, now, digest)
-        case Snapshot() as part:
+        case SnapshotFrame() as part:
             return _SNAPSHOTS[stream.standing](stream, part, now)
-        case Delta() as delta:
+        case DeltaFrame() as delta:
             return _DELTAS[stream.standing](stream, delta, now)
 
 
@@ -194,7 +199,7 @@ def _resync(stream: Stream, now: float, note: Note) -> Step:
 # Snapshots.
 
 
-def _begin(stream: Stream, part: Snapshot, now: float) -> Step:
+def _begin(stream: Stream, part: SnapshotFrame, now: float) -> Step:
     if part.part != 0:
         return _resync(stream, now, Note.BROKEN_SNAPSHOT)
     assembly = Assembly(sequence=part.sequence)
@@ -202,72 +207,63 @@ def _begin(stream: Stream, part: Snapshot, now: float) -> Step:
     return _extend(opened, part, now)
 
 
-def _extend(stream: Stream, part: Snapshot, now: float) -> Step:
+def _extend(stream: Stream, part: SnapshotFrame, now: float) -> Step:
     assembly = stream.assembly
-    if assembly is None or part.part == 0 < assembly.parts:
+    if assembly is None or part.part == 0 < len(assembly.parts):
         return _begin(stream, part, now)  # the agent starts over
-    if part.part != assembly.parts or part.sequence != assembly.sequence:
+    if part.part != len(assembly.parts) or part.sequence != assembly.sequence:
         return _resync(stream, now, Note.BROKEN_SNAPSHOT)
-    keys = assembly.keys + sum(len(chain.keys) for chain in part.chains) // 8
-    if keys > MAX_SNAPSHOT_KEYS:
+    size = assembly.size + len(part.data)
+    if size > MAX_SNAPSHOT_BYTES or part.part >= MAX_PARTS:
         return _resync(stream, now, Note.TOO_LARGE)
-    grown = replace(assembly, parts=assembly.parts + 1, chains=(*assembly.chains, part.chains), keys=keys)
+    grown = replace(assembly, parts=(*assembly.parts, part), size=size)
     # Parts that keep coming are progress: the snapshot is not overdue.
     return _complete(stream, grown) if part.last else (replace(stream, assembly=grown, asked_at=now), ())
 
 
 def _complete(stream: Stream, assembly: Assembly) -> Step:
-    chains = tuple(chain for part in assembly.chains for chain in part)
     sequence = assembly.held_back[-1].sequence if assembly.held_back else assembly.sequence
     live = replace(stream, standing=Standing.LIVE, assembly=None, sequence=sequence, strayed_at=None, dropped=False)
-    return live, (Replace(chains), *(effect for delta in assembly.held_back for effect in _operations(delta)))
+    return live, (Replace(assembly.parts), *map(Apply, assembly.held_back))
 
 
 # Deltas.
 
 
-def _take(stream: Stream, delta: Delta, now: float) -> Step:
+def _take(stream: Stream, delta: DeltaFrame, now: float) -> Step:
     if delta.sequence <= stream.sequence:
         return stream, (Count(Note.DUPLICATE),)
     if delta.sequence > stream.sequence + 1:
         return _resync(stream, now, Note.GAP)
-    return replace(stream, sequence=delta.sequence), _operations(delta)
+    return replace(stream, sequence=delta.sequence), (Apply(delta),)
 
 
-def _hold_back(stream: Stream, delta: Delta, now: float) -> Step:
+def _hold_back(stream: Stream, delta: DeltaFrame, now: float) -> Step:
     assembly = stream.assembly or Assembly(sequence=stream.sequence)
     expected = assembly.sequence + len(assembly.held_back) + 1
     if delta.sequence < expected:
         return stream, (Count(Note.DUPLICATE),)
     if delta.sequence > expected:
         return _resync(stream, now, Note.GAP)
-    keys = assembly.keys + _size(delta)
-    if keys > MAX_SNAPSHOT_KEYS or len(assembly.held_back) >= MAX_HELD_BACK:
+    size = assembly.size + len(delta.data)
+    if size > MAX_SNAPSHOT_BYTES or len(assembly.held_back) >= MAX_HELD_BACK:
         return _resync(stream, now, Note.TOO_LARGE)
-    return replace(stream, assembly=replace(assembly, held_back=(*assembly.held_back, delta), keys=keys)), ()
+    return replace(stream, assembly=replace(assembly, held_back=(*assembly.held_back, delta), size=size)), ()
 
 
-def _operations(delta: Delta) -> tuple[Effect, ...]:
-    return tuple(Apply(operation) for operation in delta.operations)
-
-
-def _size(delta: Delta) -> int:
-    return sum(len(operation.keys) for operation in delta.operations if not isinstance(operation, Cleared)) // 8
-
-
-def _ignore(stream: Stream, _delta: Delta, _now: float) -> Step:
+def _ignore(stream: Stream, _delta: DeltaFrame, _now: float) -> Step:
     return stream, ()
 
 
 _DEAF: Final = frozenset({Standing.UNKNOWN, Standing.ADRIFT})
 """No connection speaks for the stream."""
-_SNAPSHOTS: Final[Mapping[Standing, Callable[[Stream, Snapshot, float], Step]]] = {
+_SNAPSHOTS: Final[Mapping[Standing, Callable[[Stream, SnapshotFrame, float], Step]]] = {
     Standing.AWAITING: _begin,
     Standing.ASSEMBLING: _extend,
     Standing.LIVE: _begin,
     Standing.FORGOTTEN: _begin,
 }
-_DELTAS: Final[Mapping[Standing, Callable[[Stream, Delta, float], Step]]] = {
+_DELTAS: Final[Mapping[Standing, Callable[[Stream, DeltaFrame, float], Step]]] = {
     Standing.AWAITING: _ignore,
     Standing.ASSEMBLING: _hold_back,
     Standing.LIVE: _take,

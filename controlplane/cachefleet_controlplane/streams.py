@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from cachefleet_core.reports import Delta, Hello, Operation, Resync, Snapshot, State, Stored
+from cachefleet_controlplane.frames import DeltaFrame, Report, SnapshotFrame
+from cachefleet_core.reports import Hello, Resync, State
 
 STALE_SECONDS: Final = 5.0
 """Without a State for this long, or out of step, what a worker holds says nothing any more."""
@@ -50,7 +51,7 @@ class Received:
     """Another frame arrived on a connection."""
 
     connection: int
-    frame: Snapshot | Delta | State
+    frame: Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +71,16 @@ Event = Opened | Received | Closed | Tick
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Take one operation over into the index."""
+    """Take a Delta over into the index."""
 
-    operation: Operation
+    delta: DeltaFrame
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Hold exactly these chains."""
+    """Hold exactly what these parts of one snapshot say."""
 
-    chains: tuple[Stored, ...]
+    parts: tuple[SnapshotFrame, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +115,10 @@ class Assembly:
     """A snapshot whose last part is not in yet, and the Deltas that came between its parts."""
 
     sequence: int
-    parts: int = 0
-    chains: tuple[tuple[Stored, ...], ...] = ()
-    held_back: tuple[Delta, ...] = ()
-    keys: int = 0
+    parts: tuple[SnapshotFrame, ...] = ()
+    held_back: tuple[DeltaFrame, ...] = ()
+    size: int = 0
+    """Bytes of all these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,18 +1,20 @@
 """A live fleet for tests, with a clock that is moved by hand and agents that are spoken for."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from cachefleet_controlplane.fleet import Fleet
+from cachefleet_controlplane.frames import Report
 from cachefleet_controlplane.index import PythonIndex, WorkerId, worker_id
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
 from cachefleet_controlplane.reception import Connection
 from cachefleet_controlplane.routing import RoutingPolicy
+from cachefleet_controlplane.streams import Note
 from cachefleet_controlplane.views import PoolStatus, WorkerStatus
 from cachefleet_core.pool import PrefixCachePool, read_pool
-from cachefleet_core.reports import DownFrame, Policy, Resync
-from tests.controlplane.frames import hello, snapshot, state
+from cachefleet_core.reports import Delta, DownFrame, Policy, Resync, Snapshot, State
+from tests.controlplane.frames import hello, sent, snapshot, state
 
 INDEX_KEY = b"k" * 32
 MODEL = "tiny"
@@ -67,10 +69,20 @@ class FakeLink:
 class LiveFleet(Fleet):
     """A fleet whose clock is ``now``."""
 
-    def __init__(self, *, policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE, **bounds: int) -> None:
+    def __init__(
+        self,
+        *,
+        policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE,
+        make_index: Callable[..., Any] = PythonIndex,
+        **bounds: int,
+    ) -> None:
         self.now = 1000.0
-        self.index = PythonIndex(**bounds)
+        self.index = make_index(**bounds)
         super().__init__(self.index, index_key=INDEX_KEY, clock=lambda: self.now, wall=lambda: 1.7e9, policy=policy)
+
+    def receive(self, connection: Connection, frame: Report | Snapshot | Delta) -> list[Note]:
+        """Also of a frame that was never bytes: it is made some, as every frame is."""
+        return super().receive(connection, sent(frame) if isinstance(frame, Snapshot | Delta | State) else frame)
 
     def report(self, worker: str = "demo-0", holds: Iterable[int] = (), **changes: Any) -> FakeLink:
         """Connect an agent that holds ``holds`` and says so; its link."""

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
+from cachefleet_controlplane.frames import DeltaFrame, SnapshotFrame, read
 from cachefleet_core.contract import IndexContract
-from cachefleet_core.reports import Delta, Hello, Operation, Phase, Snapshot, State
+from cachefleet_core.reports import Delta, Hello, Operation, Phase, Snapshot, State, encode
 from tests.controlplane.chains import digest_of, stored
 
 CONTRACT = IndexContract(weights="tiny", tokenizer="sha256:aa", block_size=16)
@@ -28,6 +29,13 @@ def snapshot(sequence: int, *chains: Iterable[int], part: int = 0, last: bool = 
 
 def delta(sequence: int, *operations: Operation, rank: int = 0) -> Delta:
     return Delta(rank=rank, sequence=sequence, operations=operations)
+
+
+def sent(frame: Snapshot | Delta | State) -> SnapshotFrame | DeltaFrame | State:
+    """A frame as it is received."""
+    received = read(encode(frame))
+    assert not isinstance(received, Hello)
+    return received
 
 
 def state(sequence: int = 0, pairs: Iterable[tuple[int, Any]] = (), /, **changes: Any) -> State:

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from cachefleet_controlplane.index import BlockIndex, IndexFullError, OperationError, PythonIndex, worker_id
-from cachefleet_core.blocks import BlockKey, Tier
+from cachefleet_core.blocks import BlockKey, Tier, pack_keys
 from cachefleet_core.reports import Cleared, Operation, Removed, Stored
 from tests.controlplane.chains import chain, digest_of, removed, stored
 
@@ -18,6 +18,8 @@ IMPLEMENTATIONS: Final[dict[str, MakeIndex]] = {
 }
 if find_spec("cachefleet_native"):
     IMPLEMENTATIONS["native"] = import_module("cachefleet_controlplane.native_index").NativeIndex
+
+every_index = pytest.mark.parametrize("make_index", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
 
 A, B, C, NOBODY = (worker_id("default/demo", name) for name in "abcx")
 KEYS = chain(1, 10)
@@ -66,6 +68,11 @@ class TestMatch:
         index.apply(A, stored(KEYS))
         assert [index.match(KEYS, [A], limit=limit) for limit in (0, 3, 99, None)] == [[0], [3], [10], [10]]
 
+    def test_keys_may_be_packed(self, index: BlockIndex) -> None:
+        index.apply(A, stored(KEYS[:7]))
+        packed = pack_keys(KEYS)
+        assert [index.match(packed, [A], limit=limit) for limit in (None, 0, 3, -5)] == [[7], [0], [3], [5]]
+
     def test_tiers_are_apart(self, index: BlockIndex) -> None:
         index.apply(A, stored(KEYS[:4]))
         index.apply(A, stored(KEYS, tier=Tier.HOST))
@@ -77,7 +84,7 @@ class TestMatch:
     def test_unknown_workers_and_no_keys_match_nothing(self, index: BlockIndex) -> None:
         index.apply(A, stored(KEYS))
         assert index.match(KEYS, [NOBODY, A]) == [0, 10]
-        assert index.match([], [A, NOBODY]) == [0, 0]
+        assert index.match([], [A, NOBODY]) == index.match(b"", [A, NOBODY]) == [0, 0]
         assert index.match(KEYS, []) == []
 
     def test_chains_that_part_share_what_is_before(self, index: BlockIndex) -> None:

@@ -4,7 +4,14 @@ from dataclasses import dataclass
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from cachefleet_controlplane.reception import Connection, RefusedError
 from cachefleet_core.blocks import BlockKey, Tier
@@ -12,6 +19,7 @@ from cachefleet_core.reports import Cleared, Delta, Hello, Operation, Resync, Up
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import FakeLink, LiveFleet, fleet_of, wid
 from tests.controlplane.frames import delta, hello, snapshot, state
+from tests.controlplane.index_behaviour import MakeIndex, every_index
 
 KEYS = chain(1, 6)
 WORKER = wid("demo-0")
@@ -29,11 +37,13 @@ class Sent:
 class PathMachine(RuleBasedStateMachine):
     """A plain agent (a set, a number, a queue of frames), a hostile line, and the real receiving side."""
 
+    make_index: MakeIndex
+
     @initialize(hostile=st.booleans())
     def begin(self, *, hostile: bool) -> None:
         self.hostile = hostile
         """Whether frames get lost and changes unpublished; otherwise only what a sound line does happens."""
-        self.fleet: LiveFleet = fleet_of("demo-0")
+        self.fleet: LiveFleet = fleet_of("demo-0", make_index=self.make_index)
         self.truth: set[BlockKey] = set()
         self.line: list[Sent] = []
         self.epochs = 0
@@ -234,5 +244,9 @@ class PathMachine(RuleBasedStateMachine):
             self.heal()
 
 
-TestPath = PathMachine.TestCase
-TestPath.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=40, deadline=None)
+@every_index
+def test_any_history_ends_in_agreement(make_index: MakeIndex) -> None:
+    machine = type("Machine", (PathMachine,), {"make_index": staticmethod(make_index)})
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=2 * settings().max_examples, stateful_step_count=40, deadline=None)
+    )

@@ -51,7 +51,7 @@ class FleetReceiver:
 
     @property
     def digest(self) -> int:
-        return self._fleet.index.digest(WORKER)
+        return int(self._fleet.index.digest(WORKER))
 
     def apply(self, operations: Sequence[Operation]) -> None:
         self._sequence += 1

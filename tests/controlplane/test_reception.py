@@ -3,13 +3,13 @@
 import pytest
 
 from cachefleet_controlplane import roster
-from cachefleet_controlplane.index import OperationError
 from cachefleet_controlplane.reception import MAX_RANKS, RefusedError
 from cachefleet_controlplane.streams import Note
-from cachefleet_core.reports import Delta, Drain, Policy, Snapshot
+from cachefleet_core.reports import Delta, Drain, FrameError, Policy, Snapshot
 from tests.controlplane.chains import chain, stored
 from tests.controlplane.fleets import MODEL, FakeLink, fleet_of, pool, view, wid
 from tests.controlplane.frames import delta, hello, snapshot, state
+from tests.controlplane.index_behaviour import MakeIndex, every_index
 
 KEYS = chain(1, 10)
 
@@ -115,17 +115,30 @@ class TestConnections:
         assert fleet.receive(connection, delta(9)) == [Note.GAP]
 
 
-class TestUnsoundOperations:
+class TestUnsoundFrames:
+    @every_index
     @pytest.mark.parametrize(
         "frame",
         [delta(1, stored(KEYS[:5]), stored([KEYS[0], KEYS[0]])), snapshot(1, KEYS[:5], [KEYS[0], KEYS[0]])],
         ids=["delta", "snapshot"],
     )
-    def test_nothing_of_the_frame_or_before_is_claimed_until_a_snapshot(self, frame: Delta | Snapshot) -> None:
-        fleet = fleet_of("demo-0")
+    def test_one_changes_nothing(self, frame: Delta | Snapshot, make_index: MakeIndex) -> None:
+        fleet = fleet_of("demo-0", make_index=make_index)
         connection = fleet.report(holds=KEYS[5:]).connection
-        with pytest.raises(OperationError, match="keys"):
+        with pytest.raises(FrameError, match="keys"):
             fleet.receive(connection, frame)
+        assert (fleet.worker().stream, fleet.worker().held_blocks) == ("live", 5)
+        fleet.receive(connection, delta(1, stored(KEYS)))
+        assert fleet.worker().held_blocks == 10
+
+    @every_index
+    def test_one_held_back_leaves_nothing_claimed_until_a_snapshot(self, make_index: MakeIndex) -> None:
+        fleet = fleet_of("demo-0", make_index=make_index)
+        connection = fleet.report(holds=KEYS[5:]).connection
+        fleet.receive(connection, snapshot(1, KEYS[:5], last=False))
+        fleet.receive(connection, delta(2, stored([KEYS[0], KEYS[0]])))
+        with pytest.raises(FrameError, match="keys"):
+            fleet.receive(connection, snapshot(1, KEYS[5:], part=1))
         assert (fleet.worker().stream, fleet.worker().held_blocks) == ("awaiting", 0)
 
         assert fleet.receive(connection, delta(2, stored(KEYS))) == []

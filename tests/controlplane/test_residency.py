@@ -25,9 +25,9 @@ from cachefleet_controlplane.streams import (
     Tick,
 )
 from cachefleet_core.blocks import Tier
-from cachefleet_core.reports import Resync
+from cachefleet_core.reports import Resync, State
 from tests.controlplane.chains import chain, digest_of, removed, stored
-from tests.controlplane.frames import delta, hello, snapshot, state
+from tests.controlplane.frames import delta, hello, sent, snapshot, state
 
 KEYS = chain(1, 6)
 HELD = [(key, Tier.DEVICE) for key in KEYS]
@@ -43,7 +43,16 @@ def run(stream: Stream, *events: Event, now: float = 0.0, digest: int = 0) -> tu
 
 
 def on(frame: Any, connection: int = 1) -> Received:
-    return Received(connection, frame)
+    return Received(connection, received(frame))
+
+
+def received(frame: Any) -> Any:
+    return frame if isinstance(frame, State) else sent(frame)
+
+
+def replaced(*frames: Any) -> Replace:
+    """The effect of these parts."""
+    return Replace(tuple(map(received, frames)))
 
 
 def live(sequence: int = 10, now: float = 0.0) -> Stream:
@@ -64,7 +73,7 @@ class TestOpening:
     def test_a_snapshot_makes_it_live(self) -> None:
         stream, effects = run(Stream(), Opened(1, hello()), on(snapshot(7, KEYS)))
         assert (stream.standing, stream.sequence) == (Standing.LIVE, 7)
-        assert effects == [Replace((stored(KEYS),))]
+        assert effects == [replaced(snapshot(7, KEYS))]
 
     def test_deltas_before_the_snapshot_are_ignored(self) -> None:
         stream, effects = run(Stream(), Opened(1, hello()), on(delta(8, stored(KEYS))))
@@ -95,32 +104,33 @@ class TestSnapshots:
     def test_parts_are_applied_as_one_when_the_last_is_in(self) -> None:
         stream, effects = run(Stream(), Opened(1, hello()), on(snapshot(7, KEYS[:2], last=False)))
         assert (stream.standing, effects) == (Standing.ASSEMBLING, [])
-        stream, effects = run(stream, on(snapshot(7, KEYS[2:4], part=1, last=False)), on(snapshot(7, KEYS[4:], part=2)))
-        assert effects == [Replace((stored(KEYS[:2]), stored(KEYS[2:4]), stored(KEYS[4:])))]
+        others = snapshot(7, KEYS[2:4], part=1, last=False), snapshot(7, KEYS[4:], part=2)
+        stream, effects = run(stream, *map(on, others))
+        assert effects == [replaced(snapshot(7, KEYS[:2], last=False), *others)]
         assert stream.standing is Standing.LIVE
 
     def test_deltas_between_parts_are_held_back_and_applied_after_it(self) -> None:
-        operation = removed(KEYS[:1])
+        behind = delta(8, removed(KEYS[:1])), delta(9, stored(KEYS[:1]))
         stream, effects = run(
             Stream(),
             Opened(1, hello()),
             on(snapshot(7, KEYS[:2], last=False)),
-            on(delta(8, operation)),
+            on(behind[0]),
             on(delta(7, stored(KEYS))),
-            on(delta(9, stored(KEYS[:1]))),
+            on(behind[1]),
             on(snapshot(7, KEYS[2:], part=1)),
         )
-        assert effects[1:] == [Apply(operation), Apply(stored(KEYS[:1]))]
+        assert effects[1:] == [Apply(received(frame)) for frame in behind]
         assert stream.sequence == 9
 
     def test_a_snapshot_while_live_replaces_everything(self) -> None:
         stream, effects = run(live(10), on(snapshot(12, KEYS[:1])))
-        assert (effects, stream.sequence) == ([Replace((stored(KEYS[:1]),))], 12)
+        assert (effects, stream.sequence) == ([replaced(snapshot(12, KEYS[:1]))], 12)
 
     def test_a_first_part_starts_over(self) -> None:
         stream, _ = run(live(), on(snapshot(11, KEYS, last=False)))
         _, effects = run(stream, on(snapshot(12, KEYS[:1], last=True)))
-        assert effects == [Replace((stored(KEYS[:1]),))]
+        assert effects == [replaced(snapshot(12, KEYS[:1], last=True))]
 
     @pytest.mark.parametrize(
         "frame", [snapshot(11, KEYS, part=2), snapshot(12, KEYS, part=1), delta(13, stored(KEYS))], ids=str
@@ -136,10 +146,16 @@ class TestSnapshots:
         assert effects == ask(Note.BROKEN_SNAPSHOT)
 
     def test_its_size_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(residency, "MAX_SNAPSHOT_KEYS", 10)
+        first = received(snapshot(11, KEYS, last=False))
+        monkeypatch.setattr(residency, "MAX_SNAPSHOT_BYTES", len(first.data) + 10)
         stream, _ = run(live(), on(snapshot(11, KEYS, last=False)))
         assert run(stream, on(snapshot(11, KEYS, part=1)))[1] == ask(Note.TOO_LARGE)
         assert run(stream, on(delta(12, stored(KEYS))))[1] == ask(Note.TOO_LARGE)
+
+    def test_the_number_of_its_parts_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(residency, "MAX_PARTS", 2)
+        stream, _ = run(live(), *(on(snapshot(11, part=number, last=False)) for number in range(2)))
+        assert run(stream, on(snapshot(11, part=2)))[1] == ask(Note.TOO_LARGE)
 
     def test_the_deltas_behind_it_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(residency, "MAX_HELD_BACK", 2)
@@ -149,9 +165,9 @@ class TestSnapshots:
 
 class TestDeltas:
     def test_the_next_number_is_applied_in_order(self) -> None:
-        operations = removed(KEYS[:1]), stored(KEYS[:1])
-        stream, effects = run(live(10), on(delta(11, *operations)))
-        assert (effects, stream.sequence) == ([Apply(operations[0]), Apply(operations[1])], 11)
+        frame = delta(11, removed(KEYS[:1]), stored(KEYS[:1]))
+        stream, effects = run(live(10), on(frame))
+        assert (effects, stream.sequence) == ([Apply(received(frame))], 11)
 
     @pytest.mark.parametrize("sequence", [9, 10])
     def test_a_known_number_is_ignored(self, sequence: int) -> None:
@@ -272,7 +288,7 @@ class TestOutOfStep:
         stream, effects = run(stream, Tick(), now=16.0)
         assert Drop() in effects
         stream, effects = run(stream, on(snapshot(11, KEYS[4:], part=2)), now=16.0)
-        assert effects == [Replace((stored(KEYS[:2]), stored(KEYS[2:4]), stored(KEYS[4:])))]
+        assert [type(effect) for effect in effects] == [Replace]
         assert not stream.stale(17.0)
         stream, effects = run(stream, Tick(), now=17.0)
         assert (stream.standing, effects) == (Standing.LIVE, [])

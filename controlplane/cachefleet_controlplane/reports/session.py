@@ -11,12 +11,12 @@ from starlette.types import Message, Receive, Send
 
 from cachefleet_controlplane.admin.access import AccessUnavailableError
 from cachefleet_controlplane.fleet import Fleet
-from cachefleet_controlplane.index import OperationError
+from cachefleet_controlplane.frames import kind, read
 from cachefleet_controlplane.reception import Connection, RefusedError
 from cachefleet_controlplane.reports.outbox import Farewell, Outbox
 from cachefleet_controlplane.reports.settings import CLOSE_CODES, ReportLimits, ReportMetrics
 from cachefleet_controlplane.streams import Note
-from cachefleet_core.reports import FrameError, Hello, decode_up
+from cachefleet_core.reports import FrameError, Hello
 
 logger = logging.getLogger(__name__)
 
@@ -92,8 +92,8 @@ class Session:
                 await self._follow(connection, first)
         except RefusedError as error:
             self._outbox.close(error.code, str(error))
-        except (FrameError, OperationError) as error:
-            self._metrics.malformed("frame" if isinstance(error, FrameError) else "operation")
+        except FrameError as error:
+            self._metrics.malformed("frame")
             self._outbox.close("malformed", str(error))
         except TimeoutError:
             self._outbox.close("silent", "nothing was heard for too long")
@@ -111,7 +111,7 @@ class Session:
             data = await self._frame(self._limits.first_frame_bytes)
         if data is None:
             return None
-        hello = decode_up(data)
+        hello = read(data)
         if not isinstance(hello, Hello):
             raise RefusedError("unannounced", "the first frame must be a hello")
         await self._allow(hello)
@@ -152,12 +152,12 @@ class Session:
             await asyncio.sleep(0)
 
     def _take(self, connection: Connection, data: bytes) -> None:
-        frame = decode_up(data)
+        frame = read(data)
         if isinstance(frame, Hello):
             notes = self._fleet.hello(connection, frame)
         else:
             notes = self._fleet.receive(connection, frame)
-        self._metrics.frame(type(frame).__name__.lower(), len(data))
+        self._metrics.frame(kind(frame), len(data))
         self._count(notes)
 
     async def _frame(self, limit: int) -> bytes | None:

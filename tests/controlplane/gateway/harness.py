@@ -32,6 +32,7 @@ from cachefleet_core.digest import Digest
 from cachefleet_core.pool import PrefixCachePool, parse_pools
 from cachefleet_core.reports import Hello, Phase, Snapshot, State, Stored
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, tenant_salt
+from tests.controlplane.frames import sent
 from tests.fakes.engine import FakeEngine
 
 MODEL = "fake"
@@ -128,7 +129,7 @@ class Front:
         for key in {key for chain in chains for key in chain}:
             digest.add((key,))
         stored = tuple(Stored(0, pack_keys(chain)) for chain in chains if chain)
-        self.fleet.receive(connection, Snapshot(sequence=0, part=0, last=True, chains=stored))
+        self.fleet.receive(connection, sent(Snapshot(sequence=0, part=0, last=True, chains=stored)))
         keys = len({key for chain in chains for key in chain})
         state = State(sequence=0, digest=digest.value, held=keys, phase=Phase.READY, running=0, waiting=0)
         self.fleet.receive(connection, state)

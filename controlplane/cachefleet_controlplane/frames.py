@@ -1,0 +1,121 @@
+"""Frames of report streams as they are received: what they announce, and the blocks they tell of still in their bytes.
+
+A stream's course is decided by a frame's rank and number alone. What else is in a Delta or a Snapshot part is read and
+checked by the index that takes it, whole or not at all; of one that is not taken nobody reads more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from cachefleet_core.reports import (
+    MAX_FRAME_BYTES,
+    Count,
+    Delta,
+    FrameError,
+    Hello,
+    Operation,
+    Rank,
+    Snapshot,
+    State,
+    Stored,
+    decode_up,
+)
+
+
+class _DeltaHead(Struct, tag="delta", frozen=True):
+    sequence: Count
+    rank: Rank = 0
+
+
+class _SnapshotHead(Struct, tag="snapshot", frozen=True):
+    sequence: Count
+    part: Count
+    last: bool
+    rank: Rank = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFrame:
+    """A Delta of a stream; ``data`` is all of it."""
+
+    rank: int
+    sequence: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFrame:
+    """One part of a Snapshot; ``data`` is all of it."""
+
+    rank: int
+    sequence: int
+    part: int
+    last: bool
+    data: bytes
+
+
+Report = SnapshotFrame | DeltaFrame | State
+"""What may follow a Hello."""
+
+_head: msgspec.msgpack.Decoder[Hello | State | _DeltaHead | _SnapshotHead] = msgspec.msgpack.Decoder(
+    Hello | State | _DeltaHead | _SnapshotHead
+)
+_KINDS: Final = {Hello: "hello", SnapshotFrame: "snapshot", DeltaFrame: "delta", State: "state"}
+
+
+def read(data: bytes) -> Hello | Report:
+    """A frame that an agent sent. FrameError where its head is not sound, or a Hello or State is not."""
+    match _read(data):
+        case _DeltaHead(sequence, rank):
+            return DeltaFrame(rank, sequence, data)
+        case _SnapshotHead(sequence, part, last, rank):
+            return SnapshotFrame(rank, sequence, part, last, data)
+        case frame:
+            return frame
+
+
+def kind(frame: Hello | Report) -> str:
+    """Its type as it says it."""
+    return _KINDS[type(frame)]
+
+
+def delta_operations(data: bytes) -> tuple[Operation, ...]:
+    """The operations of a Delta frame, or FrameError."""
+    frame = decode_up(data)
+    if not isinstance(frame, Delta):
+        raise FrameError("type: not a delta")
+    return frame.operations
+
+
+def snapshot_chains(parts: Sequence[bytes]) -> tuple[Stored, ...]:
+    """The chains of a snapshot, whose parts these must be: all of them and in order. FrameError where they are not."""
+    frames = [_snapshot(part) for part in parts]
+    stream = {(frame.rank, frame.sequence) for frame in frames}
+    order = [(frame.part, frame.last) for frame in frames]
+    if len(stream) != 1 or order != [(number, number + 1 == len(frames)) for number in range(len(frames))]:
+        raise FrameError("part: not the parts of one snapshot")
+    return tuple(chain.from_iterable(frame.chains for frame in frames))
+
+
+def _snapshot(data: bytes) -> Snapshot:
+    frame = decode_up(data)
+    if not isinstance(frame, Snapshot):
+        raise FrameError("type: not a snapshot")
+    return frame
+
+
+def _read(data: bytes) -> Hello | State | _DeltaHead | _SnapshotHead:
+    try:
+        if len(data) <= MAX_FRAME_BYTES:
+            return _head.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # said better by who reads all of it
+    decode_up(data)
+    raise FrameError("not a frame")
