@@ -1,41 +1,59 @@
-//! A vector that grows by whole chunks, so that growing never moves what is there.
+//! A vector in chunks of some megabytes: growing never moves much, and what is read at random lies on few memory pages.
 
-/// Elements of one chunk.
-const CHUNK: usize = 4096;
+use super::huge::advise;
+
+/// Bytes of a chunk, at most.
+const BYTES: usize = 1 << 24;
+/// Elements that the first chunk has room for at first; it grows by doubling.
+const FEWEST: usize = 64;
 
 #[derive(Debug)]
 pub struct Chunked<T> {
-    chunks: Vec<Box<[T]>>,
+    chunks: Vec<Vec<T>>,
     len: usize,
 }
 
-impl<T: Clone> Chunked<T> {
+impl<T> Chunked<T> {
+    const CHUNK: usize = 1 << (BYTES / size_of::<T>()).ilog2();
+
     pub fn new() -> Self {
         Self { chunks: Vec::new(), len: 0 }
     }
 
-    /// Appends a copy of `value` and gives its place.
+    /// Appends a value and gives its place.
     pub fn push(&mut self, value: T) -> u32 {
         let place = u32::try_from(self.len).expect("bounded by the index's own limits");
-        if self.len == self.chunks.len() * CHUNK {
-            self.chunks.push(vec![value.clone(); CHUNK].into_boxed_slice());
+        if self.len.is_multiple_of(Self::CHUNK) {
+            self.chunks.push(Vec::new());
         }
+        let most = if self.chunks.len() == 1 { FEWEST.max(self.len) } else { Self::CHUNK };
+        let chunk = self.chunks.last_mut().expect("one was there or is now");
+        if chunk.len() == chunk.capacity() {
+            chunk.reserve_exact(most);
+            advise(chunk);
+        }
+        chunk.push(value);
         self.len += 1;
-        self[place] = value;
         place
     }
-}
 
-impl<T> Chunked<T> {
     #[must_use]
     pub fn len(&self) -> u32 {
         u32::try_from(self.len).expect("push checks it")
     }
 
-    /// Memory of the elements themselves.
+    /// Memory of the elements; what is only reserved costs addresses, not memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.chunks.len() * CHUNK * size_of::<T>()
+        self.len * size_of::<T>()
+    }
+
+    /// Elements from a place on that lie side by side, `most` at most; none beyond the end.
+    #[inline]
+    pub fn beside(&self, place: u32, most: usize) -> &[T] {
+        let chunk = self.chunks.get(place as usize / Self::CHUNK).map_or(&[][..], |chunk| &chunk[..]);
+        let from = (place as usize % Self::CHUNK).min(chunk.len());
+        &chunk[from..chunk.len().min(from + most)]
     }
 }
 
@@ -44,13 +62,13 @@ impl<T> std::ops::Index<u32> for Chunked<T> {
 
     #[inline]
     fn index(&self, place: u32) -> &T {
-        &self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+        &self.chunks[place as usize / Self::CHUNK][place as usize % Self::CHUNK]
     }
 }
 
 impl<T> std::ops::IndexMut<u32> for Chunked<T> {
     #[inline]
     fn index_mut(&mut self, place: u32) -> &mut T {
-        &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+        &mut self.chunks[place as usize / Self::CHUNK][place as usize % Self::CHUNK]
     }
 }

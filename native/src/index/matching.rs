@@ -5,6 +5,25 @@ use super::spans::pieces;
 use super::tier::Tier;
 use crate::reader::Key;
 
+/// Some workers, as a mask of their slots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked(Vec<u64>);
+
+impl Asked {
+    #[must_use]
+    pub fn new(slots: impl Iterator<Item = u32>) -> Self {
+        let mut mask: Vec<u64> = Vec::new();
+        for slot in slots {
+            let word = slot as usize / 64;
+            if mask.len() <= word {
+                mask.resize(word + 1, 0);
+            }
+            mask[word] |= 1 << (slot % 64);
+        }
+        Self(mask)
+    }
+}
+
 /// Workers asked about, by slot, and after a walk how far each came. Kept between walks, so that none allocates.
 #[derive(Debug, Default)]
 pub struct Walk {
@@ -14,29 +33,24 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Begins anew with nobody, for slots below `slots`.
-    pub fn begin(&mut self, slots: usize) {
-        self.alive.clear();
-        self.alive.resize(slots.div_ceil(64), 0);
-        if self.depths.len() < slots {
-            self.depths.resize(slots, 0);
+    /// Begins anew with these, who are at 0.
+    pub fn begin(&mut self, asked: &Asked) {
+        self.alive.clone_from(&asked.0);
+        if self.depths.len() < 64 * asked.0.len() {
+            self.depths.resize(64 * asked.0.len(), 0);
+        }
+        for (depths, word) in self.depths.as_chunks_mut::<64>().0.iter_mut().zip(&asked.0) {
+            if *word != 0 {
+                *depths = [0; 64];
+            }
         }
     }
 
-    #[inline]
-    pub fn ask(&mut self, slot: u32) {
-        self.alive[slot as usize / 64] |= 1 << (slot % 64);
-    }
-
-    /// Asks about all workers of a mask.
-    pub fn ask_all(&mut self, mask: &[u64]) {
-        self.alive.copy_from_slice(mask);
-    }
-
+    /// How far a worker came that was asked about; 0 for a slot that there is none of.
     #[inline]
     #[must_use]
     pub fn depth(&self, slot: u32) -> u32 {
-        self.depths[slot as usize]
+        self.depths.get(slot as usize).copied().unwrap_or(0)
     }
 
     /// Finds how many of `keys` each worker holds before the first it lacks.
@@ -44,7 +58,7 @@ impl Walk {
     pub fn run<K: Key>(&mut self, tier: &Tier, sets: &Sets, keys: &[K]) {
         let mut depth = 0;
         'prompt: while depth < keys.len() {
-            let Some(place) = tier.find(keys[depth].key()) else {
+            let Some(place) = tier.find_run(keys[depth].key(), keys.len() - depth) else {
                 break;
             };
             let run = &tier.runs[place.run];
@@ -92,6 +106,9 @@ impl Walk {
 
 #[inline]
 fn mark(depths: &mut [u32], number: u32, mut bits: u64, depth: u32) {
+    if depth == 0 {
+        return; // they are there already
+    }
     while bits != 0 {
         depths[(number * 64 + bits.trailing_zeros()) as usize] = depth;
         bits &= bits - 1;

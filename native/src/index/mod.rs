@@ -1,15 +1,17 @@
 //! Which worker holds which block: the native twin of `controlplane/cachefleet_controlplane/index.py`.
 //!
-//! Layers, each knowing only those before it: `chunked`, `arena` (keys in pages), `bucket` and `table` (key to block), `sets` (interned
+//! Layers, each knowing only those before it: `chunked`, `arena` (keys in pages), `pages`, `bucket` and `table` (key to block), `sets` (interned
 //! holder sets), `spans` (who holds which stretch), `runs` (keys with their spans), `tier` (all runs), `workers`, and here
 //! the whole. `docs/index.md` has the drawing.
 
 mod arena;
 mod bucket;
 mod chunked;
+mod huge;
 mod ingest;
 mod matching;
 mod operation;
+mod pages;
 mod prefetch;
 mod runs;
 mod sets;
@@ -21,7 +23,7 @@ mod tier;
 mod workers;
 
 pub use ingest::slices;
-pub use matching::Walk;
+pub use matching::{Asked, Walk};
 pub use operation::{Operation, OperationError, Seen, check};
 pub use snapshot::SnapshotError;
 
@@ -142,18 +144,15 @@ impl Index {
         self.workers.slot(worker)
     }
 
-    /// Changes whenever a worker's slot does.
+    /// Changes whenever a worker's slot does; no two indexes of a process have the same.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.workers.version()
     }
 
     /// Finds how many of `keys` each asked worker holds in `tier` before the first it lacks.
-    pub fn walk<K: Key>(&self, walk: &mut Walk, asked: impl Iterator<Item = u32>, keys: &[K], tier: digest::Tier) {
-        walk.begin(self.workers.slots());
-        for slot in asked {
-            walk.ask(slot);
-        }
+    pub fn walk<K: Key>(&self, walk: &mut Walk, asked: &Asked, keys: &[K], tier: digest::Tier) {
+        walk.begin(asked);
         walk.run(&self.tiers[tier as usize], &self.sets, keys);
     }
 

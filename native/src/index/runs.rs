@@ -4,8 +4,9 @@
 //! prompt makes lookups fast; nothing is ever concluded from it: every key is compared.
 
 use super::arena::{Arena, BlockId, PAGE, Place};
+use super::pages::Pages;
 use super::sets::{NOBODY, SetId, Sets};
-use super::spans::{self, Piece, Span};
+use super::spans::{Piece, Span, Spans};
 use super::table::{Spot, Table};
 use crate::reader::Key;
 
@@ -18,8 +19,8 @@ pub const AHEAD: usize = 16;
 
 #[derive(Clone, Debug, Default)]
 pub struct Run {
-    pages: Vec<u32>,
-    spans: Vec<Span>,
+    pages: Pages,
+    spans: Spans,
     len: u32,
     holes: u32,
 }
@@ -34,24 +35,27 @@ impl Run {
     }
 
     pub fn spans(&self) -> &[Span] {
-        &self.spans
+        self.spans.as_slice()
+    }
+
+    /// Bytes beside it.
+    pub fn bytes(&self) -> usize {
+        self.pages.bytes() + self.spans.bytes()
     }
 
     /// The number of the block at `offset`.
     #[inline]
     pub fn id(&self, offset: u32) -> BlockId {
-        BlockId::new(self.pages[(offset / PAGE) as usize], offset)
+        BlockId::new(self.pages.get(offset / PAGE), offset)
     }
 
     /// The keys of `from..to`, page by page.
     #[inline]
     pub fn slices<'a>(&'a self, arena: &'a Arena, from: u32, to: u32) -> impl Iterator<Item = &'a [u64]> + 'a {
-        let first = (from / PAGE) as usize;
-        let last = to.div_ceil(PAGE) as usize;
-        (first..last).map(move |number| {
-            let start = u32::try_from(number).expect("within a run") * PAGE;
+        (from / PAGE..to.div_ceil(PAGE)).map(move |number| {
+            let start = number * PAGE;
             let (low, high) = (from.max(start) - start, to.min(start + PAGE) - start);
-            &arena.page(self.pages[number])[low as usize..high as usize]
+            &arena.page(self.pages.get(number))[low as usize..high as usize]
         })
     }
 
@@ -97,9 +101,6 @@ impl Run {
     pub fn append(&mut self, number: u32, keys: &[u64], set: SetId, around: &mut Around) -> usize {
         let room = (MAX_RUN - self.len) as usize;
         let keys = &keys[..keys.len().min(room)];
-        if self.pages.is_empty() {
-            self.pages.reserve_exact(keys.len().div_ceil(PAGE as usize));
-        }
         let start = self.len;
         let mut spots = [Spot::default(); AHEAD];
         for (spot, key) in spots.iter_mut().zip(keys) {
@@ -127,7 +128,7 @@ impl Run {
         }
         if self.len > start {
             around.sets.shift(NOBODY, set, self.len - start);
-            spans::push(&mut self.spans, self.len, set);
+            self.spans.push(self.len, set);
         }
         (self.len - start) as usize
     }
@@ -140,10 +141,7 @@ impl Run {
     /// Takes back the key beyond its end.
     fn unpush(&mut self, id: BlockId, arena: &mut Arena) {
         arena.set_key(id, 0);
-        let needed = self.len.div_ceil(PAGE) as usize;
-        for page in self.pages.drain(needed..) {
-            arena.give_back(page);
-        }
+        self.give_back(arena);
     }
 
     /// Puts keys that no run has into the holes from `offset` on; gives how many.
@@ -165,7 +163,7 @@ impl Run {
         if at > offset {
             self.holes -= at - offset;
             around.sets.shift(NOBODY, set, at - offset);
-            spans::rewrite(&mut self.spans, offset, at, |_| set);
+            self.spans.rewrite(offset, at, |_| set);
         }
         (at - offset) as usize
     }
@@ -180,7 +178,7 @@ impl Run {
     ) {
         let mut held = std::mem::take(&mut self.spans);
         let mut died = 0;
-        spans::rewrite(&mut held, from, to, |piece| {
+        held.rewrite(from, to, |piece| {
             let set = change(around.sets, around.arena, self, piece);
             if set == NOBODY && piece.set != NOBODY {
                 self.bury(piece, around);
@@ -218,11 +216,10 @@ impl Run {
 
     /// Drops holes at the end.
     fn trim(&mut self, arena: &mut Arena) {
-        while let Some(last) = self.spans.last()
+        while let Some(last) = self.spans().last()
             && last.set == NOBODY
         {
-            self.spans.pop();
-            let end = self.spans.last().map_or(0, |span| span.end);
+            let end = self.spans.pop();
             self.holes -= self.len - end;
             self.len = end;
         }
@@ -234,13 +231,13 @@ impl Run {
         let spans = std::mem::take(&mut self.spans);
         let mut to = 0;
         let mut start = 0;
-        for span in spans {
+        for span in spans.as_slice() {
             if span.set != NOBODY {
                 for from in start..span.end {
                     self.shift_block(from, to, around);
                     to += 1;
                 }
-                spans::push(&mut self.spans, to, span.set);
+                self.spans.push(to, span.set);
             }
             start = span.end;
         }
@@ -261,14 +258,16 @@ impl Run {
 
     /// Gives back pages beyond its length; what is left of the last one is zeros already.
     fn shorten(&mut self, arena: &mut Arena) {
-        let needed = self.len.div_ceil(PAGE) as usize;
-        for page in self.pages.drain(needed..) {
-            arena.give_back(page);
-        }
+        self.give_back(arena);
         if self.len == 0 {
             *self = Self::default();
-        } else if self.pages.capacity() > 2 * needed + 4 {
-            self.pages.shrink_to_fit();
+        }
+    }
+
+    fn give_back(&mut self, arena: &mut Arena) {
+        // The last first, so that the first is taken first and whoever takes them has neighbours again.
+        while let Some(page) = self.pages.pop_beyond(self.len.div_ceil(PAGE)) {
+            arena.give_back(page);
         }
     }
 }

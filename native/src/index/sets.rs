@@ -14,6 +14,12 @@ pub struct SetId(u32);
 pub const NOBODY: SetId = SetId(u32::MAX);
 const SOLO: u32 = 1 << 31;
 
+impl Default for SetId {
+    fn default() -> Self {
+        NOBODY
+    }
+}
+
 /// Slots `64 * number ..` of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Word {

@@ -3,7 +3,7 @@
 use super::sets::SetId;
 
 /// Blocks up to `end`, from the end of the span before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     pub end: u32,
     pub set: SetId,
@@ -34,8 +34,77 @@ pub fn pieces(spans: &[Span], from: u32, to: u32) -> impl Iterator<Item = Piece>
     })
 }
 
+/// The stretches of one run. Most runs have one, which takes no list.
+#[derive(Clone, Debug, Default)]
+pub struct Spans {
+    /// The only one, none where it ends at 0; not used where there is a list.
+    only: Span,
+    #[expect(clippy::box_collection, reason = "a run is small because most have no list")]
+    listed: Option<Box<Vec<Span>>>,
+}
+
+impl Spans {
+    #[inline]
+    pub fn as_slice(&self) -> &[Span] {
+        match &self.listed {
+            Some(listed) => listed,
+            None if self.only.end == 0 => &[],
+            None => std::slice::from_ref(&self.only),
+        }
+    }
+
+    /// Adds a stretch at the end.
+    pub fn push(&mut self, end: u32, set: SetId) {
+        match &mut self.listed {
+            Some(listed) => push(listed, end, set),
+            None if self.only.end == 0 || self.only.set == set => self.only = Span { end, set },
+            None => self.listed = Some(Box::new(vec![self.only, Span { end, set }])),
+        }
+    }
+
+    /// Takes the last one out; gives where the one before ends.
+    pub fn pop(&mut self) -> u32 {
+        let mut spans = self.take();
+        spans.pop();
+        let end = spans.last().map_or(0, |span| span.end);
+        self.set(spans);
+        end
+    }
+
+    /// Gives each piece of `from..to` the set that `change` answers.
+    pub fn rewrite(&mut self, from: u32, to: u32, mut change: impl FnMut(Piece) -> SetId) {
+        if self.listed.is_none() && from == 0 && to == self.only.end {
+            self.only.set = change(Piece { start: from, end: to, set: self.only.set });
+            return;
+        }
+        let mut spans = self.take();
+        rewrite(&mut spans, from, to, change);
+        self.set(spans);
+    }
+
+    /// Bytes beside it.
+    pub fn bytes(&self) -> usize {
+        self.listed.as_ref().map_or(0, |listed| size_of::<Vec<Span>>() + listed.capacity() * size_of::<Span>())
+    }
+
+    fn take(&mut self) -> Vec<Span> {
+        match self.listed.take() {
+            Some(listed) => *listed,
+            None => self.as_slice().to_vec(),
+        }
+    }
+
+    fn set(&mut self, spans: Vec<Span>) {
+        if let [] | [_] = spans[..] {
+            self.only = spans.first().copied().unwrap_or_default();
+        } else {
+            self.listed = Some(Box::new(spans));
+        }
+    }
+}
+
 /// Adds a stretch at the end.
-pub fn push(spans: &mut Vec<Span>, end: u32, set: SetId) {
+fn push(spans: &mut Vec<Span>, end: u32, set: SetId) {
     match spans.last_mut() {
         Some(last) if last.set == set => last.end = end,
         _ => spans.push(Span { end, set }),
@@ -43,7 +112,7 @@ pub fn push(spans: &mut Vec<Span>, end: u32, set: SetId) {
 }
 
 /// Gives each piece of `from..to` the set that `change` answers.
-pub fn rewrite(spans: &mut Vec<Span>, from: u32, to: u32, mut change: impl FnMut(Piece) -> SetId) {
+fn rewrite(spans: &mut Vec<Span>, from: u32, to: u32, mut change: impl FnMut(Piece) -> SetId) {
     let mut first = spans.partition_point(|span| span.end <= from);
     let mut fresh: Vec<Span> = Vec::with_capacity(4);
     let before = if first == 0 { 0 } else { spans[first - 1].end };

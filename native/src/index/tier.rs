@@ -15,6 +15,8 @@ pub struct Tier {
     pub(super) table: Table,
     pub(super) runs: Chunked<Run>,
     free: Vec<u32>,
+    /// Bytes of lists that runs have.
+    beside: usize,
 }
 
 /// By how much a worker's holdings grew or shrank.
@@ -33,7 +35,14 @@ impl Change {
 
 impl Tier {
     pub fn new(kind: digest::Tier, secrets: [u64; 2]) -> Self {
-        Self { kind, arena: Arena::new(), table: Table::new(secrets), runs: Chunked::new(), free: Vec::new() }
+        Self {
+            kind,
+            arena: Arena::new(),
+            table: Table::new(secrets),
+            runs: Chunked::new(),
+            free: Vec::new(),
+            beside: 0,
+        }
     }
 
     pub fn keys(&self) -> usize {
@@ -41,9 +50,15 @@ impl Tier {
     }
 
     pub fn bytes(&self) -> usize {
-        // What runs point to is nearly proportional to their number and pages: two small vectors each.
-        let beside = 64 * (self.runs.len() as usize - self.free.len());
-        self.arena.bytes() + self.table.bytes() + self.runs.bytes() + beside
+        self.arena.bytes() + self.table.bytes() + self.runs.bytes() + self.beside
+    }
+
+    /// Finds the place of a key of which others follow that will be compared, `keys` in all.
+    #[inline]
+    pub fn find_run(&self, key: u64, keys: usize) -> Option<Place> {
+        let id = self.table.find(key, &self.arena)?;
+        self.arena.soon(id, keys);
+        Some(self.arena.place(id))
     }
 
     #[inline]
@@ -197,7 +212,9 @@ impl Tier {
     fn with_run(&mut self, number: u32, sets: &mut Sets, act: impl FnOnce(&mut Run, &mut Around)) {
         let run = &mut self.runs[number];
         let mut around = Around { arena: &mut self.arena, table: &mut self.table, sets };
+        let before = run.bytes();
         act(run, &mut around);
+        self.beside = self.beside - before + run.bytes();
         if run.is_empty() {
             self.free.push(number);
         }

@@ -4,12 +4,16 @@
 //! free once the sweep has seen every run.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Clone, Debug, Default)]
 pub struct Holdings {
     pub blocks: u64,
     pub digest: u64,
 }
+
+/// What `Workers::version` was last set to, of all there are: who remembers slots of one may ask another.
+static VERSIONS: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Debug, Default)]
 pub struct Workers {
@@ -18,7 +22,7 @@ pub struct Workers {
     live: Vec<u64>,
     retired: Vec<u64>,
     free: Vec<u32>,
-    /// Changes whenever a name gets or loses its slot.
+    /// Changes whenever a name gets or loses its slot; 0 while none ever had one.
     version: u64,
 }
 
@@ -61,7 +65,7 @@ impl Workers {
         let slot = self.free.pop().unwrap_or_else(|| self.new_slot());
         self.slots.insert(name.into(), slot);
         self.live[slot as usize / 64] |= 1 << (slot % 64);
-        self.version += 1;
+        self.version = VERSIONS.fetch_add(1, Ordering::Relaxed);
         slot
     }
 
@@ -73,7 +77,7 @@ impl Workers {
         let mask = 1 << (slot % 64);
         self.live[slot as usize / 64] &= !mask;
         self.retired[slot as usize / 64] |= mask;
-        self.version += 1;
+        self.version = VERSIONS.fetch_add(1, Ordering::Relaxed);
         std::mem::take(self.holdings_mut(slot)).blocks
     }
 

@@ -1,22 +1,41 @@
 //! `Candidates`: workers asked about again and again.
 
-use crate::index::Index;
+use crate::index::{Asked, Index};
 use pyo3::prelude::*;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Workers by name with their slots, looked up anew when the index's slots have changed.
 #[pyclass(frozen, module = "cachefleet_native")]
 pub struct Candidates {
     names: Vec<String>,
-    slots: Mutex<(u64, Vec<Option<u32>>)>,
+    known: Mutex<Known>,
+}
+
+/// What an index said at one of its versions.
+#[derive(Default)]
+pub struct Known {
+    version: Option<u64>,
+    /// Of each candidate; `NO_SLOT` for one that holds nothing.
+    pub slots: Vec<u32>,
+    pub asked: Asked,
+}
+
+/// The slot of none: beyond all there may be.
+const NO_SLOT: u32 = u32::MAX;
+
+impl Known {
+    pub fn new<'a>(index: &Index, names: impl Iterator<Item = &'a str>) -> Self {
+        let slots: Vec<u32> = names.map(|name| index.slot(name).unwrap_or(NO_SLOT)).collect();
+        let asked = Asked::new(slots.iter().copied().filter(|slot| *slot != NO_SLOT));
+        Self { version: Some(index.version()), slots, asked }
+    }
 }
 
 #[pymethods]
 impl Candidates {
     #[new]
     fn new(names: Vec<String>) -> Self {
-        let slots = vec![None; names.len()];
-        Self { names, slots: Mutex::new((u64::MAX, slots)) }
+        Self { names, known: Mutex::default() }
     }
 
     fn __len__(&self) -> usize {
@@ -29,13 +48,12 @@ impl Candidates {
         &self.names
     }
 
-    /// Acts with each candidate's slot in the index as it is now.
-    pub fn with<T>(&self, index: &Index, act: impl FnOnce(&[Option<u32>]) -> T) -> T {
-        let mut known = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.0 != index.version() {
-            let slots = self.names.iter().map(|name| index.slot(name)).collect();
-            *known = (index.version(), slots);
+    /// What is known of them in the index as it is now.
+    pub fn known(&self, index: &Index) -> MutexGuard<'_, Known> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.version != Some(index.version()) {
+            *known = Known::new(index, self.names.iter().map(String::as_str));
         }
-        act(&known.1)
+        known
     }
 }

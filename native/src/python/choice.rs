@@ -6,6 +6,7 @@ use super::index::Index;
 use super::ints;
 use super::loads::Loads;
 use crate::digest::Tier;
+use crate::reader::Key;
 use crate::score::{self, Prompt, Reason, Score, choose, score};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -86,10 +87,10 @@ impl Index {
         }
         let (known, depths) = if let Ok(packed) = keys.cast::<PyBytes>() {
             let keys = ints::packed_keys(packed.as_bytes(), None)?;
-            (!keys.is_empty(), self.0.depths(keys, candidates, Tier::Device)?)
+            (!keys.is_empty(), self.depths(keys, candidates)?)
         } else {
             let keys = guard(|| ints::keys(keys, None))?;
-            (!keys.is_empty(), self.0.depths(&keys, candidates, Tier::Device)?)
+            (!keys.is_empty(), self.depths(&keys, candidates)?)
         };
         guard(|| {
             let mut just_sent = vec![0; names.len()];
@@ -101,6 +102,15 @@ impl Index {
                 rows.map(|(place, (load, (depth, sent)))| score(&prompt, load, place, *depth, *sent)).collect();
             let reported = loads.iter().zip(&just_sent).any(|(load, sent)| !load.stale || *sent > 0);
             Ok(choose(&scores, &loads, names, !known || !reported).map(Choice))
+        })
+    }
+}
+
+impl Index {
+    fn depths<K: Key>(&self, keys: &[K], candidates: &Candidates) -> PyResult<Vec<u32>> {
+        self.0.with(|state| {
+            let known = candidates.known(&state.index);
+            state.walk(&known, keys, Tier::Device).collect()
         })
     }
 }

@@ -1,6 +1,6 @@
 //! `Index`: which worker holds which block.
 
-use super::candidates::Candidates;
+use super::candidates::{Candidates, Known};
 use super::errors::{OperationError, guard};
 use super::ints;
 use super::state::{Locked, State};
@@ -76,8 +76,8 @@ impl Index {
             .collect::<PyResult<Vec<Bound<'py, PyString>>>>()?;
         let names = candidates.iter().map(|name| name.to_str()).collect::<PyResult<Vec<_>>>()?;
         let depths = self.0.with(|state| {
-            let slots: Vec<_> = names.iter().map(|name| state.index.slot(name)).collect();
-            state.depths(&slots, &asked, tier)
+            let known = Known::new(&state.index, names.iter().copied());
+            state.walk(&known, &asked, tier).collect::<Vec<u32>>()
         })?;
         PyList::new(keys.py(), depths)
     }
@@ -92,15 +92,9 @@ impl Index {
         limit: Option<isize>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let tier = match_tier(tier)?;
-        let depths = match keys.cast::<PyBytes>() {
-            Ok(packed) => self.0.depths(ints::packed_keys(packed.as_bytes(), limit)?, candidates, tier)?,
-            Err(_) => self.0.depths(&guard(|| ints::keys(keys, limit))?, candidates, tier)?,
-        };
-        PyBytes::new_with(keys.py(), 4 * depths.len(), |out| {
-            for (to, depth) in out.as_chunks_mut::<4>().0.iter_mut().zip(&depths) {
-                *to = depth.to_le_bytes();
-            }
-            Ok(())
+        PyBytes::new_with(keys.py(), 4 * candidates.names().len(), |out| match keys.cast::<PyBytes>() {
+            Ok(packed) => self.0.depths(ints::packed_keys(packed.as_bytes(), limit)?, candidates, tier, out),
+            Err(_) => self.0.depths(&guard(|| ints::keys(keys, limit))?, candidates, tier, out),
         })
     }
 
@@ -138,22 +132,34 @@ impl Index {
 }
 
 impl Locked {
-    /// How far each candidate came, in their order.
-    pub(super) fn depths<K: Key>(&self, keys: &[K], candidates: &Candidates, tier: Tier) -> PyResult<Vec<u32>> {
+    /// How far each candidate came, in their order, as little-endian u32.
+    pub(super) fn depths<K: Key>(
+        &self,
+        keys: &[K],
+        candidates: &Candidates,
+        tier: Tier,
+        out: &mut [u8],
+    ) -> PyResult<()> {
         self.with(|state| {
-            let State { index, walk } = state;
-            candidates.with(index, |slots| {
-                index.walk(walk, slots.iter().flatten().copied(), keys, tier);
-                slots.iter().map(|slot| slot.map_or(0, |slot| walk.depth(slot))).collect()
-            })
+            let known = candidates.known(&state.index);
+            for (to, depth) in out.as_chunks_mut::<4>().0.iter_mut().zip(state.walk(&known, keys, tier)) {
+                *to = depth.to_le_bytes();
+            }
         })
     }
 }
 
 impl State {
-    fn depths(&mut self, slots: &[Option<u32>], keys: &[u64], tier: Tier) -> Vec<u32> {
-        self.index.walk(&mut self.walk, slots.iter().flatten().copied(), keys, tier);
-        slots.iter().map(|slot| slot.map_or(0, |slot| self.walk.depth(slot))).collect()
+    /// How far each of some workers came, in their order.
+    pub(super) fn walk<'a, K: Key>(
+        &'a mut self,
+        known: &'a Known,
+        keys: &[K],
+        tier: Tier,
+    ) -> impl Iterator<Item = u32> + 'a {
+        let Self { index, walk } = self;
+        index.walk(walk, &known.asked, keys, tier);
+        known.slots.iter().map(|slot| walk.depth(*slot))
     }
 }
 
