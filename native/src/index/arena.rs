@@ -1,11 +1,8 @@
 //! Where keys lie: pages of 16, each belonging to one run.
 
 use super::chunked::Chunked;
-use super::prefetch::prefetch;
 
 pub const PAGE: u32 = 16;
-/// Pages asked for together.
-const AHEAD: usize = 8;
 const EMPTY_PAGE: [u64; PAGE as usize] = [0; PAGE as usize];
 
 /// A block's number: its page and its place in it.
@@ -64,15 +61,6 @@ impl Arena {
 
     pub fn give_back(&mut self, page: u32) {
         self.free.push(page);
-    }
-
-    /// Asks for what follows a block whose run will soon be compared: its pages most often lie one behind the other.
-    #[inline]
-    pub fn soon(&self, id: BlockId, keys: usize) {
-        for page in self.pages.beside(id.page(), AHEAD.min(keys / PAGE as usize) + 1) {
-            prefetch(&page[0]);
-            prefetch(&page[PAGE as usize / 2]);
-        }
     }
 
     #[inline]

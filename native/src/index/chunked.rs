@@ -47,14 +47,6 @@ impl<T> Chunked<T> {
     pub fn bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
-
-    /// Elements from a place on that lie side by side, `most` at most; none beyond the end.
-    #[inline]
-    pub fn beside(&self, place: u32, most: usize) -> &[T] {
-        let chunk = self.chunks.get(place as usize / Self::CHUNK).map_or(&[][..], |chunk| &chunk[..]);
-        let from = (place as usize % Self::CHUNK).min(chunk.len());
-        &chunk[from..chunk.len().min(from + most)]
-    }
 }
 
 impl<T> std::ops::Index<u32> for Chunked<T> {

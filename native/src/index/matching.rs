@@ -58,7 +58,7 @@ impl Walk {
     pub fn run<K: Key>(&mut self, tier: &Tier, sets: &Sets, keys: &[K]) {
         let mut depth = 0;
         'prompt: while depth < keys.len() {
-            let Some(place) = tier.find_run(keys[depth].key(), keys.len() - depth) else {
+            let Some(place) = tier.find(keys[depth].key()) else {
                 break;
             };
             let run = &tier.runs[place.run];

@@ -53,14 +53,6 @@ impl Tier {
         self.arena.bytes() + self.table.bytes() + self.runs.bytes() + self.beside
     }
 
-    /// Finds the place of a key of which others follow that will be compared, `keys` in all.
-    #[inline]
-    pub fn find_run(&self, key: u64, keys: usize) -> Option<Place> {
-        let id = self.table.find(key, &self.arena)?;
-        self.arena.soon(id, keys);
-        Some(self.arena.place(id))
-    }
-
     #[inline]
     pub fn find(&self, key: u64) -> Option<Place> {
         self.table.find(key, &self.arena).map(|id| self.arena.place(id))
