@@ -17,6 +17,7 @@ from cachefleet_core.blocks import BlockKey, BlockKeyer, Namespace
 from cachefleet_core.reports import Drain, Phase, Policy, Prefix, Warm
 from cachefleet_worker.agent.lifecycle import Agent, running
 from cachefleet_worker.agent.settings import AgentSettings
+from tests.core.codes import NATIVE
 from tests.fakes.engine import FakeEngine
 from tests.worker.controlplane import ControlPlane
 from tests.worker.model import INDEX_KEY
@@ -88,6 +89,19 @@ async def test_what_the_engine_holds_is_reported(
         await worker.complete([*prompt(0, 50), *prompt(500, 100)], "a")
         await worker.whole()
         assert len(plane.receiver.keys) >= 18
+
+
+@pytest.mark.parametrize("code", ["python", pytest.param("native", marks=NATIVE)])
+async def test_either_code_reports_the_same_and_the_agent_says_which(
+    make_settings: Make, plane: ControlPlane, caplog: pytest.LogCaptureFixture, code: str
+) -> None:
+    caplog.set_level("INFO")
+    async with working(make_settings, plane, changes={"engine": code}) as worker:
+        await worker.complete(prompt(0, 100), "a")
+        await worker.whole()
+        assert worker.metric("native_code") == (code == "native")
+        await plane.until(lambda: plane.state and plane.state.digest == plane.receiver.digest != 0)
+    assert f"block keys in {code} code" in caplog.messages
 
 
 async def test_evictions_are_reported(make_settings: Make, plane: ControlPlane) -> None:

@@ -9,6 +9,7 @@ from cachefleet_core.blocks import Tier
 from cachefleet_core.reports import Cleared, Removed, Stored
 from cachefleet_worker.agent.events import AllBlocksCleared, BlockRemoved, BlockStored, Total, Unreadable
 from cachefleet_worker.agent.residents import Residents
+from tests.core.codes import CODES
 from tests.worker.model import BLOCK_SIZE, CONTRACT, INDEX_KEY, keys_of
 from tests.worker.receiver import Receiver, checked
 
@@ -61,9 +62,9 @@ class Held:
         return set(self.receiver.keys)
 
 
-@pytest.fixture
-def held() -> Held:
-    return Held()
+@pytest.fixture(params=CODES)
+def held(request: pytest.FixtureRequest) -> Held:
+    return Held(code=request.param)
 
 
 def test_a_chain_is_reported_as_one(held: Held) -> None:
@@ -259,9 +260,9 @@ class Drafted(Held):
         return operations
 
 
-@pytest.fixture
-def drafted() -> Drafted:
-    return Drafted()
+@pytest.fixture(params=CODES)
+def drafted(request: pytest.FixtureRequest) -> Drafted:
+    return Drafted(code=request.param)
 
 
 def test_a_draft_changes_nothing_until_it_is_adopted(drafted: Drafted) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from cachefleet_worker.agent.lifecycle import code_of
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.worker.model import INDEX_KEY
 
@@ -34,11 +35,21 @@ def test_lists_and_secrets_are_read(make_settings: Make) -> None:
         {"engine_url": "ftp://x"},
         {"ranks": 0},
         {"http_port": 70000},
+        {"engine": "rust"},
     ],
 )
 def test_wrong_values_are_refused(make_settings: Make, changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         make_settings(**changes)
+
+
+def test_the_code_of_block_keys_is_named_by_the_environment(
+    make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CACHEFLEET_ENGINE", raising=False)
+    assert make_settings().engine == "auto"
+    monkeypatch.setenv("CACHEFLEET_ENGINE", "python")
+    assert make_settings().engine == "python"
 
 
 @pytest.mark.parametrize("text", ["", "not base64!", "c2hvcnQ=", "ä"])
@@ -73,3 +84,12 @@ def test_the_process_names_what_is_wrong_and_ends_with_2() -> None:
     )
     assert done.returncode == 2
     assert "missing" in done.stderr
+
+
+def test_native_code_that_is_insisted_on_and_not_there_is_named(
+    make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cachefleet_native", None)
+    with pytest.raises(ValueError, match="CACHEFLEET_ENGINE: cachefleet_native is not installed"):
+        code_of(make_settings(engine="native"))
+    assert code_of(make_settings(engine="auto")).name == "python"

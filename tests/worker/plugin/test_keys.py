@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 
 from cachefleet_core import prompt_keys
 from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.native import Choice, choose
 from cachefleet_worker.plugin import keys
 from cachefleet_worker.plugin.asgi import HttpError
 from cachefleet_worker.plugin.keys import KeyService
 from cachefleet_worker.plugin.prompts import Prompt, RefusedError, Rendered, UnsupportedError
 from cachefleet_worker.plugin.settings import PluginSettings
+from tests.core.codes import NATIVE
 from tests.worker.plugin.asked import process
 
 INDEX_KEY = bytes(range(32))
@@ -52,10 +55,10 @@ def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "unmet", lambda _feature: "")
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> PluginSettings:
+@pytest.fixture(params=["python", pytest.param("native", marks=NATIVE)])
+def settings(tmp_path: Path, request: pytest.FixtureRequest) -> PluginSettings:
     (tmp_path / "index").write_text(base64.urlsafe_b64encode(INDEX_KEY).decode())
-    return PluginSettings(index_key_file=tmp_path / "index")
+    return PluginSettings(index_key_file=tmp_path / "index", engine=request.param)
 
 
 def service(
@@ -117,6 +120,45 @@ async def test_boundaries_are_those_of_the_memo_of_tokens(settings: PluginSettin
     memo = SimpleNamespace(boundaries=lambda tokenizer, ids: [3, len(ids) - 1] if tokenizer == "tokenizer" else [])
     assert (await asked(service(settings, one(), memo=memo)))[0].boundaries == (3, 99)
     assert (await asked(service(settings, one())))[0].boundaries == ()
+
+
+async def test_either_code_answers_with_the_same_bytes(settings: PluginSettings) -> None:
+    answers = (one(salt="s"), one(IDS[:5]), one(plain=33), Rendered((Prompt(IDS, 100), Prompt([1 << 31], 1)), "", "a"))
+    memo = SimpleNamespace(boundaries=lambda _tokenizer, ids: [1, len(ids)])
+    said = {}
+    choices: tuple[Choice, ...] = ("python", settings.engine)
+    for choice in choices:
+        made = service(replace(settings, engine=choice), *answers, *answers, memo=memo)
+        queries = ({"contract": CONTRACT}, {"contract": CONTRACT, "ids": "1", "block_size": "3"})
+        said[choice] = [(await made.answer(query, b"{}")).content for query in queries for _ in answers]
+    assert said["python"] == said[settings.engine]
+    assert len(set(said["python"])) == 8
+
+
+async def test_the_code_that_was_chosen_is_logged(settings: PluginSettings, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    service(settings)
+    code = choose(settings.engine)
+    assert f"cachefleet: block keys in {code.name} code: {code.reason}" in caplog.messages
+
+
+@pytest.mark.parametrize("content", ["raise SystemError('no fit')", "raise ImportError('no fit')", "API = 99"])
+async def test_native_code_that_does_not_fit_costs_nothing_but_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    (tmp_path / "index").write_text(base64.urlsafe_b64encode(INDEX_KEY).decode())
+    (tmp_path / "cachefleet_native.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cachefleet_native", raising=False)
+    settings = PluginSettings(index_key_file=tmp_path / "index")
+    made = service(settings, one())
+    assert (await asked(made))[0].keys == keyed(IDS)
+    assert not made._faults.counts
+    insisting = service(replace(settings, engine="native"))
+    with pytest.raises(HttpError, match="CACHEFLEET_ENGINE: cachefleet_native") as refused:
+        await asked(insisting)
+    assert (refused.value.status, refused.value.code) == (503, "keys_off")
+    assert not insisting._faults.counts
 
 
 async def test_long_prompts_are_hashed_off_the_event_loop(settings: PluginSettings) -> None:

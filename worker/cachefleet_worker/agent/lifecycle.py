@@ -12,6 +12,7 @@ from time import monotonic
 import aiohttp
 from aiohttp import web
 
+from cachefleet_core.native import Code, NativeError, choose
 from cachefleet_core.reports import Drain, Phase
 
 from .engine import EngineClient, EngineError, EngineFacts
@@ -40,6 +41,14 @@ def boot_of(facts: EngineFacts) -> str:
     return first.boot if first else ""
 
 
+def code_of(settings: AgentSettings) -> Code:
+    """The code that computes block keys. ValueError where the one asked for cannot be had."""
+    try:
+        return choose(settings.engine)
+    except NativeError as error:
+        raise ValueError(f"CACHEFLEET_ENGINE: {error}") from error
+
+
 class _Drained(Exception):  # noqa: N818 - an end that was asked for
     """The work is done: a control plane asked this worker to go, and nothing runs any more."""
 
@@ -58,10 +67,12 @@ class Agent:
         self._settings = settings
         self._index_key = settings.index_key()
         self._key = settings.worker_key()
+        self._code = code_of(settings)
         self._new_epoch = epoch
         self._session: Session | None = None
         self._flushing: asyncio.TimerHandle | None = None
         self.metrics = AgentMetrics()
+        self.metrics.native.set(self._code.name == "native")
         self._client = EngineClient(
             http, settings.engine_url, key=self._key, timeout_seconds=settings.engine_timeout_seconds
         )
@@ -124,6 +135,7 @@ class Agent:
             await asyncio.sleep(0.05)
 
     async def run(self) -> None:
+        log.info("block keys in %s code", self._code.name, extra={"reason": self._code.reason})
         runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()
         try:
@@ -193,6 +205,7 @@ class Agent:
             self._client,
             self.metrics,
             index_key=self._index_key,
+            code=self._code,
             epoch=boot_of(facts) or self._new_epoch(),
             changed=self._flush_soon,
             polled=self._polled,

@@ -25,10 +25,13 @@ class Block:
 class Keyers:
     """The keyers of one contract's namespaces; the ``ready`` latest used are kept."""
 
-    def __init__(self, index_key: bytes, contract: str, *, block_size: int, ready: int) -> None:
+    def __init__(
+        self, index_key: bytes, contract: str, *, block_size: int, ready: int, make: type[BlockKeyer] = BlockKeyer
+    ) -> None:
         self._index_key = index_key
         self._contract = contract
         self._ready = ready
+        self._make = make
         self._keyers: OrderedDict[tuple[str, str], BlockKeyer] = OrderedDict()
         self.block_size = block_size
 
@@ -39,7 +42,7 @@ class Keyers:
         name = (salt, lora)
         keyer = self._keyers.get(name)
         if keyer is None:
-            keyer = BlockKeyer(self._index_key, Namespace(self._contract, salt, lora), self.block_size)
+            keyer = self._make(self._index_key, Namespace(self._contract, salt, lora), self.block_size)
             self._keyers[name] = keyer
             if len(self._keyers) > self._ready:
                 self._keyers.popitem(last=False)

@@ -21,7 +21,7 @@ from itertools import chain
 from typing import Final
 
 from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer, Tier
-from cachefleet_core.digest import Digest
+from cachefleet_core.native import PYTHON, Code
 from cachefleet_core.reports import Operation, Stored
 
 from .census import Census
@@ -46,24 +46,31 @@ class Residents:
     """The held set of one rank in one epoch.
 
     ``contract`` is the index contract's fingerprint. ``remembered`` bounds the keys kept of blocks not held,
-    ``namespaces`` the keyers kept ready.
+    ``namespaces`` the keyers kept ready. ``code`` computes keys and the digest.
     """
 
     def __init__(
-        self, index_key: bytes, contract: str, *, block_size: int, remembered: int = 262_144, namespaces: int = 1024
+        self,
+        index_key: bytes,
+        contract: str,
+        *,
+        block_size: int,
+        remembered: int = 262_144,
+        namespaces: int = 1024,
+        code: Code = PYTHON,
     ) -> None:
-        self._start(
-            Keyers(index_key, contract, block_size=block_size, ready=namespaces), Names(remembered=remembered), Scope()
-        )
+        keyers = Keyers(index_key, contract, block_size=block_size, ready=namespaces, make=code.keyer)
+        self._start(code, keyers, Names(remembered=remembered), scope=Scope())
 
-    def _start(self, keyers: Keyers, names: Names, scope: Scope) -> None:
+    def _start(self, code: Code, keyers: Keyers, names: Names, *, scope: Scope) -> None:
+        self._code = code
         self._keyers = keyers
         self._block_size = keyers.block_size
         self._names = names
         self._scope = scope
         self._owners: dict[BlockKey, EngineHash] = {}
         self._census = Census()
-        self._digest = Digest()
+        self._digest = code.digest()
         self._changes = Changes()
         self.held = 0
         """Distinct (key, tier) held."""
@@ -110,7 +117,7 @@ class Residents:
     def draft(self) -> Residents:
         """An empty set beside this one that knows every hash known here."""
         draft = Residents.__new__(Residents)
-        draft._start(self._keyers, self._names.above(), self._scope.copy())  # noqa: SLF001 - one of our own
+        draft._start(self._code, self._keyers, self._names.above(), scope=self._scope.copy())  # noqa: SLF001 - one of our own
         return draft
 
     def adopt(self, draft: Residents) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cachefleet_core.native import Code
+
 from .engine import EngineClient, EngineError, EngineFacts, EngineUnreachableError
 from .epoch import Limits
 from .fleet import OFF, RankStats
@@ -44,6 +46,7 @@ class Session:
         metrics: AgentMetrics,
         *,
         index_key: bytes,
+        code: Code,
         epoch: str,
         changed: Callable[[], None],
         polled: Callable[[], None],
@@ -67,6 +70,7 @@ class Session:
                 block_size=hello.contract.block_size,
                 remembered=settings.remembered_blocks,
                 namespaces=settings.namespaces,
+                code=code,
             )
             self._ranks[rank] = _Rank(Stream(hello, residents), LoadMeter(hello.blocks_total))
 

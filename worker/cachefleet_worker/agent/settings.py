@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from cachefleet_core.native import Choice
 from cachefleet_core.tenancy import parse_index_key
 
 Positive = Annotated[int, Field(ge=1)]
@@ -92,6 +93,8 @@ class AgentSettings(BaseSettings):
     probe_seconds: Seconds = 5.0
     held_back_batches: Positive = 20_000
     held_back_bytes: Positive = 64 * 1024 * 1024
+    engine: Choice = "auto"
+    """Not of the inference engine: which code computes block keys; "native" insists on ``cachefleet_native``."""
     remembered_blocks: Positive = 262_144
     namespaces: Positive = 1024
     warm_queue: Positive = 4096

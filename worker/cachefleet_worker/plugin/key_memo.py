@@ -1,7 +1,8 @@
 """Block keys of token sequences, each shared beginning hashed once: pure.
 
 A sequence is cut into chunks of whole blocks. The keys of a chunk follow from the key before it, which commits to all
-tokens before, and from its own tokens; so these two are what they are remembered by, in their namespace.
+tokens before, and from its own tokens; so these two are what they are remembered by, in their namespace. Native code
+hashes a sequence many times sooner than its chunks are found, so of its keys nothing is remembered.
 """
 
 from __future__ import annotations
@@ -9,70 +10,77 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer, Namespace
+from cachefleet_core.blocks import BlockKey, BlockKeyer, Namespace
+from cachefleet_core.native import PYTHON, Code
 
 CHUNK_TOKENS: Final = 512
 """A follow-up turn hashes its own tokens and at most so many that it shares."""
 NAMESPACES: Final = 1024
 _ENTRY_BYTES: Final = 320
-_KEY_BYTES: Final = 44
+_KEY_BYTES: Final = 8
 
 
 class TokenIdError(ValueError):
     """Numbers that are no token ids."""
 
 
-Name = tuple[int, BlockKey, bytes]
-Keys = tuple[BlockKey, ...]
+Name = tuple[int, bytes, bytes]
+"""Of a chunk: its namespace's serial number, the packed key before it (none: b""), its tokens."""
 
 
 class KeyMemo:
     """One for each process; safe to use from several threads. ``max_bytes`` bounds what is remembered."""
 
-    def __init__(self, index_key: bytes, *, max_bytes: int) -> None:
+    def __init__(self, index_key: bytes, *, max_bytes: int, code: Code = PYTHON) -> None:
         self._index_key = index_key
+        self._make = code.keyer
+        self._remembers = code.name == "python"
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._chunks: OrderedDict[Name, Keys] = OrderedDict()
+        self._chunks: OrderedDict[Name, bytes] = OrderedDict()
         self._keyers: OrderedDict[tuple[Namespace, int], tuple[int, BlockKeyer]] = OrderedDict()
         self._serial = 0
         self._lock = threading.Lock()
         self.hits = 0
         self.misses = 0
 
-    def keys(self, namespace: Namespace, block_size: int, ids: Sequence[int]) -> list[BlockKey]:
-        """The keys of the full blocks of ``ids``. TokenIdError where one of them is no number of 32 bits."""
+    def keys(self, namespace: Namespace, block_size: int, ids: Sequence[int]) -> bytes:
+        """The packed keys of the full blocks of ``ids``. TokenIdError where one of them is no number of 32 bits."""
         serial, keyer = self._keyer(namespace, block_size)
-        full = len(ids) // block_size * block_size
         tokens = packed(ids)
-        step = max(1, CHUNK_TOKENS // block_size) * block_size
-        keys: list[BlockKey] = []
-        parent = NO_PARENT
+        if not self._remembers:
+            return keyer.packed_keys(tokens)
+        return b"".join(self._chunk_keys(serial, keyer, tokens))
+
+    def stats(self) -> dict[str, int]:
+        """Chunks found and hashed since the start, and the memory that is used now."""
+        return {"hits": self.hits, "misses": self.misses, "chunks": len(self._chunks), "bytes": self._bytes}
+
+    def _chunk_keys(self, serial: int, keyer: BlockKeyer, tokens: array[int]) -> Iterator[bytes]:
+        size = keyer.block_size
+        full = len(tokens) // size * size
+        step = max(1, CHUNK_TOKENS // size) * size
+        parent = b""
         for start in range(0, full, step):
             chunk = tokens[start : min(start + step, full)]
             name = (serial, parent, chunk.tobytes())
             found = self._get(name)
             if found is None:
-                found = tuple(keyer.keys(chunk, parent, start // block_size))
+                found = keyer.packed_keys(chunk, BlockKey(int.from_bytes(parent, "little")), start // size)
                 if len(chunk) == step:  # a shorter one grows with the next turn
                     self._put(name, found)
-            keys += found
-            parent = found[-1]
-        return keys
-
-    def stats(self) -> dict[str, int]:
-        """Chunks found and hashed since the start, and the memory that is used now."""
-        return {"hits": self.hits, "misses": self.misses, "chunks": len(self._chunks), "bytes": self._bytes}
+            yield found
+            parent = found[-_KEY_BYTES:]
 
     def _keyer(self, namespace: Namespace, block_size: int) -> tuple[int, BlockKeyer]:
         with self._lock:
             known = self._keyers.get((namespace, block_size))
             if known is None:
                 self._serial += 1
-                known = (self._serial, BlockKeyer(self._index_key, namespace, block_size))
+                known = (self._serial, self._make(self._index_key, namespace, block_size))
                 self._keyers[namespace, block_size] = known
                 if len(self._keyers) > NAMESPACES:
                     self._keyers.popitem(last=False)
@@ -80,7 +88,7 @@ class KeyMemo:
                 self._keyers.move_to_end((namespace, block_size))
             return known
 
-    def _get(self, name: Name) -> Keys | None:
+    def _get(self, name: Name) -> bytes | None:
         with self._lock:
             found = self._chunks.get(name)
             if found is None:
@@ -90,7 +98,7 @@ class KeyMemo:
             self._chunks.move_to_end(name)
             return found
 
-    def _put(self, name: Name, keys: Keys) -> None:
+    def _put(self, name: Name, keys: bytes) -> None:
         with self._lock:
             if name not in self._chunks:
                 self._bytes += _size(name, keys)
@@ -99,8 +107,8 @@ class KeyMemo:
                 self._bytes -= _size(*self._chunks.popitem(last=False))
 
 
-def _size(name: Name, keys: Keys) -> int:
-    return _ENTRY_BYTES + len(name[2]) + _KEY_BYTES * len(keys)
+def _size(name: Name, keys: bytes) -> int:
+    return _ENTRY_BYTES + len(name[2]) + len(keys)
 
 
 def packed(ids: Sequence[int]) -> array[int]:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_core.blocks import Namespace
-from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE, PromptKeys, encode
+from cachefleet_core.blocks import Namespace, pack_tokens
+from cachefleet_core.native import Code, NativeError, choose
+from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE, PackedPrompt, encode
 
 from .asgi import HttpError, Response
 from .capabilities import OFF
@@ -122,15 +123,15 @@ class KeyService:
 
     def _keyed(
         self, prompt: Prompt, asked: Asked, namespace: Namespace, *, memo: KeyMemo, tokenizer: Any
-    ) -> PromptKeys:
+    ) -> PackedPrompt:
         ids = packed(prompt.ids)
         plain = ids if prompt.plain >= len(ids) else ids[: prompt.plain]
-        return PromptKeys(
+        return PackedPrompt(
             tokens=len(ids),
             block_size=asked.block_size,
             boundaries=tuple(self._boundaries(tokenizer, ids)),
-            keys=tuple(memo.keys(namespace, asked.block_size, plain)),
-            ids=tuple(ids) if asked.ids else (),
+            keys=memo.keys(namespace, asked.block_size, plain),
+            ids=pack_tokens(ids) if asked.ids else b"",
         )
 
     def _start(self, process: Process, state: Any) -> None:
@@ -140,13 +141,15 @@ class KeyService:
         with self._faults.guard(FEATURE):
             try:
                 index_key = _index_key(process)
+                code = _code(process)
                 _check_vllm()
                 self._source = PromptSource(state)
             except (OSError, ValueError, UnsupportedError) as error:
                 self._capabilities.add(FEATURE, OFF, str(error))
                 return
-            self.memo = KeyMemo(index_key, max_bytes=process.settings.keys_memo_bytes)
+            self.memo = KeyMemo(index_key, max_bytes=process.settings.keys_memo_bytes, code=code)
             self._capabilities.add(FEATURE, MODE)
+            log.info("cachefleet: block keys in %s code: %s", code.name, code.reason)
 
     def _why_not(self) -> HttpError:
         reason = next((each.reason for each in self._capabilities.document() if each.feature == FEATURE), "")
@@ -158,6 +161,13 @@ def _index_key(process: Process) -> bytes:
     if not key:
         raise UnsupportedError("CACHEFLEET_INDEX_KEY_FILE names no key")
     return key
+
+
+def _code(process: Process) -> Code:
+    try:
+        return choose(process.settings.engine)
+    except NativeError as error:
+        raise UnsupportedError(f"CACHEFLEET_ENGINE: {error}") from error
 
 
 def _check_vllm() -> None:

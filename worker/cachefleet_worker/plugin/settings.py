@@ -7,8 +7,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
+from cachefleet_core.native import Choice
 from cachefleet_core.tenancy import parse_index_key
 
 log = logging.getLogger("vllm.cachefleet")
@@ -35,6 +36,8 @@ class PluginSettings:
     """JSON of a policy that is in force from the start."""
     plugin_off: frozenset[str] = frozenset()
     """Features switched off by hand."""
+    engine: Choice = "auto"
+    """Which code computes block keys; "native" insists on ``cachefleet_native``."""
 
     heartbeat_seconds: float = 2.0
     call_timeout_seconds: float = 10.0
@@ -95,6 +98,12 @@ def _features(name: str, text: str) -> frozenset[str]:
     return named
 
 
+def _choice(name: str, text: str) -> str:
+    if text not in get_args(Choice):
+        raise SettingsError(f"{name}: must be one of {', '.join(get_args(Choice))}, got {text!r}")
+    return text
+
+
 def _positive(name: str, text: str) -> float:
     try:
         value = float(text)
@@ -124,6 +133,7 @@ _READERS: Final = {
     "index_key_file": _path,
     "policy_file": _path,
     "plugin_off": _features,
+    "engine": _choice,
     "heartbeat_seconds": _positive,
     "call_timeout_seconds": _positive,
     "snapshot_timeout_seconds": _positive,
