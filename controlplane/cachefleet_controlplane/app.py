@@ -19,12 +19,13 @@ from cachefleet_controlplane.admin.app import PATH as ADMIN_PATH
 from cachefleet_controlplane.admin.app import admin_app
 from cachefleet_controlplane.admin.file_tokens import FileAuthorizer
 from cachefleet_controlplane.admin.token_review import ReviewBounds, TokenReviewAuthorizer
-from cachefleet_controlplane.engines import Engine, EngineError, engine
+from cachefleet_controlplane.engines import Engine, engine
 from cachefleet_controlplane.fleet import Fleet
 from cachefleet_controlplane.fleet_metrics import FleetCollector
 from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
 from cachefleet_controlplane.gateway.credentials import Credentials
 from cachefleet_controlplane.gateway.fingerprints import Fingerprints
+from cachefleet_controlplane.gateway.memo import KeyMemo
 from cachefleet_controlplane.gateway.placing import Placer
 from cachefleet_controlplane.gateway.serve import Parts
 from cachefleet_controlplane.gateway.upstream import Upstream
@@ -40,6 +41,7 @@ from cachefleet_controlplane.settings import Settings, SettingsError
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decisions import DecisionLog, LogBounds
 from cachefleet_controlplane.store.sql import SqlDecisions
+from cachefleet_core.native import NativeError
 from cachefleet_core.reports import PATH as REPORTS_PATH
 from cachefleet_core.tenancy import FleetKey
 
@@ -69,6 +71,7 @@ class ControlPlane:
         self._draining = False
         self.metrics = Metrics()
         self.engine = _engine(settings)
+        self.metrics.engine(code=self.engine.name, reason=self.engine.reason)
         self.fleet = Fleet(
             self.engine.index(),
             index_key=fleet_key.index_key,
@@ -103,7 +106,9 @@ class ControlPlane:
             requests=settings.upstream_connections,
             send_seconds=settings.reply_send_seconds,
         )
-        placer = Placer(self.fleet, renderer, salt_key=salt_key)
+        # Native code computes keys sooner than it would look them up.
+        memo = None if self.engine.name == "native" else KeyMemo()
+        placer = Placer(self.fleet, renderer, salt_key=salt_key, memo=memo)
         return Gateway(parts, placer, record=self.decisions.record, bounds=bounds)
 
     async def __aenter__(self) -> Self:
@@ -165,6 +170,7 @@ class ControlPlane:
             "draining": self._draining,
             "pools": {"known": informed, "problem": self._source.problem if self._source else "not started"},
             "store": {"problem": self.decisions.problem},
+            "engine": {"code": self.engine.name, "reason": self.engine.reason},
             "requests_under_way": self.gateway.under_way,
         }
         return informed and not self._draining, detail
@@ -214,7 +220,7 @@ def _repository(settings: Settings) -> SqlDecisions:
 def _engine(settings: Settings) -> Engine:
     try:
         return engine(settings.engine)
-    except EngineError as error:
+    except NativeError as error:
         raise SettingsError([f"CACHEFLEET_ENGINE: {error}"]) from error
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from cachefleet_controlplane.index import WorkerId
-from cachefleet_core.blocks import BlockKey
+from cachefleet_controlplane.block_index import WorkerId
 
 STALE_AFTER_SECONDS: Final = 5.0
 """A report older than this says nothing about caches any more, and excludes nobody."""
@@ -68,7 +66,8 @@ class Prompt:
     """What is known of a request: tokens 0 and no keys where it could not be rendered."""
 
     tokens: int = 0
-    keys: Sequence[BlockKey] = ()
+    keys: bytes = b""
+    """Of its blocks, as ``blocks.pack_keys`` packs them."""
     block_size: int = 0
     max_tokens: int = 0
     knowledge: Knowledge = Knowledge.LOAD

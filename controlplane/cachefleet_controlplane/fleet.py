@@ -19,7 +19,7 @@ from cachefleet_controlplane.reception import Connection, Link, Reception
 from cachefleet_controlplane.roster import Roster
 from cachefleet_controlplane.routing import CandidateView, Decision, Prompt, RoutingPolicy, decide, needed_blocks
 from cachefleet_controlplane.salting import Salter
-from cachefleet_controlplane.status import pool_status, worker_status
+from cachefleet_controlplane.status import index_status, pool_status, worker_status
 from cachefleet_controlplane.streams import Note
 from cachefleet_controlplane.views import FleetView, ServedModel
 from cachefleet_controlplane.warming import Warming
@@ -188,8 +188,7 @@ class Fleet:
                 for worker in workers
             ),
             flights=sum(len(worker.ledger.open) for worker in workers),
-            index_keys=stats.keys,
-            index_bytes=stats.bytes,
+            index=index_status(stats, self._reception),
         )
 
     def _candidates(self, workers: list[Worker], prompt: Prompt, now: float) -> list[CandidateView]:

@@ -8,11 +8,20 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cachefleet_controlplane.views import FleetView, PoolStatus, WorkerStatus
+from cachefleet_controlplane.views import FleetView, IndexStatus, PoolStatus, WorkerStatus
 from cachefleet_core.reports import State
 
 _RANK: Final = ("pool", "worker", "rank")
 
+_INDEX: Final[Mapping[str, tuple[str, Callable[[IndexStatus], float]]]] = {
+    "index_keys": ("Distinct block keys in the index", lambda index: index.keys),
+    "index_held_blocks": ("Blocks in the index over all workers", lambda index: index.held),
+    "index_bytes": ("Memory of the index, estimated", lambda index: index.bytes),
+}
+_INDEX_TOTALS: Final[Mapping[str, tuple[str, Callable[[IndexStatus], float]]]] = {
+    "index_refused_frames": ("Report frames whose blocks were not sound", lambda index: index.refused_frames),
+    "index_shed_frames": ("Report frames not taken, the index being full", lambda index: index.shed_frames),
+}
 _POOL: Final[Mapping[str, tuple[str, Callable[[PoolStatus], float | None]]]] = {
     "pool_workers": ("Workers there are", lambda pool: pool.workers),
     "pool_ready_workers": ("Workers that can take requests", lambda pool: pool.ready),
@@ -27,6 +36,7 @@ _WORKER: Final[Mapping[str, tuple[str, Callable[[WorkerStatus], float | None]]]]
     "worker_excluded": ("1 where its contract differs", lambda worker: worker.excluded),
     "worker_report_age_seconds": ("Age of its last report", lambda worker: worker.report_age),
     "worker_held_blocks": ("Blocks the index has for it", lambda worker: worker.held_blocks),
+    "worker_indexed": ("0 where its blocks did not fit into the index", lambda worker: worker.indexed),
     "worker_cache_value": ("What its cache is worth", lambda worker: worker.cache_value),
     "worker_inflight_requests": ("Requests sent there and not answered", lambda worker: worker.inflight_requests),
     "worker_inflight_tokens": ("Prompt tokens sent there and not prefilled", lambda worker: worker.inflight_tokens),
@@ -57,8 +67,10 @@ class FleetCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         view = self._view()
-        yield _gauge("index_keys", "Distinct block keys in the index", view.index_keys)
-        yield _gauge("index_bytes", "Memory of the index, estimated", view.index_bytes)
+        for name, (text, size) in _INDEX.items():
+            yield _gauge(name, text, size(view.index))
+        for name, (text, count) in _INDEX_TOTALS.items():
+            yield CounterMetricFamily(f"cachefleet_{name}", text, value=count(view.index))
         yield _gauge("flights", "Requests under way to workers", view.flights)
         for name, (text, read) in _POOL.items():
             yield _family(GaugeMetricFamily, name, text, ("pool",), (((p.key,), read(p)) for p in view.pools))

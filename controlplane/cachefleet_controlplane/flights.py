@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
-
-from cachefleet_core.blocks import BlockKey
 
 EXPECTED_SECONDS: Final = 2.0
 PATIENCE_SECONDS: Final = 30.0
@@ -31,9 +29,7 @@ class Flight:
 
     __slots__ = ("_clock", "_ledger", "blocks", "done", "keys", "prefilled", "sent_at", "tokens")
 
-    def __init__(
-        self, ledger: Ledger, clock: Callable[[], float], *, keys: Sequence[BlockKey], tokens: int, blocks: int
-    ) -> None:
+    def __init__(self, ledger: Ledger, clock: Callable[[], float], *, keys: bytes, tokens: int, blocks: int) -> None:
         self._ledger = ledger
         self._clock = clock
         self.keys = keys
@@ -110,7 +106,7 @@ class Ledger:
     def waiting(self, now: float) -> int:
         return sum(1 for flight in self.open.values() if flight.working(now))
 
-    def match(self, keys: Sequence[BlockKey], now: float) -> int:
+    def match(self, keys: bytes, now: float) -> int:
         """The longest prefix, in blocks, that ``keys`` share with a prompt whose blocks are expected there."""
         while self.recent and not self.recent[0].expected(now):
             self.recent.popleft()
@@ -121,12 +117,16 @@ class Ledger:
         return best
 
 
-def shared_blocks(a: Sequence[BlockKey], b: Sequence[BlockKey], *, at_least: int = 0) -> int:
-    """Length of the common prefix of two chains, or ``at_least`` where it is no longer than that.
+def shared_blocks(a: bytes, b: bytes, *, at_least: int = 0) -> int:
+    """Length in blocks of the common prefix of two packed chains, or ``at_least`` where it is no longer than that.
 
     A key commits to all before it, so equality is monotone, and one comparison tells whether there is more.
     """
-    length = min(len(a), len(b))
-    if length <= at_least or a[at_least] != b[at_least]:
+    length = min(len(a), len(b)) // 8
+    if length <= at_least or _differ(a, b, at_least):
         return at_least
-    return bisect_left(range(length), True, lo=at_least, key=lambda i: a[i] != b[i])  # noqa: FBT003 - looked for
+    return bisect_left(range(length), True, lo=at_least, key=lambda block: _differ(a, b, block))  # noqa: FBT003 - looked for
+
+
+def _differ(a: bytes, b: bytes, block: int) -> bool:
+    return a[8 * block : 8 * block + 8] != b[8 * block : 8 * block + 8]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
@@ -61,6 +61,7 @@ class Metrics:
         self._source_updates = self._counter("pool_source_updates", "Pictures of the pools taken over")
         self._source_errors = self._counter("pool_source_errors", "Failures of the source of pools", "kind")
         self._auth = self._counter("auth_checks", "Tokens checked", "check", "outcome")
+        self._engine = Info("cachefleet_engine", "Code of block keys and index", registry=self.registry)
         self._task_errors = self._counter("task_errors", "Unexpected errors caught at a task's root", "task")
 
     # Requests.
@@ -157,6 +158,10 @@ class Metrics:
     def auth(self, *, check: str, outcome: str) -> None:
         """One token checked by ``check`` (reports, admin): allowed, unauthenticated, forbidden or unavailable."""
         self._auth.labels(check, outcome).inc()
+
+    def engine(self, *, code: str, reason: str) -> None:
+        """The code that computes block keys and holds the index: native or python, and why."""
+        self._engine.info({"code": code, "reason": reason})
 
     def task_error(self, task: str) -> None:
         self._task_errors.labels(task).inc()

@@ -6,7 +6,7 @@ from cachefleet_controlplane.index import BlockIndex, IndexStats
 from cachefleet_controlplane.reception import Reception
 from cachefleet_controlplane.roster import Pool
 from cachefleet_controlplane.streams import Standing
-from cachefleet_controlplane.views import HitRatio, PoolStatus, WorkerStatus
+from cachefleet_controlplane.views import HitRatio, IndexStatus, PoolStatus, WorkerStatus
 from cachefleet_controlplane.workers import Worker
 from cachefleet_core.reports import Warmth
 
@@ -26,6 +26,16 @@ def pool_status(pool: Pool, now: float) -> PoolStatus:
         ready=sum(worker.ready for worker in workers),
         fresh=sum(_fresh(worker, now) for worker in workers),
         excluded=sum(bool(worker.differences) for worker in workers),
+    )
+
+
+def index_status(stats: IndexStats, reception: Reception) -> IndexStatus:
+    return IndexStatus(
+        keys=stats.keys,
+        held=sum(stats.held.values()),
+        bytes=stats.bytes,
+        refused_frames=reception.refused_frames,
+        shed_frames=reception.shed_frames,
     )
 
 
@@ -62,6 +72,7 @@ def worker_status(
         report_age=now - load.at if load else None,
         stale=worker.stream.stale(now),
         held_blocks=held,
+        indexed=not worker.unindexed,
         # What the fleet would lose with it: each held block divided by the number of workers that hold it.
         cache_value=held * index.exclusivity(worker.id),
         excluded=bool(worker.differences),

@@ -87,6 +87,8 @@ class WorkerStatus:
     report_age: float | None
     stale: bool
     held_blocks: int
+    indexed: bool
+    """Its blocks fit into the index, which holds none of a worker whose blocks do not."""
     cache_value: float
     excluded: bool
     differences: tuple[Difference, ...]
@@ -102,6 +104,22 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IndexStatus:
+    """The index, and what it has not taken."""
+
+    keys: int
+    """Distinct blocks of a tier."""
+    held: int
+    """Blocks of a tier over all workers."""
+    bytes: int
+    """Its memory, estimated."""
+    refused_frames: int
+    """Frames that were not sound."""
+    shed_frames: int
+    """Frames not taken because it was full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
     """Everything at one moment."""
 
@@ -109,5 +127,4 @@ class FleetView:
     pools: tuple[PoolStatus, ...]
     workers: tuple[WorkerStatus, ...]
     flights: int
-    index_keys: int
-    index_bytes: int
+    index: IndexStatus

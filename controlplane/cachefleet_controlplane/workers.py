@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,7 +13,6 @@ from cachefleet_controlplane.pools import WorkerEndpoint
 from cachefleet_controlplane.residency import FORGET_SECONDS
 from cachefleet_controlplane.routing import CandidateView
 from cachefleet_controlplane.streams import Stream
-from cachefleet_core.blocks import BlockKey
 from cachefleet_core.contract import Difference
 from cachefleet_core.reports import Hello, Phase, State
 
@@ -104,7 +102,7 @@ class Worker:
         self.unindexed = False
         self.ledger.recent.clear()
 
-    def candidate(self, keys: Sequence[BlockKey], matched: int, now: float) -> CandidateView:
+    def candidate(self, keys: bytes, matched: int, now: float) -> CandidateView:
         """How a decision sees it, with ``matched`` blocks of the prompt held by the index."""
         own = self.ledger
         load = self.load if self.load and now - self.load.at <= FORGET_SECONDS else None

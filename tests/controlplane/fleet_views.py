@@ -3,7 +3,7 @@
 from typing import Any
 
 from cachefleet_controlplane.index import WorkerId
-from cachefleet_controlplane.views import FleetView, HitRatio, PoolStatus, WorkerStatus
+from cachefleet_controlplane.views import FleetView, HitRatio, IndexStatus, PoolStatus, WorkerStatus
 from cachefleet_core.contract import Difference, IndexContract
 from cachefleet_core.reports import Capability, Phase, State, Warmth
 
@@ -27,6 +27,9 @@ REPORT = State(
 )
 
 
+INDEX = IndexStatus(keys=40, held=50, bytes=4000, refused_frames=3, shed_frames=2)
+
+
 def worker_status(name: str, **changes: Any) -> WorkerStatus:
     fields: dict[str, Any] = {
         "id": WorkerId(f"default/demo/{name}#0"),
@@ -45,6 +48,7 @@ def worker_status(name: str, **changes: Any) -> WorkerStatus:
         "report_age": 0.5,
         "stale": False,
         "held_blocks": 40,
+        "indexed": True,
         "cache_value": 12.5,
         "excluded": False,
         "differences": (),
@@ -88,7 +92,7 @@ def fleet_view(*workers: WorkerStatus, queried: int = 1000, hits: int = 700) -> 
         fresh=sum(not worker.stale for worker in workers),
         excluded=sum(worker.excluded for worker in workers),
     )
-    return FleetView(policy="cacheAware", pools=(pool,), workers=workers, flights=2, index_keys=40, index_bytes=4000)
+    return FleetView(policy="cacheAware", pools=(pool,), workers=workers, flights=2, index=INDEX)
 
 
 DIFFERENT = (Difference("weights", "tiny", "other"),)

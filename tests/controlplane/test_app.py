@@ -108,10 +108,17 @@ async def test_everything_is_where_it_should_be(tmp_path: Path) -> None:
         assert (await made.get("/healthz")) == (200, b"ok\n")
         status, page = await made.get("/metrics")
         assert status == 200
-        for series in (b"cachefleet_requests_total{", b"cachefleet_pool_workers{", b"cachefleet_render_failures"):
-            assert series in page
+        for series in (
+            b"requests_total{",
+            b"pool_workers{",
+            b"render_failures",
+            b'engine_info{code="',
+            b"index_bytes ",
+        ):
+            assert b"cachefleet_" + series in page
         ready = json.loads((await made.get("/readyz"))[1])
         assert ready["pools"] == {"known": True, "problem": ""}
+        assert ready["engine"] == {"code": made.plane.engine.name, "reason": made.plane.engine.reason}
         assert (await made.get("/admin/v1/pools"))[0] == 401
         assert (await made.get("/admin/v1/pools", "for-agents"))[0] == 401
         pools = json.loads((await made.get("/admin/v1/pools", "for-people"))[1])["items"]

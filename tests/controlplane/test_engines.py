@@ -5,9 +5,10 @@ from types import ModuleType
 
 import pytest
 
-from cachefleet_controlplane.engines import NATIVE_API, EngineError, engine
+from cachefleet_controlplane.engines import engine
 from cachefleet_controlplane.index import PythonIndex
 from cachefleet_core.blocks import BlockKeyer
+from cachefleet_core.native import API, NativeError
 
 
 def test_python_may_be_asked_for() -> None:
@@ -24,18 +25,17 @@ def test_native_code_is_used_where_it_is_there() -> None:
 
 
 def test_without_native_code_the_twin_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachefleet_controlplane.engines.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "cachefleet_native", None)
     chosen = engine()
-    assert (chosen.name, chosen.reason) == ("python", "cachefleet_native is not installed")
-    with pytest.raises(EngineError, match="not installed"):
+    assert (chosen.name, chosen.index, chosen.keyer) == ("python", PythonIndex, BlockKeyer)
+    with pytest.raises(NativeError, match="cachefleet_native"):
         engine("native")
 
 
 def test_native_code_of_another_interface_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     other = ModuleType("cachefleet_native")
-    vars(other)["API"] = NATIVE_API + 1
-    monkeypatch.setattr("cachefleet_controlplane.engines.find_spec", lambda _: object())
+    vars(other)["API"] = API + 1
     monkeypatch.setitem(sys.modules, "cachefleet_native", other)
     assert engine().name == "python"
-    with pytest.raises(EngineError, match="interface"):
+    with pytest.raises(NativeError, match="interface"):
         engine("native")

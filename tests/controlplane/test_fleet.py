@@ -5,7 +5,7 @@ import pytest
 from cachefleet_controlplane.flights import PATIENCE_SECONDS
 from cachefleet_controlplane.residency import FORGET_SECONDS
 from cachefleet_controlplane.routing import Decision, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
-from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.contract import IndexContract
 from cachefleet_core.reports import Phase
 from tests.controlplane.chains import chain
@@ -17,7 +17,7 @@ OTHER = IndexContract(weights="tiny", tokenizer="sha256:bb", block_size=16)
 
 
 def prompt(seed: int = 1, blocks: int = 10) -> Prompt:
-    keys = chain(seed, blocks)
+    keys = pack_keys(chain(seed, blocks))
     return Prompt(tokens=blocks * 16 + 1, keys=keys, block_size=16, max_tokens=16, knowledge=Knowledge.EXACT)
 
 
@@ -406,7 +406,7 @@ class TestView:
         assert (worker.stream, worker.epoch, worker.held_blocks, worker.policy_generation) == ("live", "e1", 10, 1)
         assert worker.report is not None
         assert (worker.report.running, worker.report_age, worker.connected, worker.listed) == (3, 0.0, True, True)
-        assert (fleet.pool().ready, fleet.pool().fresh, fleet.view().index_keys) == (1, 1, 10)
+        assert (fleet.pool().ready, fleet.pool().fresh, fleet.view().index.keys) == (1, 1, 10)
 
     def test_a_delta_moves_the_picture(self) -> None:
         fleet = fleet_of("demo-0")

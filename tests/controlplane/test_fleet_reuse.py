@@ -8,7 +8,7 @@ import pytest
 
 from cachefleet_controlplane.flights import Flight
 from cachefleet_controlplane.routing import Knowledge, Prompt, RoutingPolicy
-from cachefleet_core.blocks import BlockKey
+from cachefleet_core.blocks import BlockKey, pack_keys
 from cachefleet_core.reports import Operation
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import MODEL, LiveFleet, fleet_of, wid
@@ -51,7 +51,7 @@ class Cluster:
 
     def send(self, keys: list[BlockKey]) -> None:
         tokens = len(keys) * 16 + 1
-        prompt = Prompt(tokens=tokens, keys=keys, block_size=16, max_tokens=16, knowledge=Knowledge.EXACT)
+        prompt = Prompt(tokens=tokens, keys=pack_keys(keys), block_size=16, max_tokens=16, knowledge=Knowledge.EXACT)
         decision = self.fleet.route(MODEL, prompt)
         self.under_way.append((decision.worker, keys, self.fleet.begin(decision, prompt)))
         while len(self.under_way) >= self.at_once:

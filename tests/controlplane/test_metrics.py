@@ -53,6 +53,7 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
     ("pools_updated", {}, "pool_source_updates_total", {}),
     ("pool_source_error", {"kind": "gone"}, "pool_source_errors_total", {"kind": "gone"}),
     ("auth", {"check": "admin", "outcome": "allowed"}, "auth_checks_total", {"check": "admin", "outcome": "allowed"}),
+    ("engine", {"code": "python", "reason": "set so"}, "engine_info", {"code": "python", "reason": "set so"}),
     ("task_error", {"task": "t"}, "task_errors_total", {"task": "t"}),
 ]
 
@@ -113,7 +114,10 @@ def test_gauges_of_pool_and_worker(metrics: Metrics) -> None:
     assert value(metrics, "worker_held_blocks", **WORKER) == 40
     assert value(metrics, "worker_running_requests", **WORKER) == 2
     assert value(metrics, "worker_prefix_hit_tokens_total", **WORKER) == 700
-    assert value(metrics, "index_keys") == 40
+    sizes = [value(metrics, f"index_{name}") for name in ("keys", "held_blocks", "bytes")]
+    assert sizes == [40, 50, 4000]
+    assert [value(metrics, f"index_{name}_frames_total") for name in ("refused", "shed")] == [3, 2]
+    assert value(metrics, "worker_indexed", **WORKER) == 1
     silent = WORKER | {"worker": "demo-1"}
     assert metrics.registry.get_sample_value("cachefleet_worker_running_requests", silent) is None
     assert metrics.registry.get_sample_value("cachefleet_worker_report_age_seconds", silent) is None

@@ -56,7 +56,7 @@ def test_the_choice_is_that_of_decide(candidates: list[CandidateView], length: i
         if view.matched_blocks:
             index.apply(view.id, stored(KEYS[: view.matched_blocks]))
     keys = [*KEYS, *map(BlockKey, range(1, 20))][: length // SIZE]
-    prompt = Prompt(length, keys, SIZE, max_tokens, Knowledge.EXACT)
+    prompt = Prompt(length, pack_keys(keys), SIZE, max_tokens, Knowledge.EXACT)
     known = [
         CandidateView(**{name: getattr(view, name) for name in view.__slots__} | {"matched_blocks": depth})
         for view, depth in zip(candidates, index.match(keys, [v.id for v in candidates]), strict=True)

@@ -6,7 +6,7 @@ from cachefleet_controlplane import roster
 from cachefleet_controlplane.reception import MAX_RANKS, RefusedError
 from cachefleet_controlplane.streams import Note
 from cachefleet_core.reports import Delta, Drain, FrameError, Policy, Snapshot
-from tests.controlplane.chains import chain, stored
+from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import MODEL, FakeLink, fleet_of, pool, view, wid
 from tests.controlplane.frames import delta, hello, snapshot, state
 from tests.controlplane.index_behaviour import MakeIndex, every_index
@@ -128,6 +128,7 @@ class TestUnsoundFrames:
         with pytest.raises(FrameError, match="keys"):
             fleet.receive(connection, frame)
         assert (fleet.worker().stream, fleet.worker().held_blocks) == ("live", 5)
+        assert fleet.view().index.refused_frames == 1
         fleet.receive(connection, delta(1, stored(KEYS)))
         assert fleet.worker().held_blocks == 10
 
@@ -147,6 +148,24 @@ class TestUnsoundFrames:
         assert Note.OVERDUE in fleet.receive(connection, state(2))
         fleet.receive(connection, snapshot(2, KEYS))
         assert (fleet.worker().stream, fleet.worker().held_blocks) == ("live", 10)
+
+
+class TestFull:
+    @every_index
+    def test_a_worker_that_does_not_fit_is_left_out_until_it_starts_anew(self, make_index: MakeIndex) -> None:
+        fleet = fleet_of("demo-0", "demo-1", make_index=make_index, max_held=12)
+        fleet.report("demo-1", KEYS[:6])
+        connection = fleet.report("demo-0", KEYS[:6]).connection
+        assert fleet.receive(connection, delta(1, stored(KEYS[6:]))) == []
+        assert fleet.receive(connection, delta(2, removed(KEYS[6:]))) == []
+        assert fleet.receive(connection, state(2, [(key, 0) for key in KEYS[:6]])) == []
+        worker, index = fleet.worker("demo-0"), fleet.view().index
+        assert (worker.indexed, worker.held_blocks, worker.stream) == (False, 0, "live")
+        assert (index.shed_frames, index.held) == (2, 6)
+
+        fleet.report("demo-0", KEYS[:6], epoch="e2")
+        assert (fleet.worker("demo-0").indexed, fleet.worker("demo-0").held_blocks) == (True, 6)
+        assert fleet.view().index.shed_frames == 2
 
 
 class TestRemoval:

@@ -25,6 +25,7 @@ from cachefleet_controlplane.routing import (
     needed_blocks,
     usable_tokens,
 )
+from cachefleet_core.blocks import pack_keys
 from tests.controlplane.chains import chain
 
 KEYS = chain(1, 200)
@@ -35,7 +36,7 @@ def prompt(blocks: int = 10, extra: int = 0, **changes: Any) -> Prompt:
     """A prompt of whole blocks of 16 tokens and some tokens more."""
     fields: dict[str, Any] = {
         "tokens": blocks * 16 + extra,
-        "keys": KEYS[:blocks],
+        "keys": pack_keys(KEYS[:blocks]),
         "block_size": 16,
         "max_tokens": 0,
         "knowledge": Knowledge.EXACT,
@@ -294,7 +295,7 @@ def test_a_longer_match_never_makes_a_winner_lose(of: Prompt, among: list[Candid
 
 @given(prompts, views())
 def test_without_keys_caches_make_no_difference(of: Prompt, among: list[CandidateView]) -> None:
-    blind = replace(of, keys=())
+    blind = replace(of, keys=b"")
     bare = [replace(view, matched_blocks=0, sent_blocks=0) for view in among]
     decision = decide(blind, among, CACHE_AWARE, 0.0)
     assert decision.id == decide(blind, bare, CACHE_AWARE, 0.0).id

@@ -147,6 +147,8 @@ class Worker(Schema):
     held_blocks: int
     held_bytes: int | None
     """On each device; null where the engine does not tell a block's size."""
+    indexed: bool = True
+    """Its blocks are in the index; false where they did not fit, until it starts anew."""
     cache_value: float
     """What its cache is worth, for choosing which worker to give up; comparable within a pool."""
     excluded: bool

@@ -11,16 +11,17 @@ import hashlib
 import sys
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer
+from cachefleet_core.blocks import BlockKeyer, unpack_keys
 
 SEGMENT_BLOCKS: Final = 32
 MAX_SEGMENTS: Final = 16_384
 """Half a million blocks, in some ten MiB."""
+_SEGMENT_BYTES: Final = 8 * SEGMENT_BLOCKS
 _TOKEN_BYTES: Final = 4
 _DIGEST_BYTES: Final = 16
 
@@ -30,24 +31,32 @@ class KeyMemo:
 
     def __init__(self, limit: int = MAX_SEGMENTS) -> None:
         self._limit = limit
-        self._known: OrderedDict[bytes, array[int]] = OrderedDict()
+        self._known: OrderedDict[bytes, bytes] = OrderedDict()
         self._seeds: WeakKeyDictionary[BlockKeyer, bytes] = WeakKeyDictionary()
         self._numbers = count()
 
-    def keys(self, keyer: BlockKeyer, ids: Sequence[int]) -> list[BlockKey]:
-        """What ``keyer.keys(ids)`` gives. ValueError for ids that it would refuse."""
+    def keys(self, keyer: BlockKeyer, ids: Sequence[int]) -> bytes:
+        """What ``keyer.packed_keys(ids)`` gives. ValueError for ids that it would refuse."""
         digests = self._digests(keyer, ids)
-        out: list[BlockKey] = []
+        segments = list(self._look_up(digests))
+        old = len(segments) * SEGMENT_BLOCKS
+        if segments:
+            parent = unpack_keys(segments[-1][-8:])[0]
+            segments.append(keyer.packed_keys(ids[old * keyer.block_size :], parent, old))
+        else:
+            segments.append(keyer.packed_keys(ids))
+        out = b"".join(segments)
+        self._remember(digests, out, old=old)
+        return out
+
+    def _look_up(self, digests: list[bytes]) -> Iterator[bytes]:
+        """The keys of the leading segments that are known."""
         for digest in digests:
             segment = self._known.get(digest)
             if segment is None:
-                break
+                return
             self._known.move_to_end(digest)
-            out += map(BlockKey, segment)
-        old, size = len(out), keyer.block_size
-        out += keyer.keys(ids[old * size :] if old else ids, out[-1] if out else NO_PARENT, old)
-        self._remember(digests, out, old=old)
-        return out
+            yield segment
 
     def _digests(self, keyer: BlockKeyer, ids: Sequence[int]) -> list[bytes]:
         """One for each whole segment; of all tokens up to its end, for this keyer alone."""
@@ -63,10 +72,10 @@ class KeyMemo:
             out.append(hashed.digest())
         return out
 
-    def _remember(self, digests: list[bytes], keys: list[BlockKey], *, old: int) -> None:
+    def _remember(self, digests: list[bytes], keys: bytes, *, old: int) -> None:
         for number in range(old // SEGMENT_BLOCKS, len(digests)):
-            start = number * SEGMENT_BLOCKS
-            self._known[digests[number]] = array("Q", keys[start : start + SEGMENT_BLOCKS])
+            start = number * _SEGMENT_BYTES
+            self._known[digests[number]] = keys[start : start + _SEGMENT_BYTES]
         while len(self._known) > self._limit:
             self._known.popitem(last=False)
 

@@ -51,12 +51,18 @@ class Placer:
     """Makes placings; knows the fleet, the renderer and how tenants are salted."""
 
     def __init__(
-        self, fleet: Fleet, renderer: Renderer, *, salt_key: bytes, clock: Callable[[], float] = time.monotonic
+        self,
+        fleet: Fleet,
+        renderer: Renderer,
+        *,
+        salt_key: bytes,
+        memo: KeyMemo | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = fleet
         self._renderer = renderer
         self._salter = Salter(salt_key)
-        self._memo = KeyMemo()
+        self._memo = memo
         self._clock = clock
 
     def find(self, model: str) -> ServedModel:
@@ -100,7 +106,7 @@ class Placer:
             return Prompt(tokens=len(ids), max_tokens=ask.max_tokens)
         return Prompt(
             tokens=len(ids),
-            keys=self._memo.keys(keyer, ids),
+            keys=self._memo.keys(keyer, ids) if self._memo else keyer.packed_keys(ids),
             block_size=keyer.block_size,
             max_tokens=ask.max_tokens,
             knowledge=Knowledge.EXACT,

@@ -17,6 +17,7 @@ from cachefleet_controlplane.fleet import Fleet
 from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
 from cachefleet_controlplane.gateway.credentials import Credentials
 from cachefleet_controlplane.gateway.fingerprints import Fingerprints
+from cachefleet_controlplane.gateway.memo import KeyMemo
 from cachefleet_controlplane.gateway.placing import Placer
 from cachefleet_controlplane.gateway.serve import Parts
 from cachefleet_controlplane.gateway.upstream import Upstream
@@ -179,7 +180,7 @@ async def front(
         numbers = count(1)
         gateway = Gateway(
             parts,
-            Placer(fleet, renderer, salt_key=FLEET_KEY.salt_key),
+            Placer(fleet, renderer, salt_key=FLEET_KEY.salt_key, memo=KeyMemo()),
             record=records.append,
             bounds=bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=5, requests=100),
             new_id=lambda: f"d{next(numbers)}",

@@ -19,7 +19,7 @@ PROMPTS = st.tuples(st.integers(0, 3 * SEGMENT_BLOCKS * SIZE + 3), st.lists(st.i
 def test_keys_are_those_of_the_keyer(asked: list[tuple[BlockKeyer, list[int]]], limit: int) -> None:
     memo = KeyMemo(limit)
     for keyer, ids in asked:
-        assert memo.keys(keyer, ids) == keyer.keys(ids)
+        assert memo.keys(keyer, ids) == keyer.packed_keys(ids)
         assert len(memo._known) <= limit
 
 
