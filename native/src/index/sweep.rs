@@ -1,11 +1,11 @@
-//! Taking forgotten workers out of holder sets, a few runs at each later operation.
+//! Taking forgotten workers out of holder sets, a few blocks at each later operation.
 
 use super::Index;
 
 /// Runs looked at with each operation.
 const RUNS: u32 = 16;
-/// Holdings taken out with each operation, more or less: a run is swept whole.
-const HOLDINGS: u64 = 8192;
+/// Blocks changed with each operation, more or less: some ten microseconds.
+const BLOCKS: u32 = 128;
 
 /// A sweep under way: over all runs of one tier, then of the other.
 #[derive(Debug, Default)]
@@ -14,12 +14,15 @@ pub struct Sweep {
     mask: Vec<u64>,
     tier: usize,
     run: u32,
+    /// From which offset on that run is done; none where it is not begun. What is before may move to lower ones, never to
+    /// higher.
+    below: Option<u32>,
 }
 
 impl Index {
     pub(super) fn sweep_a_little(&mut self) {
         if self.workers.any_retired() {
-            self.sweep_some(RUNS, HOLDINGS);
+            self.sweep_some(RUNS, BLOCKS);
         }
     }
 
@@ -27,16 +30,16 @@ impl Index {
     pub(super) fn sweep_all(&mut self) {
         for _ in 0..2 {
             if self.workers.any_retired() {
-                self.sweep_some(u32::MAX, u64::MAX);
+                self.sweep_some(u32::MAX, u32::MAX);
             }
         }
     }
 
-    fn sweep_some(&mut self, runs: u32, holdings: u64) {
+    fn sweep_some(&mut self, runs: u32, blocks: u32) {
         if self.sweep.mask.is_empty() {
             self.sweep.mask = self.workers.retired().to_vec();
         }
-        let mut gone = 0;
+        let mut left = blocks;
         for _ in 0..runs {
             let Some(tier) = self.tiers.get_mut(self.sweep.tier) else {
                 self.workers.free(&std::mem::take(&mut self.sweep).mask);
@@ -47,12 +50,15 @@ impl Index {
                 self.sweep.run = 0;
                 continue;
             }
-            gone += tier.sweep(&mut self.sets, self.sweep.run, &self.sweep.mask);
-            self.sweep.run += 1;
-            if gone > holdings {
+            let below = self.sweep.below.unwrap_or(u32::MAX);
+            let swept = tier.sweep(&mut self.sets, self.sweep.run, below, left, &self.sweep.mask);
+            self.held -= swept.holdings;
+            self.sweep.below = (swept.rest > 0).then_some(swept.rest);
+            self.sweep.run += u32::from(swept.rest == 0);
+            left -= swept.blocks;
+            if left == 0 {
                 break;
             }
         }
-        self.held -= gone;
     }
 }

@@ -26,6 +26,15 @@ pub struct Change {
     pub digest: u64,
 }
 
+/// What a sweep did in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    pub blocks: u32,
+    pub holdings: u64,
+    /// The offset up to which the run is still to be swept.
+    pub rest: u32,
+}
+
 impl Change {
     fn add(&mut self, keys: &[u64], tier: digest::Tier) {
         self.blocks += keys.len() as u64;
@@ -115,20 +124,22 @@ impl Tier {
         keys.iter().filter(|key| !holds(**key)).count() as u64
     }
 
-    /// Takes the workers of `mask` out of one run; gives how many holdings that were.
-    pub fn sweep(&mut self, sets: &mut Sets, run: u32, mask: &[u64]) -> u64 {
-        let mut gone = 0;
-        let len = self.runs[run].len();
-        if len == 0 || self.runs[run].spans().iter().all(|span| sets.count_in(span.set, mask) == 0) {
-            return 0;
+    /// Takes the workers of `mask` out of the last `most` blocks of a run before offset `below`.
+    pub fn sweep(&mut self, sets: &mut Sets, run: u32, below: u32, most: u32, mask: &[u64]) -> Swept {
+        let mut swept = Swept::default();
+        let to = self.runs[run].len().min(below);
+        if self.runs[run].spans().iter().all(|span| sets.count_in(span.set, mask) == 0) || to == 0 {
+            return swept;
         }
+        swept.rest = to.saturating_sub(most);
+        swept.blocks = to - swept.rest;
         self.with_run(run, sets, |run, around| {
-            run.change(0, len, around, |sets, _, _, piece| {
-                gone += u64::from(sets.count_in(piece.set, mask)) * u64::from(piece.len());
+            run.change(swept.rest, to, around, |sets, _, _, piece| {
+                swept.holdings += u64::from(sets.count_in(piece.set, mask)) * u64::from(piece.len());
                 sets.minus(piece.set, mask)
             });
         });
-        gone
+        swept
     }
 
     /// A run to be filled by `adopt`.

@@ -10,11 +10,15 @@ use pyo3::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
-/// How often to look whether the lock is free before sleeping: some 20 microseconds.
-const SPINS: u32 = 2000;
+/// Who waits for the lock looks whether it is free for so long before sleeping: two slices. Longer is in vain, as the thread
+/// that has it then waits for a core, perhaps for this one.
+const LOOKS: Duration = Duration::from_micros(8);
+/// A writer lets others go first for so long; longest by leaving them its core.
+const PATIENCE: Duration = Duration::from_micros(100);
 /// Keys of one slice: a few microseconds.
-const SLICE: usize = 256;
+const SLICE: usize = 64;
 
 pub struct State {
     pub index: Index,
@@ -90,11 +94,15 @@ impl Locked {
     }
 
     fn give_way(&self) {
-        for _ in 0..SPINS {
-            if self.waiting.load(Ordering::Relaxed) == 0 {
-                break;
+        let waits = || self.waiting.load(Ordering::Relaxed) > 0;
+        if waits() {
+            let start = Instant::now();
+            while waits() && start.elapsed() < LOOKS {
+                std::hint::spin_loop();
             }
-            std::hint::spin_loop();
+            while waits() && start.elapsed() < PATIENCE {
+                std::thread::yield_now();
+            }
         }
     }
 
@@ -108,7 +116,8 @@ impl Locked {
     }
 
     fn wait(&self) -> MutexGuard<'_, State> {
-        for _ in 0..SPINS {
+        let start = Instant::now();
+        while start.elapsed() < LOOKS {
             if let Some(state) = self.try_lock() {
                 return state;
             }
