@@ -37,9 +37,8 @@ def test_keys_are_the_keyers_whatever_was_asked_before(
     memo = KeyMemo(INDEX_KEY, max_bytes=max_bytes, code=code)
     for seed, shared, own in turns:
         ids = prompt(seed, shared) + prompt(seed + 100 + own, own)
-        assert (
-            memo.keys(HERE, block_size, ids) == memo.keys(HERE, block_size, array("I", ids)) == plain(ids, block_size)
-        )
+        form = array("I", ids) if own % 2 else ids
+        assert memo.keys(HERE, block_size, form) == plain(ids, block_size)
         assert memo.stats()["bytes"] <= max_bytes
 
 
