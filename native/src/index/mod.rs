@@ -101,7 +101,7 @@ impl Index {
             Operation::Removed { keys, tier } => self.remove(worker, keys, *tier),
             Operation::Cleared => self.forget(worker),
         }
-        self.sweep_a_little();
+        self.sweep_a_little(operation.keys().len());
         Ok(())
     }
 

@@ -4,8 +4,9 @@ use super::Index;
 
 /// Runs looked at with each operation.
 const RUNS: u32 = 16;
-/// Blocks changed with each operation, more or less: some ten microseconds.
-const BLOCKS: u32 = 128;
+/// Blocks changed with each operation, a few microseconds' worth; as many as it has keys where those are more, so that who
+/// stores again what a restart forgot clears as much away.
+const BLOCKS: usize = 64;
 
 /// A sweep under way: over all runs of one tier, then of the other.
 #[derive(Debug, Default)]
@@ -20,9 +21,10 @@ pub struct Sweep {
 }
 
 impl Index {
-    pub(super) fn sweep_a_little(&mut self) {
+    pub(super) fn sweep_a_little(&mut self, keys: usize) {
         if self.workers.any_retired() {
-            self.sweep_some(RUNS, BLOCKS);
+            let blocks = u32::try_from(keys.max(BLOCKS)).unwrap_or(u32::MAX);
+            self.sweep_some(RUNS.max(blocks / RUNS), blocks);
         }
     }
 
