@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from cachefleet_core.blocks import BlockKey, BlockKeyer, Namespace
+from cachefleet_core.native import Choice, choose
 from cachefleet_core.reports import Drain, Phase, Policy, Prefix, Warm
 from cachefleet_worker.agent.lifecycle import Agent, running
 from cachefleet_worker.agent.settings import AgentSettings
@@ -93,13 +94,16 @@ async def test_what_the_engine_holds_is_reported(
 
 @pytest.mark.parametrize("code", ["python", pytest.param("native", marks=NATIVE)])
 async def test_either_code_reports_the_same_and_the_agent_says_which(
-    make_settings: Make, plane: ControlPlane, caplog: pytest.LogCaptureFixture, code: str
+    make_settings: Make, plane: ControlPlane, caplog: pytest.LogCaptureFixture, code: Choice
 ) -> None:
     caplog.set_level("INFO")
     async with working(make_settings, plane, changes={"engine": code}) as worker:
         await worker.complete(prompt(0, 100), "a")
         await worker.whole()
         assert worker.metric("native_code") == (code == "native")
+        [stream] = worker.agent.feed.streams.values()
+        assert type(stream.residents._keyers.of("a", "")) is choose(code).keyer
+        assert type(stream.residents._digest) is choose(code).digest
         await plane.until(lambda: plane.state and plane.state.digest == plane.receiver.digest != 0)
     assert f"block keys in {code} code" in caplog.messages
 

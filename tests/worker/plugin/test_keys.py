@@ -130,6 +130,8 @@ async def test_either_code_answers_with_the_same_bytes(settings: PluginSettings)
     for choice in choices:
         made = service(replace(settings, engine=choice), *answers, *answers, memo=memo)
         queries = ({"contract": CONTRACT}, {"contract": CONTRACT, "ids": "1", "block_size": "3"})
+        assert made.memo is not None
+        assert type(made.memo._keyer(Namespace(CONTRACT), 3)[1]) is choose(choice).keyer
         said[choice] = [(await made.answer(query, b"{}")).content for query in queries for _ in answers]
     assert said["python"] == said[settings.engine]
     assert len(set(said["python"])) == 8
