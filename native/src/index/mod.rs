@@ -96,12 +96,27 @@ impl Index {
     /// # Errors
     /// A bound is reached; nothing has changed.
     pub fn apply(&mut self, worker: &str, operation: &Operation) -> Result<(), Full> {
+        self.act(worker, operation)?;
+        self.sweep_with(operation, false);
+        Ok(())
+    }
+
+    /// The same for a slice of one, after which somebody may be waiting.
+    ///
+    /// # Errors
+    /// A bound is reached; nothing has changed.
+    pub fn apply_slice(&mut self, worker: &str, slice: &Operation) -> Result<(), Full> {
+        self.act(worker, slice)?;
+        self.sweep_with(slice, true);
+        Ok(())
+    }
+
+    fn act(&mut self, worker: &str, operation: &Operation) -> Result<(), Full> {
         match operation {
             Operation::Stored { parent, keys, tier } => self.store(worker, *parent, keys, *tier)?,
             Operation::Removed { keys, tier } => self.remove(worker, keys, *tier),
             Operation::Cleared => self.forget(worker),
         }
-        self.sweep_a_little(operation.keys().len());
         Ok(())
     }
 

@@ -1,12 +1,15 @@
 //! Taking forgotten workers out of holder sets, a few blocks at each later operation.
 
-use super::Index;
+use super::{Index, Operation};
 
 /// Runs looked at with each operation.
 const RUNS: u32 = 16;
-/// Blocks changed with each operation, a few microseconds' worth; as many as it has keys where those are more, so that who
-/// stores again what a restart forgot clears as much away.
-const BLOCKS: usize = 64;
+/// Blocks changed with each operation: some ten microseconds' worth.
+const BLOCKS: usize = 512;
+/// The same with each slice of one.
+const SLICE_BLOCKS: usize = 64;
+/// Twice as many as there are keys where those are more: who stores again what a restart forgot leaves nothing behind.
+const PER_KEY: usize = 2;
 
 /// A sweep under way: over all runs of one tier, then of the other.
 #[derive(Debug, Default)]
@@ -21,9 +24,10 @@ pub struct Sweep {
 }
 
 impl Index {
-    pub(super) fn sweep_a_little(&mut self, keys: usize) {
+    pub(super) fn sweep_with(&mut self, operation: &Operation, slice: bool) {
         if self.workers.any_retired() {
-            let blocks = u32::try_from(keys.max(BLOCKS)).unwrap_or(u32::MAX);
+            let least = if slice { SLICE_BLOCKS } else { BLOCKS };
+            let blocks = u32::try_from(least.max(PER_KEY * operation.keys().len())).unwrap_or(u32::MAX);
             self.sweep_some(RUNS.max(blocks / RUNS), blocks);
         }
     }

@@ -83,12 +83,20 @@ impl Locked {
             }
             Ok(())
         })??;
-        let most = if shared { SLICE } else { usize::MAX };
         for operation in operations {
-            for slice in slices(operation, most) {
-                self.give_way();
-                self.with(|state| state.index.apply(worker, &slice))??;
+            if shared {
+                self.apply_in_slices(worker, operation)?;
+            } else {
+                self.with(|state| state.index.apply(worker, operation))??;
             }
+        }
+        Ok(())
+    }
+
+    fn apply_in_slices(&self, worker: &str, operation: &Operation) -> PyResult<()> {
+        for slice in slices(operation, SLICE) {
+            self.give_way();
+            self.with(|state| state.index.apply_slice(worker, &slice))??;
         }
         Ok(())
     }
