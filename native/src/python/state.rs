@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 
 /// Who waits for the lock looks whether it is free for so long before sleeping: two slices. Longer is in vain, as the thread
 /// that has it then waits for a core, perhaps for this one.
-const LOOKS: Duration = Duration::from_micros(8);
-/// A writer lets others go first for so long; longest by leaving them its core.
+const LOOKS: Duration = Duration::from_micros(6);
+/// A writer lets others go first for so long: at first by looking whether they have the lock, as one that looks too takes it
+/// at once, then by leaving them its core.
+const COURTESY: Duration = Duration::from_micros(1);
 const PATIENCE: Duration = Duration::from_micros(100);
 /// Keys of one slice: a few microseconds.
 const SLICE: usize = 64;
@@ -105,7 +107,7 @@ impl Locked {
         let waits = || self.waiting.load(Ordering::Relaxed) > 0;
         if waits() {
             let start = Instant::now();
-            while waits() && start.elapsed() < LOOKS {
+            while waits() && start.elapsed() < COURTESY {
                 std::hint::spin_loop();
             }
             while waits() && start.elapsed() < PATIENCE {
