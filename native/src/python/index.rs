@@ -37,7 +37,7 @@ impl Index {
             // In the order in which the twin complains.
             check(&stored(parent.as_ref().map_or(0, |parent| *parent), Tier::Device), seen)?;
             let operation = stored(parent?, tier?);
-            Ok(state.index.apply(worker, &operation)?)
+            Ok(self.0.counted(state.index.apply(worker, &operation), operation.keys().len())?)
         })?
     }
 
@@ -114,6 +114,12 @@ impl Index {
             by_worker.set_item(worker, blocks)?;
         }
         Ok((by_worker, keys, bytes))
+    }
+
+    /// Calls refused because a bound was reached, and the keys in them; nothing of such a call is applied.
+    #[getter]
+    fn refused(&self) -> (u64, u64) {
+        self.0.refused()
     }
 
     /// All that it holds, as bytes that `restore` takes.

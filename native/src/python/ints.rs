@@ -156,6 +156,20 @@ pub fn keys(sequence: &Bound<'_, PyAny>, most: Option<isize>) -> PyResult<Vec<u6
     Ok(read)
 }
 
+/// Block keys from packed bytes, or from any collection of ints, each of which must be one.
+pub fn all_keys(collection: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    if let Ok(packed) = collection.cast::<PyBytes>() {
+        return Ok(packed_keys(packed.as_bytes(), None)?.iter().map(Key::key).collect());
+    }
+    if let Ok(list) = collection.cast_exact::<PyList>() {
+        let read = read_directly(list, list.len(), Some);
+        if read.len() == list.len() {
+            return Ok(read);
+        }
+    }
+    collection.try_iter()?.map(|key| key?.extract()).collect()
+}
+
 /// The first keys of packed ones, where they lie.
 pub fn packed_keys(packed: &[u8], most: Option<isize>) -> PyResult<&[[u8; 8]]> {
     let (keys, rest) = packed.as_chunks::<8>();

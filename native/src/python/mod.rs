@@ -4,6 +4,7 @@
 
 mod candidates;
 mod choice;
+mod digest;
 mod errors;
 mod frames;
 mod index;
@@ -26,6 +27,7 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<candidates::Candidates>()?;
     module.add_class::<loads::Loads>()?;
     module.add_class::<choice::Choice>()?;
+    module.add_class::<digest::Digest>()?;
     module.add("API", API)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("INTS_READ_DIRECTLY", ints::layout(py).is_some())?;

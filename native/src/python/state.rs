@@ -8,7 +8,7 @@ use super::errors::InternalError;
 use crate::index::{Full, Index, Limits, Operation, Seen, Walk, slices};
 use pyo3::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ pub struct Locked {
     writing: Mutex<Seen>,
     waiting: AtomicU32,
     limits: Limits,
+    /// Calls refused at a bound, and keys in them.
+    refused: [AtomicU64; 2],
 }
 
 impl Locked {
@@ -41,11 +43,27 @@ impl Locked {
             writing: Mutex::default(),
             waiting: AtomicU32::new(0),
             limits,
+            refused: Default::default(),
         }
     }
 
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Calls refused at a bound since it was made, and the keys in them.
+    pub fn refused(&self) -> (u64, u64) {
+        let [calls, keys] = &self.refused;
+        (calls.load(Ordering::Relaxed), keys.load(Ordering::Relaxed))
+    }
+
+    /// What became of a call with so many keys, counted where it was refused at a bound.
+    pub fn counted<T>(&self, outcome: Result<T, Full>, keys: usize) -> Result<T, Full> {
+        if outcome.is_err() {
+            self.refused[0].fetch_add(1, Ordering::Relaxed);
+            self.refused[1].fetch_add(keys as u64, Ordering::Relaxed);
+        }
+        outcome
     }
 
     /// The answer of `act`. After a panic the index is empty, which agents' next digests find out and heal.
@@ -78,13 +96,11 @@ impl Locked {
         replaces: bool,
         shared: bool,
     ) -> PyResult<()> {
-        self.with(|state| -> Result<(), Full> {
-            state.index.room_for(worker, operations, replaces)?;
-            if replaces {
-                state.index.forget(worker);
-            }
-            Ok(())
-        })??;
+        let room = self.with(|state| state.index.room_for(worker, operations, replaces))?;
+        self.counted(room, operations.iter().map(|operation| operation.keys().len()).sum())?;
+        if replaces {
+            self.with(|state| state.index.forget(worker))?;
+        }
         for operation in operations {
             if shared {
                 self.apply_in_slices(worker, operation)?;
