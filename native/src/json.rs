@@ -75,6 +75,7 @@ fn expect(body: &[u8], mut at: usize, byte: u8) -> Option<usize> {
 fn string_end(body: &[u8], start: usize) -> Option<usize> {
     let mut at = start;
     loop {
+        at = past_plain(body, at, |byte| byte == b'"' || byte == b'\\');
         at += body.get(at..)?.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
         if body[at] == b'"' {
             return Some(at + 1);
@@ -83,11 +84,22 @@ fn string_end(body: &[u8], start: usize) -> Option<usize> {
     }
 }
 
+/// The place of the first of some bytes of which one matters; they are looked at many at a time.
+#[inline]
+fn past_plain(body: &[u8], start: usize, matters: impl Fn(u8) -> bool) -> usize {
+    let rest = body.get(start..).unwrap_or_default();
+    let plain = |bytes: &&[u8; 32]| !bytes.iter().fold(false, |any, byte| any | matters(*byte));
+    start + 32 * rest.as_chunks::<32>().0.iter().take_while(plain).count()
+}
+
 /// The place after a value.
 fn value_end(body: &[u8], start: usize) -> Option<usize> {
     let mut depth = 0;
     let mut at = start;
     loop {
+        if depth > 0 {
+            at = past_plain(body, at, |byte| byte == b'"' || matches!(byte | 0x20, b'{' | b'}'));
+        }
         match *body.get(at)? {
             b'"' => at = string_end(body, at + 1)?,
             b'[' | b'{' => {
@@ -144,79 +156,142 @@ fn integer(body: &[u8], start: usize) -> Option<(u32, usize)> {
 
 /// Bytes looked at together.
 const WINDOW: usize = 64;
+/// A number is read as one word, which may end so much later.
+const BEYOND: usize = 8;
+
+/// What the bytes of a window are, a bit for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kinds {
+    commas: u64,
+    spaces: u64,
+    zeros: u64,
+    digits: u64,
+}
 
 /// Reads integers of up to eight digits, each behind at most a space and before a comma, from windows of 64 bytes; gives the
 /// place of the first that is left.
 ///
-/// Where commas are is known for a whole window at once, so that no number waits for the one before; what is between two
-/// is read as one word and found to be digits, or left.
+/// Whether a window's numbers are such is known for all of them at once, so that none waits for the one before and none
+/// is looked at twice.
 fn compact(body: &[u8], start: usize, numbers: &mut Vec<u32>) -> usize {
-    // The word that ends before a comma begins before its number, so there must be bytes before it.
-    let mut at = start.max(8);
-    if at != start {
-        return start;
-    }
-    while let Some(window) = body.get(at..).and_then(|rest| rest.first_chunk::<WINDOW>()) {
-        let mut commas = commas(window);
-        let mut from = at;
+    let mut at = start;
+    while let Some(window) = body.get(at..).and_then(|rest| rest.first_chunk::<{ WINDOW + BEYOND }>()) {
+        let kinds = Kinds::of(window);
+        if kinds.commas == 0 || kinds.odd() != 0 {
+            break;
+        }
+        let mut read = [0; WINDOW / 2];
+        let mut from = 0;
+        let mut commas = kinds.commas;
+        let mut count = 0;
         while commas != 0 {
-            let comma = at + commas.trailing_zeros() as usize;
-            let spaced = usize::from(body[from] == b' ');
-            let Some(number) = word(body, from + spaced, comma) else {
-                return from;
-            };
-            numbers.push(number);
+            let comma = commas.trailing_zeros() as usize;
+            from += (kinds.spaces >> from & 1) as usize;
+            read[count] = word(window, from, comma - from);
+            count += 1;
             from = comma + 1;
             commas &= commas - 1;
         }
-        if from == at {
-            break;
-        }
-        at = from;
+        numbers.extend_from_slice(&read[..count]);
+        at += from;
     }
     at
 }
 
-/// The number whose digits are at `from..to`; None where that is none, or has more than eight digits.
+impl Kinds {
+    /// Bits of bytes up to the last comma that are not as `compact` reads them.
+    #[inline]
+    fn odd(self) -> u64 {
+        let Self { commas, spaces, zeros, digits } = self;
+        let after = commas << 1 | 1;
+        let spaced = spaces & after;
+        let starts = after & !spaces | spaced << 1;
+        let strange = !(digits | commas | spaced);
+        let leading_zero = starts & zeros & !(commas >> 1);
+        let two = digits & digits >> 1;
+        let four = two & two >> 2;
+        let nine = four & four >> 4 & digits >> 8;
+        let before_last = u64::MAX >> commas.leading_zeros();
+        (strange | starts & commas | leading_zero | nine) & before_last
+    }
+}
+
+/// The number that `digits` digits from `from` on are, of which there are 1 to 8.
 #[inline]
-fn word(body: &[u8], from: usize, to: usize) -> Option<u32> {
-    let digits = to - from;
-    let ending = u64::from_le_bytes(*body[..to].last_chunk::<8>()?);
-    if !(1..=8).contains(&digits) {
-        return None;
-    }
-    // Digits as numbers, the first lowest, and zeros for what comes before them.
-    let kept = (ending ^ 0x3030_3030_3030_3030) >> (64 - 8 * digits) << (64 - 8 * digits);
-    let high = kept | kept.wrapping_add(0x7676_7676_7676_7676);
-    let leading_zero = digits > 1 && body[from] == b'0';
-    if high & 0x8080_8080_8080_8080 != 0 || leading_zero {
-        return None;
-    }
+fn word(window: &[u8; WINDOW + BEYOND], from: usize, digits: usize) -> u32 {
+    let from = from % WINDOW;
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&window[from..from + 8]);
+    // Digits as numbers, the first lowest, and zeros for those that are not there.
+    let kept = (u64::from_le_bytes(bytes) ^ 0x3030_3030_3030_3030) << (64 - 8 * digits);
     let pairs = kept.wrapping_mul(10 << 8 | 1) >> 8 & 0x00FF_00FF_00FF_00FF;
     let fours = pairs.wrapping_mul(100 << 16 | 1) >> 16 & 0x0000_FFFF_0000_FFFF;
-    Some((fours.wrapping_mul(10_000 << 32 | 1) >> 32) as u32)
+    (fours.wrapping_mul(10_000 << 32 | 1) >> 32) as u32
 }
 
-/// Bit n: byte n is a comma.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-#[expect(unsafe_code, reason = "measured: an array is read half again as fast; proof within")]
-fn commas(window: &[u8; WINDOW]) -> u64 {
-    use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8};
-    window.as_chunks::<16>().0.iter().enumerate().fold(0, |mask, (number, part)| {
-        let (words, _) = part.as_chunks::<8>();
-        // SAFETY: these work on values in registers alone, and ask for SSE2, which every x86_64 has.
-        let bits = unsafe {
-            let bytes = _mm_set_epi64x(i64::from_le_bytes(words[1]), i64::from_le_bytes(words[0]));
-            _mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(b','.cast_signed())))
+impl Kinds {
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[expect(unsafe_code, reason = "measured: an array is read half again as fast; proof within")]
+    fn of(window: &[u8; WINDOW + BEYOND]) -> Self {
+        use std::arch::x86_64::{
+            _mm_cmpeq_epi8, _mm_cmplt_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8, _mm_xor_si128,
         };
-        mask | u64::from(bits.cast_unsigned()) << (16 * number)
-    })
+        let mut kinds = Self { commas: 0, spaces: 0, zeros: 0, digits: 0 };
+        for (number, part) in window[..WINDOW].as_chunks::<16>().0.iter().enumerate() {
+            let (words, _) = part.as_chunks::<8>();
+            // SAFETY: these work on values in registers alone, and ask for SSE2, which every x86_64 has.
+            let [commas, spaces, zeros, digits] = unsafe {
+                let bytes = _mm_set_epi64x(i64::from_le_bytes(words[1]), i64::from_le_bytes(words[0]));
+                let same = |byte: u8| _mm_cmpeq_epi8(bytes, _mm_set1_epi8(byte.cast_signed()));
+                // A digit xor this is one of the ten least signed bytes.
+                let moved = _mm_xor_si128(bytes, _mm_set1_epi8((b'0' ^ 0x80).cast_signed()));
+                let digits = _mm_cmplt_epi8(moved, _mm_set1_epi8(-128 + 10));
+                [same(b','), same(b' '), same(b'0'), digits].map(|found| _mm_movemask_epi8(found).cast_unsigned())
+            };
+            let at = |bits: u32| u64::from(bits) << (16 * number);
+            kinds.commas |= at(commas);
+            kinds.spaces |= at(spaces);
+            kinds.zeros |= at(zeros);
+            kinds.digits |= at(digits);
+        }
+        kinds
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn of(window: &[u8; WINDOW + BEYOND]) -> Self {
+        Self::portable(window)
+    }
+
+    /// What `of` answers, byte by byte.
+    #[cfg_attr(target_arch = "x86_64", cfg(test))]
+    fn portable(window: &[u8; WINDOW + BEYOND]) -> Self {
+        let bits = |is: fn(&u8) -> bool| {
+            window[..WINDOW].iter().enumerate().fold(0, |mask, (at, byte)| mask | u64::from(is(byte)) << at)
+        };
+        Self {
+            commas: bits(|byte| *byte == b','),
+            spaces: bits(|byte| *byte == b' '),
+            zeros: bits(|byte| *byte == b'0'),
+            digits: bits(u8::is_ascii_digit),
+        }
+    }
 }
 
-/// Bit n: byte n is a comma.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline]
-fn commas(window: &[u8; WINDOW]) -> u64 {
-    window.iter().enumerate().fold(0, |mask, (number, byte)| mask | u64::from(*byte == b',') << number)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mixing::splitmix64;
+
+    #[test]
+    fn windows_are_classified_as_byte_by_byte() {
+        for seed in 0..20_000 {
+            let byte = |at: usize| {
+                let random = splitmix64(seed * 100 + at as u64);
+                if random >> 60 == 0 { (random & 0xFF) as u8 } else { b"0123456789, ,0"[(random % 14) as usize] }
+            };
+            let window = std::array::from_fn(byte);
+            assert_eq!(Kinds::of(&window), Kinds::portable(&window), "{window:?}");
+        }
+    }
 }

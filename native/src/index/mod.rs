@@ -25,7 +25,7 @@ mod workers;
 pub use ingest::slices;
 pub use matching::{Asked, Walk};
 pub use operation::{Operation, OperationError, Seen, check};
-pub use snapshot::SnapshotError;
+pub use snapshot::{HEAD as SNAPSHOT_HEAD, SnapshotError, seal as seal_snapshot};
 
 use crate::digest;
 use crate::reader::Key;

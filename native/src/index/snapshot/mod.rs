@@ -8,12 +8,15 @@
 mod read;
 mod write;
 
+pub use write::seal;
+
 use super::sets::{SetId, Sets};
 use crate::mixing::fold;
 
 const MAGIC: [u8; 8] = *b"CFINDEX\0";
 const VERSION: u32 = 1;
-const HEAD: usize = 32;
+/// Bytes before the body.
+pub const HEAD: usize = 32;
 
 /// Why bytes are no snapshot; it names the field. The index is as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

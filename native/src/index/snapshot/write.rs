@@ -120,15 +120,21 @@ impl Writer {
         true
     }
 
-    fn finish(mut self) -> Vec<u8> {
-        let body = &self.out[HEAD..];
-        let (length, sum) = (body.len() as u64, checksum(body));
-        self.out[..8].copy_from_slice(&MAGIC);
-        self.out[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        self.out[16..24].copy_from_slice(&length.to_le_bytes());
-        self.out[24..32].copy_from_slice(&sum.to_le_bytes());
-        self.out
+    fn finish(self) -> Vec<u8> {
+        seal(self.out)
     }
+}
+
+/// A snapshot of a body, which room for the head comes before: `HEAD` bytes that are filled in here.
+#[must_use]
+pub fn seal(mut out: Vec<u8>) -> Vec<u8> {
+    let body = &out[HEAD..];
+    let (length, sum) = (body.len() as u64, checksum(body));
+    out[..8].copy_from_slice(&MAGIC);
+    out[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    out[16..24].copy_from_slice(&length.to_le_bytes());
+    out[24..32].copy_from_slice(&sum.to_le_bytes());
+    out
 }
 
 fn count(number: usize) -> u32 {

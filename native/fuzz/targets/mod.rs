@@ -1,0 +1,54 @@
+//! What is done with bytes from anywhere, whoever chooses them: `cargo fuzz`, or `tests/random_bytes.rs` on a stable compiler.
+#![allow(dead_code, reason = "each program uses one of them")]
+
+mod bodies;
+mod histories;
+mod model;
+mod tape;
+
+use cachefleet_native::frame::Frame;
+use cachefleet_native::index::{Index, Limits, SNAPSHOT_HEAD, Seen, check, seal_snapshot};
+
+const LIMITS: Limits = Limits { workers: 8, held: 4096 };
+
+/// A frame is refused, or its operations are such as an index takes.
+pub fn frame(data: &[u8]) {
+    let mut seen = Seen::default();
+    let Ok(frame) = Frame::decode(data, &mut seen) else {
+        return;
+    };
+    let mut index = Index::new(LIMITS);
+    for operation in &frame.operations {
+        assert_eq!(check(operation, &mut seen), Ok(()));
+        let _full = index.apply("worker", operation);
+    }
+    assert!(index.digest("worker") == 0 || index.stats().held.iter().any(|(_, blocks)| *blocks > 0));
+}
+
+/// A body is refused, or read as number by number.
+pub fn json(data: &[u8]) {
+    bodies::any(data);
+    bodies::array(data);
+}
+
+/// A snapshot is refused, or written again the same; with the right checksum too, which nobody finds by chance.
+pub fn snapshot(data: &[u8]) {
+    let sealed = seal_snapshot([&[0; SNAPSHOT_HEAD], data].concat());
+    for bytes in [data, &sealed] {
+        let Ok(index) = Index::read(LIMITS, bytes) else {
+            continue;
+        };
+        let again = Index::read(LIMITS, &index.write()).expect("what was just written");
+        let (mut before, mut after) = (index.stats().held, again.stats().held);
+        before.sort();
+        after.sort();
+        assert_eq!(before, after);
+        assert!(before.iter().all(|(name, _)| index.digest(name) == again.digest(name)));
+        assert!(before.iter().map(|(_, blocks)| blocks).sum::<u64>() <= LIMITS.held);
+    }
+}
+
+/// An index does with operations what sets do.
+pub fn history(data: &[u8]) {
+    histories::play(data);
+}
