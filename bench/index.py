@@ -24,15 +24,17 @@ from statistics import median
 from typing import Any, Final
 
 from bench.index_cost import own_rows
+from bench.index_exact import exact_rows
 from bench.index_hash import hash_rows
 from bench.index_memory import held_bytes
 from bench.index_select import select_row
 from bench.index_sides import Dynamo, Ours, Side, versions
-from bench.index_work import Work, synthetic, traces
+from bench.index_work import Work, cut, synthetic, traces
 from bench.rows import Row, percentile
 
 RESULTS: Final = Path(__file__).parent / "results" / "index.json"
 REPEATS: Final = 5
+EVENT_BLOCKS: Final = 300_000
 EVICTED: Final = 300
 PASSES: Final = 3
 """Over a work's queries in each turn: the first finds caches full of the other side's memory."""
@@ -117,6 +119,10 @@ def measured(blocks: Sequence[int]) -> Iterator[Row]:
             for workers in (8, 64, 512):
                 work = synthetic(workers=workers, prompt_blocks=prompt, blocks=count)
                 yield from query_rows(work, f"{prompt} blocks, {workers} workers, {millions}")
+    small = synthetic(workers=64, prompt_blocks=512, blocks=EVENT_BLOCKS)
+    for size in (128, 16, 1):
+        yield from store_rows(cut(small, size), f"64 workers, events of {size}")
+    yield from exact_rows()
     for name, work in traces():
         yield from store_rows(work, name)
         yield from query_rows(work, name)

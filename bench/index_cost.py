@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Iterator
 from statistics import median
@@ -11,12 +10,13 @@ from typing import Final
 
 import cachefleet_native
 
+from bench.index_beside import beside_rows
 from bench.index_sides import Ours
 from bench.index_work import Work, synthetic
 from bench.rows import Row, percentile
 from cachefleet_controlplane.index import PythonIndex, WorkerId
 from cachefleet_core.blocks import unpack_keys
-from cachefleet_core.reports import Delta, Stored, encode
+from cachefleet_core.reports import Stored
 
 ROUNDS: Final = 5
 CHURN: Final = 20
@@ -24,7 +24,7 @@ CHURN: Final = 20
 
 
 def own_rows(blocks: int) -> Iterator[Row]:
-    yield from beside_writer()
+    yield from beside_rows()
     yield churn()
     yield from snapshot(blocks)
     yield from twin()
@@ -32,41 +32,6 @@ def own_rows(blocks: int) -> Iterator[Row]:
 
 def alone(name: str, value: float, unit: str) -> Row:
     return {"row": name, "ours": value, "peer": None, "ratio": None, "unit": unit}
-
-
-def beside_writer() -> Iterator[Row]:
-    """Queries with pauses, as an event loop makes them, while another thread applies large frames without a pause."""
-    work = synthetic(workers=64, prompt_blocks=512, blocks=1_000_000)
-    side = filled(work)
-    chance = random.Random(2)
-    frames = [
-        encode(Delta(sequence=n, operations=tuple(Stored(0, chance.randbytes(8 * 384)) for _ in range(300))))
-        for n in range(4)
-    ]
-    stop, written = threading.Event(), [0]
-
-    def write() -> None:
-        while not stop.is_set():
-            for frame in frames:
-                written[0] += side.index.ingest("writer", frame)[2]
-            side.index.forget("writer")
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    waited = []
-    questions = [side.question(query.keys) for query in work.queries[:50]]
-    start = time.perf_counter()
-    while time.perf_counter() - start < 10:
-        for ask in questions:
-            begun = time.perf_counter_ns()
-            ask()
-            waited.append((time.perf_counter_ns() - begun) / 1e3)
-        time.sleep(0.001)
-    stop.set()
-    writer.join()
-    for share in (50, 99):
-        yield alone(f"query p{share} beside a writer at full speed", percentile(waited, share), "us")
-    yield alone("that writer", written[0] / (time.perf_counter() - start) / 1e6, "M blocks/s")
 
 
 def churn() -> Row:

@@ -97,6 +97,18 @@ def synthetic(*, workers: int, prompt_blocks: int, blocks: int, seed: int = 1) -
     return work
 
 
+def cut(work: Work, blocks: int) -> Work:
+    """The same stored in events of at most so many blocks, nothing evicted."""
+    events = Work(work.workers, queries=work.queries)
+    for chain in work.chains:
+        parent = chain.parent
+        for place in range(0, len(chain.keys), 8 * blocks):
+            keys = chain.keys[place : place + 8 * blocks]
+            events.chains.append(Chain(chain.worker, parent, keys))
+            parent = int.from_bytes(keys[-8:], "little")
+    return events
+
+
 def traces(*, workers: int = 64) -> Iterator[tuple[str, Work]]:
     """The recorded workloads that are there, as chains of their hash ids."""
     mooncake = TRACES / "mooncake" / "conversation_trace.jsonl"
