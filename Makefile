@@ -13,7 +13,7 @@ COMPILE := $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no
 TIER := bash .ci/tier
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo crds cluster bench bench-gateway bench-index bench-worker check-native nightly unit engine test-cluster test-vllm-matrix requirements clean
+.PHONY: help setup check test demo crds cluster bench bench-gateway bench-index bench-worker check-native fuzz-native nightly unit engine test-cluster test-vllm-matrix requirements clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,9 +40,12 @@ $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
 	  && $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --reinstall $(VENV)/native/*.whl; then touch $@; \
 	else echo "setup      the native part could not be built (above): block keys and index run in Python"; test -z "$$CI"; fi
 
-check-native: ## Formatting and lint of the native part, where cargo is
+check-native: ## Formatting, lint and Rust tests of the native part, where cargo is
 	@if command -v cargo > /dev/null; then cd native && cargo fmt --check && cargo clippy --quiet --all-targets --no-default-features -- -D warnings \
-	  && cargo clippy --quiet -- -D warnings; fi
+	  && cargo clippy --quiet -- -D warnings && cargo test --quiet --no-default-features --lib --tests; fi
+
+fuzz-native: ## Random bytes and histories at the native part, ten minutes of each kind
+	@cd native && CACHEFLEET_FUZZ_SECONDS=600 cargo test --no-default-features --test random_bytes
 
 check: setup check-native ## Formatting, lint, types, layers, generated files (under a minute)
 	@$(BIN)/ruff format --check .
