@@ -77,6 +77,7 @@ class ControlPlane:
             index_key=fleet_key.index_key,
             salt_key=fleet_key.salt_key,
             keyer=self.engine.keyer,
+            chooser=self.engine.chooser,
             policy=RoutingPolicy(settings.policy),
         )
         self.metrics.collect_from(FleetCollector(self.fleet.view))

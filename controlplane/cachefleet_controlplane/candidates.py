@@ -24,6 +24,11 @@ _PREFERENCES: Final[tuple[_Rule, ...]] = (
 )
 
 
+def standing(pool: Pool, worker: Worker, now: float) -> tuple[bool, ...]:
+    """All that ``eligible`` knows of a worker."""
+    return worker.ready, *(rule(pool, worker, now) for rule in _PREFERENCES)
+
+
 def eligible(pools: Sequence[Pool], exclude: frozenset[str], now: float) -> list[Worker]:
     """Ready workers of a fleet that are not excluded by full name or id, the preferred ones where there are any."""
     ready = [

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, overload
 
 from cachefleet_controlplane.block_index import WorkerId
 
@@ -131,6 +132,29 @@ class CandidateScore:
     fits: bool
 
 
+class LaterScores(Sequence[CandidateScore]):
+    """Scores that are made when somebody looks at them."""
+
+    def __init__(self, make: Callable[[], Sequence[CandidateScore]]) -> None:
+        self._make: Callable[[], Sequence[CandidateScore]] | None = make
+        self._made: Sequence[CandidateScore] = ()
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    @overload
+    def __getitem__(self, place: int) -> CandidateScore: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[CandidateScore]: ...
+    def __getitem__(self, place: int | slice) -> CandidateScore | Sequence[CandidateScore]:
+        return self._all()[place]
+
+    def _all(self) -> Sequence[CandidateScore]:
+        if self._make is not None:
+            self._made, self._make = self._make(), None
+        return self._made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """A verdict and everything needed to explain it; worker and url are empty where none was chosen."""
@@ -146,7 +170,10 @@ class Decision:
     rank: int = 0
     prompt_tokens: int = 0
     predicted_tokens: int = 0
-    scores: tuple[CandidateScore, ...] = ()
+    score: CandidateScore | None = None
+    """The chosen candidate's."""
+    scores: Sequence[CandidateScore] = ()
+    """Of all candidates; may be made when somebody looks."""
     at: float = 0.0
     """On the clock that was given."""
 
@@ -154,8 +181,3 @@ class Decision:
     def full_name(self) -> str:
         """The chosen worker's, whatever its rank."""
         return full_name(self.pool, self.worker)
-
-    @property
-    def score(self) -> CandidateScore | None:
-        """The chosen candidate's."""
-        return next((score for score in self.scores if score.id == self.id), None)

@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from cachefleet_controlplane.block_index import BlockIndex, WorkerId
 from cachefleet_controlplane.candidates import eligible
+from cachefleet_controlplane.choosing import Chooser
 from cachefleet_controlplane.flights import Flight, Ledger
 from cachefleet_controlplane.frames import Report
 from cachefleet_controlplane.keyers import Keyers
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
 from cachefleet_controlplane.reception import Connection, Link, Reception
 from cachefleet_controlplane.roster import Roster
-from cachefleet_controlplane.routing import CandidateView, Decision, Prompt, RoutingPolicy, decide, needed_blocks
+from cachefleet_controlplane.routing import Decision, Prompt, RoutingPolicy, needed_blocks
 from cachefleet_controlplane.salting import Salter
 from cachefleet_controlplane.status import index_status, pool_status, worker_status
 from cachefleet_controlplane.streams import Note
@@ -26,6 +28,9 @@ from cachefleet_controlplane.warming import Warming
 from cachefleet_controlplane.workers import Worker
 from cachefleet_core.blocks import BlockKeyer
 from cachefleet_core.reports import DownFrame, Hello
+
+MakeChooser = Callable[[Any, Roster], Chooser]
+"""Makes what decides over an index of its kind and a roster."""
 
 
 class Fleet:
@@ -41,6 +46,7 @@ class Fleet:
         index_key: bytes,
         salt_key: bytes | None = None,
         keyer: type[BlockKeyer] = BlockKeyer,
+        chooser: MakeChooser = Chooser,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE,
@@ -52,6 +58,7 @@ class Fleet:
         self._keyers = Keyers(index_key, keyer)
         self._roster = Roster(wall)
         self._reception = Reception(index, self._roster)
+        self._chooser = chooser(index, self._roster)
         self._warming = Warming(Salter(salt_key)) if salt_key else None
         self._decisions = 0
         self.informed = asyncio.Event()
@@ -118,16 +125,15 @@ class Fleet:
         """
         now = self._clock()
         self._reception.expire(now)
-        workers = eligible(self._roster.fleet(model), exclude, now)
-        return decide(prompt, self._candidates(workers, prompt, now), policy or self.policy, now)
+        return self._chooser.choose(model, prompt, policy=policy or self.policy, now=now, exclude=exclude)
 
     def begin(self, decision: Decision, prompt: Prompt) -> Flight:
         """Count a request that is about to be sent where ``decision`` says, until its flight is finished."""
         self._decisions += 1
         worker = self._roster.worker(decision.id)
-        ledger = worker.ledger if worker else Ledger(lambda: None)
+        ledger = worker.ledger if worker else Ledger(_nobody, _nobody)
         if worker:
-            worker.last_used = self._decisions
+            worker.use(self._decisions)
         score = decision.score
         uncached = score.uncached_tokens if score else prompt.tokens
         blocks = needed_blocks(prompt)
@@ -191,11 +197,10 @@ class Fleet:
             index=index_status(stats, self._reception),
         )
 
-    def _candidates(self, workers: list[Worker], prompt: Prompt, now: float) -> list[CandidateView]:
-        ids = [worker.id for worker in workers]
-        depths = self._index.match(prompt.keys, ids) if prompt.keys else [0] * len(ids)
-        return [worker.candidate(prompt.keys, depth, now) for worker, depth in zip(workers, depths, strict=True)]
-
     @staticmethod
     def _busy(worker: Worker) -> int:
         return (worker.load.others_requests if worker.load else 0) + len(worker.ledger.open)
+
+
+def _nobody() -> None:
+    """For a worker that is gone."""

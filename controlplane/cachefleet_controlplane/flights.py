@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -73,11 +73,14 @@ class Ledger:
 
     answered: Callable[[], None]
     """Called when a request got its first token or its end from the engine."""
+    changed: Callable[[], None]
+    """Called when what is counted here has changed."""
     open: dict[int, Flight] = field(default_factory=dict)
     recent: deque[Flight] = field(default_factory=lambda: deque(maxlen=MAX_EXPECTED))
     typical_tokens: float = TYPICAL_TOKENS
 
     def begin(self, flight: Flight, *, prompt_tokens: int) -> None:
+        self.changed()
         self.open[id(flight)] = flight
         if flight.keys:
             self.recent.append(flight)
@@ -85,15 +88,21 @@ class Ledger:
             self.typical_tokens += _SMOOTHING * (prompt_tokens - self.typical_tokens)
 
     def landed(self, flight: Flight) -> None:
+        self.changed()
         if not flight.done:
             self.answered()
 
     def close(self, flight: Flight, cached_tokens: int | None) -> None:
+        self.changed()
         self.open.pop(id(flight), None)
         if cached_tokens is not None:
             self.answered()
         elif not flight.prefilled and flight in self.recent:
             self.recent.remove(flight)  # it failed: its blocks will not come
+
+    def due(self) -> Iterator[float]:
+        """When a flight stops counting as work if nothing is heard of it."""
+        return (flight.sent_at + PATIENCE_SECONDS for flight in self.open.values() if not flight.prefilled)
 
     def tokens(self, now: float) -> int:
         """Prompt tokens sent and not computed yet."""

@@ -95,7 +95,7 @@ class Reception:
         if hello.epoch != worker.stream.epoch:
             worker.restarted()
         worker.hello = hello
-        pool.settle_contract()
+        self._roster.settle(pool)
         notes = self._step(worker, Opened(connection.number, hello), now)
         connection.link.send(pool.policy)
         if pool.warm is not None and connection.warmed_epoch != hello.epoch:
@@ -187,7 +187,8 @@ class Reception:
 
     def _step(self, worker: Worker, event: Event, now: float) -> list[Note]:
         before = worker.stream
-        worker.stream, effects = step(before, event, now, digest=self._digest(worker, event))
+        after, effects = step(before, event, now, digest=self._digest(worker, event))
+        worker.follow(after)
         notes = [effect.note for effect in effects if isinstance(effect, Count)]
         for number, effect in enumerate(effects):
             try:
@@ -202,10 +203,10 @@ class Reception:
     def _withdraw(self, worker: Worker, before: Stream, now: float, *, whole: bool) -> None:
         """A frame was refused: all that it would have meant is undone, or where a part of it stands, that goes too."""
         if whole:
-            worker.stream = before
+            worker.follow(before)
         else:
             self._index.forget(worker.id)
-            worker.stream = spoil(worker.stream, now)
+            worker.follow(spoil(worker.stream, now))
 
     def _digest(self, worker: Worker, event: Event) -> int:
         """What the index says of a stream, where that matters."""
@@ -237,7 +238,7 @@ class Reception:
         except IndexFullError:
             # Half of a worker's blocks would diverge at each report: none of them, until it starts anew.
             self._index.forget(worker.id)
-            worker.unindexed = True
+            worker.leave_out()
             self.shed_frames += _frames(effect)
 
     def _accept(self, worker: Worker, state: State, now: float) -> None:

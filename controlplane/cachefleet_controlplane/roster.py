@@ -66,11 +66,14 @@ class Roster:
 
     def __init__(self, wall: Callable[[], float]) -> None:
         self.pools: dict[str, Pool] = {}
+        self.version = 0
+        """Another one whenever a pool, or who is in it, or whether he fits there, has changed."""
         self._wall = wall
         self._created: dict[tuple[str, str], int] = {}
 
     def update(self, views: Sequence[PoolView]) -> Change:
         """Take a whole picture over."""
+        self.version += 1
         before = list(self.workers())
         declared = {view.key for view in views}
         self.pools = {key: pool for key, pool in self.pools.items() if key in declared}
@@ -98,13 +101,19 @@ class Roster:
             return None
         worker = Worker(pool.key, name, rank, endpoint=sibling.endpoint if sibling else None)
         pool.workers[worker.id] = worker
+        self.version += 1
         return worker
+
+    def settle(self, pool: Pool) -> None:
+        """Take over what a worker of a pool says of itself."""
+        pool.settle_contract()
+        self.version += 1
 
     def remove(self, worker: Worker) -> None:
         pool = self.pools.get(worker.pool)
         if pool is not None:
             pool.workers.pop(worker.id, None)
-            pool.settle_contract()  # it may have been the last that announced the one in force
+            self.settle(pool)  # it may have been the last that announced the one in force
 
     # Fleets.
 

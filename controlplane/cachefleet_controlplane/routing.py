@@ -16,9 +16,8 @@ the least recently used one, so that cold prompts spread. Nothing here reads a c
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_controlplane.decisions import (
@@ -33,6 +32,7 @@ from cachefleet_controlplane.decisions import (
     RoutingPolicy,
     Verdict,
 )
+from cachefleet_controlplane.rates import Pace, Paces
 
 __all__ = [
     "NOBODY",
@@ -46,18 +46,14 @@ __all__ = [
     "RoutingPolicy",
     "Verdict",
     "decide",
+    "explain",
     "needed_blocks",
     "usable_tokens",
 ]
 
-DEFAULT_TOKENS_PER_SECOND: Final = 4000.0
-DEFAULT_INTER_TOKEN_SECONDS: Final = 0.02
-DEFAULT_BATCHED_TOKENS: Final = 2048
 OUTPUT_TOKENS_COUNTED: Final = 256
 """Output beyond this does not count when asking whether a request fits."""
 TIE: Final = 0.05
-OUTLIER: Final = 4.0
-"""Only a worker this many times slower or faster than its pool's median is believed to be so."""
 EVICTION_WEIGHT: Final = 1.0
 
 
@@ -87,9 +83,15 @@ def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingP
         rank=chosen.view.rank,
         prompt_tokens=prompt.tokens,
         predicted_tokens=chosen.score.predicted_tokens,
+        score=chosen.score,
         scores=tuple(one.score for one in judged),
         at=now,
     )
+
+
+def explain(prompt: Prompt, candidates: Sequence[CandidateView]) -> tuple[CandidateScore, ...]:
+    """How each candidate is judged."""
+    return tuple(one.score for one in _judge(prompt, candidates))
 
 
 def usable_tokens(blocks: int, prompt: Prompt) -> int:
@@ -112,32 +114,6 @@ class _Judged:
     score: CandidateScore
 
 
-@dataclass(frozen=True, slots=True)
-class _Rates:
-    """What to assume of a worker: the median of its pool, else of all, else a constant; its own where that is far off.
-
-    A pool is homogeneous, and a short measurement says more about the prompts in it than about the worker. A worker
-    that is given little to do because it once measured badly would never measure better.
-    """
-
-    of_pool: Mapping[str, float] = field(default_factory=dict)
-    default: float = 0.0
-
-    @classmethod
-    def learn(cls, measured: Iterable[tuple[str, float | None]], default: float) -> _Rates:
-        pools: dict[str, list[float]] = {}
-        for pool, value in measured:
-            if value:
-                pools.setdefault(pool, []).append(value)
-        everything = [value for values in pools.values() for value in values]
-        medians = {pool: statistics.median(values) for pool, values in pools.items()}
-        return cls(medians, statistics.median(everything) if everything else default)
-
-    def resolve(self, pool: str, value: float | None) -> float:
-        usual = self.of_pool.get(pool, self.default)
-        return value if value and not 1 / OUTLIER <= value / usual <= OUTLIER else usual
-
-
 def _knowledge(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingPolicy) -> Knowledge:
     """What the choice rests on, which is less than what is known where the policy or stale reports forbid it."""
     blind = policy is not RoutingPolicy.CACHE_AWARE or not prompt.keys
@@ -147,19 +123,16 @@ def _knowledge(prompt: Prompt, candidates: Sequence[CandidateView], policy: Rout
 
 
 def _judge(prompt: Prompt, candidates: Sequence[CandidateView]) -> list[_Judged]:
-    rates = _Rates.learn(((c.pool, c.tokens_per_second) for c in candidates), DEFAULT_TOKENS_PER_SECOND)
-    latencies = _Rates.learn(((c.pool, c.inter_token_seconds) for c in candidates), DEFAULT_INTER_TOKEN_SECONDS)
-    return [_Judged(view, _score(prompt, view, rates=rates, latencies=latencies)) for view in candidates]
+    paces = Paces.learn(candidates)
+    return [_Judged(view, _score(prompt, view, paces.of(view))) for view in candidates]
 
 
-def _score(prompt: Prompt, view: CandidateView, *, rates: _Rates, latencies: _Rates) -> CandidateScore:
+def _score(prompt: Prompt, view: CandidateView, pace: Pace) -> CandidateScore:
     matched = 0 if view.stale else view.matched_blocks
     predicted = usable_tokens(matched, prompt)
     # What was just sent there we saw ourselves: it counts even while reports are stale.
     expected = max(predicted, usable_tokens(view.sent_blocks, prompt))
-    rate = rates.resolve(view.pool, view.tokens_per_second)
-    latency = latencies.resolve(view.pool, view.inter_token_seconds)
-    batched = view.batched_tokens or DEFAULT_BATCHED_TOKENS
+    rate, latency, batched = pace.tokens_per_second, pace.inter_token_seconds, pace.batched_tokens
     uncached = prompt.tokens - expected
     evicted = _evicted(prompt, view, expected)
     work = view.queued_tokens + view.inflight_tokens + uncached

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -121,6 +122,9 @@ class Assembly:
     """Bytes of all these."""
 
 
+_FRESHNESS: Final = ("standing", "reported", "heard_at", "strayed_at")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
     """What is known of one worker rank's stream."""
@@ -148,6 +152,16 @@ class Stream:
         """Its blocks say nothing: too long without a report or out of step, or forgotten."""
         idle = self.standing in (Standing.UNKNOWN, Standing.FORGOTTEN)
         return idle or not self.reported or max(now - self.heard_at, self.strayed(now)) > STALE_SECONDS
+
+    def due(self) -> Iterator[float]:
+        """When ``stale`` may change if nothing is heard."""
+        yield self.heard_at + STALE_SECONDS
+        if self.strayed_at is not None:
+            yield self.strayed_at + STALE_SECONDS
+
+    def as_fresh_as(self, other: Stream) -> bool:
+        """``stale`` gives the same for both at every time."""
+        return all(getattr(self, name) == getattr(other, name) for name in _FRESHNESS)
 
     def strayed(self, now: float) -> float:
         """Seconds for which what the index holds has not been kept up."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from cachefleet_controlplane.decisions import full_name
+from cachefleet_controlplane.decisions import STALE_AFTER_SECONDS, full_name
 from cachefleet_controlplane.flights import Ledger
 from cachefleet_controlplane.hit_ratio import Counters
 from cachefleet_controlplane.index import WorkerId, worker_id
@@ -54,10 +55,12 @@ class Worker:
     last_used: int = 0
     failures: int = 0
     backoff_until: float = 0.0
+    version: int = 0
+    """Another one whenever a decision may see it differently, other than by time or by what the roster knows of it."""
 
     def __post_init__(self) -> None:
         self.id = worker_id(self.pool, self.name, self.rank)
-        self.ledger = Ledger(self._answered)
+        self.ledger = Ledger(self._answered, self._touch)
 
     @property
     def full_name(self) -> str:
@@ -77,8 +80,38 @@ class Worker:
         pause = min(MAX_BACKOFF_SECONDS, BACKOFF_SECONDS * 2.0 ** min(self.failures, 8))
         self.failures += 1
         self.backoff_until = now + pause
+        self._touch()
+
+    def use(self, number: int) -> None:
+        """A decision of this number is for it."""
+        self.last_used = number
+        self._touch()
+
+    def follow(self, stream: Stream) -> None:
+        """Its stream went on."""
+        if not stream.as_fresh_as(self.stream):
+            self._touch()
+        self.stream = stream
+
+    def leave_out(self) -> None:
+        """Its blocks do not fit into the index."""
+        self.unindexed = True
+        self._touch()
+
+    def due(self) -> Iterator[float]:
+        """When a decision may see it differently though nothing happens; times gone by are among them."""
+        yield from self.ledger.due()
+        yield from self.stream.due()
+        yield self.backoff_until
+        if self.load:
+            yield self.load.at + STALE_AFTER_SECONDS
+            yield self.load.at + FORGET_SECONDS
+
+    def _touch(self) -> None:
+        self.version += 1
 
     def _answered(self) -> None:
+        self._touch()
         self.failures = 0
         self.backoff_until = 0.0
 
@@ -92,11 +125,13 @@ class Worker:
             else round(others * own.typical_tokens)
         )
         requests = max(0, state.running + state.waiting - len(own.open))
+        self._touch()
         self.load = Load(state, now, tokens, requests)
         self.samples += bool(state.prefill_tokens_per_second)
 
     def restarted(self) -> None:
         """A new epoch: nothing measured before says anything now."""
+        self._touch()
         self.load = None
         self.samples = 0
         self.unindexed = False

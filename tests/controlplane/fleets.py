@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cachefleet_controlplane.fleet import Fleet
+from cachefleet_controlplane.choosing import Chooser
+from cachefleet_controlplane.fleet import Fleet, MakeChooser
 from cachefleet_controlplane.frames import Report
 from cachefleet_controlplane.index import PythonIndex, WorkerId, worker_id
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
@@ -74,11 +75,19 @@ class LiveFleet(Fleet):
         *,
         policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE,
         make_index: Callable[..., Any] = PythonIndex,
+        chooser: MakeChooser = Chooser,
         **bounds: int,
     ) -> None:
         self.now = 1000.0
         self.index = make_index(**bounds)
-        super().__init__(self.index, index_key=INDEX_KEY, clock=lambda: self.now, wall=lambda: 1.7e9, policy=policy)
+        super().__init__(
+            self.index,
+            index_key=INDEX_KEY,
+            chooser=chooser,
+            clock=lambda: self.now,
+            wall=lambda: 1.7e9,
+            policy=policy,
+        )
 
     def receive(self, connection: Connection, frame: Report | Snapshot | Delta) -> list[Note]:
         """Also of a frame that was never bytes: it is made some, as every frame is."""

@@ -5,7 +5,9 @@ from types import ModuleType
 
 import pytest
 
+from cachefleet_controlplane.choosing import Chooser
 from cachefleet_controlplane.engines import engine
+from cachefleet_controlplane.fleet import Fleet
 from cachefleet_controlplane.index import PythonIndex
 from cachefleet_core.blocks import BlockKeyer
 from cachefleet_core.native import API, NativeError
@@ -13,7 +15,7 @@ from cachefleet_core.native import API, NativeError
 
 def test_python_may_be_asked_for() -> None:
     chosen = engine("python")
-    assert (chosen.name, chosen.index, chosen.keyer) == ("python", PythonIndex, BlockKeyer)
+    assert (chosen.name, chosen.index, chosen.keyer, chosen.chooser) == ("python", PythonIndex, BlockKeyer, Chooser)
 
 
 def test_native_code_is_used_where_it_is_there() -> None:
@@ -22,6 +24,8 @@ def test_native_code_is_used_where_it_is_there() -> None:
     assert chosen.name == "native"
     assert chosen.index().match([], []) == []
     assert issubclass(chosen.keyer, BlockKeyer)
+    fleet = Fleet(chosen.index(), index_key=b"k" * 32, keyer=chosen.keyer, chooser=chosen.chooser)
+    assert type(fleet._chooser).__name__ == "NativeChooser"
 
 
 def test_without_native_code_the_twin_serves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.index import WorkerId
+from cachefleet_controlplane.rates import DEFAULT_BATCHED_TOKENS, DEFAULT_INTER_TOKEN_SECONDS, DEFAULT_TOKENS_PER_SECOND
 from cachefleet_controlplane.routing import (
-    DEFAULT_BATCHED_TOKENS,
-    DEFAULT_INTER_TOKEN_SECONDS,
-    DEFAULT_TOKENS_PER_SECOND,
     EVICTION_WEIGHT,
     CandidateView,
     Decision,

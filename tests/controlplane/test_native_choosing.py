@@ -1,0 +1,336 @@
+"""Decisions out of kept boards against decisions made anew, after every event of any history of a fleet."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
+
+from cachefleet_controlplane.choosing import Chooser
+from cachefleet_controlplane.decisions import Decision, Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.flights import Flight
+from cachefleet_controlplane.index import WorkerId, worker_id
+from cachefleet_core.blocks import pack_keys
+from cachefleet_core.reports import Operation, Phase
+from tests.controlplane.chains import chain, removed, stored
+from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
+from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
+
+pytest.importorskip("cachefleet_native")
+from cachefleet_controlplane.native_choosing import NativeChooser
+from cachefleet_controlplane.native_index import NativeIndex
+
+CHAINS = [chain(1, 12), [*chain(1, 12)[:5], *chain(2, 7)], chain(3, 12)]
+ENGINE = {"image": "vllm", "blockSize": 16, "maxModelLen": 4096, "kvTransfer": {"kv_connector": "x"}}
+NAMES = ["demo-0", "demo-1", "demo-2"]
+Who = tuple[str, str, int]
+WHO: list[Who] = [
+    ("default/demo", "demo-0", 0),
+    ("default/demo", "demo-0", 1),
+    ("default/demo", "demo-1", 0),
+    ("default/other", "demo-2", 0),
+]
+"""Few, so that one history has much of each."""
+PROMPTS = [
+    Prompt(),
+    Prompt(tokens=70),
+    Prompt(tokens=10, block_size=16, max_tokens=5, knowledge=Knowledge.EXACT),
+    *(
+        Prompt(blocks * 16 + extra, pack_keys(keys[:blocks]), 16, 100, Knowledge.EXACT)
+        for keys in CHAINS
+        for blocks, extra in ((12, 0), (1, 1))
+    ),
+    Prompt(33, pack_keys(CHAINS[0][:2]), 16, 0, Knowledge.LOAD),
+    Prompt(33, pack_keys(CHAINS[0][:2]), 16, 0, Knowledge.APPROXIMATE),
+]
+LONG = PROMPTS[3]
+who = st.sampled_from(WHO)
+names = st.lists(st.sampled_from(NAMES), unique=True)
+counts = st.sampled_from([0, 0, 1, 3, 40, 5000])
+rates = st.sampled_from([None, None, 0.0, 1000.0, 1100.0, 9000.0])
+
+
+def told(decision: Decision) -> dict[str, Any]:
+    """All that a decision says, its scores looked at."""
+    found = {field.name: getattr(decision, field.name) for field in fields(Decision)}
+    return found | {"scores": list(decision.scores)}
+
+
+def wid(one: Who) -> WorkerId:
+    return worker_id(*one)
+
+
+class BoardMachine(RuleBasedStateMachine):
+    """Whatever happens, what is decided is what a look at everything decides."""
+
+    @initialize(bounds=st.sampled_from([{}, {"max_held": 15}]))
+    def begin(self, bounds: dict[str, Any]) -> None:
+        self.fleet = LiveFleet(make_index=NativeIndex, chooser=NativeChooser, **bounds)
+        self.plain = Chooser(self.fleet.index, self.fleet._roster)
+        self.links: dict[Who, FakeLink] = {}
+        self.sequences = dict.fromkeys(WHO, 0)
+        self.flights: list[Flight] = []
+        self.epochs = 0
+        self.declare(NAMES, [], role="Both", both=True)
+        for one in WHO:
+            self.greet(one, strange=False)
+            self.report(one, waiting=0, free=0, rate=None, phase=Phase.READY, right=True)
+
+    # The source of pools.
+
+    @rule(ready=names, unready=names, role=st.sampled_from(["Both", "Prefill"]), both=st.booleans())
+    def declare(self, ready: list[str], unready: list[str], *, role: str, both: bool) -> None:
+        waiting = [name for name in unready if name not in ready]
+        other = view(pool("other", role=role, engine=ENGINE), ready, waiting)
+        self.fleet.update_pools([view(pool(), ready, waiting), *([other] if both else [])])
+        self.pools = {"default/demo", "default/other"} if both else {"default/demo"}
+
+    # The agents.
+
+    @rule(one=who, strange=st.booleans())
+    def greet(self, one: Who, *, strange: bool) -> None:
+        of, name, rank = one
+        if of not in self.pools:
+            return
+        self.epochs += 1
+        link = self.links[one] = FakeLink()
+        link.connection = self.fleet.connect(link)
+        contract = replace(CONTRACT, tokenizer="sha256:bb") if strange else CONTRACT
+        greeting = hello(name, f"e{self.epochs}", pool=of, rank=rank, max_batched_tokens=512 * rank, contract=contract)
+        self.fleet.hello(link.connection, greeting)
+        self.sequences[one] = 0
+        self.resume(one, held=self.epochs % 7)
+
+    @rule(one=who, held=st.integers(0, 12))
+    def resume(self, one: Who, held: int) -> None:
+        """All that it holds."""
+        self.say(one, snapshot(self.sequences[one], *([CHAINS[0][:held]] if held else []), rank=one[2]))
+
+    @rule(one=who, line=st.sampled_from(CHAINS), held=st.integers(1, 12), step=st.sampled_from([1, 1, 1, 2]))
+    def store(self, one: Who, line: list[int], held: int, step: int) -> None:
+        self.change(one, stored(line[:held]), step)
+
+    @rule(one=who, line=st.sampled_from(CHAINS), kept=st.integers(0, 11))
+    def evict(self, one: Who, line: list[int], kept: int) -> None:
+        self.change(one, removed(line[kept:]), 1)
+
+    @rule(one=who, part=st.integers(0, 1))
+    def resume_in_parts(self, one: Who, part: int) -> None:
+        """A part of two comes, which may be the wrong one."""
+        chains = CHAINS[2][6 * part : 6 * part + 6]
+        self.say(one, snapshot(self.sequences[one], chains, part=part, last=part == 1, rank=one[2]))
+
+    @rule(
+        one=who,
+        waiting=counts,
+        free=counts,
+        rate=rates,
+        phase=st.sampled_from([Phase.READY, Phase.READY, Phase.READY, Phase.DRAINING]),
+        right=st.sampled_from([True, True, False]),
+    )
+    def report(self, one: Who, waiting: int, free: int, rate: float | None, *, phase: Phase, right: bool) -> None:
+        self.say(
+            one,
+            state(
+                self.sequences[one],
+                rank=one[2],
+                digest=self.fleet.index.digest(wid(one)) ^ (not right),
+                phase=phase,
+                running=waiting % 3,
+                waiting=waiting % 5,
+                waiting_tokens=waiting or None,
+                blocks_total=free * 2,
+                blocks_free=free,
+                blocks_idle=free // 2 if waiting % 2 else None,
+                prefill_tokens_per_second=rate,
+                inter_token_seconds=rate and 1 / rate,
+            ),
+        )
+
+    @rule(one=who)
+    def hang_up(self, one: Who) -> None:
+        if one in self.links:
+            self.fleet.disconnect(self.links.pop(one).connection)
+
+    # The gateway.
+
+    @rule(prompt=st.sampled_from(PROMPTS))
+    def send(self, prompt: Prompt) -> None:
+        decision = self.fleet.route(MODEL, prompt)
+        if decision.worker:
+            self.flights.append(self.fleet.begin(decision, prompt))
+
+    @precondition(lambda self: self.flights)
+    @rule(which=st.integers(0, 99))
+    def first_token(self, which: int) -> None:
+        self.flights[which % len(self.flights)].first_token()
+
+    @precondition(lambda self: self.flights)
+    @rule(which=st.integers(0, 99), cached=st.sampled_from([None, 5]))
+    def finish(self, which: int, cached: int | None) -> None:
+        self.flights.pop(which % len(self.flights)).finish(cached_tokens=cached)
+
+    @rule(name=st.sampled_from(NAMES))
+    def fail(self, name: str) -> None:
+        self.fleet.worker_failed(f"default/demo/{name}")
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 2.5, 5.0, 5.1, 10.0, 15.0]))
+    def wait(self, seconds: float) -> None:
+        self.fleet.now += seconds
+
+    def change(self, one: Who, operation: Operation, step: int) -> None:
+        self.sequences[one] += step
+        self.say(one, delta(self.sequences[one], operation, rank=one[2]))
+
+    def say(self, one: Who, frame: Any) -> None:
+        link = self.links.get(one)
+        if link is not None and one[2] in link.connection.ranks:
+            self.fleet.receive(link.connection, frame)
+
+    @invariant()
+    def every_decision_is_as_if_made_anew(self) -> None:
+        if hasattr(self, "fleet"):
+            for prompt in PROMPTS:
+                assert_alike(self.fleet, self.plain, prompt)
+
+
+def assert_alike(fleet: LiveFleet, plain: Chooser, prompt: Prompt, **options: Any) -> None:
+    """Asked in this order, so that silence has had its consequences."""
+    ours = fleet.route(MODEL, prompt, **options)
+    theirs = plain.choose(MODEL, prompt, now=fleet.now, **{"policy": RoutingPolicy.CACHE_AWARE} | options)
+    assert told(ours) == told(theirs)
+
+
+TestBoards = BoardMachine.TestCase
+TestBoards.settings = settings(max_examples=settings().max_examples, stateful_step_count=40, deadline=None)
+
+
+@pytest.fixture
+def fleet() -> LiveFleet:
+    """Three workers that hold nothing, four and eight blocks of a chain."""
+    made = LiveFleet(make_index=NativeIndex, chooser=NativeChooser)
+    made.update_pools([view(pool(), NAMES)])
+    for number, name in enumerate(NAMES):
+        made.report(name, CHAINS[0][: 4 * number])
+    return made
+
+
+@pytest.fixture
+def plain(fleet: LiveFleet) -> Chooser:
+    return Chooser(fleet.index, fleet._roster)
+
+
+@pytest.mark.parametrize("policy", RoutingPolicy)
+@pytest.mark.parametrize("exclude", [frozenset(), frozenset({"default/demo/demo-2"})], ids=["all", "but one"])
+def test_other_policies_and_exclusions_are_heeded(
+    fleet: LiveFleet, plain: Chooser, policy: RoutingPolicy, exclude: frozenset[str]
+) -> None:
+    for prompt in PROMPTS:
+        assert_alike(fleet, plain, prompt, policy=policy, exclude=exclude)
+
+
+@pytest.mark.parametrize("tokens", [2**49, 2**63, 10])
+def test_a_load_beyond_native_numbers_is_judged_without_them(fleet: LiveFleet, plain: Chooser, tokens: int) -> None:
+    connection = fleet.report("demo-1").connection
+    fleet.route(MODEL, LONG)
+    fleet.receive(connection, state(0, waiting_tokens=tokens))
+    assert_alike(fleet, plain, LONG)
+    fleet.receive(connection, state(0, waiting_tokens=5))
+    assert_alike(fleet, plain, LONG)
+
+
+def test_scores_are_of_the_moment_of_the_decision(fleet: LiveFleet) -> None:
+    decision, same = fleet.route(MODEL, LONG), fleet.route(MODEL, LONG)
+    before = list(same.scores)
+    fleet.report("demo-0", CHAINS[0], running=9, epoch="e9")
+    fleet.now += 20
+    fleet.route(MODEL, LONG)
+    assert list(decision.scores) == before
+    assert decision.score in before
+    assert [score.matched_blocks for score in before] == [0, 4, 8]
+
+
+def test_a_board_is_kept_while_nobody_comes_or_goes(fleet: LiveFleet) -> None:
+    chooser = fleet._chooser
+    assert isinstance(chooser, NativeChooser)
+    fleet.route(MODEL, LONG)
+    board = chooser._boards[MODEL]
+    fleet.now += 4
+    fleet.begin(fleet.route(MODEL, LONG), LONG).finish()
+    fleet.now += 4
+    assert fleet.route("nobody", LONG).worker == ""
+    assert fleet.route(MODEL, LONG).knowledge is Knowledge.LOAD
+    assert chooser._boards == {MODEL: board}
+    fleet.worker_failed("default/demo/demo-2")
+    fleet.route(MODEL, LONG)
+    assert chooser._boards[MODEL] is not board
+
+
+class TestWhatOnlyTimeOrOneEventTells:
+    """One thing changes a worker's row, and nothing else has it looked at again."""
+
+    @pytest.fixture
+    def link(self, fleet: LiveFleet) -> FakeLink:
+        return fleet.report("demo-2", CHAINS[0][:8])
+
+    def agree(self, fleet: LiveFleet, plain: Chooser, *, seconds: float = 0.0) -> Decision:
+        fleet.now += seconds
+        assert_alike(fleet, plain, LONG)
+        return fleet.route(MODEL, LONG)
+
+    def speak(self, fleet: LiveFleet, link: FakeLink, sequence: int = 0) -> None:
+        digest = fleet.index.digest(worker_id("default/demo", "demo-2"))
+        fleet.receive(link.connection, state(sequence, digest=digest))
+
+    def test_being_out_of_step_for_long(self, fleet: LiveFleet, plain: Chooser, link: FakeLink) -> None:
+        fleet.receive(link.connection, delta(7, stored(CHAINS[1])))
+        assert self.agree(fleet, plain).worker == "demo-2"
+        fleet.now += 3
+        self.speak(fleet, link)
+        assert self.agree(fleet, plain).worker == "demo-2"
+        assert self.agree(fleet, plain, seconds=2.1).scores[2].matched_blocks == 0
+
+    def test_being_in_step_again(self, fleet: LiveFleet, plain: Chooser, link: FakeLink) -> None:
+        fleet.receive(link.connection, delta(7, stored(CHAINS[1])))
+        fleet.now += 4
+        self.speak(fleet, link)
+        assert self.agree(fleet, plain, seconds=2).scores[2].matched_blocks == 0
+        fleet.receive(link.connection, snapshot(7, CHAINS[0][:9]))
+        assert self.agree(fleet, plain).scores[2].matched_blocks == 9
+
+    def test_patience_with_a_request_that_has_no_token_yet(
+        self, fleet: LiveFleet, plain: Chooser, link: FakeLink
+    ) -> None:
+        fleet.begin(fleet.route(MODEL, LONG), LONG)
+        for _ in range(9):
+            fleet.now += 3
+            self.speak(fleet, link)
+        assert self.agree(fleet, plain).scores[2].inflight_tokens > 0
+        assert self.agree(fleet, plain, seconds=4).scores[2].inflight_tokens == 0
+
+    def test_a_pause_that_is_over(self, fleet: LiveFleet, plain: Chooser) -> None:
+        fleet.worker_failed("default/demo/demo-2")
+        assert len(self.agree(fleet, plain).scores) == 2
+        assert len(self.agree(fleet, plain, seconds=1.1).scores) == 3
+
+    def test_the_others_contract(self, fleet: LiveFleet, plain: Chooser) -> None:
+        """The last worker to come back with another contract brings back those that came before it."""
+        left = []
+        for name in NAMES:
+            fleet.report(name, contract=replace(CONTRACT, tokenizer="sha256:bb"))
+            left.append(len(self.agree(fleet, plain).scores))
+        assert left == [2, 1, 3]
+
+    def test_not_fitting_into_the_index(self) -> None:
+        fleet = LiveFleet(make_index=NativeIndex, chooser=NativeChooser, max_held=10)
+        fleet.update_pools([view(pool(), NAMES)])
+        connection = fleet.report("demo-0", CHAINS[0][:8]).connection
+        plain = Chooser(fleet.index, fleet._roster)
+        assert self.agree(fleet, plain).knowledge is Knowledge.EXACT
+        fleet.receive(connection, delta(1, stored(CHAINS[2])))
+        assert self.agree(fleet, plain).knowledge is Knowledge.LOAD
