@@ -119,10 +119,15 @@ class Ledger:
         """The longest prefix, in blocks, that ``keys`` share with a prompt whose blocks are expected there."""
         while self.recent and not self.recent[0].expected(now):
             self.recent.popleft()
-        best = 0
+        best, start, wanted = 0, 0, keys[:8]
         for flight in self.recent:
-            if flight.expected(now):
+            # Most have nothing more in common than what was found already, and there may be many.
+            if flight.keys[start : start + 8] == wanted and flight.expected(now):
                 best = shared_blocks(keys, flight.keys, at_least=best)
+                start = 8 * best
+                wanted = keys[start : start + 8]
+                if not wanted:
+                    break
         return best
 
 
