@@ -1,0 +1,144 @@
+"""What a kept board must notice, one thing at a time."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from cachefleet_controlplane.choosing import Chooser
+from cachefleet_controlplane.decisions import Decision, Knowledge, RoutingPolicy
+from cachefleet_controlplane.index import worker_id
+from tests.controlplane.chains import stored
+from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
+from tests.controlplane.frames import CONTRACT, delta, snapshot, state
+
+pytest.importorskip("cachefleet_native")
+from cachefleet_controlplane.native_choosing import NativeChooser
+from cachefleet_controlplane.native_index import NativeIndex
+from tests.controlplane.test_native_choosing import CHAINS, LONG, NAMES, PROMPTS, assert_alike
+
+
+@pytest.fixture
+def fleet() -> LiveFleet:
+    """Three workers that hold nothing, four and eight blocks of a chain."""
+    made = LiveFleet(make_index=NativeIndex, chooser=NativeChooser)
+    made.update_pools([view(pool(), NAMES)])
+    for number, name in enumerate(NAMES):
+        made.report(name, CHAINS[0][: 4 * number])
+    return made
+
+
+@pytest.fixture
+def plain(fleet: LiveFleet) -> Chooser:
+    return Chooser(fleet.index, fleet._roster)
+
+
+@pytest.mark.parametrize("policy", RoutingPolicy)
+@pytest.mark.parametrize("exclude", [frozenset(), frozenset({"default/demo/demo-2"})], ids=["all", "but one"])
+def test_other_policies_and_exclusions_are_heeded(
+    fleet: LiveFleet, plain: Chooser, policy: RoutingPolicy, exclude: frozenset[str]
+) -> None:
+    for prompt in PROMPTS:
+        assert_alike(fleet, plain, prompt, policy=policy, exclude=exclude)
+
+
+@pytest.mark.parametrize("tokens", [2**49, 2**63, 10])
+def test_a_load_beyond_native_numbers_is_judged_without_them(fleet: LiveFleet, plain: Chooser, tokens: int) -> None:
+    connection = fleet.report("demo-1").connection
+    fleet.route(MODEL, LONG)
+    fleet.receive(connection, state(0, waiting_tokens=tokens))
+    assert_alike(fleet, plain, LONG)
+    fleet.receive(connection, state(0, waiting_tokens=5))
+    assert_alike(fleet, plain, LONG)
+
+
+def test_scores_are_of_the_moment_of_the_decision(fleet: LiveFleet) -> None:
+    decision, same = fleet.route(MODEL, LONG), fleet.route(MODEL, LONG)
+    before = list(same.scores)
+    fleet.report("demo-0", CHAINS[0], running=9, epoch="e9")
+    fleet.now += 20
+    fleet.route(MODEL, LONG)
+    assert list(decision.scores) == before
+    assert decision.score in before
+    assert [score.matched_blocks for score in before] == [0, 4, 8]
+
+
+def test_a_board_is_kept_while_nobody_comes_or_goes(fleet: LiveFleet) -> None:
+    chooser = fleet._chooser
+    assert isinstance(chooser, NativeChooser)
+    fleet.route(MODEL, LONG)
+    board = chooser._boards[MODEL]
+    fleet.now += 4
+    fleet.begin(fleet.route(MODEL, LONG), LONG).finish()
+    fleet.now += 4
+    assert fleet.route("nobody", LONG).worker == ""
+    assert fleet.route(MODEL, LONG).knowledge is Knowledge.LOAD
+    assert chooser._boards == {MODEL: board}
+    fleet.worker_failed("default/demo/demo-2")
+    fleet.route(MODEL, LONG)
+    assert chooser._boards[MODEL] is not board
+
+
+class TestWhatOnlyTimeOrOneEventTells:
+    """One thing changes a worker's row, and nothing else has it looked at again."""
+
+    @pytest.fixture
+    def link(self, fleet: LiveFleet) -> FakeLink:
+        return fleet.report("demo-2", CHAINS[0][:8])
+
+    def agree(self, fleet: LiveFleet, plain: Chooser, *, seconds: float = 0.0) -> Decision:
+        fleet.now += seconds
+        assert_alike(fleet, plain, LONG)
+        return fleet.route(MODEL, LONG)
+
+    def speak(self, fleet: LiveFleet, link: FakeLink, sequence: int = 0) -> None:
+        digest = fleet.index.digest(worker_id("default/demo", "demo-2"))
+        fleet.receive(link.connection, state(sequence, digest=digest))
+
+    def test_being_out_of_step_for_long(self, fleet: LiveFleet, plain: Chooser, link: FakeLink) -> None:
+        fleet.receive(link.connection, delta(7, stored(CHAINS[1])))
+        assert self.agree(fleet, plain).worker == "demo-2"
+        fleet.now += 3
+        self.speak(fleet, link)
+        assert self.agree(fleet, plain).worker == "demo-2"
+        assert self.agree(fleet, plain, seconds=2.1).scores[2].matched_blocks == 0
+
+    def test_being_in_step_again(self, fleet: LiveFleet, plain: Chooser, link: FakeLink) -> None:
+        fleet.receive(link.connection, delta(7, stored(CHAINS[1])))
+        fleet.now += 4
+        self.speak(fleet, link)
+        assert self.agree(fleet, plain, seconds=2).scores[2].matched_blocks == 0
+        fleet.receive(link.connection, snapshot(7, CHAINS[0][:9]))
+        assert self.agree(fleet, plain).scores[2].matched_blocks == 9
+
+    def test_patience_with_a_request_that_has_no_token_yet(
+        self, fleet: LiveFleet, plain: Chooser, link: FakeLink
+    ) -> None:
+        fleet.begin(fleet.route(MODEL, LONG), LONG)
+        for _ in range(9):
+            fleet.now += 3
+            self.speak(fleet, link)
+        assert self.agree(fleet, plain).scores[2].inflight_tokens > 0
+        assert self.agree(fleet, plain, seconds=4).scores[2].inflight_tokens == 0
+
+    def test_a_pause_that_is_over(self, fleet: LiveFleet, plain: Chooser) -> None:
+        fleet.worker_failed("default/demo/demo-2")
+        assert len(self.agree(fleet, plain).scores) == 2
+        assert len(self.agree(fleet, plain, seconds=1.1).scores) == 3
+
+    def test_the_others_contract(self, fleet: LiveFleet, plain: Chooser) -> None:
+        """The last worker to come back with another contract brings back those that came before it."""
+        left = []
+        for name in NAMES:
+            fleet.report(name, contract=replace(CONTRACT, tokenizer="sha256:bb"))
+            left.append(len(self.agree(fleet, plain).scores))
+        assert left == [2, 1, 3]
+
+    def test_not_fitting_into_the_index(self) -> None:
+        fleet = LiveFleet(make_index=NativeIndex, chooser=NativeChooser, max_held=10)
+        fleet.update_pools([view(pool(), NAMES)])
+        connection = fleet.report("demo-0", CHAINS[0][:8]).connection
+        plain = Chooser(fleet.index, fleet._roster)
+        assert self.agree(fleet, plain).knowledge is Knowledge.EXACT
+        fleet.receive(connection, delta(1, stored(CHAINS[2])))
+        assert self.agree(fleet, plain).knowledge is Knowledge.LOAD
