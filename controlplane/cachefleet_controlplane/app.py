@@ -71,12 +71,12 @@ class ControlPlane:
         self._draining = False
         self.metrics = Metrics()
         self.engine = _engine(settings)
-        self.metrics.engine(code=self.engine.name, reason=self.engine.reason)
+        self.metrics.engine(code=self.engine.code.name, reason=self.engine.code.reason)
         self.fleet = Fleet(
             self.engine.index(),
             index_key=fleet_key.index_key,
             salt_key=fleet_key.salt_key,
-            keyer=self.engine.keyer,
+            keyer=self.engine.code.keyer,
             chooser=self.engine.chooser,
             policy=RoutingPolicy(settings.policy),
         )
@@ -108,13 +108,13 @@ class ControlPlane:
             send_seconds=settings.reply_send_seconds,
         )
         # Native code computes keys sooner than it would look them up.
-        memo = None if self.engine.name == "native" else KeyMemo()
+        memo = None if self.engine.code.name == "native" else KeyMemo()
         placer = Placer(self.fleet, renderer, salt_key=salt_key, memo=memo)
         return Gateway(parts, placer, record=self.decisions.record, bounds=bounds)
 
     async def __aenter__(self) -> Self:
         await self._resources.__aenter__()
-        logger.info("block keys and index in %s code: %s", self.engine.name, self.engine.reason)
+        logger.info("block keys and index in %s code: %s", self.engine.code.name, self.engine.code.reason)
         try:
             await self._open()
         except BaseException:
@@ -171,7 +171,7 @@ class ControlPlane:
             "draining": self._draining,
             "pools": {"known": informed, "problem": self._source.problem if self._source else "not started"},
             "store": {"problem": self.decisions.problem},
-            "engine": {"code": self.engine.name, "reason": self.engine.reason},
+            "engine": {"code": self.engine.code.name, "reason": self.engine.code.reason},
             "requests_under_way": self.gateway.under_way,
         }
         return informed and not self._draining, detail

@@ -1,31 +1,24 @@
-"""Which code computes block keys and holds the index: native where it is installed, else its Python twin.
-
-``cachefleet_core.native`` decides; answers are the same either way.
-"""
+"""What holds the index and decides over it: native where ``cachefleet_core.native`` chooses native code, else its twin."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Literal
 
 from cachefleet_controlplane.block_index import BlockIndex
 from cachefleet_controlplane.choosing import Chooser
 from cachefleet_controlplane.fleet import MakeChooser
 from cachefleet_controlplane.index import PythonIndex
-from cachefleet_core.blocks import BlockKeyer
-from cachefleet_core.native import Choice, choose
+from cachefleet_core.native import Choice, Code, choose
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Makers of an index, of keyers and of what decides over that index, and why these."""
+    """The chosen code, and makers of an index in it and of what decides over that index."""
 
-    name: Literal["native", "python"]
-    reason: str
+    code: Code
     index: Callable[[], BlockIndex] = PythonIndex
-    keyer: type[BlockKeyer] = BlockKeyer
     chooser: MakeChooser = Chooser
 
 
@@ -33,7 +26,7 @@ def engine(choice: Choice = "auto") -> Engine:
     """The code to use. ``native.NativeError`` for "native" where there is none that fits."""
     code = choose(choice)
     if code.name == "python":
-        return Engine(code.name, code.reason)
+        return Engine(code)
     index = import_module("cachefleet_controlplane.native_index").NativeIndex
     chooser = import_module("cachefleet_controlplane.native_choosing").NativeChooser
-    return Engine(code.name, code.reason, index, code.keyer, chooser)
+    return Engine(code, index, chooser)

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from cachefleet_controlplane.store.database import usable_url
+from cachefleet_core.native import Choice
 
 PREFIX = "CACHEFLEET_"
 
@@ -71,7 +72,7 @@ class Settings(BaseSettings):
 
     # Deciding.
     policy: Literal["cacheAware", "leastLoaded", "roundRobin"] = "cacheAware"
-    engine: Literal["auto", "native", "python"] = "auto"
+    engine: Choice = "auto"
     """What computes block keys and holds the index; auto takes native code where it is installed."""
 
     # The gateway.

@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NewType
 
+from cachefleet_core.bodies import token_ids
+
 BlockKey = NewType("BlockKey", int)
 
 NO_PARENT: Final = BlockKey(0)
@@ -108,6 +110,15 @@ class BlockKeyer:
     def packed_keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> bytes:
         """What ``keys`` gives, as ``pack_keys`` packs it."""
         return pack_keys(self.keys(tokens, parent, position))
+
+    def packed_json(self, body: bytes, field: str) -> tuple[int, bytes]:
+        """The number of token ids that a JSON object has as an array in ``field``, and their packed keys.
+
+        BodyError where it has none there. What is around the array need not be looked at closely: some of what is no
+        JSON may pass.
+        """
+        tokens = token_ids(body, field)
+        return len(tokens), self.packed_keys(tokens)
 
     def _block_hashes(self, tokens: Sequence[int], full: int) -> Iterable[int]:
         data = pack_tokens(tokens[: full * self.block_size])

@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Final, Protocol
 
-from cachefleet_core.blocks import GOLDEN, MASK, Tier, splitmix64
+from cachefleet_core.blocks import GOLDEN, MASK, Tier, splitmix64, unpack_keys
 
 _TIER_SALT: Final = {Tier.DEVICE: 0, Tier.HOST: 0xA5A5_5A5A_C3C3_3C3C}
 _LANES: Final = 1024
@@ -22,6 +22,20 @@ _FEW: Final = 16
 _LANE_BITS: Final = 128
 _ONES: Final = sum(1 << (_LANE_BITS * lane) for lane in range(_LANES))
 _LOW: Final = _ONES * MASK
+
+
+Keys = Collection[int] | bytes
+"""Block keys one by one, or packed as ``blocks.pack_keys`` does."""
+
+
+class AnyDigest(Protocol):
+    """What ``Digest`` does, in whatever code."""
+
+    @property
+    def value(self) -> int: ...
+    def add(self, keys: Keys, tier: Tier = Tier.DEVICE, /) -> None: ...
+    def remove(self, keys: Keys, tier: Tier = Tier.DEVICE, /) -> None: ...
+    def clear(self) -> None: ...
 
 
 class Digest:
@@ -42,22 +56,21 @@ class Digest:
             self._settle(tier)
         return self._value
 
-    def add(self, keys: Collection[int], tier: Tier = Tier.DEVICE) -> None:
-        waiting = self._added[tier]
-        waiting += keys
-        if len(waiting) >= _LANES:
-            self._settle(tier)
+    def add(self, keys: Keys, tier: Tier = Tier.DEVICE) -> None:
+        self._change(self._added[tier], keys, tier)
 
-    def remove(self, keys: Collection[int], tier: Tier = Tier.DEVICE) -> None:
-        waiting = self._removed[tier]
-        waiting += keys
-        if len(waiting) >= _LANES:
-            self._settle(tier)
+    def remove(self, keys: Keys, tier: Tier = Tier.DEVICE) -> None:
+        self._change(self._removed[tier], keys, tier)
 
     def clear(self) -> None:
         self._value = 0
         self._added: tuple[list[int], ...] = tuple([] for _ in Tier)
         self._removed: tuple[list[int], ...] = tuple([] for _ in Tier)
+
+    def _change(self, waiting: list[int], keys: Keys, tier: Tier) -> None:
+        waiting += unpack_keys(keys) if isinstance(keys, bytes) else keys
+        if len(waiting) >= _LANES:
+            self._settle(tier)
 
     def _settle(self, tier: Tier) -> None:
         added, removed = self._added[tier], self._removed[tier]

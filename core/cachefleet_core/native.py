@@ -5,12 +5,13 @@ This is the one place that decides; keys and digests are the same either way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, Literal
 
 from cachefleet_core.blocks import BlockKeyer
-from cachefleet_core.digest import Digest
+from cachefleet_core.digest import AnyDigest, Digest
 
 MODULE: Final = "cachefleet_native"
 API: Final = 1
@@ -30,7 +31,7 @@ class Code:
     name: Literal["native", "python"]
     reason: str
     keyer: type[BlockKeyer] = BlockKeyer
-    digest: type[Digest] = Digest
+    digest: Callable[[], AnyDigest] = Digest
 
 
 PYTHON: Final = Code("python", "set so")
@@ -61,5 +62,6 @@ def lacking() -> str:
 
 
 def _native() -> Code:
+    native = import_module(MODULE)
     keyer = import_module("cachefleet_core.native_blocks").NativeBlockKeyer
-    return Code("native", f"{MODULE} {import_module(MODULE).__version__}", keyer)
+    return Code("native", f"{MODULE} {native.__version__}", keyer, native.Digest)

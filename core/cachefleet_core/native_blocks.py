@@ -11,6 +11,7 @@ from typing import cast
 import cachefleet_native
 
 from cachefleet_core.blocks import MASK, NO_PARENT, BlockKey, BlockKeyer, Namespace, namespace_secrets
+from cachefleet_core.bodies import BodyError
 
 
 class NativeBlockKeyer(BlockKeyer):
@@ -25,3 +26,9 @@ class NativeBlockKeyer(BlockKeyer):
 
     def packed_keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> bytes:
         return self._native.packed(tokens, parent, position & MASK)
+
+    def packed_json(self, body: bytes, field: str) -> tuple[int, bytes]:
+        try:
+            return self._native.json(body, field)
+        except ValueError as error:
+            raise BodyError(str(error)) from error

@@ -15,23 +15,28 @@ from cachefleet_core.native import API, NativeError
 
 def test_python_may_be_asked_for() -> None:
     chosen = engine("python")
-    assert (chosen.name, chosen.index, chosen.keyer, chosen.chooser) == ("python", PythonIndex, BlockKeyer, Chooser)
+    assert (chosen.code.name, chosen.index, chosen.code.keyer, chosen.chooser) == (
+        "python",
+        PythonIndex,
+        BlockKeyer,
+        Chooser,
+    )
 
 
 def test_native_code_is_used_where_it_is_there() -> None:
     pytest.importorskip("cachefleet_native")
     chosen = engine()
-    assert chosen.name == "native"
+    assert chosen.code.name == "native"
     assert chosen.index().match([], []) == []
-    assert issubclass(chosen.keyer, BlockKeyer)
-    fleet = Fleet(chosen.index(), index_key=b"k" * 32, keyer=chosen.keyer, chooser=chosen.chooser)
+    assert issubclass(chosen.code.keyer, BlockKeyer)
+    fleet = Fleet(chosen.index(), index_key=b"k" * 32, keyer=chosen.code.keyer, chooser=chosen.chooser)
     assert type(fleet._chooser).__name__ == "NativeChooser"
 
 
 def test_without_native_code_the_twin_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cachefleet_native", None)
     chosen = engine()
-    assert (chosen.name, chosen.index, chosen.keyer) == ("python", PythonIndex, BlockKeyer)
+    assert (chosen.code.name, chosen.index, chosen.code.keyer) == ("python", PythonIndex, BlockKeyer)
     with pytest.raises(NativeError, match="cachefleet_native"):
         engine("native")
 
@@ -40,6 +45,6 @@ def test_native_code_of_another_interface_is_left_alone(monkeypatch: pytest.Monk
     other = ModuleType("cachefleet_native")
     vars(other)["API"] = API + 1
     monkeypatch.setitem(sys.modules, "cachefleet_native", other)
-    assert engine().name == "python"
+    assert engine().code.name == "python"
     with pytest.raises(NativeError, match="interface"):
         engine("native")

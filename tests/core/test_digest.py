@@ -6,14 +6,14 @@ import json
 import random
 from collections.abc import Callable, Collection
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_core.blocks import Tier, pack_keys
-from cachefleet_core.digest import Digest, engine_number
+from cachefleet_core.blocks import Tier, pack_keys, unpack_keys
+from cachefleet_core.digest import AnyDigest, Digest, Keys, engine_number
 from cachefleet_core.native import choose
 from tests.core import block_key_formula as formula
 from tests.core.codes import LACK, NATIVE
@@ -27,14 +27,6 @@ CHANGES = st.lists(
 )
 
 
-class AnyDigest(Protocol):
-    @property
-    def value(self) -> int: ...
-    def add(self, keys: Collection[int], tier: Tier = ..., /) -> None: ...
-    def remove(self, keys: Collection[int], tier: Tier = ..., /) -> None: ...
-    def clear(self) -> None: ...
-
-
 class IndexDigest:
     """That which the native index keeps of one worker."""
 
@@ -46,12 +38,12 @@ class IndexDigest:
         digest: int = self._index.digest("w")
         return digest
 
-    def add(self, keys: Collection[int], tier: Tier = Tier.DEVICE) -> None:
-        for key in keys:
+    def add(self, keys: Keys, tier: Tier = Tier.DEVICE, /) -> None:
+        for key in _each(keys):
             self._index.store("w", 0, pack_keys([key]), int(tier))
 
-    def remove(self, keys: Collection[int], tier: Tier = Tier.DEVICE) -> None:
-        for key in keys:
+    def remove(self, keys: Keys, tier: Tier = Tier.DEVICE, /) -> None:
+        for key in _each(keys):
             self._index.remove("w", pack_keys([key]), int(tier))
 
     def clear(self) -> None:
@@ -67,6 +59,10 @@ over_all: Final = pytest.mark.parametrize(
         pytest.param(IndexDigest, id="native index", marks=NATIVE),
     ],
 )
+
+
+def _each(keys: Keys) -> Collection[int]:
+    return unpack_keys(keys) if isinstance(keys, bytes) else keys
 
 
 def expected(held: Collection[tuple[int, Tier]]) -> int:
@@ -142,6 +138,16 @@ def test_many_at_once_count_as_each(make: Make, keys: set[int], tier: Tier) -> N
     many.add(keys, tier)
 
     assert many.value == expected([(key, tier) for key in keys])
+
+
+@over_all
+@given(st.sets(KEYS, max_size=60), TIERS)
+def test_packed_keys_count_as_each(make: Make, keys: set[int], tier: Tier) -> None:
+    digest = make()
+    digest.add(pack_keys(keys), tier)
+    assert digest.value == expected([(key, tier) for key in keys])
+    digest.remove(pack_keys(keys), tier)
+    assert digest.value == 0
 
 
 @over_all

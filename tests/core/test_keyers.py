@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_core.blocks import MASK, NO_PARENT, BlockKey, BlockKeyer, Namespace, pack_keys
+from cachefleet_core.blocks import MASK, NO_PARENT, BlockKey, BlockKeyer, Namespace, namespace_secrets, pack_keys
 from cachefleet_core.native import Code
 from tests.core import block_key_formula as formula
 from tests.core.codes import NATIVE, over_both
@@ -36,14 +36,6 @@ FORMS: Final[dict[str, Callable[[list[int]], Sequence[int]]]] = {
     "u64 array": lambda tokens: array("Q", tokens),
 }
 """Of token ids in memory."""
-NATIVE_FORMS: Final[dict[str, Callable[[Any, list[int]], bytes]]] = {
-    "packed ids": lambda native, tokens: native.packed_ids(struct.pack(f"<{len(tokens)}I", *tokens)),
-    "JSON": lambda native, tokens: native.json(json.dumps({"model": "m", "prompt": tokens}).encode())[1],
-    "dense JSON": lambda native, tokens: native.json(
-        json.dumps({"ids": tokens, "n": 1}, separators=(",", ":")).encode(), "ids"
-    )[1],
-}
-"""That native code alone takes, and only for whole prompts."""
 
 
 def keyer(code: Code, block_size: int = 16, **namespace: str) -> BlockKeyer:
@@ -100,14 +92,26 @@ def test_keys_are_those_of_the_twin_in_every_form(
 
 
 @NATIVE
-@given(prompts(), st.sampled_from(sorted(NATIVE_FORMS)))
-def test_keys_of_forms_that_only_native_code_takes(prompt: tuple[int, list[int]], form: str) -> None:
+@given(prompts())
+def test_packed_ids_have_the_same_keys(prompt: tuple[int, list[int]]) -> None:
     size, tokens = prompt
-    native: Any = import_module("cachefleet_core.native_blocks").NativeBlockKeyer
-    made = native(INDEX_KEY, Namespace("c"), size)
+    secrets = namespace_secrets(INDEX_KEY, Namespace("c"))
+    made = import_module("cachefleet_native").Keyer(secrets, size)
 
     expected = BlockKeyer(INDEX_KEY, Namespace("c"), size).packed_keys(tokens)
-    assert NATIVE_FORMS[form](made._native, tokens) == expected
+    assert made.packed_ids(struct.pack(f"<{len(tokens)}I", *tokens)) == expected
+
+
+@over_both
+@given(prompts(), st.sampled_from([(",", ":"), (", ", ": ")]))
+def test_ids_in_a_json_body_have_the_same_keys(
+    code: Code, prompt: tuple[int, list[int]], separators: tuple[str, str]
+) -> None:
+    size, tokens = prompt
+    body = json.dumps({"model": "m", "ids": tokens, "n": 1}, separators=separators).encode()
+
+    expected = BlockKeyer(INDEX_KEY, Namespace("sha256:c"), size).packed_keys(tokens)
+    assert keyer(code, size).packed_json(body, "ids") == (len(tokens), expected)
 
 
 @over_both

@@ -26,6 +26,7 @@ def test_native_code_is_used_where_it_is_there(choice: Choice) -> None:
     assert chosen.name == "native"
     assert chosen.reason.startswith("cachefleet_native ")
     assert chosen.keyer is not BlockKeyer
+    assert chosen.digest is not Digest
     assert chosen.keyer(b"k", Namespace("c"), 1).keys([1]) == BlockKeyer(b"k", Namespace("c"), 1).keys([1])
 
 
