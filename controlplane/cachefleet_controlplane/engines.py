@@ -1,4 +1,4 @@
-"""What holds the index and decides over it: native where ``cachefleet_core.native`` chooses native code, else its twin."""
+"""What holds the index and decides over it: native where ``cachefleet_core.native`` chooses that, else its twin."""
 
 from __future__ import annotations
 

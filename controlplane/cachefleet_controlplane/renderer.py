@@ -1,4 +1,4 @@
-"""Token ids of a prompt, from the workers' own renderer; a ladder with a memory of which rung holds where.
+"""A prompt's token ids, as keys, from the workers' own renderer; a ladder with a memory of which rung holds where.
 
 Rungs: ``render`` (vLLM's ``.../render`` routes: exact for every body), ``tokenize`` (vLLM's ``/tokenize``: exact where
 it takes everything the body has that shapes the prompt), none: routed by load alone, visibly, counted by reason. A
@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Raw, Struct
 from prometheus_client import Counter
 
 from cachefleet_controlplane.gateway.credentials import Credentials
@@ -29,8 +29,10 @@ from cachefleet_controlplane.gateway.request import (
     is_null,
 )
 from cachefleet_controlplane.gateway.upstream import Answer, Opened, Upstream
+from cachefleet_controlplane.keying import NOTHING, Keyed, Keying
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools import WorkerEndpoint
+from cachefleet_core.bodies import BodyError
 
 MAX_WORKERS: Final = 2
 """Workers asked for one prompt."""
@@ -39,8 +41,6 @@ ABSENT_SECONDS: Final = 60.0
 FAILED_SECONDS: Final = 5.0
 """How long a rung that failed on a worker is left out there."""
 MAX_REMEMBERED: Final = 4096
-
-TokenId = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
 
 
 class Rung(StrEnum):
@@ -72,20 +72,20 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """The ids of a prompt, or why there are none."""
+    """What the ids of a prompt gave, or why there are none."""
 
-    ids: Sequence[int] = ()
+    prompt: Keyed = NOTHING
     rung: Rung = Rung.NONE
     reason: Reason | None = None
 
 
 class _Rendered(Struct, frozen=True):
-    token_ids: list[TokenId]
+    token_ids: Raw
     features: Raw = Raw(b"null")
 
 
 class _Tokenized(Struct, frozen=True):
-    tokens: list[TokenId]
+    tokens: Raw
 
 
 class _ErrorType(Struct, frozen=True):
@@ -164,15 +164,15 @@ def tokenize_body(ask: Ask) -> bytes:
     return _encode({name: fields[name] for name in _TOKENIZE_FIELDS[ask.endpoint] if name in fields})
 
 
-def read(opened: Opened, rung: Rung, endpoint: Endpoint) -> Rendering:
+def read(opened: Opened, rung: Rung, endpoint: Endpoint, *, keying: Keying) -> Rendering:
     """What a worker's answer to a rung's question says."""
     if opened.answer is None:
         return Rendering(reason=Reason.TIMEOUT if opened.outcome is Outcome.SILENT else Reason.FAILED)
     if opened.answer.status != 200:
         return Rendering(reason=_refusal(opened.answer))
     try:
-        return _ids(opened.answer.body, rung, endpoint)
-    except READ_ERRORS:
+        return _rendering(opened.answer.body, rung, endpoint, keying=keying)
+    except (*READ_ERRORS, BodyError):
         return Rendering(reason=Reason.UNREADABLE)
 
 
@@ -183,15 +183,15 @@ def left_out_for(reason: Reason | None) -> float:
     return FAILED_SECONDS if reason in {Reason.FAILED, Reason.TIMEOUT} else 0.0
 
 
-def _ids(body: bytes, rung: Rung, endpoint: Endpoint) -> Rendering:
+def _rendering(body: bytes, rung: Rung, endpoint: Endpoint, *, keying: Keying) -> Rendering:
     if rung is Rung.TOKENIZE:
-        return Rendering(_tokenized.decode(body).tokens, rung)
+        return Rendering(keying.read(_tokenized.decode(body).tokens), rung)
     rendered = _chat.decode(body) if endpoint is Endpoint.CHAT else next(iter(_completions.decode(body)), None)
     if rendered is None:
         return Rendering(reason=Reason.UNREADABLE)
     if bytes(rendered.features) != b"null":
         return Rendering(reason=Reason.MULTIMODAL)
-    return Rendering(rendered.token_ids, rung)
+    return Rendering(keying.read(rendered.token_ids), rung)
 
 
 def _refusal(answer: Answer) -> Reason:
@@ -232,16 +232,18 @@ class Renderer:
             "cachefleet_render_failures", "Attempts to learn ids that gave none", ["reason"], registry=metrics.registry
         )
 
-    async def render(self, ask: Ask, body: bytes, workers: Sequence[WorkerEndpoint]) -> Rendering:
-        """The ids of the first prompt of ``ask``; ``body`` is what a worker is sent for it (see first_prompt)."""
-        if ids := given_ids(ask):
-            return Rendering(ids, Rung.CLIENT)
+    async def render(self, ask: Ask, body: bytes, *, workers: Sequence[WorkerEndpoint], keying: Keying) -> Rendering:
+        """The first prompt of ``ask``; ``body`` is what a worker is sent for it (see first_prompt)."""
+        if given := _given(ask, keying):
+            return Rendering(given, Rung.CLIENT)
         began = self._clock()
-        rendering = await self._climb(ask, body, workers, began=began)
+        rendering = await self._climb(ask, body, workers=workers, keying=keying, began=began)
         self._metrics.render(rung=rendering.rung, seconds=self._clock() - began)
         return rendering
 
-    async def _climb(self, ask: Ask, body: bytes, workers: Sequence[WorkerEndpoint], *, began: float) -> Rendering:
+    async def _climb(
+        self, ask: Ask, body: bytes, *, workers: Sequence[WorkerEndpoint], keying: Keying, began: float
+    ) -> Rendering:
         fits = tokenizable(ask)
         last = Rendering(reason=Reason.NO_WORKER if not workers else Reason.ABSENT if fits else Reason.INEXACT)
         for attempt in ladder(workers, self._memory, tokenizable=fits, now=began):
@@ -249,23 +251,35 @@ class Renderer:
             if left <= 0 or not self._memory.open(attempt.worker.url, attempt.rung, now=self._clock()):
                 continue
             # The first may take half of the time, so that one that hangs leaves some for another.
-            last = await self._ask(attempt, ask, body, seconds=min(left, self._timeout_seconds / 2))
-            if last.ids or last.reason in {Reason.REFUSED, Reason.MULTIMODAL}:
+            opened = await self._ask(attempt, ask, body, seconds=min(left, self._timeout_seconds / 2))
+            last = read(opened, attempt.rung, ask.endpoint, keying=keying)
+            self._note(attempt, last)
+            if last.prompt.tokens or last.reason in {Reason.REFUSED, Reason.MULTIMODAL}:
                 break
         if last.reason is not None:
             self._failures.labels(last.reason).inc()
         return last
 
-    async def _ask(self, attempt: Try, ask: Ask, body: bytes, *, seconds: float) -> Rendering:
-        url, rung = attempt.worker.url, attempt.rung
-        path = "/tokenize" if rung is Rung.TOKENIZE else f"{ask.endpoint}/render"
-        question = tokenize_body(ask) if rung is Rung.TOKENIZE else body
+    async def _ask(self, attempt: Try, ask: Ask, body: bytes, *, seconds: float) -> Opened:
+        url, tokenize = attempt.worker.url, attempt.rung is Rung.TOKENIZE
+        path = "/tokenize" if tokenize else f"{ask.endpoint}/render"
+        question = tokenize_body(ask) if tokenize else body
         headers = [("content-type", "application/json"), ("authorization", f"Bearer {self._credentials.of(url)}")]
-        opened = await self._upstream.ask(url, path, question, headers=headers, seconds=seconds)
-        rendering = read(opened, rung, ask.endpoint)
+        return await self._upstream.ask(url, path, question, headers=headers, seconds=seconds)
+
+    def _note(self, attempt: Try, rendering: Rendering) -> None:
         if pause := left_out_for(rendering.reason):
-            self._memory.leave_out(url, rung, until=self._clock() + pause)
-        return rendering
+            self._memory.leave_out(attempt.worker.url, attempt.rung, until=self._clock() + pause)
+
+
+def _given(ask: Ask, keying: Keying) -> Keyed | None:
+    """What the client's own ids give; None where it sent none."""
+    ids = given_ids(ask)
+    try:
+        keyed = None if ids is None else keying.read(ids)
+    except BodyError:
+        return None
+    return keyed if keyed and keyed.tokens else None
 
 
 def render_ask(ask: Ask) -> Ask:

@@ -9,6 +9,7 @@ from cachefleet_controlplane.gateway.credentials import Credentials
 from cachefleet_controlplane.gateway.legs import Outcome
 from cachefleet_controlplane.gateway.request import Ask, Endpoint, parse, upstream_body
 from cachefleet_controlplane.gateway.upstream import Answer, Opened, Upstream
+from cachefleet_controlplane.keying import Keyed, Keying
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
 from cachefleet_controlplane.renderer import (
@@ -24,10 +25,13 @@ from cachefleet_controlplane.renderer import (
     render_ask,
     tokenizable,
 )
+from cachefleet_core.blocks import BlockKeyer, Namespace
 from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, engine, pool
 from tests.controlplane.waiting import value
 from tests.fakes.engine import FakeEngine
 
+KEYER = BlockKeyer(b"k" * 32, Namespace("c"), 2)
+KEYING = Keying(lambda: KEYER)
 MESSAGES = [{"role": "user", "content": "hello there"}]
 
 
@@ -60,7 +64,7 @@ class Rendered:
     async def __call__(self, asked: Ask) -> Rendering:
         first = render_ask(asked)
         body, _ = upstream_body(first, model=MODEL, salt="s")
-        return await self.renderer.render(first, body, self.workers)
+        return await self.renderer.render(first, body, workers=self.workers, keying=KEYING)
 
     def failures(self, reason: Reason) -> float:
         return value(self.metrics, "render_failures_total", reason=reason)
@@ -80,15 +84,25 @@ async def test_ids_are_those_the_engine_computes_with(endpoint: Endpoint) -> Non
         render = Rendered(http, [worker])
         rendering = await render(ask(endpoint))
         assert rendering.rung is Rung.RENDER
+        assert len(rendering.prompt.keys) // 8 == rendering.prompt.tokens // 2 > 0
         async with engine(scale_out=False) as older:
-            assert (await Rendered(http, [older])(ask(endpoint))) == Rendering(rendering.ids, Rung.TOKENIZE)
+            assert (await Rendered(http, [older])(ask(endpoint))) == Rendering(rendering.prompt, Rung.TOKENIZE)
     assert paths(worker) == [f"{endpoint}/render"]
     assert value(render.metrics, "render_seconds_count", rung="render") == 1
 
 
-async def test_ids_given_by_the_client_need_nobody() -> None:
+@pytest.mark.parametrize("given", [[1, 2], [[1, 2], [3]]])
+async def test_ids_given_by_the_client_need_nobody(given: object) -> None:
     async with upstream() as http:
-        assert await Rendered(http, [])(ask(Endpoint.COMPLETIONS, prompt=[1, 2])) == Rendering([1, 2], Rung.CLIENT)
+        rendering = await Rendered(http, [])(ask(Endpoint.COMPLETIONS, prompt=given))
+        assert rendering == Rendering(Keyed(2, KEYER.packed_keys([1, 2]), 2), Rung.CLIENT)
+
+
+@pytest.mark.parametrize("given", [[], [[]], [1, "x"], [-1], [2**32], [1.5], ["x"]])
+async def test_lists_that_hold_no_ids_are_the_engines_to_judge(given: object) -> None:
+    async with upstream() as http:
+        rendering = await Rendered(http, [])(ask(Endpoint.COMPLETIONS, prompt=given))
+        assert rendering == Rendering(reason=Reason.NO_WORKER)
 
 
 async def test_of_several_prompts_the_first_is_rendered() -> None:
@@ -165,7 +179,7 @@ async def test_nobody_to_ask_is_told() -> None:
     ],
 )
 def test_what_an_answer_says(got: Opened, reason: Reason) -> None:
-    assert read(got, Rung.RENDER, Endpoint.CHAT) == Rendering(reason=reason)
+    assert read(got, Rung.RENDER, Endpoint.CHAT, keying=KEYING) == Rendering(reason=reason)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,18 @@
-"""From a body to all that a decision needs: the model, the tenant's salt, the prompt's ids and its block keys."""
+"""From a body to all that a decision needs: the model, the tenant's salt, the prompt's length and its block keys."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from cachefleet_controlplane.fleet import Fleet
 from cachefleet_controlplane.gateway.answer import StreamFilter
 from cachefleet_controlplane.gateway.errors import ApiError
 from cachefleet_controlplane.gateway.memo import KeyMemo
 from cachefleet_controlplane.gateway.request import Ask, upstream_body
+from cachefleet_controlplane.keying import Keying
 from cachefleet_controlplane.renderer import Renderer, Rendering, render_ask
 from cachefleet_controlplane.routing import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.salting import Salter
@@ -87,7 +89,7 @@ class Placer:
         began = self._clock()
         rendering = await self._render(ask, model, body, salt=salt)
         seconds = self._clock() - began
-        prompt = self._prompt(ask, model, rendering, salt=salt)
+        prompt = _prompt(ask, rendering)
         return Placing(self._fleet, ask, model, body, sent, prompt, rendering, seconds)
 
     async def _render(self, ask: Ask, model: ServedModel, body: bytes, *, salt: str) -> Rendering:
@@ -96,23 +98,17 @@ class Placer:
         first = render_ask(ask)
         if first is not ask:
             body, _ = upstream_body(first, model=model.declared[0].spec.model.name, salt=salt)
-        return await self._renderer.render(first, body, self._fleet.renderers(model.name))
-
-    def _prompt(self, ask: Ask, model: ServedModel, rendering: Rendering, *, salt: str) -> Prompt:
-        ids = rendering.ids
-        keyable = ids and not _too_long(ids, model)
-        keyer = self._fleet.keyer(model.name, salt=salt) if keyable else None
-        if keyer is None:
-            return Prompt(tokens=len(ids), max_tokens=ask.max_tokens)
-        return Prompt(
-            tokens=len(ids),
-            keys=self._memo.keys(keyer, ids) if self._memo else keyer.packed_keys(ids),
-            block_size=keyer.block_size,
-            max_tokens=ask.max_tokens,
-            knowledge=Knowledge.EXACT,
-        )
+        keyer = partial(self._fleet.keyer, model.name, salt=salt)
+        keying = Keying(keyer, model.max_model_len, self._memo)
+        return await self._renderer.render(first, body, workers=self._fleet.renderers(model.name), keying=keying)
 
 
-def _too_long(ids: Sequence[int], model: ServedModel) -> bool:
-    """No worker takes so many, so no blocks are worth finding; the refusal is the engine's to give."""
-    return model.max_model_len is not None and len(ids) > model.max_model_len
+def _prompt(ask: Ask, rendering: Rendering) -> Prompt:
+    keyed = rendering.prompt
+    return Prompt(
+        tokens=keyed.tokens,
+        keys=keyed.keys,
+        block_size=keyed.block_size,
+        max_tokens=ask.max_tokens,
+        knowledge=Knowledge.EXACT if keyed.block_size else Knowledge.LOAD,
+    )

@@ -65,9 +65,6 @@ _count = msgspec.json.Decoder(Annotated[int, Meta(ge=1)])
 _text = msgspec.json.Decoder(str)
 _encode = msgspec.json.Encoder().encode
 
-TokenId = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
-_ids = msgspec.json.Decoder(list[TokenId])
-
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -144,16 +141,15 @@ def upstream_body(ask: Ask, *, model: str, salt: str, gated: bool = False) -> tu
     return _encode(fields), len(fields)
 
 
-def given_ids(ask: Ask) -> list[int] | None:
-    """The ids of the first prompt where the client sent ids and the engine takes them as they are."""
+def given_ids(ask: Ask) -> Raw | None:
+    """The first prompt, where it is a list that the engine takes as it is; one of ids, if it is sound."""
     prompt = ask.fields.get("prompt")
     if ask.endpoint is not Endpoint.COMPLETIONS or prompt is None or not is_null(ask.fields, "truncate_prompt_tokens"):
         return None
     first = _first(prompt)
-    try:
-        return _ids.decode(prompt if first is None or not _is_list(first) else first) or None
-    except READ_ERRORS:
-        return None
+    if first is None:
+        first = prompt
+    return first if _is_list(first) else None
 
 
 def first_prompt(ask: Ask) -> Fields:

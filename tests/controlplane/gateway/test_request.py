@@ -163,19 +163,17 @@ def test_bound_of_an_answer(endpoint: Endpoint, body: dict[str, Any], expected: 
     ("prompt", "ids", "single"),
     [
         ("text", None, True),
-        ([1, 2, 3], [1, 2, 3], False),
-        ([[1, 2], [3]], [1, 2], False),
+        ([1, 2, 3], b"[1,2,3]", False),
+        ([[1, 2], [3]], b"[1,2]", False),
         (["a", "b"], None, False),
-        ([], None, False),
-        ([-1], None, False),
-        ([True], None, False),
-        ([1, "a"], None, False),
+        ([1, "a"], b'[1,"a"]', False),
         ({"a": 1}, None, True),
     ],
 )
-def test_prompts_of_ids_need_no_rendering(prompt: object, ids: list[int] | None, single: bool) -> None:  # noqa: FBT001
-    understood = ask({"prompt": prompt}, Endpoint.COMPLETIONS)
-    assert given_ids(understood) == ids
+def test_prompts_of_ids_need_no_rendering(prompt: object, ids: bytes | None, single: bool) -> None:  # noqa: FBT001
+    understood = ask(json.dumps({"prompt": prompt}, separators=(",", ":")).encode(), Endpoint.COMPLETIONS)
+    given = given_ids(understood)
+    assert (None if given is None else bytes(given)) == ids
     assert understood.single is single
 
 
