@@ -99,6 +99,14 @@ impl Bucket {
         None
     }
 
+    pub fn len(&self) -> usize {
+        self.count()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count() == 0
+    }
+
     #[inline]
     fn count(&self) -> usize {
         self.lane(COUNT).into()

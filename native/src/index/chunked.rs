@@ -4,8 +4,9 @@ use super::huge::advise;
 
 /// Bytes of a chunk, at most.
 const BYTES: usize = 1 << 24;
-/// Elements that the first chunk has room for at first; it grows by doubling.
+/// Elements that the first chunk has room for at first; it grows by doubling, up to so many bytes, and then to its whole size.
 const FEWEST: usize = 64;
+const DOUBLED: usize = 1 << 20;
 
 #[derive(Debug)]
 pub struct Chunked<T> {
@@ -26,10 +27,11 @@ impl<T> Chunked<T> {
         if self.len.is_multiple_of(Self::CHUNK) {
             self.chunks.push(Vec::new());
         }
-        let most = if self.chunks.len() == 1 { FEWEST.max(self.len) } else { Self::CHUNK };
+        let small = self.chunks.len() == 1 && self.len * size_of::<T>() < DOUBLED;
         let chunk = self.chunks.last_mut().expect("one was there or is now");
         if chunk.len() == chunk.capacity() {
-            chunk.reserve_exact(most);
+            let most = if small { 2 * chunk.len().max(FEWEST / 2) } else { Self::CHUNK };
+            chunk.reserve_exact(most.min(Self::CHUNK) - chunk.len());
             advise(chunk);
         }
         chunk.push(value);

@@ -1,6 +1,6 @@
 //! Which worker holds which block: the native twin of `controlplane/cachefleet_controlplane/index.py`.
 //!
-//! Layers, each knowing only those before it: `chunked`, `arena` (keys in pages), `pages`, `bucket` and `table` (key to block), `sets` (interned
+//! Layers, each knowing only those before it: `chunked`, `arena` (keys in pages), `pages`, `bucket`, `leaf` and `table` (key to block), `sets` (interned
 //! holder sets), `spans` (who holds which stretch), `runs` (keys with their spans), `tier` (all runs), `workers`, and here
 //! the whole. `docs/index.md` has the drawing.
 
@@ -9,6 +9,7 @@ mod bucket;
 mod chunked;
 mod huge;
 mod ingest;
+mod leaf;
 mod matching;
 mod operation;
 mod pages;

@@ -7,7 +7,7 @@ use super::arena::{Arena, BlockId, PAGE, Place};
 use super::pages::Pages;
 use super::sets::{NOBODY, SetId, Sets};
 use super::spans::{Piece, Span, Spans};
-use super::table::{Spot, Table};
+use super::table::{Ahead, Table};
 use crate::reader::Key;
 
 /// Longer chains go on in another run, which bounds what a change of one run can cost.
@@ -102,7 +102,7 @@ impl Run {
         let room = (MAX_RUN - self.len) as usize;
         let keys = &keys[..keys.len().min(room)];
         let start = self.len;
-        let mut spots = [Spot::default(); AHEAD];
+        let mut spots = [Ahead::default(); AHEAD];
         for (spot, key) in spots.iter_mut().zip(keys) {
             *spot = around.table.soon(*key);
         }
@@ -148,7 +148,7 @@ impl Run {
     pub fn fill(&mut self, offset: u32, keys: &[u64], set: SetId, around: &mut Around) -> usize {
         let mut at = offset;
         for key in keys {
-            let spot = around.table.spot(*key);
+            let spot = around.table.soon(*key);
             let hole = at < self.len && around.arena.key(self.id(at)) == 0;
             if !hole {
                 break;
@@ -198,7 +198,7 @@ impl Run {
     }
 
     fn bury(&self, piece: Piece, around: &mut Around) {
-        let mut spots = [Spot::default(); AHEAD];
+        let mut spots = [Ahead::default(); AHEAD];
         let mut start = piece.start;
         while start < piece.end {
             let end = piece.end.min((start / PAGE + 1) * PAGE);
@@ -207,7 +207,7 @@ impl Run {
                 *spot = around.table.soon(around.arena.key(self.id(offset)));
             }
             for (spot, offset) in batch.iter().zip(start..end) {
-                around.table.remove(*spot, self.id(offset), around.arena);
+                around.table.remove(*spot, self.id(offset));
                 around.arena.set_key(self.id(offset), 0);
             }
             start = end;

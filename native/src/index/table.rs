@@ -1,33 +1,29 @@
-//! From block key to block number: a hash table in many small segments.
+//! From block key to block number: a hash table of small leaves, which split and join one at a time.
 //!
 //! Keys themselves are not kept here but in the arena, so a slot costs six bytes; a tag that agrees is verified there. A
 //! search ends at the first bucket that nothing went past, so a removal leaves no tombstone.
 //!
-//! A segment doubles or halves by itself, and segments begin at different sizes, so their doublings are spread over time:
-//! no operation ever moves more than one part in `SEGMENTS` of the entries. A bucket's number ends in the first bits of its
-//! entries' tags, as many as there were doublings: so where an entry goes in the next one is read from its tag, not by
-//! way of its key, which lies anywhere.
+//! A segment lists its leaves by the first bits of the tags of what is in them; a leaf that needs fewer bits than the
+//! list has stands there several times. A full leaf splits by the next bit of its entries' tags, so where they go needs no
+//! look at their keys, which lie anywhere. No operation moves more than two leaves' entries, whatever is held in all.
+//! Segments begin with different numbers of leaves, so that their leaves are not all nearly full, or just split, together.
 
 use super::arena::{Arena, BlockId};
-use super::bucket::{Bucket, EMPTY, SLOTS};
+use super::bucket::Bucket;
+use super::chunked::Chunked;
+use super::leaf::{BUCKETS, Entry, Leaf, TAG_END};
 use super::prefetch::prefetch;
 use crate::mixing::fold;
 
-const SEGMENT_BITS: u32 = 8;
+const SEGMENT_BITS: u32 = 6;
 const SEGMENTS: usize = 1 << SEGMENT_BITS;
 const TAG_BITS: u32 = 16;
-/// In parts of 64: beyond this share of used slots a segment doubles, below that it halves.
-const FULL: usize = 54;
-const SPARSE: usize = 20;
+/// Leaves of a segment at first.
 const SMALLEST: [u32; 4] = [4, 5, 6, 7];
-/// Buckets from where an entry belongs to where it may be.
-const REACH: usize = 16;
-/// Doublings after which bucket numbers that end alike are farther apart than REACH.
-const TELLING: u32 = 4;
 
-/// Where a key belongs.
+/// Where a key belongs: a hash of it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spot(u64);
+struct Spot(u64);
 
 impl Spot {
     #[inline]
@@ -42,42 +38,82 @@ impl Spot {
     }
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "less than the number of buckets")]
-    fn home(self, smallest: u32, doublings: u32) -> usize {
-        let first = ((self.0 & 0xFFFF_FFFF) * u64::from(smallest)) >> 32;
-        (first << doublings | u64::from(tag_bits(self.tag(), doublings))) as usize
+    fn entry(self) -> Entry {
+        let tag = self.tag();
+        let first = (self.0 >> 48) as usize % (BUCKETS >> TAG_END);
+        Entry { home: (first << TAG_END) | (usize::from(tag) % (1 << TAG_END)), tag }
     }
 }
 
-/// How the numbers of buckets end in which entries with this tag belong.
+/// The same with its leaf, as it is while the table has this shape.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ahead {
+    spot: Spot,
+    /// `NO_LEAF` while its segment has none.
+    leaf: u32,
+    shape: u32,
+}
+
+/// The number of none: beyond all there may be.
+const NO_LEAF: u32 = u32::MAX;
+
+/// The first bits of a tag.
 #[inline]
-fn tag_bits(tag: u16, doublings: u32) -> u32 {
-    u32::from(tag) >> (TAG_BITS - doublings)
+fn first_bits(tag: u16, bits: u32) -> u32 {
+    u32::from(tag) >> (TAG_BITS - bits)
 }
 
 #[derive(Debug)]
 struct Segment {
-    buckets: Vec<Bucket>,
-    used: usize,
-    /// How many entries it takes before it doubles.
-    limit: usize,
+    /// `smallest << bits` numbers of leaves; none while nothing is in it.
+    leaves: Vec<u32>,
     smallest: u32,
-    doublings: u32,
+    /// Of tags, that tell leaves apart.
+    bits: u32,
+}
+
+impl Segment {
+    /// Where in its list the leaf of a key is.
+    #[inline]
+    fn place(&self, spot: Spot) -> usize {
+        let first = ((spot.0 & 0xFFFF_FFFF) * u64::from(self.smallest)) >> 32;
+        #[expect(clippy::cast_possible_truncation, reason = "less than the number of leaves")]
+        let place = (first << self.bits | u64::from(first_bits(spot.tag(), self.bits))) as usize;
+        place
+    }
+
+    /// The places of the leaf that is at `place`.
+    fn places(&self, place: usize) -> std::ops::Range<usize> {
+        let leaf = self.leaves[place];
+        let many = self.leaves.iter().filter(|other| **other == leaf).count();
+        let start = place & !(many - 1);
+        start..start + many
+    }
 }
 
 #[derive(Debug)]
 pub struct Table {
     segments: Vec<Segment>,
+    leaves: Chunked<Leaf>,
+    free: Vec<u32>,
     used: usize,
+    /// Changes whenever entries get another leaf.
+    shape: u32,
     secrets: [u64; 2],
 }
 
 impl Table {
     /// `secrets` decide where keys lie, so that nobody can choose keys that crowd one bucket.
     pub fn new(secrets: [u64; 2]) -> Self {
-        let segment =
-            |smallest: &u32| Segment { buckets: Vec::new(), used: 0, limit: 0, smallest: *smallest, doublings: 0 };
-        Self { segments: SMALLEST.iter().cycle().take(SEGMENTS).map(segment).collect(), used: 0, secrets }
+        let segment = |smallest: &u32| Segment { leaves: Vec::new(), smallest: *smallest, bits: 0 };
+        Self {
+            segments: SMALLEST.iter().cycle().take(SEGMENTS).map(segment).collect(),
+            leaves: Chunked::new(),
+            free: Vec::new(),
+            used: 0,
+            shape: 0,
+            secrets,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -85,180 +121,156 @@ impl Table {
     }
 
     pub fn bytes(&self) -> usize {
-        let buckets: usize = self.segments.iter().map(|segment| segment.buckets.len()).sum();
-        buckets * size_of::<Bucket>() + SEGMENTS * size_of::<Segment>()
+        let listed: usize = self.segments.iter().map(|segment| segment.leaves.len()).sum();
+        self.leaves.bytes() + (listed + self.free.capacity()) * size_of::<u32>() + SEGMENTS * size_of::<Segment>()
     }
 
     #[inline]
-    pub fn spot(&self, key: u64) -> Spot {
+    fn spot(&self, key: u64) -> Spot {
         Spot(fold(key ^ self.secrets[0], self.secrets[1]))
     }
 
     /// Where a key belongs that will soon be looked for.
     #[inline]
-    pub fn soon(&self, key: u64) -> Spot {
+    pub fn soon(&self, key: u64) -> Ahead {
         let spot = self.spot(key);
-        let segment = &self.segments[spot.segment()];
-        if let Some(bucket) = segment.buckets.get(spot.home(segment.smallest, segment.doublings)) {
-            prefetch(bucket);
-        }
-        spot
+        let Some(leaf) = self.leaf(spot) else {
+            return Ahead { spot, leaf: NO_LEAF, shape: self.shape };
+        };
+        let bucket: &Bucket = self.leaves[leaf].bucket(spot.entry().home);
+        prefetch(bucket);
+        Ahead { spot, leaf, shape: self.shape }
     }
 
     #[inline]
     pub fn find(&self, key: u64, arena: &Arena) -> Option<BlockId> {
-        self.find_at(self.spot(key), key, arena)
-    }
-
-    #[inline]
-    pub fn find_at(&self, spot: Spot, key: u64, arena: &Arena) -> Option<BlockId> {
-        let segment = &self.segments[spot.segment()];
-        let mut at = spot.home(segment.smallest, segment.doublings);
-        loop {
-            let bucket = segment.buckets.get(at)?;
-            if let Some(id) = bucket.find(spot.tag(), |id| arena.key(id) == key) {
-                return Some(id);
-            }
-            if bucket.passed() == 0 {
-                return None;
-            }
-            at = after(at, segment.buckets.len());
-        }
+        let spot = self.spot(key);
+        let leaf = self.leaf(spot)?;
+        self.leaves[leaf].find(spot.entry(), |id| arena.key(id) == key)
     }
 
     /// Adds a key whose block `id` has it already; false where it is in.
     #[inline]
-    pub fn insert(&mut self, spot: Spot, key: u64, id: BlockId, arena: &Arena) -> bool {
-        if self.find_at(spot, key, arena).is_some() {
+    pub fn insert(&mut self, ahead: Ahead, key: u64, id: BlockId, arena: &Arena) -> bool {
+        let spot = ahead.spot;
+        let entry = spot.entry();
+        let Some(number) = self.leaf_of(ahead) else {
+            return self.begin(spot, id);
+        };
+        let leaf = &mut self.leaves[number];
+        if leaf.find(entry, |id| arena.key(id) == key).is_some() {
             return false;
         }
-        self.used += 1;
-        let segment = &mut self.segments[spot.segment()];
-        let home = spot.home(segment.smallest, segment.doublings);
-        segment.used += 1;
-        if segment.used > segment.limit || !segment.put(home, spot.tag(), id) {
-            self.grow(spot, id, arena);
+        if !leaf.put(entry, id) {
+            self.grow(spot, id);
         }
+        self.used += 1;
         true
     }
 
     /// Takes out a key that is in, at block `id`.
-    pub fn remove(&mut self, spot: Spot, id: BlockId, arena: &Arena) {
-        let segment = &mut self.segments[spot.segment()];
-        segment.take(spot, id);
+    pub fn remove(&mut self, ahead: Ahead, id: BlockId) {
+        let number = self.leaf_of(ahead).expect("it is in");
         self.used -= 1;
-        segment.used -= 1;
-        if segment.doublings > 0 && segment.used * 64 < segment.buckets.len() * SLOTS * SPARSE {
-            let fewer = segment.doublings - 1;
-            self.resize(spot.segment(), fewer, arena);
+        if self.leaves[number].take(ahead.spot.entry(), id) {
+            self.shrink(ahead.spot);
         }
     }
 
     /// A key's block has moved.
     pub fn moved(&mut self, key: u64, from: BlockId, to: BlockId) {
         let spot = self.spot(key);
-        self.segments[spot.segment()].renumber(spot, from, to);
+        let number = self.leaf(spot).expect("it is in");
+        self.leaves[number].renumber(spot.entry(), from, to);
     }
 
+    #[inline]
+    fn leaf_of(&self, ahead: Ahead) -> Option<u32> {
+        let leaf = if ahead.shape == self.shape { Some(ahead.leaf) } else { self.leaf(ahead.spot) };
+        leaf.filter(|leaf| *leaf != NO_LEAF)
+    }
+
+    #[inline]
+    fn leaf(&self, spot: Spot) -> Option<u32> {
+        let segment = &self.segments[spot.segment()];
+        segment.leaves.get(segment.place(spot)).copied()
+    }
+
+    /// Puts the first key into a segment.
     #[cold]
-    fn grow(&mut self, spot: Spot, id: BlockId, arena: &Arena) {
-        let number = spot.segment();
+    fn begin(&mut self, spot: Spot, id: BlockId) -> bool {
+        let leaves = (0..self.segments[spot.segment()].smallest).map(|_| self.take_leaf(&Leaf::EMPTY)).collect();
+        self.segments[spot.segment()].leaves = leaves;
+        self.shape = self.shape.wrapping_add(1);
+        self.used += 1;
+        let number = self.leaf(spot).expect("it has leaves now");
+        self.leaves[number].put(spot.entry(), id)
+    }
+
+    /// Puts an entry into a leaf that is full about there.
+    #[cold]
+    fn grow(&mut self, spot: Spot, id: BlockId) {
         loop {
-            let segment = &self.segments[number];
-            let more = if segment.buckets.is_empty() { 0 } else { segment.doublings + 1 };
-            self.resize(number, more, arena);
-            let segment = &mut self.segments[number];
-            if segment.put(spot.home(segment.smallest, segment.doublings), spot.tag(), id) {
+            self.split(spot);
+            let number = self.leaf(spot).expect("it has leaves");
+            if self.leaves[number].put(spot.entry(), id) {
                 return;
             }
         }
     }
 
-    /// Rebuilds a segment; with more doublings than asked for where entries would be too far from where they belong.
-    fn resize(&mut self, number: usize, doublings: u32, arena: &Arena) {
-        let old = &self.segments[number];
-        let fresh = (doublings..=TAG_BITS).find_map(|doublings| {
-            let buckets = (old.smallest << doublings) as usize;
-            let mut fresh = Segment {
-                buckets: vec![EMPTY; buckets],
-                used: old.used,
-                limit: buckets * SLOTS * FULL / 64,
-                smallest: old.smallest,
-                doublings,
-            };
-            self.refill(old, &mut fresh, arena).then_some(fresh)
-        });
-        self.segments[number] = fresh.expect("16 doublings hold more than an index may");
+    fn split(&mut self, spot: Spot) {
+        let segment = &mut self.segments[spot.segment()];
+        let mut places = segment.places(segment.place(spot));
+        if places.len() == 1 {
+            assert!(segment.bits < TAG_BITS - TAG_END, "so many bits hold more than an index may");
+            segment.leaves = segment.leaves.iter().flat_map(|leaf| [*leaf; 2]).collect();
+            segment.bits += 1;
+            places = 2 * places.start..2 * places.end;
+        }
+        // The bit after those that all its entries have in common.
+        let bit = 1 << (TAG_BITS - 1 - segment.bits + places.len().ilog2());
+        let number = segment.leaves[places.start];
+        let other = self.leaves[number].split(bit);
+        let other = self.take_leaf(&other);
+        self.shape = self.shape.wrapping_add(1);
+        self.segments[spot.segment()].leaves[places.start + places.len() / 2..places.end].fill(other);
     }
 
-    fn refill(&self, old: &Segment, fresh: &mut Segment, arena: &Arena) -> bool {
-        let (smallest, doublings) = (fresh.smallest, fresh.doublings);
-        old.buckets.iter().enumerate().all(|(at, bucket)| {
-            bucket.entries().all(|(tag, id)| {
-                let home = match old.first(at, tag) {
-                    Some(first) => first << doublings | tag_bits(tag, doublings) as usize,
-                    None => self.spot(arena.key(id)).home(smallest, doublings),
-                };
-                fresh.put(home, tag, id)
-            })
-        })
-    }
-}
-
-impl Segment {
-    /// The first part of the number of the bucket in which an entry belongs that is in bucket `at`, where that can be told:
-    /// if the end of `at` is that of where it belongs, no other such bucket is within reach.
-    #[inline]
-    fn first(&self, at: usize, tag: u16) -> Option<usize> {
-        let end = at & ((1 << self.doublings) - 1);
-        (self.doublings >= TELLING && end == tag_bits(tag, self.doublings) as usize).then_some(at >> self.doublings)
-    }
-
-    /// False where all buckets within reach are full; nothing has changed.
-    #[inline]
-    fn put(&mut self, home: usize, tag: u16, id: BlockId) -> bool {
-        self.buckets[home].put(tag, id) || self.put_beyond(home, tag, id)
-    }
-
+    /// Joins a leaf with the one that it was split from, where both have become sparse.
     #[cold]
-    fn put_beyond(&mut self, home: usize, tag: u16, id: BlockId) -> bool {
-        let mut at = home;
-        for _ in 0..self.buckets.len().min(REACH) {
-            if self.buckets[at].put(tag, id) {
-                return true;
-            }
-            self.buckets[at].pass();
-            at = after(at, self.buckets.len());
+    fn shrink(&mut self, spot: Spot) {
+        let segment = &self.segments[spot.segment()];
+        let places = segment.places(segment.place(spot));
+        let pair = places.start & !(2 * places.len() - 1);
+        let pair = pair..pair + 2 * places.len();
+        if pair.len() > 1 << segment.bits {
+            return;
         }
-        // Nothing went past after all.
-        let mut at = home;
-        for _ in 0..self.buckets.len().min(REACH) {
-            self.buckets[at].unpass();
-            at = after(at, self.buckets.len());
+        let (first, second) = (segment.leaves[pair.start], segment.leaves[pair.end - 1]);
+        let alike = segment.leaves[pair.clone()].iter().filter(|leaf| [first, second].contains(leaf)).count();
+        if alike < pair.len() {
+            return; // the other one has been split again
         }
-        false
-    }
-
-    /// Takes out an entry that is in.
-    #[inline]
-    fn take(&mut self, spot: Spot, id: BlockId) {
-        let mut at = spot.home(self.smallest, self.doublings);
-        while !self.buckets[at].take(spot.tag(), id) {
-            self.buckets[at].unpass();
-            at = after(at, self.buckets.len());
-        }
-    }
-
-    /// Gives an entry that is in another number.
-    fn renumber(&mut self, spot: Spot, id: BlockId, to: BlockId) {
-        let mut at = spot.home(self.smallest, self.doublings);
-        while !self.buckets[at].renumber(spot.tag(), id, to) {
-            at = after(at, self.buckets.len());
+        let Some(both) = self.leaves[first].merged(&self.leaves[second]) else {
+            return;
+        };
+        self.leaves[first] = both;
+        self.free.push(second);
+        self.shape = self.shape.wrapping_add(1);
+        let segment = &mut self.segments[spot.segment()];
+        segment.leaves[pair].fill(first);
+        if segment.leaves.as_chunks::<2>().0.iter().all(|[even, odd]| even == odd) {
+            segment.leaves = segment.leaves.iter().copied().step_by(2).collect();
+            segment.bits -= 1;
         }
     }
-}
 
-#[inline]
-fn after(at: usize, buckets: usize) -> usize {
-    if at + 1 == buckets { 0 } else { at + 1 }
+    fn take_leaf(&mut self, leaf: &Leaf) -> u32 {
+        let Some(number) = self.free.pop() else {
+            return self.leaves.push(*leaf);
+        };
+        self.leaves[number] = *leaf;
+        number
+    }
 }

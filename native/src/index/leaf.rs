@@ -1,0 +1,145 @@
+//! A leaf of the table: 64 buckets next to each other, which split in two where they are full.
+//!
+//! An entry is in the bucket where it belongs or in one of the next few, round the end. The last bits of the number of the
+//! bucket where it belongs are the last bits of its tag, so wherever it is, where it belongs can be told.
+
+use super::arena::BlockId;
+use super::bucket::{Bucket, EMPTY, SLOTS};
+
+pub const BUCKETS: usize = 64;
+/// Buckets from where an entry belongs to where it may be.
+const REACH: usize = 1 << TAG_END;
+/// Last bits of a tag that are those of its bucket's number.
+pub const TAG_END: u32 = 2;
+/// In parts of 64: two leaves that are one again leave it no fuller.
+const SPARSE: usize = 40;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Leaf([Bucket; BUCKETS]);
+
+/// Where an entry belongs in its leaf, and by what it is known there.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    pub home: usize,
+    pub tag: u16,
+}
+
+impl Leaf {
+    pub const EMPTY: Self = Self([EMPTY; BUCKETS]);
+
+    #[inline]
+    pub fn bucket(&self, number: usize) -> &Bucket {
+        &self.0[number % BUCKETS]
+    }
+
+    /// The first entry of these that is `right`.
+    #[inline]
+    pub fn find(&self, entry: Entry, mut right: impl FnMut(BlockId) -> bool) -> Option<BlockId> {
+        let mut at = entry.home;
+        loop {
+            let bucket = self.bucket(at);
+            let found = bucket.find(entry.tag, &mut right);
+            if found.is_some() || bucket.passed() == 0 {
+                return found;
+            }
+            at += 1;
+        }
+    }
+
+    /// False where all buckets within reach are full; nothing has changed.
+    #[inline]
+    pub fn put(&mut self, entry: Entry, id: BlockId) -> bool {
+        self.0[entry.home % BUCKETS].put(entry.tag, id) || self.put_beyond(entry, id)
+    }
+
+    #[cold]
+    fn put_beyond(&mut self, entry: Entry, id: BlockId) -> bool {
+        let Some(past) = (1..REACH).find(|past| self.0[(entry.home + past) % BUCKETS].put(entry.tag, id)) else {
+            return false;
+        };
+        self.pass(entry.home, past);
+        true
+    }
+
+    fn pass(&mut self, home: usize, past: usize) {
+        for at in home..home + past {
+            self.0[at % BUCKETS].pass();
+        }
+    }
+
+    /// Takes out an entry that is in; true where its bucket is empty now.
+    #[inline]
+    pub fn take(&mut self, entry: Entry, id: BlockId) -> bool {
+        let mut at = entry.home;
+        while !self.0[at % BUCKETS].take(entry.tag, id) {
+            self.0[at % BUCKETS].unpass();
+            at += 1;
+        }
+        self.0[at % BUCKETS].is_empty()
+    }
+
+    /// Gives an entry that is in another number.
+    pub fn renumber(&mut self, entry: Entry, id: BlockId, to: BlockId) {
+        let mut at = entry.home;
+        while !self.0[at % BUCKETS].renumber(entry.tag, id, to) {
+            at += 1;
+        }
+    }
+
+    /// Keeps the entries whose tag lacks a bit; gives the others, in a leaf of their own.
+    pub fn split(&mut self, bit: u16) -> Self {
+        let mut halves = [Self::EMPTY; 2];
+        for (number, bucket) in self.0.iter().enumerate() {
+            for (tag, id) in bucket.entries() {
+                let half = &mut halves[usize::from(tag & bit != 0)];
+                let past = past(number, tag);
+                if past == 0 {
+                    // There is room: nothing else is here yet than what was.
+                    half.0[number].put(tag, id);
+                } else {
+                    half.settle(number, past, tag, id);
+                }
+            }
+        }
+        let [kept, other] = halves;
+        *self = kept;
+        other
+    }
+
+    /// Puts an entry that was `past` buckets beyond where it belongs where it was, or nearer.
+    #[cold]
+    fn settle(&mut self, number: usize, past: usize, tag: u16, id: BlockId) {
+        let home = (number + BUCKETS - past) % BUCKETS;
+        // Where the leaf's end is between them, the buckets there are still to come and need their room.
+        let nearer = if home < number { 0 } else { past };
+        let past = (nearer..=past).find(|past| self.0[(home + past) % BUCKETS].put(tag, id)).expect("it was there");
+        self.pass(home, past);
+    }
+
+    /// Both leaves' entries in one; none where they would crowd it.
+    pub fn merged(&self, other: &Self) -> Option<Self> {
+        if (self.len() + other.len()) * 64 > SLOTS * BUCKETS * SPARSE {
+            return None;
+        }
+        let mut both = Self::EMPTY;
+        let fit = [self, other].into_iter().all(|leaf| {
+            leaf.0.iter().enumerate().all(|(number, bucket)| {
+                bucket.entries().all(|(tag, id)| {
+                    let home = (number + BUCKETS - past(number, tag)) % BUCKETS;
+                    both.put(Entry { home, tag }, id)
+                })
+            })
+        });
+        fit.then_some(both)
+    }
+
+    fn len(&self) -> usize {
+        self.0.iter().map(Bucket::len).sum()
+    }
+}
+
+/// How far beyond the bucket where it belongs an entry is that is in bucket `number`.
+#[inline]
+fn past(number: usize, tag: u16) -> usize {
+    number.wrapping_sub(tag.into()) % REACH
+}
