@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import nsmallest
 from typing import Final, overload
 
 from cachefleet_controlplane.block_index import WorkerId
 
 STALE_AFTER_SECONDS: Final = 5.0
 """A report older than this says nothing about caches any more, and excludes nobody."""
+LEADING: Final = 8
+"""Candidates of a decision that are remembered: all of a large fleet would cost more than to decide."""
 NOBODY: Final = WorkerId("")
 
 
@@ -132,15 +135,27 @@ class CandidateScore:
     fits: bool
 
 
-class LaterScores(Sequence[CandidateScore]):
-    """Scores that are made when somebody looks at them."""
+def leading(places: Sequence[tuple[int, int]], first: int, second: int | None) -> list[int]:
+    """The candidates that tell most of a decision, at most LEADING of them, as places among all.
 
-    def __init__(self, make: Callable[[], Sequence[CandidateScore]]) -> None:
+    The chosen and the second best one, then those that hold most of the prompt, the less busy ones before others.
+    ``places`` has for each candidate the matched blocks and the requests.
+    """
+    best = [first] if second is None else [first, second]
+    order = nsmallest(LEADING, range(len(places)), key=lambda place: (-places[place][0], places[place][1]))
+    return (best + [place for place in order if place not in best])[:LEADING]
+
+
+class LaterScores(Sequence[CandidateScore]):
+    """So many scores, made when somebody looks at one of them."""
+
+    def __init__(self, count: int, make: Callable[[], Sequence[CandidateScore]]) -> None:
+        self._count = count
         self._make: Callable[[], Sequence[CandidateScore]] | None = make
         self._made: Sequence[CandidateScore] = ()
 
     def __len__(self) -> int:
-        return len(self._all())
+        return self._count
 
     @overload
     def __getitem__(self, place: int) -> CandidateScore: ...
@@ -170,8 +185,10 @@ class Decision:
     rank: int = 0
     prompt_tokens: int = 0
     predicted_tokens: int = 0
-    score: CandidateScore | None = None
-    """The chosen candidate's."""
+    uncached_tokens: int = 0
+    """Tokens of the prompt that the chosen one has to compute; all of them where none was chosen."""
+    leading: Sequence[CandidateScore] = ()
+    """Of the candidates that tell most, as ``leading`` says; made when somebody looks."""
     scores: Sequence[CandidateScore] = ()
     """Of all candidates; may be made when somebody looks."""
     at: float = 0.0

@@ -134,10 +134,8 @@ class Fleet:
         ledger = worker.ledger if worker else Ledger(_nobody, _nobody)
         if worker:
             worker.use(self._decisions)
-        score = decision.score
-        uncached = score.uncached_tokens if score else prompt.tokens
         blocks = needed_blocks(prompt)
-        flight = Flight(ledger, self._clock, keys=prompt.keys, tokens=uncached, blocks=blocks)
+        flight = Flight(ledger, self._clock, keys=prompt.keys, tokens=decision.uncached_tokens, blocks=blocks)
         ledger.begin(flight, prompt_tokens=prompt.tokens)
         return flight
 

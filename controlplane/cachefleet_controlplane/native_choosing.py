@@ -6,13 +6,13 @@ Importing this module needs ``cachefleet_native``.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from functools import partial
 
-import cachefleet_native
-
-from cachefleet_controlplane.boards import Board, Row, UnreckonableError
+from cachefleet_controlplane.boards import Board, UnreckonableError
 from cachefleet_controlplane.choosing import NO_ONE, Chooser
 from cachefleet_controlplane.decisions import (
+    LEADING,
     CandidateScore,
     Decision,
     Knowledge,
@@ -21,10 +21,11 @@ from cachefleet_controlplane.decisions import (
     Reason,
     RoutingPolicy,
     Verdict,
+    leading,
 )
 from cachefleet_controlplane.native_index import NativeIndex
 from cachefleet_controlplane.roster import Roster
-from cachefleet_controlplane.routing import explain, needed_blocks, usable_tokens
+from cachefleet_controlplane.routing import needed_blocks, score, usable_tokens
 
 
 class NativeChooser(Chooser):
@@ -78,10 +79,10 @@ class NativeChooser(Chooser):
         )
         if choice is None:
             raise RuntimeError("candidates without a choice")
-        depths = self._native.match_packed(prompt.keys, board.names)
+        seen = _Seen(board, prompt, self._native.match_packed(prompt.keys, board.names), dict(sent), now)
         known = bool(prompt.keys) and (board.any_fresh or bool(sent))
         view = board.rows[choice.first].view
-        score = _score(board, choice, prompt, now)
+        matched, expected, *_ = choice.first_score
         return Decision(
             verdict=Verdict.ROUTE,
             reason=Reason(choice.reason),
@@ -93,9 +94,10 @@ class NativeChooser(Chooser):
             url=view.url,
             rank=view.rank,
             prompt_tokens=prompt.tokens,
-            predicted_tokens=score.predicted_tokens,
-            score=score,
-            scores=LaterScores(partial(_explain, board.rows, prompt, depths, dict(sent), now)),
+            predicted_tokens=0 if view.stale else usable_tokens(matched, prompt),
+            uncached_tokens=prompt.tokens - expected,
+            leading=LaterScores(min(LEADING, len(seen)), partial(seen.leading, choice.first, choice.second)),
+            scores=LaterScores(len(seen), seen.all),
             at=now,
         )
 
@@ -105,37 +107,29 @@ def _disowned(prompt: Prompt) -> bool:
     return bool(prompt.keys) and prompt.knowledge is Knowledge.LOAD
 
 
-def _score(board: Board, choice: cachefleet_native.Choice, prompt: Prompt, now: float) -> CandidateScore:
-    """The chosen candidate's, out of the native one."""
-    row, pace = board.rows[choice.first], board.paces[choice.first]
-    view = row.view
-    matched, expected, evicted, seconds, fits = choice.first_score
-    known = row.reported_at is not None
-    return CandidateScore(
-        worker=view.worker,
-        id=view.id,
-        pool=view.pool,
-        matched_blocks=matched if known else 0,
-        predicted_tokens=0 if view.stale else usable_tokens(matched, prompt),
-        expected_tokens=expected,
-        queued_tokens=view.queued_tokens,
-        inflight_tokens=view.inflight_tokens,
-        uncached_tokens=prompt.tokens - expected,
-        evicted_tokens=evicted,
-        tokens_per_second=pace.tokens_per_second,
-        inter_token_seconds=pace.inter_token_seconds,
-        batched_tokens=pace.batched_tokens,
-        requests=view.requests,
-        seconds=seconds,
-        report_age=None if row.reported_at is None else now - row.reported_at,
-        fits=fits,
-    )
+class _Seen:
+    """Candidates with a prompt, as they are at the moment of its decision, for whoever asks later."""
 
+    def __init__(self, board: Board, prompt: Prompt, depths: bytes, sent: Mapping[int, int], now: float) -> None:
+        self._rows, self._paces = board.rows, board.paces
+        self._prompt = prompt
+        self._matched = struct.unpack(f"<{len(board.rows)}I", depths)
+        self._sent = sent
+        self._now = now
 
-def _explain(
-    rows: tuple[Row, ...], prompt: Prompt, depths: bytes, sent: dict[int, int], now: float
-) -> tuple[CandidateScore, ...]:
-    """What ``routing`` says of all candidates, as they were."""
-    matched = struct.unpack(f"<{len(rows)}I", depths)
-    views = [row.seen(matched=matched[place], sent=sent.get(place, 0), now=now) for place, row in enumerate(rows)]
-    return explain(prompt, views)
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def score(self, place: int) -> CandidateScore:
+        view = self._rows[place].seen(matched=self._matched[place], sent=self._sent.get(place, 0), now=self._now)
+        return score(self._prompt, view, self._paces[place])
+
+    def all(self) -> list[CandidateScore]:
+        return [self.score(place) for place in range(len(self))]
+
+    def leading(self, first: int, second: int | None) -> list[CandidateScore]:
+        known = [
+            (0 if row.reported_at is None else matched, row.view.requests)
+            for row, matched in zip(self._rows, self._matched, strict=True)
+        ]
+        return [self.score(place) for place in leading(known, first, second)]

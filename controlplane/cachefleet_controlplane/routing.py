@@ -18,19 +18,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from cachefleet_controlplane.decisions import (
+    LEADING,
     NOBODY,
     STALE_AFTER_SECONDS,
     CandidateScore,
     CandidateView,
     Decision,
     Knowledge,
+    LaterScores,
     Prompt,
     Reason,
     RoutingPolicy,
     Verdict,
+    leading,
 )
 from cachefleet_controlplane.rates import Pace, Paces
 
@@ -46,8 +50,8 @@ __all__ = [
     "RoutingPolicy",
     "Verdict",
     "decide",
-    "explain",
     "needed_blocks",
+    "score",
     "usable_tokens",
 ]
 
@@ -67,6 +71,7 @@ def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingP
             policy=policy,
             knowledge=knowledge,
             prompt_tokens=prompt.tokens,
+            uncached_tokens=prompt.tokens,
             at=now,
         )
     judged = _judge(prompt, candidates)
@@ -83,15 +88,44 @@ def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingP
         rank=chosen.view.rank,
         prompt_tokens=prompt.tokens,
         predicted_tokens=chosen.score.predicted_tokens,
-        score=chosen.score,
+        uncached_tokens=chosen.score.uncached_tokens,
+        leading=LaterScores(
+            min(LEADING, len(judged)), partial(_leading, judged, chosen, policy=policy, knowledge=knowledge)
+        ),
         scores=tuple(one.score for one in judged),
         at=now,
     )
 
 
-def explain(prompt: Prompt, candidates: Sequence[CandidateView]) -> tuple[CandidateScore, ...]:
-    """How each candidate is judged."""
-    return tuple(one.score for one in _judge(prompt, candidates))
+def score(prompt: Prompt, view: CandidateView, pace: Pace) -> CandidateScore:
+    """How a candidate of this pace is judged."""
+    matched = 0 if view.stale else view.matched_blocks
+    predicted = usable_tokens(matched, prompt)
+    # What was just sent there we saw ourselves: it counts even while reports are stale.
+    expected = max(predicted, usable_tokens(view.sent_blocks, prompt))
+    rate, latency, batched = pace.tokens_per_second, pace.inter_token_seconds, pace.batched_tokens
+    uncached = prompt.tokens - expected
+    evicted = _evicted(prompt, view, expected)
+    work = view.queued_tokens + view.inflight_tokens + uncached
+    return CandidateScore(
+        worker=view.worker,
+        id=view.id,
+        pool=view.pool,
+        matched_blocks=view.matched_blocks,
+        predicted_tokens=predicted,
+        expected_tokens=expected,
+        queued_tokens=view.queued_tokens,
+        inflight_tokens=view.inflight_tokens,
+        uncached_tokens=uncached,
+        evicted_tokens=evicted,
+        tokens_per_second=rate,
+        inter_token_seconds=latency,
+        batched_tokens=batched,
+        requests=view.requests,
+        seconds=work / rate + latency * math.ceil(work / batched) + EVICTION_WEIGHT * evicted / rate,
+        report_age=view.report_age,
+        fits=_fits(prompt, view),
+    )
 
 
 def usable_tokens(blocks: int, prompt: Prompt) -> int:
@@ -124,37 +158,7 @@ def _knowledge(prompt: Prompt, candidates: Sequence[CandidateView], policy: Rout
 
 def _judge(prompt: Prompt, candidates: Sequence[CandidateView]) -> list[_Judged]:
     paces = Paces.learn(candidates)
-    return [_Judged(view, _score(prompt, view, paces.of(view))) for view in candidates]
-
-
-def _score(prompt: Prompt, view: CandidateView, pace: Pace) -> CandidateScore:
-    matched = 0 if view.stale else view.matched_blocks
-    predicted = usable_tokens(matched, prompt)
-    # What was just sent there we saw ourselves: it counts even while reports are stale.
-    expected = max(predicted, usable_tokens(view.sent_blocks, prompt))
-    rate, latency, batched = pace.tokens_per_second, pace.inter_token_seconds, pace.batched_tokens
-    uncached = prompt.tokens - expected
-    evicted = _evicted(prompt, view, expected)
-    work = view.queued_tokens + view.inflight_tokens + uncached
-    return CandidateScore(
-        worker=view.worker,
-        id=view.id,
-        pool=view.pool,
-        matched_blocks=view.matched_blocks,
-        predicted_tokens=predicted,
-        expected_tokens=expected,
-        queued_tokens=view.queued_tokens,
-        inflight_tokens=view.inflight_tokens,
-        uncached_tokens=uncached,
-        evicted_tokens=evicted,
-        tokens_per_second=rate,
-        inter_token_seconds=latency,
-        batched_tokens=batched,
-        requests=view.requests,
-        seconds=work / rate + latency * math.ceil(work / batched) + EVICTION_WEIGHT * evicted / rate,
-        report_age=view.report_age,
-        fits=_fits(prompt, view),
-    )
+    return [_Judged(view, score(prompt, view, paces.of(view))) for view in candidates]
 
 
 def _evicted(prompt: Prompt, view: CandidateView, expected: int) -> int:
@@ -181,6 +185,15 @@ def _choose(judged: list[_Judged], policy: RoutingPolicy, knowledge: Knowledge) 
         return _least_loaded(pool), Reason.LOAD_ONLY
     chosen = _cheapest(pool, [one.score.seconds for one in pool])
     return chosen, _reason(chosen, judged)
+
+
+def _leading(
+    judged: list[_Judged], chosen: _Judged, *, policy: RoutingPolicy, knowledge: Knowledge
+) -> list[CandidateScore]:
+    others = [one for one in judged if one is not chosen]
+    second = judged.index(_choose(others, policy, knowledge)[0]) if others else None
+    known = [(one.view.matched_blocks, one.view.requests) for one in judged]
+    return [judged[place].score for place in leading(known, judged.index(chosen), second)]
 
 
 def _least_loaded(pool: list[_Judged]) -> _Judged:

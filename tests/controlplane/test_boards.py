@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from cachefleet_controlplane.choosing import Chooser
-from cachefleet_controlplane.decisions import Decision, Knowledge, RoutingPolicy
+from cachefleet_controlplane.decisions import LEADING, Decision, Knowledge, RoutingPolicy
 from cachefleet_controlplane.index import worker_id
 from tests.controlplane.chains import stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
@@ -54,13 +54,23 @@ def test_a_load_beyond_native_numbers_is_judged_without_them(fleet: LiveFleet, p
 
 def test_scores_are_of_the_moment_of_the_decision(fleet: LiveFleet) -> None:
     decision, same = fleet.route(MODEL, LONG), fleet.route(MODEL, LONG)
-    before = list(same.scores)
+    before, led = list(same.scores), list(same.leading)
     fleet.report("demo-0", CHAINS[0], running=9, epoch="e9")
     fleet.now += 20
     fleet.route(MODEL, LONG)
-    assert list(decision.scores) == before
-    assert decision.score in before
+    assert (list(decision.scores), list(decision.leading)) == (before, led)
+    assert sorted(led, key=before.index) == before
     assert [score.matched_blocks for score in before] == [0, 4, 8]
+
+
+def test_those_that_tell_most_of_a_large_fleet_are_the_twins() -> None:
+    fleet = LiveFleet(make_index=NativeIndex, chooser=NativeChooser)
+    names = [f"demo-{number}" for number in range(12)]
+    fleet.update_pools([view(pool(), names)])
+    for number, name in enumerate(names):
+        fleet.report(name, CHAINS[0][: number // 2], running=number % 3)
+    assert_alike(fleet, Chooser(fleet.index, fleet._roster), LONG)
+    assert len(fleet.route(MODEL, LONG).leading) == LEADING
 
 
 def test_a_board_is_kept_while_nobody_comes_or_goes(fleet: LiveFleet) -> None:

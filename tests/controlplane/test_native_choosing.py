@@ -58,7 +58,7 @@ rates = st.sampled_from([None, None, 0.0, 1000.0, 1100.0, 9000.0])
 def told(decision: Decision) -> dict[str, Any]:
     """All that a decision says, its scores looked at."""
     found = {field.name: getattr(decision, field.name) for field in fields(Decision)}
-    return found | {"scores": list(decision.scores)}
+    return found | {"leading": list(decision.leading), "scores": list(decision.scores)}
 
 
 def wid(one: Who) -> WorkerId:

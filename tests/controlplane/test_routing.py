@@ -1,6 +1,7 @@
 """Decisions: the cost as written down, and the properties that any decision has."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,10 +9,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from cachefleet_controlplane.decisions import LEADING, LaterScores, leading
 from cachefleet_controlplane.index import WorkerId
 from cachefleet_controlplane.rates import DEFAULT_BATCHED_TOKENS, DEFAULT_INTER_TOKEN_SECONDS, DEFAULT_TOKENS_PER_SECOND
 from cachefleet_controlplane.routing import (
     EVICTION_WEIGHT,
+    CandidateScore,
     CandidateView,
     Decision,
     Knowledge,
@@ -102,8 +105,8 @@ class TestCacheAware:
         decision = choose(candidate("a", 2), candidate("b", 8), candidate("c", 5))
         assert (decision.worker, decision.url, decision.reason) == ("b", "http://b", Reason.LONGEST_PREFIX)
         assert (decision.verdict, decision.predicted_tokens, decision.at) == (Verdict.ROUTE, 128, 5.0)
-        assert decision.score is not None
-        assert decision.score.matched_blocks == 8
+        assert decision.uncached_tokens == 161 - 128
+        assert [score.worker for score in decision.leading] == ["b", "c", "a"]
 
     def test_until_waiting_for_it_costs_more_than_recomputing(self) -> None:
         busy = candidate("b", 8, queued_tokens=5000)
@@ -123,8 +126,7 @@ class TestCacheAware:
     def test_what_was_just_sent_there_counts_but_is_not_predicted(self) -> None:
         decision = choose(candidate("a"), candidate("b", sent_blocks=10, inflight_tokens=100, requests=1))
         assert (decision.worker, decision.predicted_tokens) == ("b", 0)
-        assert decision.score is not None
-        assert (decision.score.expected_tokens, decision.score.uncached_tokens) == (160, 1)
+        assert (decision.scores[1].expected_tokens, decision.uncached_tokens) == (160, 1)
 
     def test_an_empty_worker_is_cheaper_than_one_that_must_evict(self) -> None:
         full = candidate("a", 3, blocks_free=50, blocks_blank=0)
@@ -210,7 +212,33 @@ class TestFit:
     def test_without_candidates_it_rejects(self) -> None:
         decision = choose()
         assert (decision.verdict, decision.reason, decision.worker) == (Verdict.REJECT, Reason.NO_READY_WORKER, "")
-        assert decision.score is None
+        assert decision.uncached_tokens == 161
+        assert list(decision.leading) == list(decision.scores) == []
+
+
+class TestLeading:
+    def test_the_chosen_the_next_best_and_those_that_hold_most_tell_of_a_large_fleet(self) -> None:
+        busy = [candidate(f"b{held}", held, queued_tokens=9000) for held in range(1, 10)]
+        decision = choose(candidate("idle"), *busy, candidate("next", queued_tokens=1000))
+        assert [score.worker for score in decision.leading] == ["idle", "next", "b9", "b8", "b7", "b6", "b5", "b4"]
+        assert (len(decision.leading), len(decision.scores)) == (LEADING, 11)
+
+    def test_of_equal_ones_the_less_busy_come_first(self) -> None:
+        known = [(3, 9), (0, 0), (3, 1), (0, 5), (4, 5)]
+        assert leading(known, 1, None) == [1, 4, 2, 0, 3]
+        assert leading(known, 1, 3) == [1, 3, 4, 2, 0]
+
+    def test_scores_that_come_later_are_counted_without_being_made(self) -> None:
+        made: list[Sequence[CandidateScore]] = []
+
+        def make() -> Sequence[CandidateScore]:
+            made.append(choose(*map(candidate, "abc")).scores)
+            return made[-1]
+
+        scores = LaterScores(3, make)
+        assert (len(scores), made) == (3, [])
+        assert [score.worker for score in scores] == ["a", "b", "c"]
+        assert len(made) == 1
 
 
 # Properties.

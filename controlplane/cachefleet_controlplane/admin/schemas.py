@@ -233,6 +233,9 @@ class Decision(Schema):
     status: int
     legs: tuple[Leg, ...]
     candidates: tuple[Candidate, ...]
+    """The chosen one, the second best, and those that hold most of the prompt."""
+    candidates_left_out: int
+    """Others there were; ``POST /v1/route`` shows all."""
 
 
 class DecisionList(Schema):

@@ -90,5 +90,6 @@ class Trace:
             ttft_seconds=self.ttft_seconds,
             status=self.status,
             legs=tuple(self.legs),
-            candidates=tuple(CandidateRecord.of(score) for score in decision.scores),
+            candidates=tuple(CandidateRecord.of(score) for score in decision.leading),
+            candidates_left_out=len(decision.scores) - len(decision.leading),
         )

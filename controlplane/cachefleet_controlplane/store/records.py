@@ -48,7 +48,8 @@ class DecisionRecord:
     """One request: where it went, why, and what the cache then did. ``at`` is Unix time in seconds.
 
     ``cached_tokens`` and what follows it are None where the answer did not tell or did not come; ``status`` is the
-    HTTP status the client got (499 where it went away before one).
+    HTTP status the client got (499 where it went away before one). Of all candidates ``candidates`` has those that tell
+    most, the chosen one first, as ``decisions.leading`` says, and ``candidates_left_out`` the number of the others.
     """
 
     id: str
@@ -69,3 +70,4 @@ class DecisionRecord:
     status: int = 0
     legs: tuple[LegRecord, ...] = ()
     candidates: tuple[CandidateRecord, ...] = ()
+    candidates_left_out: int = 0

@@ -36,3 +36,4 @@ class DecisionRow(SQLModel, table=True):
     status: int
     legs: list[dict[str, Any]] = Field(sa_column=Column(JSON, nullable=False))
     candidates: list[dict[str, Any]] = Field(sa_column=Column(JSON, nullable=False))
+    candidates_left_out: int = Field(sa_column=Column(Integer, nullable=False, server_default="0"))

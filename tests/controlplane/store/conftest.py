@@ -73,4 +73,5 @@ def make_record(number: int, *, model: str = "demo", cached: int | None = None) 
         status=200,
         legs=(LegRecord("default/demo/demo-0#0", "answered", 200, 0.5),),
         candidates=(CANDIDATE,),
+        candidates_left_out=3,
     )

@@ -4,7 +4,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +78,15 @@ def test_migrations_go_down_and_up_again(database: Database, decisions: SqlDecis
         assert "decisions" not in inspect(connection).get_table_names()
     decisions.open()
     decisions.save([make(1)])
+
+
+def test_decisions_of_before_candidates_were_left_out_are_read(database: Database, make: MakeRecord) -> None:
+    database.open()
+    SqlDecisions(database, max_rows=9).save([make(1)])
+    with database.transaction(write=True) as connection:
+        command.downgrade(configuration(connection), "0001")
+    database.open()
+    assert SqlDecisions(database, max_rows=9).get("d1") == replace(make(1), candidates_left_out=0)
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(database: Database) -> None:
