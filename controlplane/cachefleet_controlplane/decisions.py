@@ -135,14 +135,14 @@ class CandidateScore:
     fits: bool
 
 
-def leading(places: Sequence[tuple[int, int]], first: int, second: int | None) -> list[int]:
+def leading_places(known: Sequence[tuple[int, int]], first: int, second: int | None) -> list[int]:
     """The candidates that tell most of a decision, at most LEADING of them, as places among all.
 
     The chosen and the second best one, then those that hold most of the prompt, the less busy ones before others.
-    ``places`` has for each candidate the matched blocks and the requests.
+    ``known`` are the matched blocks and the requests of each.
     """
     best = [first] if second is None else [first, second]
-    order = nsmallest(LEADING, range(len(places)), key=lambda place: (-places[place][0], places[place][1]))
+    order = nsmallest(LEADING, range(len(known)), key=lambda place: (-known[place][0], known[place][1]))
     return (best + [place for place in order if place not in best])[:LEADING]
 
 
@@ -188,7 +188,7 @@ class Decision:
     uncached_tokens: int = 0
     """Tokens of the prompt that the chosen one has to compute; all of them where none was chosen."""
     leading: Sequence[CandidateScore] = ()
-    """Of the candidates that tell most, as ``leading`` says; made when somebody looks."""
+    """Of the candidates that tell most, as ``leading_places`` says; made when somebody looks."""
     scores: Sequence[CandidateScore] = ()
     """Of all candidates; may be made when somebody looks."""
     at: float = 0.0

@@ -12,8 +12,6 @@ from cachefleet_controlplane.gateway.memo import KeyMemo
 from cachefleet_core.blocks import BlockKeyer
 from cachefleet_core.bodies import token_ids
 
-_FIELD: Final = "ids"
-
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
@@ -41,12 +39,12 @@ class Keying:
 
     def read(self, ids: Raw) -> Keyed:
         """Of a JSON array of token ids. ``bodies.BodyError`` where it is none."""
-        body = b'{"%b":%b}' % (_FIELD.encode(), ids)
+        body = b'{"ids":%b}' % ids
         keyer = self.keyer()
         if keyer is not None and self.memo is None:
-            tokens, keys = keyer.packed_json(body, _FIELD)
+            tokens, keys = keyer.packed_json(body, "ids")
             return Keyed(tokens, keys, keyer.block_size) if self._keyable(tokens) else Keyed(tokens)
-        numbers = token_ids(body, _FIELD)
+        numbers = token_ids(body, "ids")
         if keyer is None or self.memo is None or not self._keyable(len(numbers)):
             return Keyed(len(numbers))
         return Keyed(len(numbers), self.memo.keys(keyer, numbers), keyer.block_size)

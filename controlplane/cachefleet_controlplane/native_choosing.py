@@ -21,7 +21,7 @@ from cachefleet_controlplane.decisions import (
     Reason,
     RoutingPolicy,
     Verdict,
-    leading,
+    leading_places,
 )
 from cachefleet_controlplane.native_index import NativeIndex
 from cachefleet_controlplane.roster import Roster
@@ -132,4 +132,4 @@ class _Seen:
             (0 if row.reported_at is None else matched, row.view.requests)
             for row, matched in zip(self._rows, self._matched, strict=True)
         ]
-        return [self.score(place) for place in leading(known, first, second)]
+        return [self.score(place) for place in leading_places(known, first, second)]

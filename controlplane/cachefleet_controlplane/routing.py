@@ -34,7 +34,7 @@ from cachefleet_controlplane.decisions import (
     Reason,
     RoutingPolicy,
     Verdict,
-    leading,
+    leading_places,
 )
 from cachefleet_controlplane.rates import Pace, Paces
 
@@ -193,7 +193,7 @@ def _leading(
     others = [one for one in judged if one is not chosen]
     second = judged.index(_choose(others, policy, knowledge)[0]) if others else None
     known = [(one.view.matched_blocks, one.view.requests) for one in judged]
-    return [judged[place].score for place in leading(known, judged.index(chosen), second)]
+    return [judged[place].score for place in leading_places(known, judged.index(chosen), second)]
 
 
 def _least_loaded(pool: list[_Judged]) -> _Judged:

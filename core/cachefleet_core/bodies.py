@@ -7,10 +7,6 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Raw
 
-NOT_AN_OBJECT: Final = "body: not a JSON object"
-NO_SUCH_FIELD: Final = "body: has no such field"
-NOT_TOKENS: Final = "tokens: must be an array of integers from 0 to 4294967295"
-
 _UNREADABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """What msgspec raises for what it cannot read."""
 _fields = msgspec.json.Decoder(dict[str, Raw])
@@ -26,10 +22,10 @@ def token_ids(body: bytes, field: str) -> list[int]:
     try:
         fields = _fields.decode(body)
     except _UNREADABLE as error:
-        raise BodyError(NOT_AN_OBJECT) from error
+        raise BodyError("body: not a JSON object") from error
     if field not in fields:
-        raise BodyError(NO_SUCH_FIELD)
+        raise BodyError("body: has no such field")
     try:
         return _tokens.decode(fields[field])
     except _UNREADABLE as error:
-        raise BodyError(NOT_TOKENS) from error
+        raise BodyError("tokens: must be an array of integers from 0 to 4294967295") from error

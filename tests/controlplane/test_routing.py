@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.decisions import LEADING, LaterScores, leading
+from cachefleet_controlplane.decisions import LEADING, LaterScores, leading_places
 from cachefleet_controlplane.index import WorkerId
 from cachefleet_controlplane.rates import DEFAULT_BATCHED_TOKENS, DEFAULT_INTER_TOKEN_SECONDS, DEFAULT_TOKENS_PER_SECOND
 from cachefleet_controlplane.routing import (
@@ -225,8 +225,8 @@ class TestLeading:
 
     def test_of_equal_ones_the_less_busy_come_first(self) -> None:
         known = [(3, 9), (0, 0), (3, 1), (0, 5), (4, 5)]
-        assert leading(known, 1, None) == [1, 4, 2, 0, 3]
-        assert leading(known, 1, 3) == [1, 3, 4, 2, 0]
+        assert leading_places(known, 1, None) == [1, 4, 2, 0, 3]
+        assert leading_places(known, 1, 3) == [1, 3, 4, 2, 0]
 
     def test_scores_that_come_later_are_counted_without_being_made(self) -> None:
         made: list[Sequence[CandidateScore]] = []

@@ -49,7 +49,7 @@ class DecisionRecord:
 
     ``cached_tokens`` and what follows it are None where the answer did not tell or did not come; ``status`` is the
     HTTP status the client got (499 where it went away before one). Of all candidates ``candidates`` has those that tell
-    most, the chosen one first, as ``decisions.leading`` says, and ``candidates_left_out`` the number of the others.
+    most, the chosen one first, as ``decisions.leading_places`` says, and ``candidates_left_out`` the number of the others.
     """
 
     id: str
