@@ -48,8 +48,8 @@ class DecisionRecord:
     """One request: where it went, why, and what the cache then did. ``at`` is Unix time in seconds.
 
     ``cached_tokens`` and what follows it are None where the answer did not tell or did not come; ``status`` is the
-    HTTP status the client got (499 where it went away before one). Of all candidates ``candidates`` has those that tell
-    most, the chosen one first, as ``decisions.leading_places`` says, and ``candidates_left_out`` the number of the others.
+    HTTP status the client got (499 where it went away before one). ``candidates`` are those that tell most, the chosen
+    one first (see ``decisions.leading_places``), and ``candidates_left_out`` is the number of the others.
     """
 
     id: str
