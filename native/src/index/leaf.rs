@@ -12,7 +12,7 @@ const REACH: usize = 1 << TAG_END;
 /// Last bits of a tag that are those of its bucket's number.
 pub const TAG_END: u32 = 2;
 /// In parts of 64: two leaves that are one again leave it no fuller.
-const SPARSE: usize = 40;
+const SPARSE: usize = 30;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Leaf([Bucket; BUCKETS]);
@@ -118,7 +118,9 @@ impl Leaf {
 
     /// Both leaves' entries in one; none where they would crowd it.
     pub fn merged(&self, other: &Self) -> Option<Self> {
-        if (self.len() + other.len()) * 64 > SLOTS * BUCKETS * SPARSE {
+        const MOST: usize = SLOTS * BUCKETS * SPARSE / 64;
+        let len = self.len();
+        if len > MOST || len + other.len() > MOST {
             return None;
         }
         let mut both = Self::EMPTY;

@@ -15,7 +15,7 @@ pub const MAX_RUN: u32 = 4096;
 /// A run is squeezed when it has more holes than this, and than one key in four.
 const MANY_HOLES: u32 = 16;
 /// Keys whose buckets are read ahead together.
-pub const AHEAD: usize = 16;
+pub const AHEAD: usize = 32;
 
 #[derive(Clone, Debug, Default)]
 pub struct Run {

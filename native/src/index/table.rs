@@ -49,9 +49,8 @@ impl Spot {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ahead {
     spot: Spot,
-    /// `NO_LEAF` while its segment has none.
-    leaf: u32,
-    shape: u32,
+    /// The shape, and below it the leaf, `NO_LEAF` while its segment has none. One number, so that registers take it.
+    leaf: u64,
 }
 
 /// The number of none: beyond all there may be.
@@ -134,12 +133,12 @@ impl Table {
     #[inline]
     pub fn soon(&self, key: u64) -> Ahead {
         let spot = self.spot(key);
-        let Some(leaf) = self.leaf(spot) else {
-            return Ahead { spot, leaf: NO_LEAF, shape: self.shape };
-        };
-        let bucket: &Bucket = self.leaves[leaf].bucket(spot.entry().home);
-        prefetch(bucket);
-        Ahead { spot, leaf, shape: self.shape }
+        let leaf = self.leaf(spot);
+        if let Some(leaf) = leaf {
+            let bucket: &Bucket = self.leaves[leaf].bucket(spot.entry().home);
+            prefetch(bucket);
+        }
+        Ahead { spot, leaf: u64::from(self.shape) << 32 | u64::from(leaf.unwrap_or(NO_LEAF)) }
     }
 
     #[inline]
@@ -186,8 +185,8 @@ impl Table {
 
     #[inline]
     fn leaf_of(&self, ahead: Ahead) -> Option<u32> {
-        let leaf = if ahead.shape == self.shape { Some(ahead.leaf) } else { self.leaf(ahead.spot) };
-        leaf.filter(|leaf| *leaf != NO_LEAF)
+        let leaf = u32::try_from(ahead.leaf ^ u64::from(self.shape) << 32);
+        leaf.map_or_else(|_| self.leaf(ahead.spot), |leaf| (leaf != NO_LEAF).then_some(leaf))
     }
 
     #[inline]
