@@ -67,7 +67,7 @@ class Roster:
     def __init__(self, wall: Callable[[], float]) -> None:
         self.pools: dict[str, Pool] = {}
         self.version = 0
-        """Another one whenever a pool, or who is in it, or whether he fits there, has changed."""
+        """Another one whenever a pool, or who is in it, or whether it fits there, has changed."""
         self._wall = wall
         self._created: dict[tuple[str, str], int] = {}
 

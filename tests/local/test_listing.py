@@ -82,6 +82,7 @@ DECISION = schemas.Decision(
     status=200,
     legs=(),
     candidates=(),
+    candidates_left_out=0,
 )
 
 
