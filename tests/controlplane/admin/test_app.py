@@ -167,7 +167,7 @@ async def test_one_decision_in_full(client: httpx.AsyncClient, decisions: Decisi
     assert found["at"].endswith("Z")
     assert found["candidates"][0]["matchedBlocks"] == 4
     assert found["legs"] == [{"worker": "default/demo/demo-0#0", "outcome": "answered", "status": 200, "seconds": 0.5}]
-    assert (len(found["candidates"]), found["candidates_left_out"]) == (1, 3)
+    assert (len(found["candidates"]), found["candidatesLeftOut"]) == (1, 3)
     assert_problem(await client.get("/decisions/none"), 404)
 
 
