@@ -12,7 +12,7 @@ const REACH: usize = 1 << TAG_END;
 /// Last bits of a tag that are those of its bucket's number.
 pub const TAG_END: u32 = 2;
 /// In parts of 64: two leaves that are one again leave it no fuller.
-const SPARSE: usize = 30;
+const SPARSE: usize = 42;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Leaf([Bucket; BUCKETS]);
@@ -67,7 +67,8 @@ impl Leaf {
         }
     }
 
-    /// Takes out an entry that is in; true where its bucket is empty now.
+    /// Takes out an entry that is in; true where its bucket and the one beside it are empty now, which in a leaf that is not
+    /// sparse they hardly ever are.
     #[inline]
     pub fn take(&mut self, entry: Entry, id: BlockId) -> bool {
         let mut at = entry.home;
@@ -75,7 +76,7 @@ impl Leaf {
             self.0[at % BUCKETS].unpass();
             at += 1;
         }
-        self.0[at % BUCKETS].is_empty()
+        self.bucket(at).is_empty() && self.bucket(at ^ 1).is_empty()
     }
 
     /// Gives an entry that is in another number.
