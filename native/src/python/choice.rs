@@ -16,25 +16,34 @@ const MOST_TOKENS: u64 = 1 << 40;
 
 /// Where a prompt is best served, and what explains it; the second best where there is one.
 #[pyclass(frozen, module = "cachefleet_native")]
-pub struct Choice(score::Choice);
+pub struct Choice {
+    choice: score::Choice,
+    depths: Vec<u32>,
+}
 
 #[pymethods]
 impl Choice {
     /// The place of the chosen candidate.
     #[getter]
     fn first(&self) -> usize {
-        self.0.first.candidate
+        self.choice.first.candidate
     }
 
     #[getter]
     fn second(&self) -> Option<usize> {
-        self.0.second.map(|score| score.candidate)
+        self.choice.second.map(|score| score.candidate)
+    }
+
+    /// Matched blocks of each candidate, in their order, as packed little-endian u32.
+    #[getter]
+    fn depths<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        ints::packed_u32(py, &self.depths)
     }
 
     /// As `decisions.Reason` names it.
     #[getter]
     fn reason(&self) -> &'static str {
-        match self.0.reason {
+        match self.choice.reason {
             Reason::LongestPrefix => "longest_prefix",
             Reason::LoadOverPrefix => "load_over_prefix",
             Reason::Cold => "cold",
@@ -46,13 +55,13 @@ impl Choice {
     /// Matched blocks, expected tokens, evicted tokens, seconds and fit of the chosen one.
     #[getter]
     fn first_score(&self) -> (u32, u64, u64, f64, bool) {
-        parts(&self.0.first)
+        parts(&self.choice.first)
     }
 
     /// The same of the second best.
     #[getter]
     fn second_score(&self) -> Option<(u32, u64, u64, f64, bool)> {
-        self.0.second.as_ref().map(parts)
+        self.choice.second.as_ref().map(parts)
     }
 }
 
@@ -101,7 +110,8 @@ impl Index {
             let scores: Vec<Score> =
                 rows.map(|(place, (load, (depth, sent)))| score(&prompt, load, place, *depth, *sent)).collect();
             let reported = loads.iter().zip(&just_sent).any(|(load, sent)| !load.stale || *sent > 0);
-            Ok(choose(&scores, &loads, names, !known || !reported).map(Choice))
+            let choice = choose(&scores, &loads, names, !known || !reported);
+            Ok(choice.map(|choice| Choice { choice, depths }))
         })
     }
 }

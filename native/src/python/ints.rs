@@ -7,6 +7,7 @@
 
 use crate::reader::Key;
 use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -119,7 +120,7 @@ fn read_directly<T>(list: &Bound<'_, PyList>, most: usize, convert: impl Fn(u64)
 }
 
 /// The first `most` token ids of a sequence, or what is wrong with one of them.
-pub fn tokens(sequence: &Bound<'_, PyAny>, most: usize) -> PyResult<Vec<u32>> {
+fn tokens(sequence: &Bound<'_, PyAny>, most: usize) -> PyResult<Vec<u32>> {
     if let Ok(list) = sequence.cast_exact::<PyList>() {
         let mut read = read_directly(list, most, |number| u32::try_from(number).ok());
         for place in read.len()..most {
@@ -135,6 +136,12 @@ pub fn tokens(sequence: &Bound<'_, PyAny>, most: usize) -> PyResult<Vec<u32>> {
         return Ok(read);
     }
     (0..most).map(|place| sequence.get_item(place)?.extract()).collect()
+}
+
+/// The same with an error that names what token ids are.
+pub fn token_ids(sequence: &Bound<'_, PyAny>, most: usize) -> PyResult<Vec<u32>> {
+    tokens(sequence, most)
+        .map_err(|error| PyValueError::new_err(format!("token ids must be integers from 0 to 4294967295: {error}")))
 }
 
 /// Block keys from packed bytes, or from a sequence of ints, which ends before the first that can be no key.
@@ -198,6 +205,16 @@ pub fn packed<'py>(py: Python<'py>, keys: &[u64]) -> PyResult<Bound<'py, PyBytes
     PyBytes::new_with(py, 8 * keys.len(), |out| {
         for (to, key) in out.as_chunks_mut::<8>().0.iter_mut().zip(keys) {
             *to = key.to_le_bytes();
+        }
+        Ok(())
+    })
+}
+
+/// The same of smaller numbers.
+pub fn packed_u32<'py>(py: Python<'py>, numbers: &[u32]) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, 4 * numbers.len(), |out| {
+        for (to, number) in out.as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
+            *to = number.to_le_bytes();
         }
         Ok(())
     })

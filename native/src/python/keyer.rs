@@ -41,12 +41,19 @@ impl Keyer {
     }
 
     /// The same of packed token ids, little-endian u32.
-    fn packed_ids<'py>(&self, py: Python<'py>, ids: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    #[pyo3(signature = (ids, parent = 0, position = 0))]
+    fn packed_ids<'py>(
+        &self,
+        py: Python<'py>,
+        ids: &[u8],
+        parent: u64,
+        position: u64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         let (tokens, rest) = ids.as_chunks::<4>();
         if !rest.is_empty() {
             return Err(PyValueError::new_err("ids: packed ids must be a multiple of 4 bytes"));
         }
-        let keys = guard(|| Ok(self.0.keys(tokens, None, 0)))?;
+        let keys = guard(|| Ok(self.0.keys(tokens, (parent != 0).then_some(parent), position)))?;
         ints::packed(py, &keys)
     }
 
@@ -66,9 +73,7 @@ impl Keyer {
     fn compute(&self, tokens: &Bound<'_, PyAny>, parent: u64, position: u64) -> PyResult<Vec<u64>> {
         let size = self.0.block_size();
         let full = tokens.len()? / size * size;
-        let tokens = ints::tokens(tokens, full).map_err(|error| {
-            PyValueError::new_err(format!("token ids must be integers from 0 to 4294967295: {error}"))
-        })?;
+        let tokens = ints::token_ids(tokens, full)?;
         Ok(self.0.keys(&tokens, (parent != 0).then_some(parent), position))
     }
 }
