@@ -95,8 +95,8 @@ impl Leaf {
                 let half = &mut halves[usize::from(tag & bit != 0)];
                 let past = past(number, tag);
                 if past == 0 {
-                    // There is room: nothing else is here yet than what was.
-                    half.0[number].put(tag, id);
+                    let put = half.0[number].put(tag, id);
+                    debug_assert!(put, "nothing else is here yet than what was");
                 } else {
                     half.settle(number, past, tag, id);
                 }
@@ -138,6 +138,27 @@ impl Leaf {
 
     fn len(&self) -> usize {
         self.0.iter().map(Bucket::len).sum()
+    }
+}
+
+#[cfg(test)]
+impl Leaf {
+    /// How many entries each bucket says went past it.
+    pub fn passed(&self) -> [u16; BUCKETS] {
+        self.0.map(|bucket| bucket.passed())
+    }
+
+    /// The same by where the entries are.
+    pub fn passed_by_entries(&self) -> [u16; BUCKETS] {
+        let mut passed = [0; BUCKETS];
+        for (number, bucket) in self.0.iter().enumerate() {
+            for (tag, _) in bucket.entries() {
+                for before in 1..=past(number, tag) {
+                    passed[(number + BUCKETS - before) % BUCKETS] += 1;
+                }
+            }
+        }
+        passed
     }
 }
 

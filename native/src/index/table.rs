@@ -273,3 +273,6 @@ impl Table {
         number
     }
 }
+
+#[cfg(test)]
+mod tests;
