@@ -1,5 +1,5 @@
 use super::super::arena::{Arena, BlockId, PAGE};
-use super::{Leaf, Table};
+use super::{BUCKETS, Entry, Leaf, Table};
 use crate::mixing::splitmix64;
 use std::collections::HashMap;
 
@@ -136,6 +136,24 @@ fn what_was_looked_up_ahead_is_right_whatever_split_since() {
         }
     }
     play.compare();
+}
+
+#[test]
+fn a_split_keeps_what_lies_beyond_the_leafs_end() {
+    for bit in [0, 1 << 15] {
+        let mut leaf = Leaf::EMPTY;
+        let entries: Vec<Entry> =
+            (0..30).map(|number| Entry { home: BUCKETS - 1, tag: number << 2 | bit | 3 }).collect();
+        for (entry, id) in entries.iter().zip(0..) {
+            assert!(leaf.put(*entry, BlockId(id)));
+        }
+        let other = leaf.split(1 << 15);
+        let half = if bit == 0 { leaf } else { other };
+        for (entry, id) in entries.iter().zip(0..) {
+            assert_eq!(half.find(*entry, |found| found == BlockId(id)), Some(BlockId(id)));
+        }
+        half.assert_sound();
+    }
 }
 
 impl Leaf {
