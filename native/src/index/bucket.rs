@@ -64,6 +64,29 @@ impl Bucket {
         true
     }
 
+    /// Shares out the entries for which `own` holds to two buckets that are as new, by whether their tag has a bit; true where
+    /// there are others.
+    #[inline]
+    pub fn share(&self, bit: u16, own: impl Fn(u16) -> bool, without: &mut Self, with: &mut Self) -> bool {
+        let (mut fewer, mut more, mut others) = (0, 0, 0);
+        for place in 0..self.count().min(SLOTS) {
+            let (tag, id) = (self.lane(place), self.ids[place]);
+            // Written to both, and kept in one: which it is goes by chance, so asking would be wrong every second time.
+            without.set_lane(fewer, tag);
+            without.ids[fewer] = id;
+            with.set_lane(more, tag);
+            with.ids[more] = id;
+            let (own, has) = (own(tag), tag & bit != 0);
+            fewer += usize::from(own & !has);
+            more += usize::from(own & has);
+            others += usize::from(!own);
+        }
+        for (bucket, count) in [(without, fewer), (with, more)] {
+            bucket.set_lane(COUNT, u16::try_from(count).unwrap_or(0));
+        }
+        others > 0
+    }
+
     /// Gives an entry another number; false where it is not here.
     pub fn renumber(&mut self, tag: u16, id: BlockId, to: BlockId) -> bool {
         let place = self.place(tag, |other| other == id);

@@ -89,20 +89,16 @@ impl Leaf {
 
     /// Keeps the entries whose tag lacks a bit; gives the others, in a leaf of their own.
     pub fn split(&mut self, bit: u16) -> Self {
-        let mut halves = [Self::EMPTY; 2];
+        let [mut kept, mut other] = [Self::EMPTY; 2];
         for (number, bucket) in self.0.iter().enumerate() {
-            for (tag, id) in bucket.entries() {
-                let half = &mut halves[usize::from(tag & bit != 0)];
-                let past = past(number, tag);
-                if past == 0 {
-                    let put = half.0[number].put(tag, id);
-                    debug_assert!(put, "nothing else is here yet than what was");
-                } else {
-                    half.settle(number, past, tag, id);
+            let own = |tag| past(number, tag) == 0;
+            if bucket.share(bit, own, &mut kept.0[number], &mut other.0[number]) {
+                for (tag, id) in bucket.entries().filter(|(tag, _)| !own(*tag)) {
+                    let half = if tag & bit == 0 { &mut kept } else { &mut other };
+                    half.settle(number, past(number, tag), tag, id);
                 }
             }
         }
-        let [kept, other] = halves;
         *self = kept;
         other
     }

@@ -50,6 +50,9 @@ impl std::fmt::Display for OperationError {
     }
 }
 
+/// Chains so short get more room to be looked through, which is still of the first-level cache.
+const SHORT: usize = 1024;
+
 /// Finds keys that occur twice in a chain; kept between chains, so that small ones allocate nothing.
 #[derive(Debug)]
 pub struct Seen {
@@ -68,7 +71,8 @@ impl Default for Seen {
 impl Seen {
     #[expect(clippy::cast_possible_truncation, reason = "a frame's keys are far fewer than 2**32; parts of a hash")]
     fn any_twice(&mut self, keys: &[u64]) -> bool {
-        let size = (2 * keys.len()).next_power_of_two();
+        let room = if keys.len() <= SHORT { 4 } else { 2 };
+        let size = (room * keys.len()).next_power_of_two();
         let shift = 64 - size.trailing_zeros();
         self.places.clear();
         self.places.resize(size, 0);
