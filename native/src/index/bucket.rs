@@ -76,10 +76,10 @@ impl Bucket {
             without.ids[fewer] = id;
             with.set_lane(more, tag);
             with.ids[more] = id;
-            let (own, has) = (own(tag), tag & bit != 0);
-            fewer += usize::from(own & !has);
-            more += usize::from(own & has);
-            others += usize::from(!own);
+            let (own, has) = (usize::from(own(tag)), usize::from(tag & bit != 0));
+            fewer += own & (1 - has);
+            more += own & has;
+            others += 1 - own;
         }
         for (bucket, count) in [(without, fewer), (with, more)] {
             bucket.set_lane(COUNT, u16::try_from(count).unwrap_or(0));
