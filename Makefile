@@ -6,9 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := $(VENV)/.native
 NATIVE_SOURCES := native/Cargo.toml native/pyproject.toml native/cachefleet_native.pyi $(shell find native/src -name '*.rs')
-CARGO_HOME ?= $(HOME)/.cache/cachefleet/cargo
 CARGO_TARGET_DIR ?= $(HOME)/.cache/cachefleet/native-target
-export CARGO_HOME CARGO_TARGET_DIR
+export CARGO_TARGET_DIR
 COMPILE := $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links
 TIER := bash .ci/tier
 
