@@ -79,7 +79,7 @@ class NativeChooser(Chooser):
         )
         if choice is None:
             raise RuntimeError("candidates without a choice")
-        seen = _Seen(board, prompt, self._native.match_packed(prompt.keys, board.names), dict(sent), now)
+        seen = _Seen(board, prompt, choice.depths, dict(sent), now)
         known = bool(prompt.keys) and (board.any_fresh or bool(sent))
         view = board.rows[choice.first].view
         matched, expected, *_ = choice.first_score

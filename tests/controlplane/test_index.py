@@ -90,7 +90,7 @@ def _depth(keys: list[BlockKey], held: set[tuple[int, Tier]], tier: Tier) -> int
 def test_any_history_equals_the_model(make: MakeIndex) -> None:
     machine = type("Machine", (IndexMachine,), {"make": staticmethod(make)})
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=2 * settings().max_examples, stateful_step_count=30, deadline=None)
+        machine, settings=settings(max_examples=5 * settings().max_examples, stateful_step_count=30, deadline=None)
     )
 
 

@@ -9,7 +9,12 @@ class AgentMetrics:
     """One attribute per series; labels are of fixed sets, ranks and configured targets."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
+        self._count_events(self.registry)
+        self._count_reports(self.registry)
+        self._count_stewardship(self.registry)
+
+    def _count_events(self, registry: CollectorRegistry) -> None:
         self.stream = Counter(
             "cachefleet_agent_stream",
             "Turns of the engine's event stream: gaps, replays, replay_failures, probes, duplicates, losses, ...",
@@ -33,6 +38,8 @@ class AgentMetrics:
             ["rank"],
             registry=registry,
         )
+
+    def _count_reports(self, registry: CollectorRegistry) -> None:
         self.frames = Counter("cachefleet_agent_frames", "Report frames made, by kind", ["kind"], registry=registry)
         self.resyncs = Counter("cachefleet_agent_resyncs", "Snapshots asked for", registry=registry)
         self.overflows = Counter(
@@ -45,6 +52,8 @@ class AgentMetrics:
         self.refused_frames = Counter(
             "cachefleet_agent_refused_frames", "Frames from a control plane that were not understood", registry=registry
         )
+
+    def _count_stewardship(self, registry: CollectorRegistry) -> None:
         self.polls = Counter("cachefleet_agent_engine_polls", "Scrapes of the engine", ["outcome"], registry=registry)
         self.warmed = Counter("cachefleet_agent_warmed_prefixes", "Prefixes cached", ["outcome"], registry=registry)
         self.policies = Counter(

@@ -59,11 +59,7 @@ class Steward:
         self._clears = 0
         self._polled_at = self._draining_since = self._started
         self.draining_until: float | None = None
-        self.handles = Handles(
-            max_entries=settings.max_handle_entries,
-            max_bytes=settings.handle_bytes,
-            token=lambda: secrets.token_hex(16),
-        )
+        self.handles = _handles(settings)
         self._warm_up = WarmUp(
             settings,
             client,
@@ -267,3 +263,11 @@ class Steward:
         kept = policy.budget_mib is None or policy.budget_mib > 0
         log.info("prefix cache enabled for this model" if kept else "prefix cache off for this model", extra=fields)
         self._changed()
+
+
+def _handles(settings: AgentSettings) -> Handles:
+    return Handles(
+        max_entries=settings.max_handle_entries,
+        max_bytes=settings.handle_bytes,
+        token=lambda: secrets.token_hex(16),
+    )
