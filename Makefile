@@ -33,7 +33,7 @@ $(STAMP): requirements/dev.txt requirements/uv.txt pyproject.toml
 # Without cargo, or where it fails on a developer's machine, the Python twins do the same work, slower.
 $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
 	@if ! command -v cargo > /dev/null; then \
-	  echo "setup      no cargo here: block keys and index run in Python, everything else is the same"; touch $@; \
+	  echo "setup      no cargo here: block keys and index run in Python, everything else is the same"; \
 	elif echo "setup      native block keys and index (cargo; a minute the first time)" \
 	  && rm -rf $(VENV)/native && $(BIN)/maturin build --quiet --release --manifest-path native/Cargo.toml --interpreter $(BIN)/python --out $(VENV)/native \
 	  && $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --reinstall $(VENV)/native/*.whl; then touch $@; \

@@ -14,7 +14,8 @@ from bench.index_memory import churn
 from bench.index_sides import Ours
 from bench.index_work import Work, synthetic
 from bench.rows import Row, percentile
-from cachefleet_controlplane.index import PythonIndex, WorkerId
+from cachefleet_controlplane.block_index import WorkerId
+from cachefleet_controlplane.index import PythonIndex
 from cachefleet_core.blocks import unpack_keys
 from cachefleet_core.reports import Stored
 
@@ -39,7 +40,7 @@ def snapshot(blocks: int) -> Iterator[Row]:
         start = time.perf_counter()
         data = side.index.snapshot()
         written.append(time.perf_counter() - start)
-        other = cachefleet_native.Index(max_held=1 << 28)
+        other = cachefleet_native.Index(max_held=1 << 27)
         start = time.perf_counter()
         other.restore(data)
         read.append(time.perf_counter() - start)

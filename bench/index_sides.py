@@ -55,7 +55,7 @@ class Ours:
     name = "cachefleet"
 
     def __init__(self, work: Work) -> None:
-        self.index = cachefleet_native.Index(max_held=1 << 28)
+        self.index = cachefleet_native.Index(max_held=1 << 27)
         self._names = [f"default/demo/worker-{number}#0" for number in range(work.workers)]
         self.candidates = cachefleet_native.Candidates(self._names)
         self._sequence = 0

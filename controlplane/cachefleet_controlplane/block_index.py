@@ -24,6 +24,10 @@ class OperationError(ValueError):
     """An operation that no sound stream contains; the message names the field. Nothing was applied."""
 
 
+class IndexDefectError(RuntimeError):
+    """The index's own code failed. Where it was changing something, it has begun anew, empty."""
+
+
 class IndexFullError(RuntimeError):
     """The index has reached one of its bounds. Nothing was applied."""
 
@@ -70,8 +74,11 @@ class BlockIndex(Protocol):
         """``digest.Digest`` of all (key, tier) it holds; 0 for a worker that holds nothing."""
         ...
 
-    def exclusivity(self, worker: WorkerId) -> float:
-        """Mean over its held blocks of 1 / number of workers that hold the block; estimated, 0 where it holds none."""
+    def shares(self) -> Mapping[WorkerId, float]:
+        """For each worker that holds anything, the sum over its blocks of 1 / number of workers that hold the block.
+
+        That is what the fleet would lose with it, in blocks; estimated.
+        """
         ...
 
     def stats(self) -> IndexStats: ...

@@ -6,13 +6,16 @@ One event loop owns a Fleet; nothing in it awaits, so between two awaits of its 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from cachefleet_controlplane.block_index import BlockIndex, WorkerId
+from cachefleet_controlplane.block_index import BlockIndex, IndexDefectError, WorkerId
 from cachefleet_controlplane.candidates import eligible
 from cachefleet_controlplane.choosing import Chooser
+from cachefleet_controlplane.decisions import Knowledge
 from cachefleet_controlplane.flights import Flight, Ledger
 from cachefleet_controlplane.frames import Report
 from cachefleet_controlplane.keyers import Keyers
@@ -28,6 +31,8 @@ from cachefleet_controlplane.warming import Warming
 from cachefleet_controlplane.workers import Worker
 from cachefleet_core.blocks import BlockKeyer
 from cachefleet_core.reports import DownFrame, Hello
+
+logger = logging.getLogger(__name__)
 
 MakeChooser = Callable[[Any, Roster], Chooser]
 """Makes what decides over an index of its kind and a roster."""
@@ -125,7 +130,13 @@ class Fleet:
         """
         now = self._clock()
         self._reception.expire(now)
-        return self._chooser.choose(model, prompt, policy=policy or self.policy, now=now, exclude=exclude)
+        policy = policy or self.policy
+        try:
+            return self._chooser.choose(model, prompt, policy=policy, now=now, exclude=exclude)
+        except IndexDefectError:
+            logger.exception("the index failed; deciding without it", extra={"model": model})
+            blind = replace(prompt, keys=b"", knowledge=Knowledge.LOAD)
+            return Chooser(self._index, self._roster).choose(model, blind, policy=policy, now=now, exclude=exclude)
 
     def begin(self, decision: Decision, prompt: Prompt) -> Flight:
         """Count a request that is about to be sent where ``decision`` says, until its flight is finished."""
@@ -182,13 +193,19 @@ class Fleet:
         """Everything at this moment, as frozen values."""
         now = self._clock()
         self._reception.expire(now)
-        stats = self._index.stats()
+        stats, shares = self._index.stats(), self._index.shares()
         workers = sorted(self._roster.workers(), key=lambda worker: worker.id)
         return FleetView(
             policy=self.policy.value,
             pools=tuple(pool_status(pool, now) for _, pool in sorted(self._roster.pools.items())),
             workers=tuple(
-                worker_status(worker, now, index=self._index, stats=stats, reception=self._reception)
+                worker_status(
+                    worker,
+                    now,
+                    held_blocks=stats.held.get(worker.id, 0),
+                    cache_value=shares.get(worker.id, 0.0),
+                    reception=self._reception,
+                )
                 for worker in workers
             ),
             flights=sum(len(worker.ledger.open) for worker in workers),

@@ -19,34 +19,22 @@ ones included; beyond that ``apply`` raises IndexFullError and has changed nothi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, repeat
 from typing import Final
 
 from cachefleet_controlplane.block_index import (
-    BlockIndex,
     IndexFullError,
     IndexStats,
     Keys,
     OperationError,
     WorkerId,
-    worker_id,
 )
 from cachefleet_controlplane.frames import delta_operations, snapshot_chains
 from cachefleet_core.blocks import MASK, NO_PARENT, BlockKey, Tier, unpack_keys
 from cachefleet_core.digest import Digest
 from cachefleet_core.reports import Cleared, Operation, Removed, Stored
-
-__all__ = [
-    "BlockIndex",
-    "IndexFullError",
-    "IndexStats",
-    "OperationError",
-    "PythonIndex",
-    "WorkerId",
-    "worker_id",
-]
 
 SWEEP_KEYS: Final = 8192
 """Keys of retired slots swept at each operation."""
@@ -140,11 +128,11 @@ class PythonIndex:
         slot = self._slots.get(worker)
         return slot.digest.value if slot else 0
 
-    def exclusivity(self, worker: WorkerId) -> float:
-        slot = self._slots.get(worker)
-        if not slot or not len(slot):
-            return 0.0
+    def shares(self) -> Mapping[WorkerId, float]:
         live = self._live_mask()
+        return {worker: len(slot) * self._exclusivity(slot, live) for worker, slot in self._slots.items() if len(slot)}
+
+    def _exclusivity(self, slot: _Slot, live: int) -> float:
         # Keys are uniformly distributed, so the first in a set's own order are a fair sample.
         shares = [
             1 / (table[key] & live).bit_count()

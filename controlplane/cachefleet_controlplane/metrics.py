@@ -45,7 +45,7 @@ class Metrics:
 
     def _reports_part(self) -> None:
         self._connections = self._gauge("report_connections", "Agents connected")
-        self._frames = self._counter("report_frames", "Report frames applied", "type")
+        self._frames = self._counter("report_frames", "Report frames received whose head is sound", "type")
         self._frame_bytes = self._counter("report_received_bytes", "Bytes of report frames received")
         self._malformed = self._counter("report_frames_malformed", "Frames refused", "reason")
         self._rejections = self._counter("report_rejections", "Report connections refused", "reason")

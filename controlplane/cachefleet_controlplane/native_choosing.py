@@ -9,6 +9,9 @@ import struct
 from collections.abc import Mapping
 from functools import partial
 
+import cachefleet_native
+
+from cachefleet_controlplane.block_index import IndexDefectError
 from cachefleet_controlplane.boards import Board, UnreckonableError
 from cachefleet_controlplane.choosing import NO_ONE, Chooser
 from cachefleet_controlplane.decisions import (
@@ -55,12 +58,10 @@ class NativeChooser(Chooser):
             self._boards.clear()
             self._version = self._roster.version
         try:
-            board = self._boards.get(model)
-            if board is not None and board.follow(now):
-                return board
-            board = Board(self._roster.fleet(model), now)
+            board = self._boards.pop(model, None)
+            if board is None or not board.follow(now):
+                board = Board(self._roster.fleet(model), now)
         except UnreckonableError:
-            self._boards.pop(model, None)
             return None
         if board.candidates:
             self._boards[model] = board
@@ -68,15 +69,18 @@ class NativeChooser(Chooser):
 
     def _ask(self, board: Board, prompt: Prompt, now: float) -> Decision:
         sent = board.sent(prompt.keys, now) if prompt.keys else []
-        choice = self._native.match_and_score(
-            prompt.keys,
-            board.names,
-            board.loads,
-            tokens=prompt.tokens,
-            block_size=prompt.block_size,
-            needed_blocks=needed_blocks(prompt),
-            sent=sent,
-        )
+        try:
+            choice = self._native.match_and_score(
+                prompt.keys,
+                board.names,
+                board.loads,
+                tokens=prompt.tokens,
+                block_size=prompt.block_size,
+                needed_blocks=needed_blocks(prompt),
+                sent=sent,
+            )
+        except cachefleet_native.InternalError as error:
+            raise IndexDefectError(str(error)) from error
         if choice is None:
             raise RuntimeError("candidates without a choice")
         seen = _Seen(board, prompt, choice.depths, dict(sent), now)

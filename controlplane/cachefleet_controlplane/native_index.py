@@ -5,13 +5,20 @@ Importing this module needs ``cachefleet_native``; ``engines`` decides whether i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import cast
 
 import cachefleet_native
 
-from cachefleet_controlplane.block_index import IndexFullError, IndexStats, Keys, OperationError, WorkerId
+from cachefleet_controlplane.block_index import (
+    IndexDefectError,
+    IndexFullError,
+    IndexStats,
+    Keys,
+    OperationError,
+    WorkerId,
+)
 from cachefleet_core.blocks import Tier
 from cachefleet_core.reports import Cleared, FrameError, Operation, Removed, Stored
 
@@ -48,7 +55,8 @@ class NativeIndex:
         tier: Tier = Tier.DEVICE,
         limit: int | None = None,
     ) -> list[int]:
-        return self.native.match(keys, candidates, tier=tier, limit=limit)
+        with _errors():
+            return self.native.match(keys, candidates, tier=tier, limit=limit)
 
     def forget(self, worker: WorkerId) -> None:
         self.native.forget(worker)
@@ -56,8 +64,8 @@ class NativeIndex:
     def digest(self, worker: WorkerId) -> int:
         return self.native.digest(worker)
 
-    def exclusivity(self, worker: WorkerId) -> float:
-        return self.native.exclusivity(worker)
+    def shares(self) -> Mapping[WorkerId, float]:
+        return cast("dict[WorkerId, float]", self.native.shares())
 
     def stats(self) -> IndexStats:
         held, keys, size = self.native.stats()
@@ -75,3 +83,5 @@ def _errors() -> Iterator[None]:
         raise IndexFullError(str(error)) from None
     except cachefleet_native.FrameError as error:
         raise FrameError(str(error)) from None
+    except cachefleet_native.InternalError as error:
+        raise IndexDefectError(str(error)) from error

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from cachefleet_controlplane.block_index import BlockIndex, IndexFullError
+from cachefleet_controlplane.block_index import BlockIndex, IndexDefectError, IndexFullError
 from cachefleet_controlplane.frames import Report
 from cachefleet_controlplane.residency import spoil, step
 from cachefleet_controlplane.roster import Pool, Roster
@@ -29,6 +30,8 @@ from cachefleet_controlplane.streams import (
 )
 from cachefleet_controlplane.workers import Worker
 from cachefleet_core.reports import DownFrame, FrameError, Hello, State
+
+logger = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.5
 MAX_RANKS: Final = 256
@@ -235,8 +238,9 @@ class Reception:
                 self._index.ingest(worker.id, effect.delta.data)
             else:
                 self._index.replace(worker.id, [part.data for part in effect.parts])
-        except IndexFullError:
+        except (IndexFullError, IndexDefectError) as error:
             # Half of a worker's blocks would diverge at each report: none of them, until it starts anew.
+            logger.warning("a worker's blocks are left out of the index: %s", error, extra={"worker": worker.id})
             self._index.forget(worker.id)
             worker.leave_out()
             self.shed_frames += _frames(effect)

@@ -69,7 +69,8 @@ FORGET_SECONDS: Final = 15.0
 RETRY_SECONDS: Final = 2.0
 MAX_RETRY_SECONDS: Final = 30.0
 MAX_SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
-"""Of all parts of one snapshot, and of the Deltas held back behind it: some 8 million blocks."""
+"""Of all parts of one snapshot, and of the Deltas held back behind it: some 8 million blocks, 3 million where each is a
+chain of its own."""
 MAX_PARTS: Final = 4096
 MAX_HELD_BACK: Final = 4096
 """Deltas held back behind one snapshot."""

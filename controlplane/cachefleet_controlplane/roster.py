@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from cachefleet_controlplane.block_index import WorkerId, worker_id
 from cachefleet_controlplane.contracts import in_force, strangeness
 from cachefleet_controlplane.hit_ratio import HitWindow
-from cachefleet_controlplane.index import WorkerId, worker_id
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
 from cachefleet_controlplane.views import ServedModel
 from cachefleet_controlplane.workers import Worker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cachefleet_controlplane.index import BlockIndex, IndexStats
+from cachefleet_controlplane.block_index import IndexStats
 from cachefleet_controlplane.reception import Reception
 from cachefleet_controlplane.roster import Pool
 from cachefleet_controlplane.streams import Standing
@@ -51,10 +51,9 @@ def hit_ratio(pool: Pool, now: float) -> HitRatio:
 
 
 def worker_status(
-    worker: Worker, now: float, *, index: BlockIndex, stats: IndexStats, reception: Reception
+    worker: Worker, now: float, *, held_blocks: int, cache_value: float, reception: Reception
 ) -> WorkerStatus:
     load, hello, endpoint = worker.load, worker.hello, worker.endpoint
-    held = stats.held.get(worker.id, 0)
     return WorkerStatus(
         id=worker.id,
         name=worker.name,
@@ -71,10 +70,9 @@ def worker_status(
         report=load.state if load else None,
         report_age=now - load.at if load else None,
         stale=worker.stream.stale(now),
-        held_blocks=held,
+        held_blocks=held_blocks,
         indexed=not worker.unindexed,
-        # What the fleet would lose with it: each held block divided by the number of workers that hold it.
-        cache_value=held * index.exclusivity(worker.id),
+        cache_value=cache_value,
         excluded=bool(worker.differences),
         differences=worker.differences,
         backing_off=worker.backoff_until > now,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cachefleet_controlplane.index import WorkerId
+from cachefleet_controlplane.block_index import WorkerId
 from cachefleet_core.contract import Difference, IndexContract
 from cachefleet_core.pool import PrefixCachePool
 from cachefleet_core.reports import Capability, State, Warmth

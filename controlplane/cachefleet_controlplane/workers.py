@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from cachefleet_controlplane.block_index import WorkerId, worker_id
 from cachefleet_controlplane.decisions import STALE_AFTER_SECONDS, full_name
 from cachefleet_controlplane.flights import Ledger
 from cachefleet_controlplane.hit_ratio import Counters
-from cachefleet_controlplane.index import WorkerId, worker_id
 from cachefleet_controlplane.pools import WorkerEndpoint
 from cachefleet_controlplane.residency import FORGET_SECONDS
 from cachefleet_controlplane.routing import CandidateView

@@ -88,11 +88,14 @@ class BlockKeyer:
     def __init__(self, index_key: bytes, namespace: Namespace, block_size: int) -> None:
         if not 1 <= block_size <= MAX_BLOCK_SIZE:
             raise ValueError(f"block size must be from 1 to {MAX_BLOCK_SIZE}, got {block_size}")
-        self._root, self._finish, lane, self._position = namespace_secrets(index_key, namespace)
-        lanes = -(-block_size // _TOKENS_PER_LANE)
-        self._lane_keys = [splitmix64((lane + m * GOLDEN) & MASK) for m in range(2 * lanes)]
-        self._padding = bytes(16 * lanes - 4 * block_size)
         self.block_size = block_size
+        self._prepare(namespace_secrets(index_key, namespace))
+
+    def _prepare(self, secrets: tuple[int, int, int, int]) -> None:
+        self._root, self._finish, lane, self._position = secrets
+        lanes = -(-self.block_size // _TOKENS_PER_LANE)
+        self._lane_keys = [splitmix64((lane + m * GOLDEN) & MASK) for m in range(2 * lanes)]
+        self._padding = bytes(16 * lanes - 4 * self.block_size)
 
     def keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> list[BlockKey]:
         """The keys of the full blocks of ``tokens``; a partial last block has none.

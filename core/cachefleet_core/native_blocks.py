@@ -10,16 +10,15 @@ from typing import cast
 
 import cachefleet_native
 
-from cachefleet_core.blocks import MASK, NO_PARENT, BlockKey, BlockKeyer, Namespace, namespace_secrets
+from cachefleet_core.blocks import MASK, NO_PARENT, BlockKey, BlockKeyer
 from cachefleet_core.bodies import BodyError
 
 
 class NativeBlockKeyer(BlockKeyer):
     """Computes the keys of token sequences in one namespace at one block size; errors are those of BlockKeyer."""
 
-    def __init__(self, index_key: bytes, namespace: Namespace, block_size: int) -> None:
-        super().__init__(index_key, namespace, block_size)
-        self._native = cachefleet_native.Keyer(namespace_secrets(index_key, namespace), block_size)
+    def _prepare(self, secrets: tuple[int, int, int, int]) -> None:
+        self._native = cachefleet_native.Keyer(secrets, self.block_size)
 
     def keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> list[BlockKey]:
         return cast("list[BlockKey]", self._native.keys(tokens, parent, position & MASK))

@@ -93,9 +93,9 @@ async def _answer(side: Side, sent: Sent) -> Answer:
 
 
 def _merged(stream: bytes) -> bytes:
-    """A stream's events with their texts and ids joined: a busy server may put the tokens of two steps into one."""
+    """A stream's events, all their text and all their ids: a busy server may put the tokens of two steps into one."""
     shapes: list[bytes] = []
-    said: list[Any] = []
+    said: dict[str, list[Any]] = {"text": [], "ids": []}
     for event in filter(None, stream.split(b"\n\n")):
         data = event.removeprefix(b"data: ")
         shape = data if data == b"[DONE]" else json.dumps(_shape(json.loads(data), said)).encode()
@@ -104,13 +104,13 @@ def _merged(stream: bytes) -> bytes:
     return b"\n".join([*shapes, json.dumps(said).encode()])
 
 
-def _shape(chunk: Any, said: list[Any]) -> Any:
+def _shape(chunk: Any, said: dict[str, list[Any]]) -> Any:
     """A chunk without what it says, which is added to ``said``, character by character."""
     choices = chunk.get("choices") or []
     for choice in choices:
-        said += choice.pop("text", "")
-        said += (choice.get("delta") or {}).pop("content", None) or ""
-        said += choice.pop("token_ids", None) or ""
+        said["text"] += choice.pop("text", "")
+        said["text"] += (choice.get("delta") or {}).pop("content", None) or ""
+        said["ids"] += choice.pop("token_ids", None) or ()
         choice.pop("logprobs", None)
     if choices and chunk.get("usage"):
         chunk["usage"] = sorted(chunk["usage"])

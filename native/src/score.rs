@@ -92,7 +92,7 @@ fn evicted(prompt: &Prompt, load: &Load, expected: u64) -> u64 {
     match load.blocks_blank {
         Some(blank) if !load.stale && prompt.block_size > 0 => {
             let new = prompt.needed_blocks.saturating_sub(expected / prompt.block_size);
-            new.saturating_sub(blank) * prompt.block_size
+            new.saturating_sub(blank).saturating_mul(prompt.block_size)
         }
         _ => 0,
     }
@@ -101,15 +101,14 @@ fn evicted(prompt: &Prompt, load: &Load, expected: u64) -> u64 {
 /// The best and the second best of some candidates, by cost, or where `blind` by waiting work alone. None without any.
 #[must_use]
 pub fn choose(scores: &[Score], loads: &[Load], names: &[String], blind: bool) -> Option<Choice> {
-    let any_fits = scores.iter().any(|score| score.fits);
-    let blind = blind || !any_fits;
     let pick = |besides: Option<usize>| {
-        let pool = scores.iter().filter(|score| (score.fits || !any_fits) && Some(score.candidate) != besides);
-        cheapest(pool.copied(), loads, names, blind)
+        let pool = scores.iter().filter(move |score| Some(score.candidate) != besides).copied();
+        let any_fits = pool.clone().any(|score| score.fits);
+        cheapest(pool.filter(move |score| score.fits || !any_fits), loads, names, blind || !any_fits)
     };
     let first = pick(None)?;
     let longest = scores.iter().map(|score| score.expected_tokens).max().unwrap_or(0);
-    let reason = match (any_fits, blind) {
+    let reason = match (first.fits, blind) {
         (false, _) => Reason::NoFit,
         (true, true) => Reason::LoadOnly,
         (true, false) if longest == 0 => Reason::Cold,

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cachefleet_controlplane.block_index import WorkerId, worker_id
 from cachefleet_controlplane.choosing import Chooser
 from cachefleet_controlplane.fleet import Fleet, MakeChooser
 from cachefleet_controlplane.frames import Report
-from cachefleet_controlplane.index import PythonIndex, WorkerId, worker_id
+from cachefleet_controlplane.index import PythonIndex
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
 from cachefleet_controlplane.reception import Connection
 from cachefleet_controlplane.routing import RoutingPolicy

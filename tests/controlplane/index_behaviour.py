@@ -7,7 +7,8 @@ from typing import Final
 
 import pytest
 
-from cachefleet_controlplane.index import BlockIndex, IndexFullError, OperationError, PythonIndex, worker_id
+from cachefleet_controlplane.block_index import BlockIndex, IndexFullError, OperationError, worker_id
+from cachefleet_controlplane.index import PythonIndex
 from cachefleet_core.blocks import BlockKey, Tier, pack_keys
 from cachefleet_core.reports import Cleared, Operation, Removed, Stored
 from tests.controlplane.chains import chain, digest_of, removed, stored
@@ -181,14 +182,14 @@ class TestStats:
         assert (stats.held, stats.keys) == ({A: 11, B: 10}, 11)
         assert stats.bytes > 0
 
-    def test_exclusivity_is_the_mean_share_of_held_blocks(self, index: BlockIndex) -> None:
+    def test_a_workers_share_counts_each_block_by_its_holders(self, index: BlockIndex) -> None:
         index.apply(A, stored(KEYS[:4]))
         index.apply(B, stored(KEYS[:2]))
         index.apply(C, stored(KEYS[:1]))
-        assert index.exclusivity(A) == pytest.approx((1 / 3 + 1 / 2 + 1 + 1) / 4)
+        assert index.shares() == pytest.approx({A: 1 / 3 + 1 / 2 + 1 + 1, B: 1 / 3 + 1 / 2, C: 1 / 3})
         index.forget(C)
-        assert index.exclusivity(B) == pytest.approx(1 / 2)
-        assert index.exclusivity(NOBODY) == 0.0
+        index.apply(A, removed(KEYS[:4]))
+        assert index.shares() == pytest.approx({B: 2})
 
 
 class TestRefusals:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from cachefleet_controlplane.index import WorkerId
+from cachefleet_controlplane.block_index import WorkerId
 from cachefleet_core.blocks import BlockKey, Tier
 from cachefleet_core.reports import Cleared, Operation
 from tests.controlplane.chains import removed, stored

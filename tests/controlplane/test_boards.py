@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from cachefleet_controlplane.block_index import worker_id
 from cachefleet_controlplane.choosing import Chooser
 from cachefleet_controlplane.decisions import LEADING, Decision, Knowledge, RoutingPolicy
-from cachefleet_controlplane.index import worker_id
 from tests.controlplane.chains import stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
 from tests.controlplane.frames import CONTRACT, delta, snapshot, state

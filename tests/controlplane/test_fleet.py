@@ -2,7 +2,9 @@
 
 import pytest
 
+from cachefleet_controlplane.block_index import IndexDefectError
 from cachefleet_controlplane.flights import PATIENCE_SECONDS
+from cachefleet_controlplane.index import PythonIndex
 from cachefleet_controlplane.residency import FORGET_SECONDS
 from cachefleet_controlplane.routing import Decision, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
 from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys
@@ -414,3 +416,18 @@ class TestView:
         fleet.receive(connection, snapshot(0))
         fleet.receive(connection, delta(1))
         assert fleet.worker().sequence == 1
+
+
+class _DefectiveIndex(PythonIndex):
+    """Its code fails at every question."""
+
+    def match(self, *_args: object, **_named: object) -> list[int]:
+        raise IndexDefectError("a defect")
+
+
+def test_a_decision_that_the_index_fails_at_is_made_by_load() -> None:
+    fleet = fleet_of("demo-0", "demo-1", make_index=_DefectiveIndex)
+    fleet.report("demo-0", KEYS, waiting_tokens=10**6)
+    fleet.report("demo-1")
+    decision = route(fleet)
+    assert (decision.worker, decision.knowledge, decision.predicted_tokens) == ("demo-1", Knowledge.LOAD, 0)

@@ -5,7 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from cachefleet_controlplane.index import BlockIndex, PythonIndex, WorkerId, worker_id
+from cachefleet_controlplane.block_index import BlockIndex, WorkerId, worker_id
+from cachefleet_controlplane.index import PythonIndex
 from cachefleet_core.blocks import BlockKey, Tier
 from cachefleet_core.reports import Cleared
 from tests.controlplane.chains import chain, digest_of, removed, stored

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.index import BlockIndex, IndexFullError, IndexStats, PythonIndex, WorkerId
+from cachefleet_controlplane.block_index import BlockIndex, IndexFullError, IndexStats, WorkerId
+from cachefleet_controlplane.index import PythonIndex
 from cachefleet_core import reports
 from cachefleet_core.blocks import Tier
 from cachefleet_core.reports import Cleared, Delta, FrameError, Operation, Snapshot, Stored, UpFrame, decode_up, encode

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
+from cachefleet_controlplane.block_index import WorkerId, worker_id
 from cachefleet_controlplane.choosing import Chooser
 from cachefleet_controlplane.decisions import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.flights import Flight
-from cachefleet_controlplane.index import WorkerId, worker_id
 from cachefleet_core.blocks import pack_keys
 from cachefleet_core.reports import Operation, Phase
 from tests.controlplane.chains import chain, removed, stored
@@ -22,6 +22,8 @@ from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
 
 pytest.importorskip("cachefleet_native")
+import cachefleet_native
+
 from cachefleet_controlplane.native_choosing import NativeChooser
 from cachefleet_controlplane.native_index import NativeIndex
 
@@ -208,3 +210,19 @@ def assert_alike(fleet: LiveFleet, plain: Chooser, prompt: Prompt, **options: An
 
 TestBoards = BoardMachine.TestCase
 TestBoards.settings = settings(max_examples=settings().max_examples, stateful_step_count=40, deadline=None)
+
+
+def test_a_defect_of_the_choice_costs_the_prefix_and_no_answer() -> None:
+    fleet = LiveFleet(make_index=NativeIndex, chooser=NativeChooser)
+    fleet.update_pools([view(pool(), ["demo-0"])])
+    fleet.report("demo-0", CHAINS[0])
+    assert fleet.route(MODEL, LONG).predicted_tokens
+    assert isinstance(fleet._chooser, NativeChooser)
+    fleet._chooser._native = _Defective()  # type: ignore[assignment]
+    decision = fleet.route(MODEL, LONG)
+    assert (decision.worker, decision.knowledge, decision.predicted_tokens) == ("demo-0", Knowledge.LOAD, 0)
+
+
+class _Defective:
+    def match_and_score(self, *_args: object, **_named: object) -> None:
+        raise cachefleet_native.InternalError("a defect")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.index import PythonIndex, WorkerId
+from cachefleet_controlplane.block_index import WorkerId
+from cachefleet_controlplane.index import PythonIndex
 from cachefleet_core.blocks import Tier
 from cachefleet_core.reports import Delta, Snapshot, encode
 from tests.controlplane.chains import chain, removed, stored

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.index import BlockIndex, PythonIndex, WorkerId
+from cachefleet_controlplane.block_index import BlockIndex, IndexDefectError, WorkerId
+from cachefleet_controlplane.index import PythonIndex
 from cachefleet_core.blocks import MASK, BlockKey, Tier, fold, pack_keys
 from cachefleet_core.reports import Operation
 from tests.controlplane.chains import chain, stored
@@ -114,6 +115,26 @@ def test_what_can_be_no_key_ends_a_prefix(odd: int) -> None:
         assert index.match([*KEYS[:5], BlockKey(odd), *KEYS[5:]], [A]) == [5]
 
 
+def test_a_defect_has_its_own_name() -> None:
+    index = NativeIndex()
+    index.native = _Defective()  # type: ignore[assignment]
+    for act in (
+        lambda: index.match(KEYS, [A]),
+        lambda: index.ingest(A, b""),
+        lambda: index.replace(A, []),
+        lambda: index.apply(A, stored(KEYS)),
+    ):
+        with pytest.raises(IndexDefectError, match="a defect"):
+            act()
+
+
+class _Defective:
+    def _fail(self, *_args: object, **_named: object) -> None:
+        raise cachefleet_native.InternalError("a defect")
+
+    match = ingest = replace = store = _fail
+
+
 class TestSnapshot:
     @pytest.fixture
     def index(self) -> NativeIndex:
@@ -170,7 +191,7 @@ def two_workers() -> bytes:
 
 
 def sealed(body: bytes) -> bytes:
-    """A body behind the head that it should have, as ``native/src/index/snapshot.rs`` makes it."""
+    """A body behind the head that it should have, as ``native/src/index/snapshot`` makes it."""
     total = 0x243F6A8885A308D3 ^ len(body)
     padded = body + bytes(8 - len(body) % 8)
     for (word,) in struct.iter_unpack("<Q", padded):

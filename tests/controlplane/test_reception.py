@@ -3,6 +3,8 @@
 import pytest
 
 from cachefleet_controlplane import roster
+from cachefleet_controlplane.block_index import IndexDefectError, WorkerId
+from cachefleet_controlplane.index import PythonIndex
 from cachefleet_controlplane.reception import MAX_RANKS, RefusedError
 from cachefleet_controlplane.streams import Note
 from cachefleet_core.reports import Delta, Drain, FrameError, Policy, Snapshot
@@ -166,6 +168,23 @@ class TestFull:
         fleet.report("demo-0", KEYS[:6], epoch="e2")
         assert (fleet.worker("demo-0").indexed, fleet.worker("demo-0").held_blocks) == (True, 6)
         assert fleet.view().index.shed_frames == 2
+
+
+class _DefectiveIndex(PythonIndex):
+    """Its code fails at whatever changes it."""
+
+    def ingest(self, worker: WorkerId, delta: bytes) -> None:
+        raise IndexDefectError("a defect")
+
+
+class TestDefects:
+    def test_a_worker_whose_frame_the_index_fails_at_is_left_out_and_not_asked_for_it_again(self) -> None:
+        fleet = fleet_of("demo-0", make_index=_DefectiveIndex)
+        link = fleet.report(holds=KEYS[:6])
+        assert fleet.receive(link.connection, delta(1, stored(KEYS[6:]))) == []
+        assert fleet.receive(link.connection, state(1, [(key, 0) for key in KEYS])) == []
+        assert (fleet.worker().indexed, fleet.worker().held_blocks, fleet.worker().stream) == (False, 0, "live")
+        assert (fleet.view().index.shed_frames, link.closed, link.resyncs()) == (1, [], [])
 
 
 class TestRemoval:

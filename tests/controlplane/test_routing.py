@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from cachefleet_controlplane.block_index import WorkerId
 from cachefleet_controlplane.decisions import LEADING, LaterScores, leading_places
-from cachefleet_controlplane.index import WorkerId
 from cachefleet_controlplane.rates import DEFAULT_BATCHED_TOKENS, DEFAULT_INTER_TOKEN_SECONDS, DEFAULT_TOKENS_PER_SECOND
 from cachefleet_controlplane.routing import (
     EVICTION_WEIGHT,

@@ -2,7 +2,8 @@
 
 Admission: subprotocol, a bearer token, a Hello in time, and the authorizer's word on token and Hello. After that a
 frame is either sound and taken over, or it ends the connection with a code and nothing of it has been applied. The
-loop of events gets a turn after every frame, so one agent's snapshot never starves the gateway for longer than that.
+event loop gets a turn after every frame. The last part of a snapshot applies all of them at once, which takes a
+millisecond for each 30,000 blocks in native code and for each 1,500 in Python.
 """
 
 from __future__ import annotations

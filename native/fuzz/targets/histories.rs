@@ -115,7 +115,9 @@ impl Play<'_> {
         }
         for name in WORKERS {
             assert_eq!(self.index.digest(name), self.model.digest(name), "{name}");
-            assert!((self.index.exclusivity(name) - self.model.exclusivity(name)).abs() < 1e-9, "{name}");
+        }
+        for (name, share) in self.index.shares() {
+            assert!((share - self.model.share(name)).abs() < 1e-9 * (1.0 + share), "{name}");
         }
         // Of forgotten workers some may be left to sweep.
         assert!(self.index.stats().keys >= self.model.keys());

@@ -54,13 +54,10 @@ impl Model {
         self.held.values().flatten().collect::<HashSet<_>>().len()
     }
 
-    pub fn exclusivity(&self, worker: &str) -> f64 {
-        let Some(set) = self.held.get(worker).filter(|set| !set.is_empty()) else {
-            return 0.0;
-        };
+    pub fn share(&self, worker: &str) -> f64 {
         let count = |number: usize| f64::from(u32::try_from(number).expect("few"));
         let holders = |block| self.held.values().filter(|other| other.contains(block)).count();
-        set.iter().map(|block| 1.0 / count(holders(block))).sum::<f64>() / count(set.len())
+        self.held.get(worker).into_iter().flatten().map(|block| 1.0 / count(holders(block))).sum()
     }
 
     fn holds(&self, worker: &str, key: u64, tier: Tier) -> bool {

@@ -25,15 +25,15 @@ impl Index {
             Operation::Removed { .. } | Operation::Cleared => 0,
         };
         let wanted: u64 = operations.iter().map(lacking).sum();
-        self.sweep_all();
-        let own = self.slot(worker).map_or(0, |slot| self.workers.holdings(slot).blocks);
-        let held = self.held - if replaces { own } else { 0 };
-        if held + wanted > self.limits.held {
-            return Err(Full::Blocks { held: self.held, limit: self.limits.held });
+        let own_slot = if replaces { self.slot(worker) } else { None };
+        let own = own_slot.map_or(0, |slot| self.workers.holdings(slot).blocks);
+        let fits = |index: &Self, own: u64| index.held + wanted <= index.limits.held + own;
+        if !self.sweep_until(|index| fits(index, own)) {
+            return Err(self.full());
         }
-        if replaces {
+        if !fits(self, 0) {
             self.forget(worker);
-            self.sweep_all();
+            self.sweep_until(|index| fits(index, 0));
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ pub const BUCKETS: usize = 64;
 const REACH: usize = 1 << TAG_END;
 /// Last bits of a tag that are those of its bucket's number.
 pub const TAG_END: u32 = 2;
+const IS_IN: &str = "an entry that is in";
 /// In parts of 64: two leaves that are one again leave it no fuller.
 const SPARSE: usize = 42;
 
@@ -35,15 +36,14 @@ impl Leaf {
     /// The first entry of these that is `right`.
     #[inline]
     pub fn find(&self, entry: Entry, mut right: impl FnMut(BlockId) -> bool) -> Option<BlockId> {
-        let mut at = entry.home;
-        loop {
+        for at in entry.home..entry.home + REACH {
             let bucket = self.bucket(at);
             let found = bucket.find(entry.tag, &mut right);
             if found.is_some() || bucket.passed() == 0 {
                 return found;
             }
-            at += 1;
         }
+        None
     }
 
     /// False where all buckets within reach are full; nothing has changed.
@@ -71,20 +71,18 @@ impl Leaf {
     /// sparse they hardly ever are.
     #[inline]
     pub fn take(&mut self, entry: Entry, id: BlockId) -> bool {
-        let mut at = entry.home;
-        while !self.0[at % BUCKETS].take(entry.tag, id) {
-            self.0[at % BUCKETS].unpass();
-            at += 1;
+        let past = (0..REACH).find(|past| self.0[(entry.home + past) % BUCKETS].take(entry.tag, id)).expect(IS_IN);
+        for before in 0..past {
+            self.0[(entry.home + before) % BUCKETS].unpass();
         }
+        let at = entry.home + past;
         self.bucket(at).is_empty() && self.bucket(at ^ 1).is_empty()
     }
 
     /// Gives an entry that is in another number.
     pub fn renumber(&mut self, entry: Entry, id: BlockId, to: BlockId) {
-        let mut at = entry.home;
-        while !self.0[at % BUCKETS].renumber(entry.tag, id, to) {
-            at += 1;
-        }
+        let mut within = entry.home..entry.home + REACH;
+        assert!(within.any(|at| self.0[at % BUCKETS].renumber(entry.tag, id, to)), "{IS_IN}");
     }
 
     /// Keeps the entries whose tag lacks a bit; gives the others, in a leaf of their own.

@@ -45,8 +45,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Block numbers have 32 bits, of which a page's unused places cost some.
-    pub const MOST_HELD: u64 = 1 << 31;
+    /// Block numbers have 32 bits, and a block may have a page of 16 to itself, or two while a run waits to be squeezed.
+    pub const MOST_HELD: u64 = 1 << 27;
     pub const MOST_WORKERS: usize = 1 << 20;
 }
 
@@ -97,8 +97,18 @@ impl Index {
     /// # Errors
     /// A bound is reached; nothing has changed.
     pub fn apply(&mut self, worker: &str, operation: &Operation) -> Result<(), Full> {
-        self.act(worker, operation)?;
-        self.sweep_with(operation, false);
+        self.apply_all(worker, &[operation])
+    }
+
+    /// The same for several.
+    ///
+    /// # Errors
+    /// A bound is reached. Nothing has changed if it is that of one operation, or where `room_for` was asked before.
+    pub fn apply_all(&mut self, worker: &str, operations: &[&Operation]) -> Result<(), Full> {
+        for operation in operations {
+            self.act(worker, operation)?;
+        }
+        self.sweep_with(operations.iter().map(|operation| operation.keys().len()).sum());
         Ok(())
     }
 
@@ -108,7 +118,7 @@ impl Index {
     /// A bound is reached; nothing has changed.
     pub fn apply_slice(&mut self, worker: &str, slice: &Operation) -> Result<(), Full> {
         self.act(worker, slice)?;
-        self.sweep_with(slice, true);
+        self.sweep_with_slice(slice.keys().len());
         Ok(())
     }
 
@@ -133,15 +143,10 @@ impl Index {
         slot.map_or(0, |slot| self.workers.holdings(slot).digest)
     }
 
-    /// Mean over a worker's blocks of 1 / number of their holders.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a mean over far less than 2**52 blocks")]
-    pub fn exclusivity(&self, worker: &str) -> f64 {
-        let Some(slot) = self.workers.slot(worker) else {
-            return 0.0;
-        };
-        let (held, shares) = self.sets.shares(slot, self.workers.live());
-        if held == 0 { 0.0 } else { shares / held as f64 }
+    /// For each worker that holds anything, the sum over its blocks of 1 / number of their holders.
+    pub fn shares(&self) -> impl Iterator<Item = (&str, f64)> {
+        let shares = self.sets.shares(self.workers.live());
+        self.workers.iter().map(move |(name, slot)| (name, shares[slot as usize])).filter(|(_, share)| *share > 0.0)
     }
 
     #[must_use]
@@ -203,23 +208,21 @@ impl Index {
             return Ok(());
         }
         let wanted = self.tiers[tier as usize].lacking(&self.sets, slot, keys);
-        if self.held + wanted > self.limits.held {
-            self.sweep_all();
-        }
-        if self.held + wanted > self.limits.held {
-            return Err(Full::Blocks { held: self.held, limit: self.limits.held });
-        }
-        Ok(())
+        let fits = |index: &Self| index.held + wanted <= index.limits.held;
+        if self.sweep_until(fits) { Ok(()) } else { Err(self.full()) }
     }
 
     fn begin(&mut self, worker: &str) -> Result<u32, Full> {
         if self.workers.len() >= self.limits.workers {
             return Err(Full::Workers { known: self.workers.len(), limit: self.limits.workers });
         }
-        if self.workers.slots() >= 2 * self.limits.workers {
-            self.sweep_all(); // or restarts that come faster than sweeping would make sets ever longer
-        }
+        // Or restarts that come faster than sweeping would make sets ever longer.
+        self.sweep_until(|index| index.workers.occupied() < 2 * index.limits.workers);
         Ok(self.workers.begin(worker))
+    }
+
+    fn full(&self) -> Full {
+        Full::Blocks { held: self.held, limit: self.limits.held }
     }
 }
 

@@ -175,20 +175,19 @@ impl Sets {
         }
     }
 
-    /// Blocks held by a worker, and the sum over them of 1 / number of their holders; `live` masks who counts.
+    /// By slot, the sum over a worker's blocks of 1 / number of their holders; `live` masks who counts.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "an estimate, of counts far below 2**52")]
-    pub fn shares(&self, slot: u32, live: &[u64]) -> (u64, f64) {
-        let alone = self.solo.get(slot as usize).copied().unwrap_or(0);
-        let mut held = alone;
-        let mut shares = alone as f64;
-        for set in &self.interned {
-            if set.blocks > 0 && has(&set.words, slot) {
-                held += set.blocks;
-                shares += set.blocks as f64 / f64::from(living(&set.words, live).max(1));
+    pub fn shares(&self, live: &[u64]) -> Vec<f64> {
+        let mut shares: Vec<f64> = self.solo.iter().map(|blocks| *blocks as f64).collect();
+        shares.resize(64 * live.len(), 0.0);
+        for set in self.interned.iter().filter(|set| set.blocks > 0) {
+            let share = set.blocks as f64 / f64::from(living(&set.words, live).max(1));
+            for slot in set.words.iter().flat_map(|word| slots(*word)) {
+                shares[slot] += share;
             }
         }
-        (held, shares)
+        shares
     }
 
     /// How many workers of a mask are in a set.
@@ -239,6 +238,10 @@ impl Sets {
 fn has(words: &[Word], slot: u32) -> bool {
     let one = bit(slot);
     words.binary_search_by_key(&one.number, |word| word.number).is_ok_and(|at| words[at].bits & one.bits != 0)
+}
+
+fn slots(word: Word) -> impl Iterator<Item = usize> {
+    (0..64).filter(move |bit| word.bits >> bit & 1 == 1).map(move |bit| 64 * word.number as usize + bit)
 }
 
 fn living(words: &[Word], live: &[u64]) -> u32 {

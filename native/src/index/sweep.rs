@@ -1,14 +1,14 @@
 //! Taking forgotten workers out of holder sets, a few blocks at each later operation.
 
-use super::{Index, Operation};
+use super::Index;
 
-/// Runs looked at with each operation.
+/// Runs looked at, at least, with each frame.
 const RUNS: u32 = 16;
-/// Blocks changed with each operation: some ten microseconds' worth.
+/// Blocks changed, at most, with each frame: some ten microseconds' worth.
 const BLOCKS: usize = 512;
 /// The same with each slice of one.
 const SLICE_BLOCKS: usize = 64;
-/// Twice as many as there are keys where those are more: who stores again what a restart forgot leaves nothing behind.
+/// Twice as many as there are keys where those are more.
 const PER_KEY: usize = 2;
 
 /// A sweep under way: over all runs of one tier, then of the other.
@@ -24,20 +24,30 @@ pub struct Sweep {
 }
 
 impl Index {
-    pub(super) fn sweep_with(&mut self, operation: &Operation, slice: bool) {
-        if self.workers.any_retired() {
-            let least = if slice { SLICE_BLOCKS } else { BLOCKS };
-            let blocks = u32::try_from(least.max(PER_KEY * operation.keys().len())).unwrap_or(u32::MAX);
-            self.sweep_some(RUNS.max(blocks / RUNS), blocks);
-        }
+    /// With a frame of so many keys.
+    pub(super) fn sweep_with(&mut self, keys: usize) {
+        self.sweep_in_step(BLOCKS.max(PER_KEY * keys));
     }
 
-    /// Finishes the sweep under way, and one over what was retired since.
-    pub(super) fn sweep_all(&mut self) {
-        for _ in 0..2 {
-            if self.workers.any_retired() {
-                self.sweep_some(u32::MAX, u32::MAX);
+    pub(super) fn sweep_with_slice(&mut self, keys: usize) {
+        self.sweep_in_step(SLICE_BLOCKS.max(PER_KEY * keys));
+    }
+
+    /// Sweeps until enough is done, or all; says which.
+    pub(super) fn sweep_until(&mut self, enough: impl Fn(&Self) -> bool) -> bool {
+        while !enough(self) {
+            if !self.workers.any_retired() {
+                return false;
             }
+            self.sweep_in_step(BLOCKS);
+        }
+        true
+    }
+
+    fn sweep_in_step(&mut self, blocks: usize) {
+        if self.workers.any_retired() {
+            let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+            self.sweep_some(RUNS.max(blocks / RUNS), blocks);
         }
     }
 

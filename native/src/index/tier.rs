@@ -114,8 +114,11 @@ impl Tier {
 
     /// How many of `keys` a worker does not hold.
     pub fn lacking(&self, sets: &Sets, slot: Option<u32>, keys: &[u64]) -> u64 {
+        let Some(slot) = slot else {
+            return keys.len() as u64;
+        };
         let holds = |key: u64| {
-            let (Some(slot), Some(place)) = (slot, self.find(key)) else {
+            let Some(place) = self.find(key) else {
                 return false;
             };
             let mut here = pieces(self.runs[place.run].spans(), place.offset, place.offset + 1);

@@ -31,9 +31,14 @@ impl Workers {
         self.slots.len()
     }
 
-    /// Slots ever in use at once; all numbers are below.
+    /// All numbers of slots are below.
     pub fn slots(&self) -> usize {
         self.holdings.len()
+    }
+
+    /// Slots that a name has or that wait to be swept.
+    pub fn occupied(&self) -> usize {
+        self.holdings.len() - self.free.len()
     }
 
     pub fn version(&self) -> u64 {
@@ -69,16 +74,16 @@ impl Workers {
         slot
     }
 
-    /// Retires a name's slot; gives how many blocks it stands for.
-    pub fn retire(&mut self, name: &str) -> u64 {
+    /// Retires a name's slot.
+    pub fn retire(&mut self, name: &str) {
         let Some(slot) = self.slots.remove(name) else {
-            return 0;
+            return;
         };
         let mask = 1 << (slot % 64);
         self.live[slot as usize / 64] &= !mask;
         self.retired[slot as usize / 64] |= mask;
         self.version = VERSIONS.fetch_add(1, Ordering::Relaxed);
-        std::mem::take(self.holdings_mut(slot)).blocks
+        *self.holdings_mut(slot) = Holdings::default();
     }
 
     pub fn retired(&self) -> &[u64] {

@@ -89,11 +89,7 @@ impl Index {
             return Err(PyValueError::new_err("tokens: too many"));
         }
         let prompt = Prompt { tokens, block_size, needed_blocks: needed_blocks.min(MOST_TOKENS) };
-        let loads = loads.rows();
         let names = candidates.names();
-        if loads.len() != names.len() || sent.iter().any(|(place, _)| *place >= names.len()) {
-            return Err(PyValueError::new_err("loads: not of these candidates"));
-        }
         let (known, depths) = if let Ok(packed) = keys.cast::<PyBytes>() {
             let keys = ints::packed_keys(packed.as_bytes(), None)?;
             (!keys.is_empty(), self.depths(keys, candidates)?)
@@ -101,6 +97,11 @@ impl Index {
             let keys = guard(|| ints::keys(keys, None))?;
             (!keys.is_empty(), self.depths(&keys, candidates)?)
         };
+        // Not before the keys are read: that may run Python code, which may want these rows.
+        let loads = loads.rows();
+        if loads.len() != names.len() || sent.iter().any(|(place, _)| *place >= names.len()) {
+            return Err(PyValueError::new_err("loads: not of these candidates"));
+        }
         guard(|| {
             let mut just_sent = vec![0; names.len()];
             for (place, blocks) in sent {

@@ -51,6 +51,5 @@ impl From<Full> for PyErr {
 
 /// The answer of `act`, or `InternalError` where it panics.
 pub fn guard<T>(act: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
-    catch_unwind(AssertUnwindSafe(act))
-        .unwrap_or_else(|_| Err(InternalError::new_err("a defect; the call had no effect")))
+    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| Err(InternalError::new_err("a defect in native code")))
 }

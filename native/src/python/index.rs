@@ -11,6 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 #[pyclass(frozen, module = "cachefleet_native")]
 pub struct Index(pub(super) Locked);
@@ -44,10 +45,11 @@ impl Index {
     /// A worker no longer holds packed keys, in any order.
     fn remove(&self, worker: &str, keys: &[u8], tier: &Bound<'_, PyAny>) -> PyResult<()> {
         let keys = operation_keys(keys)?;
-        let operation = Operation::Removed { keys: Cow::Owned(keys), tier: operation_tier(tier)? };
+        let tier = operation_tier(tier);
+        let removed = |tier| Operation::Removed { keys: Cow::Borrowed(&keys), tier };
         self.0.write(|state, seen| {
-            check(&operation, seen)?;
-            Ok(state.index.apply(worker, &operation)?)
+            check(&removed(Tier::Device), seen)?;
+            Ok(state.index.apply(worker, &removed(tier?))?)
         })?
     }
 
@@ -102,8 +104,9 @@ impl Index {
         self.0.with(|state| state.index.digest(worker))
     }
 
-    fn exclusivity(&self, worker: &str) -> PyResult<f64> {
-        self.0.with(|state| state.index.exclusivity(worker))
+    /// For each worker the sum over its blocks of 1 / number of their holders.
+    fn shares(&self) -> PyResult<HashMap<String, f64>> {
+        self.0.with(|state| state.index.shares().map(|(name, share)| (name.to_owned(), share)).collect())
     }
 
     /// Blocks of each worker, distinct blocks, bytes.
@@ -122,9 +125,9 @@ impl Index {
         self.0.refused()
     }
 
-    /// All that it holds, as bytes that `restore` takes.
+    /// All that it holds, as bytes that `restore` takes. Who asks the index meanwhile waits for the whole of it.
     fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let data = py.detach(|| self.0.with(|state| state.index.write()))?;
+        let data = py.detach(|| self.0.write(|state, _| state.index.write()))?;
         Ok(PyBytes::new(py, &data))
     }
 

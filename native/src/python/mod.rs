@@ -1,6 +1,6 @@
 //! The module `cachefleet_native`: what Python sees of this crate.
 //!
-//! No panic gets through: whatever enters passes `guard`, which turns one into `InternalError`.
+//! No panic gets through: what computes passes `guard`, which turns one into `InternalError`.
 
 mod candidates;
 mod choice;
@@ -11,7 +11,6 @@ mod index;
 mod ints;
 mod keyer;
 mod loads;
-mod packed;
 mod state;
 
 use pyo3::prelude::*;
@@ -29,8 +28,6 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loads::Loads>()?;
     module.add_class::<choice::Choice>()?;
     module.add_class::<digest::Digest>()?;
-    module.add_function(wrap_pyfunction!(packed::pack_ids, module)?)?;
-    module.add_function(wrap_pyfunction!(packed::common_prefixes, module)?)?;
     module.add("API", API)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("INTS_READ_DIRECTLY", ints::layout(py).is_some())?;

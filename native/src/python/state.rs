@@ -101,14 +101,10 @@ impl Locked {
         if replaces {
             self.with(|state| state.index.forget(worker))?;
         }
-        for operation in operations {
-            if shared {
-                self.apply_in_slices(worker, operation)?;
-            } else {
-                self.with(|state| state.index.apply(worker, operation))??;
-            }
+        if !shared {
+            return Ok(self.with(|state| state.index.apply_all(worker, operations))??);
         }
-        Ok(())
+        operations.iter().try_for_each(|operation| self.apply_in_slices(worker, operation))
     }
 
     fn apply_in_slices(&self, worker: &str, operation: &Operation) -> PyResult<()> {

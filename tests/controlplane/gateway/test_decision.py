@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from cachefleet_controlplane.block_index import WorkerId
 from cachefleet_controlplane.decisions import LEADING, CandidateScore, LaterScores
 from cachefleet_controlplane.gateway.decision import Trace, decision_body
 from cachefleet_controlplane.gateway.request import Endpoint, parse
-from cachefleet_controlplane.index import WorkerId
 from cachefleet_controlplane.renderer import Rendering
 from cachefleet_controlplane.routing import CandidateView, Prompt, RoutingPolicy, decide
 

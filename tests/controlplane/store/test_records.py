@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, fields
 
-from cachefleet_controlplane.index import WorkerId
+from cachefleet_controlplane.block_index import WorkerId
 from cachefleet_controlplane.routing import CandidateScore
 from cachefleet_controlplane.store.records import CandidateRecord
 from tests.controlplane.store.conftest import CANDIDATE

@@ -135,7 +135,7 @@ class Agent:
             await asyncio.sleep(0.05)
 
     async def run(self) -> None:
-        log.info("block keys in %s code", self._code.name, extra={"reason": self._code.reason})
+        log.info("block keys in %s code: %s", self._code.name, self._code.reason)
         runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()
         try:

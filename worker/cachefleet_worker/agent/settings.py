@@ -28,7 +28,7 @@ HttpUrl = Annotated[str, AfterValidator(_http_url)]
 class AgentSettings(BaseSettings):
     """Environment variables have the prefix ``CACHEFLEET_``; secrets are named by file."""
 
-    model_config = SettingsConfigDict(env_prefix="CACHEFLEET_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="CACHEFLEET_", env_ignore_empty=True, frozen=True, extra="ignore")
 
     worker: Annotated[str, Field(min_length=1, max_length=253)]
     pool: Annotated[str, Field(pattern=r"^[^/]+/[^/]+$", max_length=253)]
