@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Who waits for the lock looks whether it is free for so long before sleeping: two slices. Longer is in vain, as the thread
-/// that has it then waits for a core, perhaps for this one.
-const LOOKS: Duration = Duration::from_micros(6);
+/// Who waits for the lock looks whether it is free for so long before sleeping: some slices, and as long as being woken takes.
+/// Longer is in vain, as the thread that has it then waits for a core, perhaps for this one.
+const LOOKS: Duration = Duration::from_micros(25);
 /// A writer lets others go first for so long: at first by looking whether they have the lock, as one that looks too takes it
 /// at once, then by leaving them its core.
 const COURTESY: Duration = Duration::from_micros(1);
 const PATIENCE: Duration = Duration::from_micros(100);
-/// Keys of one slice: a few microseconds.
-const SLICE: usize = 64;
+/// Keys of one slice: one to four microseconds.
+const SLICE: usize = 32;
 
 pub struct State {
     pub index: Index,
