@@ -50,14 +50,13 @@ class Steward:
         self._changed = changed
         self._registered = registered
         self._clock = clock
-        self._started = clock()
+        self._started = self._polled_at = self._draining_since = clock()
         self._session: Session | None = None
         self._facts: EngineFacts | None = None
         self._lost_at: float | None = None
         self._health = Health()
         self._tolerance = Tolerance(settings.corrupted_requests, settings.error_polls)
         self._clears = 0
-        self._polled_at = self._draining_since = self._started
         self.draining_until: float | None = None
         self.handles = _handles(settings)
         self._warm_up = WarmUp(
