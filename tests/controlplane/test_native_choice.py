@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.block_index import WorkerId
-from cachefleet_controlplane.decisions import CandidateView, Knowledge, Prompt, Reason, RoutingPolicy
+from cachefleet_controlplane.decisions import CandidateView, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing import decide, needed_blocks
 from cachefleet_core.blocks import BlockKey, pack_keys
 from tests.controlplane.chains import chain, stored
@@ -19,7 +21,6 @@ from cachefleet_controlplane.native_index import NativeIndex
 
 KEYS = chain(1, 40)
 SIZE = 16
-REASONS = {reason.value for reason in Reason}
 tokens = st.integers(0, 5000)
 
 
@@ -49,6 +50,17 @@ def views(draw: st.DrawFn) -> list[CandidateView]:
     ]
 
 
+def busy(name: str, **changes: Any) -> CandidateView:
+    """One with no room."""
+    own: dict[str, Any] = {"worker": name, "id": WorkerId(name), "pool": "p", "url": "", "report_age": 0.1}
+    own |= {"requests": 1, "blocks_free": 0, "tokens_per_second": 1000.0}
+    return CandidateView(**(own | changes))
+
+
+ONLY_ONE_FITS = [busy("a", requests=0), busy("b", queued_tokens=10), busy("c", queued_tokens=900, matched_blocks=30)]
+
+
+@example(ONLY_ONE_FITS, 640, 100)
 @given(views(), st.integers(1, 700), st.integers(0, 300))
 def test_the_choice_is_that_of_decide(candidates: list[CandidateView], length: int, max_tokens: int) -> None:
     index = NativeIndex()
@@ -100,8 +112,8 @@ def test_the_choice_is_that_of_decide(candidates: list[CandidateView], length: i
         chosen.fits,
     )
     assert (choice.second is None) == (choice.second_score is None)
-    if choice.second is not None:
-        assert [known[place].id for place in (choice.first, choice.second)] == [s.id for s in decision.leading[:2]]
+    best = [choice.first] if choice.second is None else [choice.first, choice.second]
+    assert [known[place].id for place in best] == [score.id for score in decision.leading[:2]]
 
 
 def test_nobody_to_choose_from() -> None:

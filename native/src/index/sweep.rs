@@ -78,3 +78,27 @@ impl Index {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::digest::Tier;
+    use crate::index::{Index, Limits, Operation};
+    use std::borrow::Cow;
+
+    fn stored(key: u64) -> Operation<'static> {
+        Operation::Stored { parent: 0, keys: Cow::Owned(vec![key]), tier: Tier::Device }
+    }
+
+    #[test]
+    fn restarts_that_come_faster_than_sweeping_take_no_more_slots_than_twice_the_workers() {
+        let mut index = Index::new(Limits { workers: 2, held: 1 << 20 });
+        for key in 1..=2000 {
+            index.apply("steady", &stored(key)).expect("there is room");
+        }
+        for _ in 0..200 {
+            index.apply("restarts", &Operation::Cleared).expect("there is room");
+            index.apply("restarts", &stored(3000)).expect("there is room");
+            assert!(index.workers.occupied() <= 4);
+        }
+    }
+}
