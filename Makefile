@@ -89,7 +89,7 @@ bench: bench-gateway bench-index bench-worker ## All benchmarks there are
 bench-gateway: setup ## What the gateway adds to a request, against going direct
 	@$(BIN)/python -m bench.gateway
 
-bench-index: setup ## The native index and block keys against Dynamo's (about ten minutes; BLOCKS=1000000 for less)
+bench-index: setup ## The native index and block keys against Dynamo's (eight minutes; BLOCKS=1000000: five)
 	@$(BIN)/python -m bench.index $(if $(BLOCKS),--blocks $(BLOCKS))
 
 bench-worker: setup ## What the worker plugin costs and gives, against stock vLLM (about twenty minutes)

@@ -1,7 +1,7 @@
 """The native index and keyer against Dynamo's, side by side in one run.
 
-    python -m bench.index                       # one million and ten million blocks, about ten minutes
-    python -m bench.index --blocks 1000000      # half of that
+    python -m bench.index                       # one million and ten million blocks, eight minutes here
+    python -m bench.index --blocks 1000000      # five
 
 Sides take turns within each row; figures are medians of REPEATS at least. Answers are checked against what the work
 says is right before anything is timed, and a wrong one voids the row. Storing and evicting are CPU time, of all threads
