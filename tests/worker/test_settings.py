@@ -50,6 +50,8 @@ def test_the_code_of_block_keys_is_named_by_the_environment(
     assert make_settings().engine == "auto"
     monkeypatch.setenv("CACHEFLEET_ENGINE", "python")
     assert make_settings().engine == "python"
+    monkeypatch.setenv("CACHEFLEET_ENGINE", "")
+    assert make_settings().engine == "auto"
 
 
 @pytest.mark.parametrize("text", ["", "not base64!", "c2hvcnQ=", "ä"])
