@@ -1,7 +1,7 @@
 """The CustomResourceDefinition of PrefixCachePool, made from its models.
 
-``python -m cachefleet_core.crd`` writes it; with ``--check`` it only tells, by exit status 1, that the file is not
-what the models say.
+``python -m cachefleet_core.crd`` writes it, for kubectl and for the chart; with ``--check`` it only tells, by exit
+status 1, that a file is not what the models say.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from cachefleet_core.pool_schema import Schema, structural_schema
 from cachefleet_core.pool_status import PoolStatus
 
 FILE: Final = f"crds/{GROUP}_{PLURAL}.yaml"
+CHART_FILE: Final = f"charts/cachefleet/files/{GROUP}_{PLURAL}.yaml"
 HEADER: Final = "# Made by `make crds` from core/cachefleet_core/pool*.py; change it there.\n"
 
 _READY: Final = '.status.conditions[?(@.type=="Ready")]'
@@ -109,18 +110,27 @@ def _schema() -> Schema:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="cachefleet_core.crd", description="Write the CRD of PrefixCachePool.")
-    parser.add_argument("--output", type=Path, default=Path(FILE), help=f"file to write (default: {FILE})")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the file would change")
+    parser.add_argument(
+        "--output", type=Path, action="append", help=f"file to write, any number (default: {FILE} and {CHART_FILE})"
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a file would change")
     options = parser.parse_args(arguments)
+    files = options.output or [Path(FILE), Path(CHART_FILE)]
+    return _check(files) if options.check else _write(files)
+
+
+def _write(files: Sequence[Path]) -> int:
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(render(), encoding="utf-8")
+    return 0
+
+
+def _check(files: Sequence[Path]) -> int:
     wanted = render()
-    if not options.check:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(wanted, encoding="utf-8")
-        return 0
-    if options.output.is_file() and options.output.read_text(encoding="utf-8") == wanted:
-        return 0
-    sys.stderr.write(f"{options.output} is not what the models say; run `make crds`\n")
-    return 1
+    wrong = [file for file in files if not file.is_file() or file.read_text(encoding="utf-8") != wanted]
+    sys.stderr.writelines(f"{file} is not what the models say; run `make crds`\n" for file in wrong)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

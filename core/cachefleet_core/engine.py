@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 from cachefleet_core import reports
@@ -16,10 +17,13 @@ PLUGIN: Final = "cachefleet"
 REPLAY_BATCHES: Final = 50_000
 """Engine steps whose events can be replayed: minutes of a busy engine, at 1 KiB or so each."""
 
+_TAG: Final = re.compile(r":v?([0-9]+\.[0-9]+(\.[0-9]+)?)([-+._a-z][^/]*)?$")
 _KV_ROLES: Final = {Role.BOTH: "kv_both", Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
 CPU_ENVIRONMENT: Final = {
     "OMP_NUM_THREADS": "1",
+    # As --enforce-eager. Without a compiler in the image, log-probabilities would else kill vLLM.
+    "TORCH_COMPILE_DISABLE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding puts every engine of a machine on the same cores
 }
 ENVIRONMENT: Final = {
@@ -40,11 +44,13 @@ def engine_arguments(
     chat_template: str | None = None,
     plugin: bool = False,
     version: str = "",
+    shutdown_seconds: int = 0,
 ) -> list[str]:
     """The arguments after ``python -m vllm.entrypoints.openai.api_server``.
 
     ``plugin`` says that cachefleet is installed beside vLLM: it bounds the idle cache itself, live. ``version`` is
-    vLLM's where it is known.
+    vLLM's where it is known. ``shutdown_seconds`` is how long a told engine lets running requests end; 0 cuts them
+    off, as vLLM does by itself.
 
     ``model_path`` is where the engine finds the weights, ``chat_template`` a file. vLLM binds an events endpoint
     that is a wildcard, an IPv6 form or no TCP, and connects to any other; its replay endpoint it always binds. The
@@ -63,6 +69,7 @@ def engine_arguments(
         *_transfer(spec),
         *(["--enforce-eager"] if spec.device.is_cpu else []),
         *(["--scheduler-cls", SCHEDULER] if plugin else []),
+        *(["--shutdown-timeout", str(shutdown_seconds)] if shutdown_seconds else []),
         *spec.engine.extra_args,
     ]
 
@@ -84,6 +91,15 @@ def with_plugin(plugins: str) -> str:
     """A VLLM_PLUGINS that lets cachefleet load beside what it names."""
     named = [name.strip() for name in plugins.split(",") if name.strip()]
     return ",".join(dict.fromkeys([*named, PLUGIN]))
+
+
+def image_version(image: str) -> str:
+    """The version of vLLM that an image's tag names ("vllm/vllm-openai:v0.32.0" has "0.32.0"), "" where it names none.
+
+    A digest says nothing; a tag before it does.
+    """
+    found = _TAG.search(image.partition("@")[0])
+    return found[1] if found else ""
 
 
 def scale_out(version: str) -> list[str]:

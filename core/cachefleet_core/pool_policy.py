@@ -146,7 +146,7 @@ class ContinuationSpec(Section):
     enabled: bool = True
     """Whether checkpoints of finished turns are kept; they hold no text and no token ids."""
     handles: bool = False
-    """Send a handle and the appended ids instead of the whole prompt where that is proven exact."""
+    """Examine how prompts are rendered, so that a handle could stand for the beginning of one; none is sent yet."""
     store_history: bool = False
     """Keep conversations for previous_response_id, encrypted, for ttlSeconds."""
     ttl_seconds: Annotated[int, Field(ge=1, le=2_592_000)] = 3600

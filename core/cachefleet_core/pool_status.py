@@ -69,7 +69,7 @@ class HitRatioStatus(Observed):
     value: Annotated[str, Field(max_length=16)]
     """Share of prompt tokens served from the cache, rounded to two places."""
     sampled_at: Time
-    """When it was measured."""
+    """When it was first measured as that; the same value later changes nothing."""
 
 
 class WorkerStatus(Observed):

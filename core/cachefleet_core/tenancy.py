@@ -1,8 +1,9 @@
 """The fleet's one secret, what is derived from it, and the salts that keep tenants apart.
 
 One fleet key; from it, by HKDF (RFC 5869, SHA-256): the index key (agents and gateway: block keys), the salt key
-(gateway only: tenants' salts) and a worker key for each pool (the credential between control plane, agent and
-engine). Knowing a derived key tells nothing of the others.
+(gateway only: tenants' salts), the API key hash key (control plane only: what clients' keys are stored as), the history
+key (control plane only: stored conversations) and a worker key for each pool (the credential between control plane,
+agent and engine). Knowing a derived key tells nothing of the others.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import base64
 import binascii
 import hmac
 import secrets
-from typing import NewType
+from typing import Final, NewType
 
 TenantId = NewType("TenantId", str)
 
 DEFAULT_TENANT = TenantId("default")
+API_KEY_PREFIX: Final = "cf-"
+API_KEY_HINT: Final = len(API_KEY_PREFIX) + 6
+"""So many first characters of an API key are kept, to recognise it by: 36 bits of its 256."""
 _KEY_BYTES = 32
 
 
@@ -54,6 +58,16 @@ class FleetKey:
         """Makes tenants' salts; held by the gateway alone."""
         return self._derive("salt")
 
+    @property
+    def api_key_hash_key(self) -> bytes:
+        """Hashes clients' API keys for the store; held by the control plane alone."""
+        return self._derive("api-keys")
+
+    @property
+    def history_key(self) -> bytes:
+        """Seals stored conversations and names them; held by the control plane alone."""
+        return self._derive("history")
+
     def worker_key(self, pool: str) -> str:
         """The credential of the workers of ``pool`` ("namespace/name"), as text for an Authorization header."""
         return base64.urlsafe_b64encode(self._derive(f"worker/{pool}")).decode().rstrip("=")
@@ -84,3 +98,15 @@ def tenant_salt(salt_key: bytes, tenant: TenantId, version: int = 1) -> str:
     """The ``cache_salt`` of a tenant: stable, unpredictable without the salt key, new with each key version."""
     message = f"{version}/{tenant}".encode()
     return base64.urlsafe_b64encode(hmac.digest(salt_key, message, "sha256")).decode().rstrip("=")
+
+
+def new_api_key(secret: bytes) -> str:
+    """The API key made of 32 random bytes, as text for an Authorization header. ValueError for another number."""
+    if len(secret) != _KEY_BYTES:
+        raise ValueError(f"an API key is made of {_KEY_BYTES} bytes, got {len(secret)}")
+    return API_KEY_PREFIX + base64.urlsafe_b64encode(secret).decode().rstrip("=")
+
+
+def api_key_hash(hash_key: bytes, key: bytes) -> str:
+    """What is stored and looked up instead of an API key: without ``hash_key`` nobody can check a guess against it."""
+    return hmac.digest(hash_key, key, "sha256").hex()

@@ -40,6 +40,7 @@ def spec(memory: int = 9286, budget: int = 1024, **patch: Any) -> PoolSpec:
         (4000, {"budgetMiB": 1024}, 452, 0),
     ],
 )
+@pytest.mark.requirement("C15")
 def test_worked_figures(memory: int, prefix_cache: dict[str, Any], kv_cache: int, running: int) -> None:
     """The figures of the requirements: 2048 and 1500 MiB set aside, never below 0."""
     plan = plan_budget(spec(memory, prefixCache=prefix_cache))
@@ -81,6 +82,7 @@ def test_no_running_share_at_all_needs_no_bytes_of_a_token_to_be_refused(memory:
     assert plan.message.endswith("needs 1 MiB of KV cache, 0 MiB are left for running requests")
 
 
+@pytest.mark.requirement("C15")
 def test_the_request_of_the_requirements_is_refused_with_both_numbers() -> None:
     """67,881 + 8,192 tokens of 32 KiB are 2,377 MiB and some; in whole blocks, with vLLM's own, 2,378."""
     asked = spec(6948, engine={"maxModelLen": 67_881 + 8_192}, model={"kvBytesPerToken": KIB_32})

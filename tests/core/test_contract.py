@@ -61,6 +61,7 @@ def test_equal_contracts_have_no_differences_and_several_come_in_field_order() -
 
 
 @pytest.mark.parametrize("field", RenderProfile.__struct_fields__)
+@pytest.mark.requirement("A11")
 def test_every_field_of_a_render_profile_counts(field: str) -> None:
     assert RenderProfile(**{field: "x"}).fingerprint() != RenderProfile().fingerprint()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cachefleet_core.crd import FILE, custom_resource_definition, main, render
+from cachefleet_core.crd import CHART_FILE, FILE, custom_resource_definition, main, render
 from cachefleet_core.pool import read_pool
 from cachefleet_core.pool_section import PATTERN_WORDS, Section
 from cachefleet_core.pool_worker import MANAGED_ARGUMENTS, MANAGED_VARIABLES
@@ -38,8 +38,9 @@ def sections(root: type[Section] = Section) -> Iterator[type[Section]]:
         yield from sections(section)
 
 
-def test_the_committed_file_is_what_the_models_say() -> None:
-    assert (ROOT / FILE).read_text(encoding="utf-8") == render(), "run `make crds`"
+@pytest.mark.parametrize("file", [FILE, CHART_FILE])
+def test_the_committed_files_are_what_the_models_say(file: str) -> None:
+    assert (ROOT / file).read_text(encoding="utf-8") == render(), "run `make crds`"
 
 
 def test_the_file_is_plain_yaml() -> None:
@@ -115,6 +116,7 @@ def test_free_maps_are_kept_and_nothing_else() -> None:
     assert free == [".spec.engine.kvTransfer", ".spec.engine.env[].valueFrom", ".spec.podTemplate"]
 
 
+@pytest.mark.requirement("C10")
 def test_defaults_of_the_schema_are_those_of_the_models() -> None:
     def filled(given: Any, node: dict[str, Any]) -> Any:
         """What an API server makes of an object, as far as mappings go."""

@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.engine import engine_arguments, engine_environment, engine_policy, with_plugin
+from cachefleet_core.engine import (
+    engine_arguments,
+    engine_environment,
+    engine_policy,
+    image_version,
+    with_plugin,
+)
 from cachefleet_core.pool import PrefixCachePool, read_pool
 from tests.core.invalid_pools import VALID, merged
 
@@ -78,6 +84,7 @@ def test_a_pool_on_a_cpu() -> None:
         "VLLM_COMPUTE_NANS_IN_LOGITS": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "OMP_NUM_THREADS": "1",
+        "TORCH_COMPILE_DISABLE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
 
@@ -218,3 +225,47 @@ def test_workers_wait_for_warm_prefixes_where_anything_is_kept(cache: dict[str, 
 
 def test_a_disabled_cache_is_a_budget_of_nothing() -> None:
     assert engine_policy(pool(prefixCache={"enabled": False})).budget_mib == 0
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("vllm/vllm-openai:v0.32.0", "0.32.0"),
+        ("vllm/vllm-openai:0.29.1", "0.29.1"),
+        ("example.org:5000/vllm:v0.30.0-cu130", "0.30.0"),
+        ("example.org/vllm:v0.31@sha256:" + "0" * 64, "0.31"),
+        ("vllm/vllm-openai:v0.33.0rc1", "0.33.0"),
+        ("example.org:5000/vllm", ""),
+        ("example.org/vllm@sha256:" + "0" * 64, ""),
+        ("vllm/vllm-openai:latest", ""),
+        ("vllm/vllm-openai:nightly-0.32", ""),
+        ("example.org/vllm:1", ""),
+        ("", ""),
+    ],
+)
+def test_an_images_tag_may_name_the_version(image: str, version: str) -> None:
+    assert image_version(image) == version
+
+
+def test_an_engine_that_lets_requests_end_is_told_how_long() -> None:
+    given = engine_arguments(
+        pool(engine={"extraArgs": ["--x"]}).spec,
+        model_path="m",
+        host="h",
+        port=1,
+        events_endpoint="e",
+        replay_endpoint="r",
+        shutdown_seconds=30,
+    )
+    assert given[-3:] == ["--shutdown-timeout", "30", "--x"]
+    assert "--shutdown-timeout" not in arguments()
+
+
+@pytest.mark.parametrize("resource", ["", "nvidia.com/gpu"])
+def test_the_kv_cache_does_not_depend_on_the_budget(resource: str) -> None:
+    device = {"resource": resource}
+    sizes = {
+        option(arguments(plugin=True, device=device, prefixCache={"budgetMiB": budget}), "--kv-cache-memory-bytes")
+        for budget in (0, 1, 1024, 47122)
+    }
+    assert len(sizes) == 1

@@ -150,6 +150,7 @@ def test_pools_do_not_change() -> None:
 
 
 @pytest.mark.parametrize("case", INVALID, ids=lambda case: case.name)
+@pytest.mark.requirement("B1")
 def test_a_refusal_names_path_value_and_what_is_allowed(case: Invalid) -> None:
     with pytest.raises(PoolError) as refused:
         read_pool(merged(VALID, case.patch))

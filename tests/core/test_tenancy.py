@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, TenantId, parse_index_key, tenant_salt
+from cachefleet_core.tenancy import (
+    API_KEY_HINT,
+    DEFAULT_TENANT,
+    FleetKey,
+    TenantId,
+    api_key_hash,
+    new_api_key,
+    parse_index_key,
+    tenant_salt,
+)
 
 SECRET = bytes(range(32))
 
@@ -24,6 +33,7 @@ def test_keys_are_derived_by_hkdf() -> None:
 
     assert key.index_key == hkdf(SECRET, b"cachefleet/index")
     assert key.salt_key == hkdf(SECRET, b"cachefleet/salt")
+    assert key.api_key_hash_key == hkdf(SECRET, b"cachefleet/api-keys")
     worker = base64.urlsafe_b64encode(hkdf(SECRET, b"cachefleet/worker/serving/qwen")).decode().rstrip("=")
     assert key.worker_key("serving/qwen") == worker
 
@@ -37,7 +47,7 @@ def test_the_hkdf_above_is_that_of_the_rfc() -> None:
 
 def test_derived_keys_are_all_different() -> None:
     key, other = FleetKey(SECRET), FleetKey(bytes(32))
-    derived = [key.index_key, key.salt_key, key.worker_key("a/b"), key.worker_key("a/c")]
+    derived = [key.index_key, key.salt_key, key.api_key_hash_key, key.worker_key("a/b"), key.worker_key("a/c")]
 
     assert len({*map(str, derived)}) == len(derived)
     assert key.index_key != other.index_key
@@ -109,3 +119,23 @@ def test_an_index_key_survives_its_text(key: bytes) -> None:
 def test_what_is_no_index_key_is_refused(text: bytes, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_index_key(text)
+
+
+def test_an_api_key_is_its_32_bytes_and_can_be_recognised_by_its_first_characters() -> None:
+    keys = [new_api_key(bytes([first]) * 32) for first in range(256)]
+    assert all(key.startswith("cf-") and len(key) == 46 and key[3:].isascii() for key in keys)
+    assert base64.urlsafe_b64decode(keys[7][3:] + "=") == b"\7" * 32
+    assert len({key[:API_KEY_HINT] for key in keys}) == 256
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_an_api_key_is_made_of_32_bytes(size: int) -> None:
+    with pytest.raises(ValueError, match=f"made of 32 bytes, got {size}"):
+        new_api_key(bytes(size))
+
+
+def test_the_hash_of_an_api_key_is_of_use_to_nobody_without_the_hash_key() -> None:
+    key = new_api_key(SECRET).encode()
+    assert api_key_hash(SECRET, key) == hmac.new(SECRET, key, hashlib.sha256).hexdigest()
+    assert api_key_hash(bytes(32), key) != api_key_hash(SECRET, key)
+    assert hashlib.sha256(key).hexdigest() != api_key_hash(SECRET, key)
