@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
@@ -39,16 +40,19 @@ class Database:
         self._identity: tuple[int, int] | None = None
         self._suspect = True
         """Whether the file is to be checked at the next open: at the first, and after an error that says so."""
+        self._opening = Lock()
+        """Of two repositories that find a corrupt file, the second must not move the new one aside."""
 
     def open(self) -> None:
         """Connect, check and migrate; a corrupt SQLite file is moved aside and a new one made."""
-        try:
-            self._open()
-        except StoreError as error:
-            if error.kind != "corrupt":
-                raise
-            self._move_aside()
-            self._open()
+        with self._opening:
+            try:
+                self._open()
+            except StoreError as error:
+                if error.kind != "corrupt":
+                    raise
+                self._move_aside()
+                self._open()
 
     @contextmanager
     def transaction(self, *, write: bool = False) -> Iterator[Connection]:
@@ -113,10 +117,11 @@ class Database:
     def _file_identity(self) -> tuple[int, int] | None:
         if self._file is None:
             return None
-        try:
-            stat = self._file.stat()
-        except FileNotFoundError:
-            return None
+        with _faults():
+            try:
+                stat = self._file.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
         return stat.st_dev, stat.st_ino
 
     def _move_aside(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Float, Index, Integer
+from sqlalchemy import JSON, BigInteger, Column, Float, ForeignKey, Index, Integer, String
 from sqlmodel import Field, SQLModel
 
 # SQLite numbers rows by itself only where the key is spelt INTEGER.
@@ -37,3 +37,65 @@ class DecisionRow(SQLModel, table=True):
     legs: list[dict[str, Any]] = Field(sa_column=Column(JSON, nullable=False))
     candidates: list[dict[str, Any]] = Field(sa_column=Column(JSON, nullable=False))
     candidates_left_out: int = Field(sa_column=Column(Integer, nullable=False, server_default="0"))
+    queued_seconds: float | None = None
+    tenant: str = Field(sa_column=Column(String(128), nullable=False, server_default=""))
+    isolation: str = Field(sa_column=Column(String(32), nullable=False, server_default=""))
+    salt_version: int | None = None
+    rung: str = Field(sa_column=Column(String(32), nullable=False, server_default=""))
+    render_failure: str | None = Field(default=None, max_length=64)
+    shortfall: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    continuation: str | None = Field(default=None, max_length=64)
+
+
+class TenancyRow(SQLModel, table=True):
+    """The one row that says which store this is, and how often tenants or keys were changed in it."""
+
+    __tablename__ = "tenancy"
+
+    id: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    store: str = Field(max_length=32)
+    revision: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class TenantRow(SQLModel, table=True):
+    """One TenantRecord."""
+
+    __tablename__ = "tenants"
+
+    name: str = Field(max_length=128, primary_key=True)
+    salt_version: int
+    priority: int
+    requests_at_once: int | None = None
+    tokens_per_minute: int | None = None
+    disabled: bool
+    created: float = Field(sa_column=Column(Float(53), nullable=False))
+
+
+class KeyRow(SQLModel, table=True):
+    """One KeyRecord."""
+
+    __tablename__ = "api_keys"
+
+    id: str = Field(max_length=32, primary_key=True)
+    tenant: str = Field(
+        sa_column=Column(String(128), ForeignKey("tenants.name", ondelete="CASCADE"), nullable=False, index=True)
+    )
+    hash: str = Field(max_length=64, unique=True, index=True)
+    hint: str = Field(max_length=16)
+    created: float = Field(sa_column=Column(Float(53), nullable=False))
+    expires: float | None = Field(default=None, sa_column=Column(Float(53)))
+    revoked: float | None = Field(default=None, sa_column=Column(Float(53)))
+
+
+class UsageRow(SQLModel, table=True):
+    """One UsageRecord; a tenant that was deleted keeps what it used."""
+
+    __tablename__ = "usage"
+
+    hour: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    tenant: str = Field(max_length=128, primary_key=True)
+    model: str = Field(max_length=256, primary_key=True)
+    requests: int = Field(sa_column=Column(BigInteger, nullable=False))
+    prompt_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
+    cached_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
+    completion_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.records import CandidateRecord, DecisionRecord, LegRecord
+from cachefleet_controlplane.store.records import CandidateRecord, DecisionRecord, LegRecord, ShortfallRecord
 from cachefleet_controlplane.store.repository import DecisionRepository, InMemoryDecisions
 from cachefleet_controlplane.store.sql import SqlDecisions
 
@@ -74,4 +74,9 @@ def make_record(number: int, *, model: str = "demo", cached: int | None = None) 
         legs=(LegRecord("default/demo/demo-0#0", "answered", 200, 0.5),),
         candidates=(CANDIDATE,),
         candidates_left_out=3,
+        tenant="acme",
+        isolation="PerTenant",
+        salt_version=2,
+        rung="render",
+        shortfall=None if cached is None or cached >= 64 else ShortfallRecord("evicted", 64 - cached, "demo-0"),
     )

@@ -1,0 +1,194 @@
+"""Tenants and their keys in SQL. Each change raises the revision in its own transaction, so that others see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from sqlalchemy.engine import RowMapping
+
+from cachefleet_controlplane.store.continuation_tables import CheckpointRow, ConversationRow, ResponseRow
+from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.repository import StoreError
+from cachefleet_controlplane.store.tables import KeyRow, TenancyRow, TenantRow
+from cachefleet_controlplane.store.tenant_records import KeyRecord, KeyState, Tenancy, TenantRecord
+from cachefleet_core.tenancy import TenantId
+
+T = TypeVar("T")
+
+MAX_TENANTS: Final = 10_000
+MAX_KEYS: Final = 100
+"""Keys of one tenant; ended ones give way to new ones, oldest first."""
+
+_tenancy = cast("Table", TenancyRow.__table__)  # type: ignore[attr-defined]  # SQLModel makes it
+_tenants = cast("Table", TenantRow.__table__)  # type: ignore[attr-defined]
+_keys = cast("Table", KeyRow.__table__)  # type: ignore[attr-defined]
+_conversations = cast("Table", ConversationRow.__table__)  # type: ignore[attr-defined]
+_checkpoints = cast("Table", CheckpointRow.__table__)  # type: ignore[attr-defined]
+_responses = cast("Table", ResponseRow.__table__)  # type: ignore[attr-defined]
+
+
+class TenantNotFoundError(LookupError):
+    """There is no such tenant, or it has no such key."""
+
+
+class TenantConflictError(Exception):
+    """It exists already, there would be too many, or what is changed here would be unknown to other replicas."""
+
+
+class SqlTenants:
+    """See the module. Calls block; every failure of the database is a StoreError and has changed nothing."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def open(self) -> None:
+        self._database.open()
+
+    def load(self, known: Tenancy | None) -> Tenancy | None:
+        """All there is; None where that is what is ``known``. A store made anew takes over what is known."""
+        with self._database.transaction() as connection:
+            store, revision = _state(connection)
+            if known is not None and (known.store, known.revision) == (store, revision):
+                return None
+            found = _all(connection, store, revision)
+        lost = known is not None and known.store != store and not found.tenants and known.tenants
+        return self._restore(known) if known is not None and lost else found
+
+    def tenants(self) -> list[TenantRecord]:
+        """All tenants by name."""
+        with self._database.transaction() as connection:
+            return _tenant_records(connection)
+
+    def tenant(self, name: TenantId) -> TenantRecord:
+        """TenantNotFoundError."""
+        with self._database.transaction() as connection:
+            return _tenant(connection, name)
+
+    def create(self, tenant: TenantRecord) -> None:
+        """TenantConflictError where there is one of that name, or there are MAX_TENANTS."""
+        with self._changing() as connection:
+            if connection.execute(select(_tenants.c.name).where(_tenants.c.name == tenant.name)).first():
+                raise TenantConflictError(f"tenant {tenant.name} exists already")
+            if (connection.execute(select(func.count()).select_from(_tenants)).scalar() or 0) >= MAX_TENANTS:
+                raise TenantConflictError(f"there are {MAX_TENANTS} tenants, and there can be no more")
+            connection.execute(insert(_tenants), _row(tenant))
+
+    def change(self, name: TenantId, fields: Mapping[str, object]) -> TenantRecord:
+        """Set some fields of a TenantRecord; the tenant as it is then. TenantNotFoundError."""
+        with self._changing() as connection:
+            _tenant(connection, name)
+            if fields:
+                connection.execute(update(_tenants).where(_tenants.c.name == name).values(**fields))
+            return _tenant(connection, name)
+
+    def delete(self, name: TenantId) -> None:
+        """With all its keys and conversations; what it used stays. TenantNotFoundError."""
+        with self._changing() as connection:
+            _tenant(connection, name)
+            own = select(_conversations.c.id).where(_conversations.c.tenant == name)
+            connection.execute(delete(_checkpoints).where(_checkpoints.c.conversation.in_(own)))
+            connection.execute(delete(_conversations).where(_conversations.c.tenant == name))
+            connection.execute(delete(_responses).where(_responses.c.tenant == name))
+            connection.execute(delete(_keys).where(_keys.c.tenant == name))
+            connection.execute(delete(_tenants).where(_tenants.c.name == name))
+
+    def keys(self, tenant: TenantId) -> list[KeyRecord]:
+        """A tenant's keys, oldest first. TenantNotFoundError."""
+        with self._database.transaction() as connection:
+            _tenant(connection, tenant)
+            return _key_records(connection, tenant)
+
+    def add_key(self, key: KeyRecord) -> None:
+        """TenantNotFoundError, TenantConflictError where the tenant has MAX_KEYS that are active."""
+        with self._changing() as connection:
+            _add(connection, key)
+
+    def rotate(self, key: KeyRecord, *, grace_seconds: float) -> None:
+        """A new key, and the tenant's others end ``grace_seconds`` after it was made. As ``add_key``."""
+        end = key.created + grace_seconds
+        with self._changing() as connection:
+            living = (_keys.c.tenant == key.tenant) & _keys.c.revoked.is_(None)
+            later = _keys.c.expires.is_(None) | (_keys.c.expires > end)
+            connection.execute(update(_keys).where(living & later).values(expires=end))
+            _add(connection, key)
+
+    def revoke(self, tenant: TenantId, key_id: str, *, now: float) -> KeyRecord:
+        """The key as it is then; one that was revoked before stays as it was. TenantNotFoundError."""
+        with self._changing() as connection:
+            named = (_keys.c.tenant == tenant) & (_keys.c.id == key_id)
+            connection.execute(update(_keys).where(named & _keys.c.revoked.is_(None)).values(revoked=now))
+            row = connection.execute(select(_keys).where(named)).mappings().first()
+        if row is None:
+            raise TenantNotFoundError(f"tenant {tenant} has no key {key_id}")
+        return _record(row, KeyRecord)
+
+    @contextmanager
+    def _changing(self) -> Iterator[Connection]:
+        """The revision first: on a server its row is the lock that has changes follow one another."""
+        with self._database.transaction(write=True) as connection:
+            connection.execute(update(_tenancy).values(revision=_tenancy.c.revision + 1))
+            yield connection
+
+    def _restore(self, known: Tenancy) -> Tenancy:
+        with self._changing() as connection:
+            if not _tenant_records(connection):
+                connection.execute(insert(_tenants), [_row(tenant) for tenant in known.tenants])
+                if known.keys:
+                    connection.execute(insert(_keys), [_row(key) for key in known.keys])
+            return _all(connection, *_state(connection))
+
+
+def _state(connection: Connection) -> tuple[str, int]:
+    row = connection.execute(select(_tenancy.c.store, _tenancy.c.revision)).first()
+    if row is None:
+        raise StoreError("unreadable", "the store does not say which it is")
+    return row[0], row[1]
+
+
+def _all(connection: Connection, store: str, revision: int) -> Tenancy:
+    return Tenancy(store, revision, tuple(_tenant_records(connection)), tuple(_key_records(connection)))
+
+
+def _tenant_records(connection: Connection) -> list[TenantRecord]:
+    rows = connection.execute(select(_tenants).order_by(_tenants.c.name)).mappings()
+    return [_record(row, TenantRecord) for row in rows]
+
+
+def _key_records(connection: Connection, tenant: TenantId | None = None) -> list[KeyRecord]:
+    query = select(_keys).order_by(_keys.c.created, _keys.c.id)
+    query = query if tenant is None else query.where(_keys.c.tenant == tenant)
+    return [_record(row, KeyRecord) for row in connection.execute(query).mappings()]
+
+
+def _tenant(connection: Connection, name: TenantId) -> TenantRecord:
+    row = connection.execute(select(_tenants).where(_tenants.c.name == name)).mappings().first()
+    if row is None:
+        raise TenantNotFoundError(f"there is no tenant {name}")
+    return _record(row, TenantRecord)
+
+
+def _add(connection: Connection, key: KeyRecord) -> None:
+    _tenant(connection, key.tenant)
+    known = _key_records(connection, key.tenant)
+    ended = [old.id for old in known if old.state(key.created) is not KeyState.ACTIVE]
+    surplus = len(known) + 1 - MAX_KEYS
+    if surplus > len(ended):
+        raise TenantConflictError(f"tenant {key.tenant} has {MAX_KEYS} keys that are active, and can have no more")
+    if surplus > 0:
+        connection.execute(delete(_keys).where(_keys.c.id.in_(ended[:surplus])))
+    connection.execute(insert(_keys), _row(key))
+
+
+def _row(record: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", msgspec.to_builtins(record))
+
+
+def _record(row: RowMapping, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(dict(row), kind)
+    except msgspec.ValidationError as error:
+        raise StoreError("unreadable", f"what was stored cannot be read by this program: {error}") from error

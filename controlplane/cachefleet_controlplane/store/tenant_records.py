@@ -1,0 +1,83 @@
+"""What is remembered of tenants, of their API keys (never a key itself) and of what they used.
+
+Times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from cachefleet_core.tenancy import TenantId
+
+DEFAULT_PRIORITY: Final = 50
+LOWEST_PRIORITY: Final = 100
+MAX_NUMBER: Final = 2**31 - 1
+"""The largest salt version and limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantRecord:
+    """A tenant: what its requests are salted with, how early they get their turn, and how many they may be."""
+
+    name: TenantId
+    salt_version: int = 1
+    """1 and up."""
+    priority: int = DEFAULT_PRIORITY
+    """0 gets its turn first, LOWEST_PRIORITY last."""
+    requests_at_once: int | None = None
+    tokens_per_minute: int | None = None
+    """Of computed prompt tokens and completion tokens."""
+    disabled: bool = False
+    created: float = 0.0
+
+
+class KeyState(StrEnum):
+    """Whether a key is taken now."""
+
+    ACTIVE = "active"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRecord:
+    """An API key: its keyed hash, and its first characters to recognise it by."""
+
+    id: str
+    tenant: TenantId
+    hash: str
+    hint: str
+    created: float
+    expires: float | None = None
+    revoked: float | None = None
+
+    def state(self, now: float) -> KeyState:
+        if self.revoked is not None:
+            return KeyState.REVOKED
+        return KeyState.EXPIRED if self.expires is not None and now >= self.expires else KeyState.ACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Tenancy:
+    """All tenants and keys of one moment: ``revision`` grows with each change, ``store`` names the database."""
+
+    store: str
+    revision: int
+    tenants: tuple[TenantRecord, ...] = ()
+    keys: tuple[KeyRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRecord:
+    """What one tenant used of one model in the hour that begins at ``hour``."""
+
+    hour: int
+    tenant: TenantId
+    model: str
+    requests: int = 0
+    prompt_tokens: int = 0
+    """All of them, cached ones included."""
+    cached_tokens: int = 0
+    completion_tokens: int = 0
