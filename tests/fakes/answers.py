@@ -7,11 +7,20 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from tests.fakes.asks import Ask
+from tests.fakes.choices import chat_logprobs, completion_logprobs, finish_reason, tool_call
 from tests.fakes.options import EngineOptions
 from tests.fakes.scheduler import Sequence as Generation
 
 Json = dict[str, Any]
+
+
+def named_event(chunk: Json) -> bytes:
+    """An event that has its type as its name."""
+    name: str = chunk["type"]
+    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(chunk) + b"\n\n"
 
 
 def new_id() -> str:
@@ -70,20 +79,22 @@ def chat(options: EngineOptions, identity: str, ask: Ask, done: Sequence[tuple[G
 
 
 def _chat_choice(index: int, ask: Ask, generation: Generation, text: str) -> Json:
+    called = bool(ask.script and ask.script.tool)
     message = {
         "role": "assistant",
-        "content": text,
+        "content": "" if called else text,
         "refusal": None,
         "annotations": None,
         "audio": None,
         "function_call": None,
+        **({"tool_calls": [tool_call(ask, text)]} if called else {}),
         "reasoning": None,
     }
     return {
         "index": index,
         "message": message,
-        "logprobs": None,
-        "finish_reason": generation.finish,
+        "logprobs": chat_logprobs(ask, generation.output),
+        "finish_reason": finish_reason(ask, generation, named="stop"),
         "stop_reason": generation.stop_reason,
         "token_ids": generation.output if ask.return_token_ids else None,
         "routed_experts": None,
@@ -111,7 +122,7 @@ def _completion_choice(index: int, ask: Ask, generation: Generation, text: str) 
     return {
         "index": index,
         "text": text,
-        "logprobs": None,
+        "logprobs": completion_logprobs(ask, generation.output),
         "finish_reason": generation.finish,
         "stop_reason": generation.stop_reason,
         "token_ids": generation.output if ask.return_token_ids else None,
@@ -158,22 +169,24 @@ def generate_choice(index: int, ask: Ask, ids: Sequence[int], text: str, generat
     return choice | {"logprobs": None}
 
 
-def rendered(identity: str, ask: Ask, *, index: int, default_tokens: int | None) -> Json:
-    """A complete request for ``/inference/v1/generate``."""
+def rendered(
+    identity: str, ask: Ask, *, index: int, default_tokens: int | None, client: Mapping[str, Any] | None = None
+) -> Json:
+    """A complete request for ``/inference/v1/generate``; of ``client``, a body of responses, nothing else is kept."""
     return {
         "request_id": identity,
         "token_ids": ask.prompts[index],
         "token_offsets": None,
         "features": None,
         "content_parts": None,
-        "sampling_params": _sampling(ask, ask.max_tokens[index], default_tokens),
+        "sampling_params": _sampling(ask, ask.max_tokens[index], default_tokens, empty_arguments=client is not None),
         "model": ask.body.get("model"),
         "reasoning_ended": None,
         "reasoning_parser_kwargs": None,
         "return_token_ids": None,
         "output_mode": "tokens",
         "stream": ask.stream,
-        "stream_options": _stream_options(ask.body),
+        "stream_options": None if client else _stream_options(ask.body),
         "cache_salt": ask.body.get("cache_salt"),
         "priority": ask.body.get("priority", 0),
         "kv_transfer_params": None,
@@ -181,7 +194,7 @@ def rendered(identity: str, ask: Ask, *, index: int, default_tokens: int | None)
     }
 
 
-def _sampling(ask: Ask, max_tokens: int, default_tokens: int | None) -> Json:
+def _sampling(ask: Ask, max_tokens: int, default_tokens: int | None, *, empty_arguments: bool) -> Json:
     """Sampling parameters in vLLM's order; it leaves out most of what is at its default."""
     body = ask.body
     out: Json = {"n": ask.n} if ask.n > 1 else {}
@@ -196,7 +209,7 @@ def _sampling(ask: Ask, max_tokens: int, default_tokens: int | None) -> Json:
     if max_tokens != default_tokens:
         out["max_tokens"] = max_tokens
     out |= {"output_kind": 1 if ask.stream else 2, "skip_clone": True}
-    out |= {"extra_args": body["vllm_xargs"]} if body.get("vllm_xargs") else {}
+    out |= {"extra_args": body.get("vllm_xargs") or {}} if body.get("vllm_xargs") or empty_arguments else {}
     return out | {"bad_words": [], "skip_reading_prefix_cache": False}
 
 

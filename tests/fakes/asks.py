@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
 
+from tests.fakes.conversions import messages_as_chat, responses_as_chat
 from tests.fakes.failures import (
     Refusal,
     bad_parameter,
@@ -18,9 +20,12 @@ from tests.fakes.failures import (
     missing,
     too_long,
     unknown_model,
+    unknown_response,
 )
+from tests.fakes.gate import Gated, gated
 from tests.fakes.options import EngineOptions
 from tests.fakes.scheduler import Sequence as Generation
+from tests.fakes.scripts import Script, script_of
 from tests.fakes.tokenizer import Tokenizer, flatten
 
 Body = dict[str, Any]
@@ -40,6 +45,14 @@ class Ask:
     max_tokens: list[int]
     n: int
     prompt_text: str = ""
+    script: Script | None = None
+    spoken: tuple[int, ...] = ()
+    """The ids of the script."""
+    pieces: Callable[[Items[int]], list[str]] = lambda _: []
+    """The text of each of some ids."""
+    client: Body = field(default_factory=dict)
+    """The body as it was sent, where that was none of a chat."""
+    gated: Gated = field(default_factory=Gated)
 
     @property
     def stream(self) -> bool:
@@ -73,6 +86,9 @@ class Ask:
             ignore_eos=bool(sampling.get("ignore_eos")),
             session_id=self.body.get("session_id") or extra.get("session_id"),
             stop_ids=frozenset(sampling.get("stop_token_ids") or ()),
+            script=self.spoken,
+            resumable=bool(extra.get("cachefleet_resumable")) or bool(self.gated.own),
+            gated=self.gated,
             report_all=extra.get("kv_cache_report_mode") == "full",
         )
 
@@ -97,15 +113,43 @@ class Reader:
 
     def chat(self, body: Body) -> Ask:
         ids, text = self._conversation(body)
-        asked = body.get("max_completion_tokens") or body.get("max_tokens")
-        limit = self._budget(len(ids), asked, self._longest)
-        return Ask(body, [ids], [limit], _count(body), text)
+        wanted = body.get("max_completion_tokens") or body.get("max_tokens")
+        limit = self._budget(len(ids), wanted, self._longest)
+        script = script_of(body)
+        spoken = tuple(self._tokenizer.encode(script.text)) if script else ()
+        asked = gated(body)
+        return Ask(body, [ids], [limit], _count(body), text, script, spoken, self._tokenizer.pieces, gated=asked)
+
+    def responses(self, body: Body) -> Ask:
+        """Nothing is stored, as without VLLM_ENABLE_RESPONSES_API_STORE."""
+        if "input" not in body:
+            raise missing(["input"], len(body) + ("tool_choice" not in body))
+        self.check_model(body)
+        if previous := body.get("previous_response_id"):
+            raise unknown_response(str(previous))
+        return replace(self.chat(responses_as_chat(body)), client=body, gated=Gated())
+
+    def messages(self, body: Body) -> Ask:
+        _check_messages(body, "model", "messages", "max_tokens")
+        return replace(self.chat(messages_as_chat(body)), client=body, gated=Gated())
+
+    def count_tokens(self, body: Body) -> int:
+        _check_messages(body, "model", "messages")
+        ids, _ = self._conversation(messages_as_chat(body))
+        return len(ids)
+
+    def embeddings(self, body: Body) -> list[list[int]]:
+        """The ids of each input."""
+        if "input" not in body:
+            raise missing(["input"], len(body))
+        self.check_model(body)
+        return [self._ids(one) for one in _several(body["input"])]
 
     def completion(self, body: Body) -> Ask:
         prompts = self._prompts(body)
         asked = body.get("max_tokens")
         limits = [self._budget(len(ids), asked, _COMPLETION_DEFAULT) for ids in prompts]
-        return Ask(body, prompts, limits, _count(body))
+        return Ask(body, prompts, limits, _count(body), pieces=self._tokenizer.pieces, gated=gated(body))
 
     def generate(self, body: Body) -> Ask:
         ids = _required(body, "token_ids", list)
@@ -185,6 +229,12 @@ class Reader:
         if limit < 1:
             raise bad_parameter(f"max_tokens must be at least 1, got {limit}.", "max_tokens", limit)
         return limit
+
+
+def _check_messages(body: Body, *names: str) -> None:
+    lacking = [name for name in names if name not in body]
+    if lacking:
+        raise missing(lacking, len(body))
 
 
 def _undecodable(data: bytes) -> Refusal:

@@ -147,8 +147,20 @@ class FakeEngine:
         """Answer the next requests to guarded routes with an error."""
         self._failures.extend([status] * count)
 
+    def hand_back(self, *after: int) -> None:
+        """Hand the next marked requests back after so many tokens each, as the plugin does with preempted ones.
+
+        RuntimeError where it has none.
+        """
+        _ = self.plugin
+        self.worker.scheduler.hand_backs.extend(after)
+
+    def gate(self, threshold: float) -> None:
+        """The policy's threshold, as an agent puts it."""
+        self.worker.scheduler.threshold = threshold
+
     def cut_next_stream(self, after: int) -> None:
-        """Reset the connection of the next stream after so many of its pieces."""
+        """Reset the connection of the next stream after so many of its pieces; 0: before the first."""
         assert self._routes is not None
         self._routes.cut_after = after
 

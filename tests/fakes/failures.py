@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 import msgspec
+
+_PYDANTIC: Final = "Bad Request"
 
 
 class Refusal(Exception):  # noqa: N818 # an answer, not an error of the program
@@ -14,9 +17,22 @@ class Refusal(Exception):  # noqa: N818 # an answer, not an error of the program
     def __init__(self, status: int, message: str, kind: str, param: str | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.kind = kind
         self.body = msgspec.json.encode(
             {"error": {"message": message, "type": kind, "param": param, "code": status}},
         )
+
+
+@contextmanager
+def as_anthropic() -> Iterator[None]:
+    """What the handler of messages refuses has Anthropic's shape; what pydantic refuses before it has not."""
+    try:
+        yield
+    except Refusal as refusal:
+        if refusal.kind != _PYDANTIC:
+            error = {"type": refusal.kind, "message": str(refusal)}
+            refusal.body = msgspec.json.encode({"type": "error", "error": error})
+        raise
 
 
 def bad_request(message: str, param: str | None = None) -> Refusal:
@@ -34,7 +50,7 @@ def invalid(kind: str, location: str, message: str, shown: str, context: str = "
 
 
 def missing(names: Sequence[str], size: int) -> Refusal:
-    """Fields of a body of ``size`` items that are not there, any of which would do."""
+    """Fields of a body of ``size`` items that are not there, any of which would do or all of which are wanted."""
     shown = f"<dict of {size} items>"
     findings = [_finding("missing", f"body.{name}", "Field required", shown, "") for name in names]
     return _validation(findings, f"body.{names[0]}")
@@ -48,7 +64,11 @@ def _finding(kind: str, location: str, message: str, shown: str, context: str) -
 def _validation(findings: Sequence[str], param: str) -> Refusal:
     plural = "" if len(findings) == 1 else "s"
     text = f"{len(findings)} validation error{plural}:\n" + "\n".join(findings)
-    return Refusal(400, text, "Bad Request", param)
+    return Refusal(400, text, _PYDANTIC, param)
+
+
+def unknown_response(identity: str) -> Refusal:
+    return Refusal(404, f"Response with id '{identity}' not found.", "invalid_request_error", "response_id")
 
 
 def unknown_model(asked: str, served: str) -> Refusal:

@@ -1,4 +1,4 @@
-"""The routes of cachefleet's worker plugin, of which the fake has the policy and the budget on idle cached blocks."""
+"""The routes of cachefleet's worker plugin, of which the fake has policy, idle budget and keys."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.prompt_keys import MEDIA_TYPE, PromptKeys, encode
 from cachefleet_core.reports import Policy
-from tests.fakes.tokenizer import Tokenizer
+from tests.fakes.asks import Reader
+from tests.fakes.tokenizer import ByteTokenizer, Tokenizer
 from tests.fakes.worker import Worker
 
 PREFIX: Final = "/v1/fleet"
+START: Final = ByteTokenizer().encode("<|im_start|>")[0]
+"""What begins a message; of the byte tokenizer alone."""
 _MIB: Final = 1024 * 1024
 _MAX_POLICY: Final = 64 * 1024
 _NOT_HERE: Final = "the fake engine has no such feature"
-_MODES: Final = {"routes": "http", "budget": "blocks"}
+_MODES: Final = {"routes": "http", "budget": "blocks", "gate": "in_loop"}
 _FEATURES: Final = ("routes", "gate", "preemption", "budget", "snapshot", "heartbeat", "tokens", "keys")
 
 
@@ -33,12 +38,14 @@ class FleetRoutes:
         self._worker = worker
         self._vocabulary = tokenizer.vocabulary
         self._reply = reply
+        self._read = Reader(worker.options, tokenizer)
 
     def table(self) -> list[web.RouteDef]:
         return [
             web.get(f"{PREFIX}/capabilities", self._guarded(self._capabilities), allow_head=False),
             web.get(f"{PREFIX}/stats", self._guarded(self._stats), allow_head=False),
             web.put(f"{PREFIX}/policy", self._guarded(self._put_policy)),
+            web.post(f"{PREFIX}/keys", self._guarded(self._keys)),
         ]
 
     def _guarded(self, handle: Callable[[web.Request], Any]) -> Callable[[web.Request], Any]:
@@ -52,13 +59,33 @@ class FleetRoutes:
 
         return guarded
 
+    async def _keys(self, request: web.Request) -> web.Response:
+        """Without adapters; the first prompt alone. Boundaries are one past a message's start, as the plugin has it."""
+        options, query = self._worker.options, request.query
+        if not options.index_key:
+            return self._error(503, "keys_off")
+        if not query.get("contract", "").startswith("sha256:"):
+            return self._error(400, "bad_contract")
+        body = self._read.body(await request.read())
+        if "messages" not in body and "prompt" not in body:
+            return self._error(400, "bad_body")
+        ids = (self._read.chat(body) if "messages" in body else self._read.completion(body)).prompts[0]
+        size = int(query.get("block_size", options.block_size))
+        keyer = BlockKeyer(options.index_key, Namespace(query["contract"], body.get("cache_salt") or ""), size)
+        starts = tuple(place + 1 for place, token in enumerate(ids) if token == START and place + 1 < len(ids))
+        with_ids = query.get("ids") == "1"
+        prompt = PromptKeys(len(ids), size, starts, tuple(keyer.keys(ids)), tuple(ids) if with_ids else ())
+        document = encode([prompt], ids=with_ids)
+        return web.Response(body=document, content_type=MEDIA_TYPE)
+
     def _error(self, status: int, code: str) -> web.Response:
         return self._reply({"error": {"code": code, "message": code}}, status)
 
     async def _capabilities(self, _: web.Request) -> web.Response:
         options = self._worker.options
+        modes = _MODES | ({"keys": "render"} if options.index_key else {})
         features = [
-            {"feature": name, "mode": _MODES.get(name, "off"), "reason": "" if name in _MODES else _NOT_HERE}
+            {"feature": name, "mode": modes.get(name, "off"), "reason": "" if name in modes else _NOT_HERE}
             for name in _FEATURES
         ]
         rank = {
@@ -97,6 +124,7 @@ class FleetRoutes:
             return 0
         self.policy = policy
         pool, options = self._worker.pool, self._worker.options
+        self._worker.scheduler.threshold = policy.threshold
         budget = None if policy.budget_mib is None else policy.budget_mib * _MIB // options.block_bytes
         evicted = pool.bound(budget)
         if (events := pool.take_events()) and options.events:

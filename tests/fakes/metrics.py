@@ -7,12 +7,14 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from tests.fakes.finish import Finish
 from tests.fakes.options import EngineOptions
-from tests.fakes.scheduler import Finish, Scheduler, Step
+from tests.fakes.scheduler import Scheduler, Step
 from tests.fakes.scheduler import Sequence as Generation
 
 _LABELS: Final = ("model_name", "engine")
 _REASONS: Final = ("stop", "length", "abort", "error", "repetition")
+_PLUGIN_REASONS: Final = (*_REASONS, "cache_threshold")
 _SOURCES: Final = ("local_compute", "local_cache_hit", "external_kv_transfer")
 _TIERS: Final = ("device", "host", "p2p", "disk", "external_unspecified")
 _SLEEP: Final = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
@@ -73,7 +75,8 @@ class EngineMetrics:
 
     def finished(self, generation: Generation, now: float) -> None:
         produced = len(generation.tokens) - generation.prompt_tokens
-        self._success[generation.finish or Finish.ABORT].inc()
+        if counter := self._success.get(generation.finish or Finish.ABORT):
+            counter.inc()
         self._request_prompt.observe(generation.prompt_tokens)
         self._request_generation.observe(produced)
         self._max_generation.observe(produced)
@@ -139,7 +142,8 @@ class EngineMetrics:
         self._generation = self._counter("generation_tokens")
         self._by_source = self._counters_by("prompt_tokens_by_source", "source", _SOURCES)
         self._by_tier = self._counters_by("prompt_tokens_cached_by_source", "source", _TIERS)
-        self._success = self._counters_by("request_success", "finished_reason", _REASONS)
+        reasons = _PLUGIN_REASONS if self._options.plugin else _REASONS
+        self._success = self._counters_by("request_success", "finished_reason", reasons)
         self._corrupted = self._counter("corrupted_requests") if self._options.nan_metric else None
         rejections = Counter("vllm:admission_rejections", "As vLLM.", ("model_name", "reason"), registry=self._registry)
         for reason in ("max_num_queued_reqs", "max_num_queued_tokens"):

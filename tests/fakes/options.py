@@ -42,11 +42,19 @@ class EngineOptions:
     rank: int = 0
     scale_out: bool = True
     """Serve the render and generate routes, as ``--enable-scale-out`` does."""
+    pooling: bool = False
+    """Serve embeddings, as a pooling model does; beside the routes that generate, for simplicity."""
     plugin: bool = False
-    """Serve cachefleet's ``/v1/fleet``: capabilities, stats, policy with the budget on idle blocks."""
+    """Serve cachefleet's ``/v1/fleet``: capabilities, stats, policy with the budget on idle blocks, keys."""
+    index_key: bytes = b""
+    """Of 32 bytes; with it the plugin answers ``/v1/fleet/keys``."""
     worker_key: str = ""
     """What opens ``/v1/fleet``; the API key where empty."""
     block_bytes: int = 16_384
+    connector: str = ""
+    """``nixl``: prefill for others is answered with where its blocks are. A Decode worker takes them as computed."""
+    threshold_hook: bool = False
+    """Be made to refuse by ``gate.HOOK``, as llm-d's simulator."""
     nan_metric: bool = False
     """Count corrupted requests, as under VLLM_COMPUTE_NANS_IN_LOGITS=1."""
     version: str = "0.32.0"

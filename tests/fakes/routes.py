@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -12,7 +14,11 @@ from aiohttp import web
 from tests.fakes import answers
 from tests.fakes.answers import Json
 from tests.fakes.asks import Ask, Body, Reader
-from tests.fakes.failures import Refusal
+from tests.fakes.embeddings_api import embeddings
+from tests.fakes.failures import Refusal, as_anthropic
+from tests.fakes.gate import HOOK, details, new_engine_id, transfer_params
+from tests.fakes.messages_api import MessageChunks, counted, message
+from tests.fakes.responses_api import ResponseChunks, response
 from tests.fakes.scheduler import Sequence as Generation
 from tests.fakes.streams import ChatChunks, Chunks, CompletionChunks, GenerateChunks
 from tests.fakes.telling import Telling
@@ -21,7 +27,6 @@ from tests.fakes.worker import Worker
 Piece = tuple[int, list[int], str]
 ChunksFactory = Callable[..., Chunks]
 
-_DONE: Final = b"data: [DONE]\n\n"
 _COMPLETION_DEFAULT: Final = 16
 
 
@@ -34,6 +39,7 @@ class Routes:
         self._options = worker.options
         self._endpoints = (endpoint, replay_endpoint)
         self._read = Reader(worker.options, worker.tokenizer)
+        self._engine_id = new_engine_id()
 
     def table(self) -> list[web.RouteDef]:
         routes = [
@@ -46,16 +52,22 @@ class Routes:
             web.get("/v1/models", self.models, allow_head=False),
             web.post("/v1/chat/completions", self.chat),
             web.post("/v1/completions", self.completion),
+            web.post("/v1/responses", self.responses),
+            web.post("/v1/messages", self.messages),
+            web.post("/v1/messages/count_tokens", self.count_tokens),
             web.post("/tokenize", self.tokenize),
             web.post("/detokenize", self.detokenize),
             web.post("/reset_prefix_cache", self.reset_prefix_cache),
         ]
-        return routes + (self._scale_out() if self._options.scale_out else [])
+        pooling = [web.post("/v1/embeddings", self.embeddings)] if self._options.pooling else []
+        return routes + pooling + (self._scale_out() if self._options.scale_out else [])
 
     def _scale_out(self) -> list[web.RouteDef]:
         return [
             web.post("/v1/chat/completions/render", self.render_chat),
             web.post("/v1/completions/render", self.render_completion),
+            web.post("/v1/responses/render", self.render_responses),
+            web.post("/v1/messages/render", self.render_messages),
             web.post("/inference/v1/generate", self.generate),
         ]
 
@@ -106,12 +118,45 @@ class Routes:
         return reply([answers.rendered(name, ask, index=i, default_tokens=default) for i, name in enumerate(names)])
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        ask = self._read.chat(await self._body(request))
+        ask = self._hooked(self._read.chat(await self._body(request)), request)
         return await self._answer(request, f"chatcmpl-{_base_id(request)}", ask, ChatChunks, answers.chat)
 
     async def completion(self, request: web.Request) -> web.StreamResponse:
-        ask = self._read.completion(await self._body(request))
+        ask = self._hooked(self._read.completion(await self._body(request)), request)
         return await self._answer(request, f"cmpl-{_base_id(request)}", ask, CompletionChunks, answers.completion)
+
+    async def render_responses(self, request: web.Request) -> web.Response:
+        body = await self._body(request)
+        ask = self._read.responses(body)
+        identity = f"resp_{answers.new_id()}"
+        return reply(answers.rendered(identity, ask, index=0, default_tokens=None, client=body))
+
+    async def render_messages(self, request: web.Request) -> web.Response:
+        ask = self._read.messages(await self._body(request))
+        identity = f"chatcmpl-{_base_id(request)}"
+        return reply(answers.rendered(identity, ask, index=0, default_tokens=None))
+
+    async def responses(self, request: web.Request) -> web.StreamResponse:
+        body = await self._body(request)
+        ask = self._read.responses(body)
+        identity = str(body.get("request_id") or f"resp_{uuid.uuid4().hex}")
+        return await self._answer(request, identity, ask, ResponseChunks, response)
+
+    async def messages(self, request: web.Request) -> web.StreamResponse:
+        body = await self._body(request)
+        with as_anthropic():
+            ask = self._read.messages(body)
+        return await self._answer(request, f"chatcmpl-{_base_id(request)}", ask, MessageChunks, message)
+
+    async def count_tokens(self, request: web.Request) -> web.Response:
+        body = await self._body(request)
+        with as_anthropic():
+            return reply(counted(self._read.count_tokens(body)))
+
+    async def embeddings(self, request: web.Request) -> web.Response:
+        body = await self._body(request)
+        inputs = self._read.embeddings(body)
+        return reply(embeddings(self._options, inputs, body.get("encoding_format") or "float"))
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         ask = self._read.generate(await self._body(request))
@@ -132,31 +177,52 @@ class Routes:
             async for index, _, text in self._pieces(ask, generations):
                 texts[index] += text
             texts = [self._echo(ask, i) + text for i, text in enumerate(texts)]
-            return reply(whole(self._options, identity, ask, list(zip(generations, texts, strict=True))))
+            answer = whole(self._options, identity, ask, list(zip(generations, texts, strict=True)))
+            return reply(answer | self._transfer(identity, ask, generations))
         finally:
             for generation in generations:
                 self.worker.abort(generation)
+
+    def _hooked(self, ask: Ask, request: web.Request) -> Ask:
+        forced = self._options.threshold_hook and request.headers.get(HOOK) == "true"
+        return replace(ask, gated=replace(ask.gated, forced=True)) if forced else ask
+
+    def _transfer(self, identity: str, ask: Ask, generations: Sequence[Generation]) -> Json:
+        """Of a whole answer: what a refusal is founded on, or where a Decode worker finds the prompt's blocks."""
+        refused = next((one for one in generations if one.refused_for), None)
+        if refused is not None and refused.refused_for is not None:
+            computed, threshold = refused.refused_for
+            return {"kv_transfer_params": details(computed, refused.prompt_tokens, threshold)}
+        if not ask.gated.fills_others or self._options.connector != "nixl":
+            return {}
+        tokens = len(ask.prompts[0])
+        blocks = -(-tokens // self._options.block_size)
+        return {"kv_transfer_params": transfer_params(self._engine_id, identity, blocks=blocks, tokens=tokens)}
 
     async def _stream(
         self, request: web.Request, chunks: Chunks, ask: Ask, generations: Sequence[Generation]
     ) -> web.StreamResponse:
         cut, self.cut_after = self.cut_after, None
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-        await response.prepare(request)
-        begun = False
+        out = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await out.prepare(request)
+        begun = chunks.eager
+        for chunk in chunks.begin() if begun else ():
+            await out.write(chunks.encode(chunk))
+        if cut == 0 and request.transport is not None:
+            request.transport.abort()
         async for index, ids, text in self._pieces(ask, generations):
-            if not begun:
-                begun = True
-                for chunk in chunks.begin():
-                    await response.write(_event(chunk))
-            await response.write(_event(chunks.piece(index, ids, text)))
+            for chunk in () if begun else chunks.begin():
+                await out.write(chunks.encode(chunk))
+            begun = True
+            for chunk in chunks.piece(index, ids, text):
+                await out.write(chunks.encode(chunk))
             cut = None if cut is None else cut - 1
             if cut == 0 and request.transport is not None:
                 request.transport.abort()
         for chunk in chunks.end():
-            await response.write(_event(chunk))
-        await response.write(_DONE)
-        return response
+            await out.write(chunks.encode(chunk))
+        await out.write(chunks.done)
+        return out
 
     async def _pieces(self, ask: Ask, generations: Sequence[Generation]) -> AsyncIterator[Piece]:
         """What comes out of the engine, as it comes; outputs that nobody fetched yet are given as one."""
@@ -171,7 +237,7 @@ class Routes:
             ids, text = telling.take()
             if ids and telling.matched is not None:
                 self.worker.stop_at(generation, telling.matched, telling.length)
-            if ids:
+            if ids or generation.refused_for:
                 open_ones -= generation.finish is not None
                 yield index, ids, text
 
@@ -195,7 +261,3 @@ def refuse(refusal: Refusal) -> web.Response:
 
 def _base_id(request: web.Request) -> str:
     return request.headers.get("X-Request-Id") or answers.new_id()
-
-
-def _event(chunk: Json) -> bytes:
-    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"

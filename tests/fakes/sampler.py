@@ -13,7 +13,8 @@ class Sampler:
     """A deterministic stand-in for a model: the next token is a function of the tokens so far (and of the choice).
 
     So a continuation of prompt + output elsewhere gives what the first engine would have given, as greedy sampling
-    does. After ``natural_tokens`` output tokens it says ``eos``, unless that is ignored.
+    does. After ``natural_tokens`` output tokens it says ``eos``, unless that is ignored. A sequence that has a script
+    says that, then ``eos``.
     """
 
     def __init__(self, alphabet: Items[int], *, eos: int, natural_tokens: int, follow: dict[int, int]) -> None:
@@ -23,6 +24,9 @@ class Sampler:
         self._follow = follow
 
     def __call__(self, sequence: Sequence) -> int:
+        if sequence.script:
+            said = len(sequence.tokens) - sequence.prompt_tokens
+            return sequence.script[said] if said < len(sequence.script) else self._eos
         state = sequence.text_hash
         if state is None:
             state = hashlib.sha256(array("I", sequence.tokens).tobytes())

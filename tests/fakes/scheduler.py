@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from tests.fakes.block_pool import Block, BlockPool
 from tests.fakes.chain import Chains, Link
+from tests.fakes.counters import Counters
+from tests.fakes.finish import Finish
+from tests.fakes.gate import Gated
 from tests.fakes.kv_events import Event
-
-
-class Finish(StrEnum):
-    STOP = "stop"
-    LENGTH = "length"
-    ABORT = "abort"
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +32,8 @@ class Sequence:
     session_id: str | None = None
     report_all: bool = False
     stop_ids: frozenset[int] = frozenset()
+    script: tuple[int, ...] = ()
+    """What it will say; empty where that is the sampler's choice."""
     on_output: Callable[[Sequence], None] = lambda _: None
     prompt_tokens: int = 0
     arrived: float = 0.0
@@ -49,6 +47,11 @@ class Sequence:
     cached_tokens: int | None = None
     created_tokens: int = 0
     preemptions: int = 0
+    resumable: bool = False
+    """Marked: the plugin may hand it back."""
+    gated: Gated = field(default_factory=Gated)
+    refused_for: tuple[int, float] | None = None
+    """Tokens that were cached, and the threshold they were too few for."""
     finish: Finish | None = None
     stop_reason: str | int | None = None
     running: bool = False
@@ -75,15 +78,6 @@ class Step:
         return sum(count for _, count in self.work)
 
 
-@dataclass(slots=True)
-class Counters:
-    """Cumulative, as the engine's metrics show them."""
-
-    preemptions: int = 0
-    queries: int = 0
-    hits: int = 0
-
-
 class Scheduler:
     """``sample`` gives the next token of a sequence whose tokens are all computed; ``eos`` ends one."""
 
@@ -99,7 +93,12 @@ class Scheduler:
     ) -> None:
         self.pool = pool
         self.counters = Counters()
+        self.hand_backs: deque[int] = deque()
+        """After how many tokens the next marked sequences are handed back, though nothing preempted them."""
+        self.threshold = 0.0
+        """The policy's, for those who bring none."""
         self.running: list[Sequence] = []
+        self._refused: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self._sample = sample
         self._eos = eos
@@ -138,11 +137,12 @@ class Scheduler:
         return step
 
     def update(self, step: Step) -> tuple[list[Sequence], list[Event]]:
-        """The sequences that got a token in this step, and the cache's events."""
+        """The sequences that got a token in this step or were refused, and the cache's events."""
+        refused, self._refused = self._refused, []
         advanced = [s for s, _ in step.work if s.finish is None and s.computed == len(s.tokens)]
         for sequence in advanced:
             self._advance(sequence)
-        return advanced, self.pool.take_events()
+        return refused + advanced, self.pool.take_events()
 
     def _schedule_running(self, step: Step) -> int:
         budget = self._max_batched_tokens
@@ -199,6 +199,9 @@ class Scheduler:
     def _schedule_waiting(self, step: Step, budget: int) -> None:
         while self.waiting and budget > 0 and len(self.running) < self._max_num_seqs:
             sequence = self.waiting[0]
+            if self._refuses(sequence):
+                self._refused.append(self.waiting.popleft())
+                continue
             count = self._admit(sequence, budget)
             if count == 0:
                 break
@@ -208,6 +211,21 @@ class Scheduler:
             step.work.append((sequence, count))
             budget -= count
 
+    def _refuses(self, sequence: Sequence) -> bool:
+        """The gate: of a fresh request too little is cached, or given by a connector."""
+        if sequence.preemptions or not self.pool.caching or not sequence.gated.asks(self.threshold):
+            return False
+        total = len(sequence.tokens)
+        computed = self._computed(sequence, len(self.pool.lookup(sequence.links, (total - 1) // self.pool.block_size)))
+        sequence.refused_for = sequence.gated.refusal(computed, total, default=self.threshold)
+        if sequence.refused_for:
+            sequence.finish = sequence.stop_reason = Finish.HANDED_BACK
+        return sequence.refused_for is not None
+
+    def _computed(self, sequence: Sequence, hits: int) -> int:
+        """Tokens that need no computing: never the last one."""
+        return len(sequence.tokens) - 1 if sequence.gated.filled else hits * self.pool.block_size
+
     def _admit(self, sequence: Sequence, budget: int) -> int:
         """Tokens to compute now for a waiting sequence, or 0 where the whole of it does not fit."""
         total = len(sequence.tokens)
@@ -215,8 +233,9 @@ class Scheduler:
         if sequence.report_all:
             self.pool.report(sequence.links[: len(hits)], sequence.session_id)
         cached = len(hits) * self.pool.block_size
+        computed = self._computed(sequence, len(hits))
         if sequence.preemptions == 0:
-            sequence.cached_tokens = cached
+            sequence.cached_tokens = computed
         idle_hits = sum(block.references == 0 for block in hits)
         if self._blocks_for(total) - len(hits) + idle_hits > self.pool.free:
             return 0
@@ -224,8 +243,8 @@ class Scheduler:
         self.pool.touch(hits)
         sequence.blocks = hits
         sequence.stored = len(hits)
-        sequence.computed = cached
-        count = min(total - cached, budget)
+        sequence.computed = computed
+        count = min(total - computed, budget)
         self._grow(sequence, count)
         return count
 
@@ -253,6 +272,10 @@ class Scheduler:
             sequence.stop_reason = token
             return Finish.STOP
         produced = len(sequence.tokens) - sequence.prompt_tokens
+        if sequence.resumable and self.hand_backs and produced >= self.hand_backs[0]:
+            self.hand_backs.popleft()
+            sequence.stop_reason = Finish.HANDED_BACK
+            return Finish.HANDED_BACK
         if produced >= sequence.max_tokens or len(sequence.tokens) >= self._max_model_len:
             return Finish.LENGTH
         return None

@@ -6,9 +6,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from tests.fakes import answers
 from tests.fakes.answers import Json
 from tests.fakes.asks import Ask
+from tests.fakes.choices import chat_logprobs, completion_logprobs, finish_reason, tool_call
 from tests.fakes.options import EngineOptions
 from tests.fakes.scheduler import Sequence as Generation
 
@@ -16,13 +19,26 @@ from tests.fakes.scheduler import Sequence as Generation
 class Chunks(Protocol):
     """Makes the chunks of one answer: ``begin`` once, ``piece`` for each delta, ``end`` once."""
 
+    @property
+    def eager(self) -> bool:
+        """It begins before the engine has said anything."""
+        ...
+
+    @property
+    def done(self) -> bytes:
+        """What ends the stream."""
+        ...
+
     def begin(self) -> Iterator[Json]: ...
-    def piece(self, index: int, ids: Sequence[int], text: str) -> Json: ...
+    def piece(self, index: int, ids: Sequence[int], text: str) -> Iterator[Json]: ...
     def end(self) -> Iterator[Json]: ...
+    def encode(self, chunk: Json) -> bytes: ...
 
 
 class _Base:
     kind = ""
+    eager = False
+    done = b"data: [DONE]\n\n"
 
     def __init__(self, options: EngineOptions, identity: str, ask: Ask, generations: Sequence[Generation]) -> None:
         self._options = options
@@ -34,6 +50,9 @@ class _Base:
             "created": int(time.time()),
             "model": options.model,
         }
+
+    def encode(self, chunk: Json) -> bytes:
+        return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
 
     def _chunk(self, choices: list[Json], **rest: Any) -> Json:
         return {**self._head, "choices": choices, **rest}
@@ -59,6 +78,10 @@ class _Base:
 class ChatChunks(_Base):
     kind = "chat.completion.chunk"
 
+    def __init__(self, options: EngineOptions, identity: str, ask: Ask, generations: Sequence[Generation]) -> None:
+        super().__init__(options, identity, ask, generations)
+        self._called: set[int] = set()
+
     def begin(self) -> Iterator[Json]:
         ids = self._ask.prompts[0] if self._ask.return_token_ids else None
         text = self._ask.prompt_text if self._ask.body.get("return_prompt_text") else None
@@ -68,21 +91,30 @@ class ChatChunks(_Base):
             usage = self._running_usage(None, details=True)
             yield self._chunk([choice], **usage, prompt_token_ids=ids, prompt_text=text)
 
-    def piece(self, index: int, ids: Sequence[int], text: str) -> Json:
+    def piece(self, index: int, ids: Sequence[int], text: str) -> Iterator[Json]:
         generation = self._generations[index]
         choice: Json = {
             "index": index,
-            "delta": {"content": text},
-            "logprobs": None,
-            "finish_reason": generation.finish,
+            "delta": self._delta(index, text),
+            "logprobs": chat_logprobs(self._ask, ids),
+            "finish_reason": finish_reason(self._ask, generation, named="stop"),
         }
         if generation.finish is not None:
             choice["stop_reason"] = generation.stop_reason
         choice["token_ids"] = ids if self._ask.return_token_ids else None
-        return self._chunk([choice], **self._running_usage(generation, details=True), **self._fingerprint(generation))
+        yield self._chunk([choice], **self._running_usage(generation, details=True), **self._fingerprint(generation))
 
     def end(self) -> Iterator[Json]:
         return self._end(created=True)
+
+    def _delta(self, index: int, text: str) -> Json:
+        if self._ask.script is None or not self._ask.script.tool:
+            return {"content": text}
+        if index in self._called:
+            return {"tool_calls": [{"index": 0, "function": {"arguments": text}}]} if text else {}
+        self._called.add(index)
+        call = tool_call(self._ask, text)
+        return {"tool_calls": [{"id": call["id"], "type": "function", "index": 0, "function": call["function"]}]}
 
 
 class CompletionChunks(_Base):
@@ -95,7 +127,7 @@ class CompletionChunks(_Base):
     def begin(self) -> Iterator[Json]:
         return iter(())
 
-    def piece(self, index: int, ids: Sequence[int], text: str) -> Json:
+    def piece(self, index: int, ids: Sequence[int], text: str) -> Iterator[Json]:
         generation = self._generations[index]
         first = index not in self._begun
         self._begun.add(index)
@@ -103,13 +135,13 @@ class CompletionChunks(_Base):
         choice = {
             "index": index,
             "text": text,
-            "logprobs": None,
+            "logprobs": completion_logprobs(self._ask, ids),
             "finish_reason": generation.finish,
             "stop_reason": generation.stop_reason,
             "prompt_token_ids": self._ask.prompts[index // self._ask.n] if wanted and first else None,
             "token_ids": ids if wanted else None,
         }
-        return self._chunk([choice], **self._running_usage(generation, details=False), **self._fingerprint(generation))
+        yield self._chunk([choice], **self._running_usage(generation, details=False), **self._fingerprint(generation))
 
     def end(self) -> Iterator[Json]:
         return self._end(created=False)
@@ -124,9 +156,9 @@ class GenerateChunks(_Base):
     def begin(self) -> Iterator[Json]:
         return iter(())
 
-    def piece(self, index: int, ids: Sequence[int], text: str) -> Json:
+    def piece(self, index: int, ids: Sequence[int], text: str) -> Iterator[Json]:
         choice = answers.generate_choice(index, self._ask, ids, text, self._generations[index])
-        return self._body(None, [choice])
+        yield self._body(None, [choice])
 
     def end(self) -> Iterator[Json]:
         if self._ask.include_usage:

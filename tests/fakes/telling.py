@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 
-from tests.fakes.scheduler import Finish, Sequence
+from tests.fakes.finish import Finish
+from tests.fakes.scheduler import Sequence
 from tests.fakes.tokenizer import Decoder
 
 

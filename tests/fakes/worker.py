@@ -10,11 +10,12 @@ from typing import Final
 
 from tests.fakes.block_pool import BlockPool
 from tests.fakes.events import Publisher
+from tests.fakes.finish import Finish
 from tests.fakes.kv_events import Encoding
 from tests.fakes.metrics import EngineMetrics
 from tests.fakes.options import EngineOptions
 from tests.fakes.sampler import Sampler
-from tests.fakes.scheduler import Finish, Scheduler, Sequence, Step
+from tests.fakes.scheduler import Scheduler, Sequence, Step
 from tests.fakes.tokenizer import Tokenizer
 
 _MAX_CATCH_UP: Final = 0.05
@@ -111,9 +112,10 @@ class Worker:
 
     def _deliver(self, step: Step, advanced: list[Sequence]) -> None:
         now = time.monotonic()
-        self.metrics.step(step, len(advanced))
+        self.metrics.step(step, sum(bool(sequence.output) for sequence in advanced))
         for sequence in advanced:
-            self.metrics.token(sequence, now)
+            if sequence.output:
+                self.metrics.token(sequence, now)
             sequence.first_token = sequence.first_token or now
             sequence.last_token = now
             if sequence.finish is not None:

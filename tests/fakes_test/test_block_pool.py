@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from tests.fakes.block_pool import BlockPool
 from tests.fakes.chain import Chains, Link
+from tests.fakes.finish import Finish
 from tests.fakes.kv_events import Cleared, Event, Removed, Stored
 from tests.fakes.sampler import Sampler
-from tests.fakes.scheduler import Finish, Scheduler, Sequence
+from tests.fakes.scheduler import Scheduler, Sequence
 
 BLOCK = 4
 EOS = 999
