@@ -34,6 +34,7 @@ def make_settings(tmp_path: Path) -> MakeSettings:
             "replay_timeout_seconds": 0.5,
             "resolve_seconds": 0.1,
             "unreachable_polls": 2,
+            "drain_settle_seconds": 0.1,
         }
         return AgentSettings(**(values | changes))
 

@@ -286,10 +286,23 @@ async def test_readiness_waits_for_a_control_plane(make_settings: Make) -> None:
     async with FakeEngine(api_key="key") as engine:
         settings = make_settings(engine_url=engine.url, control_planes="ws://127.0.0.1:9", registration_seconds=0.6)
         async with running(settings) as agent:
-            await ControlPlane().until(lambda: agent.phase is Phase.READY)
-            assert agent.unready == ["control_plane_not_reached"]
-            await asyncio.sleep(0.7)
-            assert agent.unready == []
+            await ControlPlane().until(lambda: agent.phase is Phase.WARMING)  # it may yet be told what is hot
+            assert agent.unready == ["warming", "control_plane_not_reached"]
+            await ControlPlane().until(lambda: agent.phase is Phase.READY and agent.unready == [])
+
+
+async def test_how_long_its_engine_took_to_load_does_not_count_as_waiting(make_settings: Make) -> None:
+    """Only then is there something to say to a control plane, which may name what is to be warm."""
+    async with FakeEngine(api_key="key") as engine:
+        await engine.crash()
+        settings = make_settings(engine_url=engine.url, control_planes="ws://127.0.0.1:9", registration_seconds=2.0)
+        async with running(settings) as agent:
+            await asyncio.sleep(2.5)
+            assert agent.unready == ["engine_starting", "control_plane_not_reached"]
+            await engine.start()
+            await ControlPlane().until(lambda: agent.phase is Phase.WARMING)
+            assert agent.unready == ["warming", "control_plane_not_reached"]
+            await ControlPlane().until(lambda: agent.phase is Phase.READY and agent.unready == [])
 
 
 async def test_metrics_and_health_are_served(make_settings: Make, plane: ControlPlane) -> None:

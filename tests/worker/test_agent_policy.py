@@ -58,7 +58,8 @@ async def test_the_plugin_is_asked_what_the_engine_is(make_settings: Make, plane
         assert hello.epoch == worker.engine.plugin.boot
         assert (hello.block_bytes, hello.blocks_total) == (16_384, 199)
         modes = {each.feature: each.mode for each in hello.capabilities}
-        assert (modes["events"], modes["replay"], modes["budget"], modes["gate"]) == ("zmq", "zmq", "blocks", "off")
+        assert (modes["events"], modes["replay"], modes["budget"]) == ("zmq", "zmq", "blocks")
+        assert (modes["gate"], modes["snapshot"]) == ("in_loop", "off")
         assert worker.metric("capability", feature="budget", mode="blocks") == 1
         await worker.complete(prompt(0, 100))
         await plane.until(lambda: plane.state and plane.state.blocks_idle == 6)
@@ -163,6 +164,7 @@ async def test_the_policy_file_is_followed(make_settings: Make, plane: ControlPl
         assert [each.generation for each in worker.engine.plugin.policies] == [3, 5, 6]
 
 
+@pytest.mark.requirement("C16")
 async def test_what_is_in_force_is_logged(
     make_settings: Make, plane: ControlPlane, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -185,6 +187,7 @@ async def test_a_first_start_without_warm_prefixes_is_ready(make_settings: Make,
         await plane.until(lambda: not worker.agent.unready)
 
 
+@pytest.mark.requirement("C5")
 async def test_traffic_waits_until_the_pool_is_warm(make_settings: Make, plane: ControlPlane, tmp_path: Path) -> None:
     file = tmp_path / "policy.json"
     write(file, policy(1, warm_prefixes=2))
@@ -202,6 +205,23 @@ async def test_traffic_waits_until_the_pool_is_warm(make_settings: Make, plane: 
             await plane.until(lambda: agent.unready == [])
 
 
+async def test_traffic_waits_for_what_is_hot_too(make_settings: Make, plane: ControlPlane) -> None:
+    """Prompts of a Warm that does not stand: a control plane sends them as soon as it hears of a new worker."""
+    async with FakeEngine(api_key="key", num_blocks=400, prefill_tokens_per_second=400.0) as engine:
+        settings = make_settings(engine_url=engine.url, control_planes=plane.url, **QUICK)
+        async with running(settings) as agent:
+            await plane.until(lambda: plane.state)
+            hot = tuple(Prefix(name=f"hot-{n}", messages=chat(f"{n} " * 200)) for n in range(3))
+            await plane.send(Warm(prefixes=hot))
+            await plane.until(lambda: not agent.unready)
+            assert agent.steward._warm_up.warmth.done == 3
+            await engine.restart()
+            await plane.until(lambda: len(plane.epochs) == 2)
+            await plane.send(Warm(prefixes=hot))
+            await plane.until(lambda: not agent.unready)
+            assert agent.steward._warm_up.warmth.done == 3
+
+
 async def test_prefixes_that_nobody_names_are_not_waited_for(make_settings: Make, tmp_path: Path) -> None:
     file = tmp_path / "policy.json"
     write(file, policy(1, warm_prefixes=2))
@@ -213,6 +233,7 @@ async def test_prefixes_that_nobody_names_are_not_waited_for(make_settings: Make
             await ControlPlane().until(lambda: agent.phase is Phase.READY and agent.unready == [])
 
 
+@pytest.mark.requirement("C11")
 async def test_what_fails_is_shown_and_repaired(make_settings: Make, plane: ControlPlane) -> None:
     async with working(make_settings, plane, changes=QUICK) as worker:
         worker.engine.fail_next(503, count=3)
@@ -272,6 +293,7 @@ async def test_the_pool_is_warm_again_after_a_restart_and_a_clearing(make_settin
         assert plane.receiver.keys
         await worker.engine.restart()
         await plane.until(lambda: len(plane.epochs) == 2 and plane.state and plane.state.warmth.done == 1)
+        await plane.until(lambda: not worker.agent.unready)
         await worker.whole()
         assert plane.receiver.keys
         assert worker.engine.reset_prefix_cache()
@@ -308,6 +330,7 @@ async def test_warming_goes_past_the_gate(make_settings: Make, plane: ControlPla
 
 
 @pytest.mark.parametrize(("trouble", "finding"), [("corrupted", "engine_corrupted"), ("errors", "engine_erring")])
+@pytest.mark.requirement("C12")
 async def test_an_engine_that_is_not_to_be_trusted_is_withdrawn_until_it_is_started_anew(
     make_settings: Make, plane: ControlPlane, trouble: str, finding: str
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_prefix_and_its_suffix_are_one_prompt() -> None:
 
 
 @pytest.mark.parametrize(("field", "code"), MISMATCHES.items())
+@pytest.mark.requirement("A6")
 def test_each_fingerprint_has_its_own_refusal(field: str, code: RefusalCode) -> None:
     assert Desk().refused(ref={field: "another"}) is code
 
@@ -146,6 +147,7 @@ def test_a_prompt_must_leave_room_for_an_answer() -> None:
         ({"cache_salt": ""}, "cache_salt: Expected `str` of length >= 1"),
     ],
 )
+@pytest.mark.requirement("A5")
 def test_a_request_that_is_none_names_the_field_and_what_may_stand_there(change: dict[str, Any], words: str) -> None:
     with pytest.raises(RequestError) as error:
         read_request(Desk().body(**change), ContinueRequest)
@@ -168,6 +170,7 @@ def test_numbers_beyond_a_float_are_refused() -> None:
 
 
 @pytest.mark.parametrize("missing", ["handle", "prefix_hash", "prefix_token_count", *MISMATCHES])
+@pytest.mark.requirement("A5")
 def test_every_field_of_a_reference_is_needed(missing: str) -> None:
     body = msgspec.json.decode(Desk().body())
     del body["prompt_cache_ref"][missing]
@@ -204,6 +207,7 @@ def test_a_handle_to_ids() -> None:
     assert (entry.ids.tolist(), entry.ends_at_boundary, entry.expires_at) == ([1, 2], True, 6.0)
 
 
+@pytest.mark.requirement("A7")
 def test_a_boundary_is_proven_by_making_a_handle_to_the_beginning_of_another() -> None:
     desk = Desk(proven=False)
     for_three = request(

@@ -64,6 +64,7 @@ def test_a_handle_stands_for_its_ids() -> None:
     assert handles.bytes == ENTRY_BYTES + 12
 
 
+@pytest.mark.requirement("C3")
 def test_a_growing_conversation_has_one_entry() -> None:
     handles = make()
     turns = [kept(handles, list(range(length))) for length in (3, 5, 9)]
@@ -88,6 +89,7 @@ def test_only_prefixes_in_the_same_scope_are_replaced() -> None:
     assert len(handles) == 5
 
 
+@pytest.mark.requirement("C3")
 def test_the_least_recently_used_go_first() -> None:
     handles = make(max_entries=2)
     first, second = kept(handles, [1]), kept(handles, [2])
@@ -115,6 +117,7 @@ def test_nothing_is_kept_of_nothing() -> None:
     assert mint(make(), []) is None
 
 
+@pytest.mark.requirement("A8", "A9")
 def test_a_restart_and_a_cleared_cache_make_handles_stale() -> None:
     handles = make()
     entry = kept(handles, [1, 2])
@@ -134,6 +137,7 @@ def test_time_is_up() -> None:
     assert len(handles) == 0
 
 
+@pytest.mark.requirement("C12")
 def test_a_damaged_entry_is_dropped() -> None:
     handles = make()
     entry = kept(handles, [1, 2, 3])

@@ -34,6 +34,7 @@ def test_each_prompt_is_cached_under_each_salt() -> None:
     assert (prefixes.warmth.done, prefixes.warmth.total, prefixes.pending) == (4, 4, False)
 
 
+@pytest.mark.requirement("C5")
 def test_standing_prompts_are_cached_again_after_a_clearing_and_in_each_epoch() -> None:
     prefixes = make()
     prefixes.stand(warm("a"))
@@ -46,6 +47,7 @@ def test_standing_prompts_are_cached_again_after_a_clearing_and_in_each_epoch() 
     assert prefixes.warmth.total == 1
 
 
+@pytest.mark.requirement("C11")
 def test_failures_are_shown_and_tried_again_less_and_less_often() -> None:
     prefixes = make()
     prefixes.stand(warm("a"))
@@ -71,8 +73,9 @@ def test_what_the_engine_refuses_holds_nothing_up_and_is_tried_again_all_the_sam
 def test_others_are_tried_once() -> None:
     prefixes = make()
     prefixes.once([Prefix(name="x", messages=b"[]")])
-    assert not prefixes.pending
+    pending = prefixes.pending
     assert run(prefixes, 0.0, Progress.FAILED) == ["x"]
+    assert (pending, prefixes.pending) == (True, False)
     assert run(prefixes, 1e9) == []
 
 
@@ -131,3 +134,13 @@ def test_without_prefixes_there_is_nothing_to_wait_for() -> None:
     gate = Gate()
     gate.begin(0.0)
     assert not gate.update(0.0, outstanding=False, timeout=10)
+
+
+def test_a_worker_that_is_to_go_tries_nothing_more_until_its_engine_is_started_anew() -> None:
+    prefixes = make()
+    prefixes.stand(warm("a"))
+    prefixes.once([Prefix(name="x", messages=b"[]")])
+    prefixes.rest()
+    assert (run(prefixes, 1e9), prefixes.next_due()) == ([], None)
+    prefixes.begin()
+    assert run(prefixes, 0.0) == ["a"]

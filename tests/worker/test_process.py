@@ -52,6 +52,27 @@ async def test_sigterm_drains_and_ends_well(make_settings: Callable[..., AgentSe
         assert all((line["worker"], line["pool"]) == ("demo-0", "default/demo") for line in lines)
 
 
+async def test_in_a_pod_it_drains_when_asked_and_ends_when_told(
+    make_settings: Callable[..., AgentSettings], plane: ControlPlane
+) -> None:
+    port = str(take_ports({"agent": 0})["agent"])
+    pod = {"drain_path": "/drain/abc", "drain_seconds": "120", "drain_settle_seconds": "0.1", "after_drain": "stay"}
+    async with FakeEngine(api_key="key") as engine, aiohttp.ClientSession() as http:
+        told = environment(make_settings(engine_url=engine.url), control_planes=plane.url, http_port=port, **pod)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "cachefleet_worker.agent", env=told, stderr=PIPE
+        )
+        await plane.until(lambda: plane.state and plane.state.phase is Phase.READY, 40)
+        async with http.get(f"http://127.0.0.1:{port}/drain/abc") as answer:
+            assert answer.status == 200
+        await plane.until(lambda: plane.state and plane.state.phase is Phase.DRAINING)
+        await engine.crash()  # vLLM has ended
+        process.send_signal(signal.SIGTERM)
+        _, said = await asyncio.wait_for(process.communicate(), 60)  # not the 120 s of another drain
+        assert process.returncode == 0
+        assert b"drained, the engine may be stopped" in said
+
+
 async def _status(http: aiohttp.ClientSession, url: str, body: dict[str, object]) -> int:
     async with http.post(url, json=body, headers={"Authorization": "Bearer key"}) as answer:
         await answer.read()

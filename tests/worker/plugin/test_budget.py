@@ -35,6 +35,7 @@ def test_without_a_policy_nothing_is_bounded(engine: Engine) -> None:
     engine.check()
 
 
+@pytest.mark.requirement("C2")
 def test_the_oldest_chain_goes_first_and_its_end_before_its_beginning(engine: Engine) -> None:
     engine.bound(3)
     for name in range(3):
@@ -53,6 +54,7 @@ def test_what_was_hit_last_survives(engine: Engine) -> None:
     engine.check()
 
 
+@pytest.mark.requirement("C2")
 def test_a_chain_over_the_whole_budget_is_not_kept_and_evicts_nothing(engine: Engine) -> None:
     engine.bound(2)
     engine.run(prompt(0, 4))

@@ -51,6 +51,7 @@ def test_a_chain_over_the_whole_budget_is_not_kept_and_evicts_nothing(engine: En
     assert engine.hit(prompt(2, 40)) == 0
 
 
+@pytest.mark.requirement("C7", "C8")
 def test_a_prompt_stays_hit_when_its_answer_is_left_out_next_time(engine: Engine) -> None:
     """What a reasoning model produced is often not in its next prompt: the hit is then at the prompt's end."""
     engine.bound(20)

@@ -201,6 +201,7 @@ def test_tokens_kept_back_for_an_interval_come_with_the_last_chunk() -> None:
     assert "".join(client.texts) == client.tokenizer.decode(tokens)
 
 
+@pytest.mark.requirement("B7")
 def test_a_refused_request_has_one_chunk_that_counts_no_token() -> None:
     reason = installed()[0].reason
     client = Client()

@@ -40,6 +40,7 @@ def run(engine: Engine, prompt: list[int], **more: Any) -> Any:
     return engine.answers[name]
 
 
+@pytest.mark.requirement("B8")
 def test_the_four_requests_of_the_proposal(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     engine.policy(threshold=0.8)
     base = ids(1, 119)
@@ -59,6 +60,7 @@ def test_the_four_requests_of_the_proposal(engine: Engine, caplog: pytest.LogCap
     engine.check_idle()
 
 
+@pytest.mark.requirement("B5")
 def test_equality_passes(engine: Engine) -> None:
     base = ids(1, 16 * BLOCK)
     run(engine, base[: 4 * BLOCK])
@@ -67,6 +69,7 @@ def test_equality_passes(engine: Engine) -> None:
     engine.check_idle()
 
 
+@pytest.mark.requirement("A22", "B4")
 def test_a_fully_cached_prompt_is_no_full_hit(engine: Engine) -> None:
     prompt = ids(1, 10 * BLOCK)
     run(engine, prompt)
@@ -112,6 +115,7 @@ def test_blocks_of_an_earlier_request_in_the_same_step_count(engine: Engine) -> 
     assert engine.answers[second].reason == "length"
 
 
+@pytest.mark.requirement("B9")
 def test_a_request_that_must_wait_is_judged_when_its_turn_comes(*, asynchronous: bool) -> None:
     engine = stepped(asynchronous=asynchronous, seqs=1)
     prompt = ids(1, 3 * BLOCK + 5)
@@ -123,6 +127,7 @@ def test_a_request_that_must_wait_is_judged_when_its_turn_comes(*, asynchronous:
     engine.check_idle()
 
 
+@pytest.mark.requirement("B22")
 def test_a_refusal_does_not_disturb_the_batch(engine: Engine) -> None:
     running = [engine.submit(ids(at, 200), tokens=50) for at in range(3)]
     engine.step()
@@ -158,6 +163,7 @@ def test_exempt_requests_run_cold(engine: Engine, arguments: dict[str, Any]) -> 
     assert [one.name for one in engine.admitted] == [name]
 
 
+@pytest.mark.requirement("B20")
 def test_a_prefill_leg_is_exempt_from_the_default_too(engine: Engine) -> None:
     engine.policy(threshold=0.9)
     leg = {"kv_transfer_params": {"do_remote_decode": True}}
@@ -168,6 +174,7 @@ def test_prompt_log_probabilities_are_never_cached_so_not_gated(engine: Engine) 
     assert run(engine, ids(1, 100), prompt_logprobs=1, **own(0.9)).reason == "length"
 
 
+@pytest.mark.requirement("B20")
 def test_with_prefix_caching_off_no_threshold_counts(*, asynchronous: bool) -> None:
     engine = stepped(asynchronous=asynchronous, caching=False)
     engine.policy(threshold=1.0)
@@ -202,6 +209,7 @@ def claim(tokens: int | None, threshold: float, **more: Any) -> dict[str, Any]:
     return {"extra_args": {FIELD: threshold, "kv_transfer_params": {"claim": tokens, **more}}}
 
 
+@pytest.mark.requirement("B4")
 def test_what_a_connector_gives_counts_beside_the_local_hit(connected: Engine) -> None:
     prompt = ids(1, 10 * BLOCK)
     run(connected, prompt[: 2 * BLOCK])
@@ -336,6 +344,7 @@ def test_mixed_requests_leave_nothing_behind(seed: int, *, asynchronous: bool) -
     assert reasons == {"length", REFUSED, "abort"}
 
 
+@pytest.mark.requirement("B22")
 def test_two_hundred_refusals_in_a_row(engine: Engine) -> None:
     for at in range(200):
         assert run(engine, ids(at, 300), **own(0.5)).reason == REFUSED

@@ -48,6 +48,7 @@ def check_tokens(answers: list[Any], tokens: int = 200) -> None:
         assert (answer.reason == "length") == (len(answer.tokens) == tokens)
 
 
+@pytest.mark.requirement("B10")
 def test_marked_victims_come_back_with_what_they_produced(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     engine.policy(reject_below=0.5)
     with caplog.at_level(logging.INFO, "vllm.cachefleet"):

@@ -13,6 +13,7 @@ from typing import Final
 
 CORRUPTED: Final = "engine_corrupted"
 ERRING: Final = "engine_erring"
+FINDINGS: Final = (CORRUPTED, ERRING)
 _FLOOR: Final = -9999.0
 """What vLLM writes for a log-probability that is no number or minus infinity; no token it chose has that."""
 

@@ -15,6 +15,7 @@ from aiohttp import web
 from cachefleet_core.native import Code, NativeError, choose
 from cachefleet_core.reports import Drain, Phase
 
+from .drain import DrainRoute
 from .engine import EngineClient, EngineError, EngineFacts
 from .feed import Feed
 from .metrics import AgentMetrics
@@ -89,6 +90,9 @@ class Agent:
         if settings.policy_file:
             self.steward.policy(read_policy(settings.policy_file))
         self._prompts = self._make_prompts(http)
+        self._drain_route = DrainRoute(
+            settings.drain_path, self.steward, self._idle, seconds=settings.drain_seconds, clock=clock
+        )
         self.http_port = settings.http_port
         """The port served; the one the system chose where the settings say 0."""
 
@@ -130,8 +134,13 @@ class Agent:
         self.steward.drain(drain)
 
     async def drained(self) -> None:
-        """Wait until the engine is idle or gone, or the time to drain is over."""
+        """Wait until the engine is idle for a while or gone, or the time to drain is over."""
         while not self.steward.drained():  # noqa: ASYNC110 (time alone may end it)
+            await asyncio.sleep(0.05)
+
+    async def _idle(self) -> None:
+        """As ``drained``, or until that has come to nothing: the engine was started anew."""
+        while self.steward.draining.until is not None and not self.steward.drained():  # noqa: ASYNC110 (as above)
             await asyncio.sleep(0.05)
 
     async def run(self) -> None:
@@ -151,7 +160,7 @@ class Agent:
         return agent_app(
             self.metrics,
             lambda: (steward.phase, steward.unready, steward.note),
-            self._prompts,
+            (self._prompts, self._drain_route),
             max_bytes=self._settings.continue_max_bytes,
         )
 
@@ -171,7 +180,8 @@ class Agent:
     async def _end_when_drained(self) -> None:
         await self.drained()
         await asyncio.sleep(self._settings.delta_seconds)  # the last state leaves
-        raise _Drained
+        if not self._drain_route.asked:
+            raise _Drained
 
     async def _epochs(self) -> None:
         while True:

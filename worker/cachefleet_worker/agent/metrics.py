@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from .health import FINDINGS
+
 
 class AgentMetrics:
     """One attribute per series; labels are of fixed sets, ranks and configured targets."""
@@ -68,6 +70,8 @@ class AgentMetrics:
         self.withdrawals = Counter(
             "cachefleet_agent_withdrawals", "Engines taken out of traffic, by finding", ["finding"], registry=registry
         )
+        for finding in FINDINGS:  # a series that begins with 1 has no increase for an alert to see
+            self.withdrawals.labels(finding)
         self.handles = Gauge("cachefleet_agent_handles", "Prefixes kept as handles", registry=registry)
         self.handle_bytes = Gauge("cachefleet_agent_handle_bytes", "Bytes of these", registry=registry)
         self.handle_turns = Gauge(

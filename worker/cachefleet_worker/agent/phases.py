@@ -9,7 +9,10 @@ from cachefleet_core.reports import Phase
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What an agent knows of its worker; times in seconds, ``lost_for`` None where the engine was never there."""
+    """What an agent knows of its worker; times in seconds, ``lost_for`` None where the engine was never there.
+
+    ``waited_for`` is how long it has reported to control planes, or tried to.
+    """
 
     known: bool = False
     """The engine answered and its contract is known, in the present epoch."""

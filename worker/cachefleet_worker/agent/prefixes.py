@@ -56,6 +56,7 @@ class Prefixes:
         self._jobs: list[Job] = []
         self._beyond: list[str] = []
         self._standing: Warm | None = None
+        self._resting = False
 
     @property
     def named(self) -> bool:
@@ -64,8 +65,8 @@ class Prefixes:
 
     @property
     def pending(self) -> bool:
-        """Whether a standing prompt is not cached, and may come to be."""
-        return any(job.standing and job.progress in (Progress.WAITING, Progress.FAILED) for job in self._jobs)
+        """Whether a prompt is not cached, and may come to be."""
+        return any(self._open(job) and job.progress is not Progress.REFUSED for job in self._jobs)
 
     @property
     def warmth(self) -> Warmth:
@@ -78,9 +79,14 @@ class Prefixes:
 
     def begin(self) -> None:
         """A new epoch: nothing is cached."""
+        self._resting = False
         self._jobs = [job for job in self._jobs if job.standing]
         self._beyond = []
         self.again()
+
+    def rest(self) -> None:
+        """Nothing is to be tried any more in this epoch."""
+        self._resting = True
 
     def again(self) -> None:
         """The cache was cleared."""
@@ -110,11 +116,12 @@ class Prefixes:
     def next(self, now: float) -> Job | None:
         """What to try now."""
         due = (job for job in self._jobs if self._open(job) and job.due <= now)
-        return min(due, key=lambda job: job.due, default=None)
+        return None if self._resting else min(due, key=lambda job: job.due, default=None)
 
     def next_due(self) -> float | None:
         """When there will be something to try; None where nothing is left."""
-        return min((job.due for job in self._jobs if self._open(job)), default=None)
+        due = (job.due for job in self._jobs if self._open(job))
+        return None if self._resting else min(due, default=None)
 
     def finished(self, job: Job, progress: Progress, now: float) -> None:
         """An attempt has ended."""

@@ -1,8 +1,9 @@
-"""The agent's own HTTP: liveness, readiness with its reasons, metrics, and prompts by handle."""
+"""The agent's own HTTP: liveness, readiness with its reasons, metrics, and the routes of its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -10,17 +11,22 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from cachefleet_core.reports import Phase
 
 from .metrics import AgentMetrics
-from .prompts import PromptRoutes
+
+
+class Routes(Protocol):
+    """Routes that a part of the agent answers itself."""
+
+    def add_to(self, app: web.Application) -> None: ...
 
 
 def agent_app(
     metrics: AgentMetrics,
     standing: Callable[[], tuple[Phase, list[str], str]],
-    prompts: PromptRoutes,
+    parts: Iterable[Routes],
     *,
     max_bytes: int,
 ) -> web.Application:
-    """``/healthz``, ``/readyz``, ``/metrics`` and the routes of ``prompts``.
+    """``/healthz``, ``/readyz``, ``/metrics`` and the routes of ``parts``.
 
     ``standing`` gives the phase, what speaks against readiness, and what else is to be said; ``max_bytes`` bounds a
     body.
@@ -42,5 +48,6 @@ def agent_app(
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", exposition)
-    prompts.add_to(app)
+    for part in parts:
+        part.add_to(app)
     return app

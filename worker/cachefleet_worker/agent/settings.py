@@ -70,8 +70,13 @@ class AgentSettings(BaseSettings):
     failed_seconds: Seconds = 120.0
     """A lost engine that stays away this long makes the worker failed."""
     registration_seconds: Seconds = 30.0
-    """How long readiness waits for a control plane."""
+    """How long readiness waits for a control plane, once the engine has started."""
     drain_seconds: Annotated[float, Field(ge=0)] = 20.0
+    """How long running requests get once this worker is to go."""
+    drain_settle_seconds: Annotated[float, Field(ge=0)] = 2.0
+    """How long the engine must have been idle: a gateway that has not heard yet may still send something."""
+    drain_path: Annotated[str, Field(pattern=r"^(/drain(/[A-Za-z0-9_-]{1,128})?)?$")] = ""
+    """Where a GET begins the drain and is answered at its end; nowhere where empty. Whoever knows it may use it."""
 
     delta_seconds: Seconds = 0.02
     send_queue_frames: Positive = 2048

@@ -14,6 +14,7 @@ from functools import partial
 from cachefleet_core.reports import Drain, Phase, Policy, Warm
 
 from .continuation import Limits
+from .draining import Draining
 from .enforcement import Enforcer
 from .engine import EngineClient, EngineFacts
 from .handles import Handles
@@ -50,14 +51,17 @@ class Steward:
         self._changed = changed
         self._registered = registered
         self._clock = clock
-        self._started = self._polled_at = self._draining_since = clock()
+        self._began: float | None = None
+        """When the first epoch did: before that nobody is reported to."""
         self._session: Session | None = None
         self._facts: EngineFacts | None = None
+        self._epoch = ""
+        """The engine's last life, also after its end."""
         self._lost_at: float | None = None
         self._health = Health()
         self._tolerance = Tolerance(settings.corrupted_requests, settings.error_polls)
         self._clears = 0
-        self.draining_until: float | None = None
+        self.draining = Draining(settings.drain_settle_seconds)
         self.handles = _handles(settings)
         self._warm_up = WarmUp(
             settings,
@@ -66,6 +70,7 @@ class Steward:
             changed=changed,
             corrupted=self.corrupted,
             told_in_time=self._told_in_time,
+            registered=registered,
             clock=clock,
         )
         self.enforcer = Enforcer(
@@ -97,7 +102,7 @@ class Steward:
         """Why no prompt is taken over the agent's own port, as a word; "" where one is."""
         if self._session is None:
             return "engine_not_ready"
-        if self.draining_until is not None:
+        if self.draining.until is not None:
             return "draining"
         return self._health.finding
 
@@ -123,16 +128,19 @@ class Steward:
         return Condition(
             known=session is not None,
             answering=session is not None and session.answering,
-            draining=self.draining_until is not None,
+            draining=self.draining.until is not None,
             finding=self._health.finding,
             warming=session is not None and self._warm_up.holds(),
             registered=self._registered(),
-            waited_for=now - self._started,
+            waited_for=self._waited_for(now),
             lost_for=None if self._lost_at is None else now - self._lost_at,
         )
 
     def _told_in_time(self) -> bool:
-        return self._registered() or self._clock() - self._started < self._settings.registration_seconds
+        return self._registered() or self._waited_for(self._clock()) < self._settings.registration_seconds
+
+    def _waited_for(self, now: float) -> float:
+        return 0.0 if self._began is None else now - self._began
 
     # What is asked of it
 
@@ -148,20 +156,23 @@ class Steward:
 
     def drain(self, drain: Drain) -> None:
         """Take no new work from now on; what runs can end."""
-        now = self._clock()
-        if self.draining_until is None:
-            log.info("draining", extra={"seconds": drain.seconds})
-            self._draining_since = now
-        self.draining_until = now + drain.seconds
+        self._drain(drain.seconds, None)
+
+    def let_end(self, seconds: float) -> None:
+        """The kubelet is about to end the engine. It does not say why: where another life of the engine follows, as
+        after a failed liveness probe, the worker takes work again.
+        """
+        self._drain(seconds, self._epoch)
+
+    def _drain(self, seconds: float, epoch: str | None) -> None:
+        if self.draining.begin(self._clock(), seconds, epoch=epoch):
+            log.info("draining", extra={"seconds": seconds})
+            self._warm_up.rest()
         self._changed()
 
     def drained(self) -> bool:
-        """Whether draining is over: the engine is gone, or was asked since and is idle, or the time is up."""
-        if self.draining_until is None:
-            return False
-        if self._session is None or self._clock() >= self.draining_until:
-            return True
-        return self._polled_at > self._draining_since and self._session.idle
+        """Whether draining is over: the engine is gone or has been idle for a while since, or the time is up."""
+        return self.draining.over(self._clock(), engine=self._session is not None)
 
     async def watch(self, file: PolicyFile) -> None:
         """Follow a policy's file until cancelled."""
@@ -202,9 +213,15 @@ class Steward:
 
     def _begin(self, session: Session, facts: EngineFacts) -> None:
         self._session, self._facts, self._lost_at = session, facts, None
+        self._epoch = session.epoch
+        self._began = self._clock() if self._began is None else self._began
+        if self.draining.lives(session.epoch):
+            log.info("the engine was started anew, work is taken again")
         self._health, self._clears = Health(), 0
         self.handles.begin(session.epoch)
         self._warm_up.begin()
+        if self.draining.until is not None:
+            self._warm_up.rest()
         self.enforcer.begin(plugin=facts.fleet is not None)
         self._metrics.capability.clear()
         for each in session.streams[0].hello.capabilities:
@@ -215,7 +232,10 @@ class Steward:
         session = self._session
         if session is None:
             return
-        self._polled_at = self._clock()
+        if session.answering:
+            self.draining.observed(self._clock(), idle=session.idle)
+        else:
+            self.draining.unanswered(self._clock())
         for rank in session.streams:
             self.enforcer.observe(rank, session.load(rank).generation)
         self._judge(step(self._health, session.reading, self._tolerance))

@@ -18,11 +18,15 @@ log = logging.getLogger(__name__)
 
 TIMEOUT: Final = "warm_timeout"
 PARTIAL: Final = "warm_partial"
+TOLD_SECONDS: Final = 0.5
+"""From an epoch's first report until a control plane that hears of it has said what is hot."""
 _DEFAULT: Final = Policy(pool="-", generation=0)
 
 
 class WarmUp:
-    """``told_in_time`` says whether a control plane may still come to name the prefixes that a policy counts."""
+    """``told_in_time`` says whether a control plane may still come to name prefixes, ``registered`` whether one has
+    admitted this worker.
+    """
 
     def __init__(
         self,
@@ -33,9 +37,11 @@ class WarmUp:
         changed: Callable[[], None],
         corrupted: Callable[[], None],
         told_in_time: Callable[[], bool],
+        registered: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
         self._told_in_time = told_in_time
+        self._registered = registered
         self._clock = clock
         self._gate = Gate()
         self._prefixes = Prefixes(
@@ -72,6 +78,10 @@ class WarmUp:
             log.info("warm prefixes known", extra={"prefixes": len(warm.prefixes), "generation": warm.generation})
         self._warmer.wake()
 
+    def rest(self) -> None:
+        """Try nothing more in this epoch: the worker is to go, and would never be idle."""
+        self._prefixes.rest()
+
     def again(self) -> None:
         """The cache was cleared."""
         self._prefixes.again()
@@ -97,6 +107,13 @@ class WarmUp:
 
     @property
     def _outstanding(self) -> bool:
-        """Whether a prefix of the pool is not cached, and may come to be."""
+        """Whether a prefix is not cached, and may come to be."""
         awaited = self.policy.warm_prefixes > 0 and not self._prefixes.named
-        return self._prefixes.pending or (awaited and self._told_in_time())
+        return self._prefixes.pending or (awaited and self._told_in_time()) or self._expecting
+
+    @property
+    def _expecting(self) -> bool:
+        """Whether this epoch is so new that a control plane may yet say what is hot."""
+        if not self._registered():
+            return self._told_in_time()
+        return self._clock() - self._gate.since < TOLD_SECONDS

@@ -44,6 +44,7 @@ def test_the_style_is_told_by_the_tokens_and_the_template(
 
 
 @pytest.mark.parametrize("style", [style for style in STYLES if style.name not in {"llama-2", "mistral"}])
+@pytest.mark.requirement("C6")
 def test_every_style_proposes_one_past_each_of_its_starts(style: Style) -> None:
     tokens = {content: 100 + number for number, content in enumerate(style.starts)}
     marks = detect(tokens, "".join(style.starts))
@@ -71,6 +72,7 @@ def test_proposals_ascend_whichever_token_starts_a_message() -> None:
         ([START, A, B], CHATML, 1),  # no longer than what is reused already
     ],
 )
+@pytest.mark.requirement("C6")
 def test_degenerate_prompts_have_no_boundary(ids: list[int], marks: Marks | None, reused: int) -> None:
     assert propose(ids, marks, reused=reused) == []
 
@@ -100,6 +102,7 @@ def test_mistral_with_tools_ends_prefixes_after_an_answer() -> None:
         (2, [1, 2], [1], False),
     ],
 )
+@pytest.mark.requirement("C7")
 def test_a_boundary_counts_once_the_next_render_goes_on_from_it(
     boundary: int,
     previous: list[int],

@@ -95,6 +95,7 @@ def test_text_that_cannot_be_used_fails_as_it_does_in_stock(pair: Pair, text: st
     assert pair.faults.on("tokens")
 
 
+@pytest.mark.requirement("C7")
 def test_boundaries_of_a_chat_are_kept_by_its_next_turn(pair: Pair) -> None:
     from cachefleet_worker.plugin.tokens import deepest  # noqa: PLC0415
 
