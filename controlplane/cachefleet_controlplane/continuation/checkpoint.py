@@ -1,0 +1,150 @@
+"""A checkpoint: what a finished turn leaves behind (A1), without a token id or a word of text (A4). Pure."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from cachefleet_core.continuation import Fingerprints, prefix_hash
+from cachefleet_core.tenancy import TenantId
+
+KEY_BYTES: Final = 8
+
+
+class Status(StrEnum):
+    """Whether the turn was one of the conversation, or one within a tool loop, whose successor replaces it (A20)."""
+
+    ACCEPTED = "accepted"
+    EPHEMERAL = "ephemeral"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A worker by its full name, in one life."""
+
+    worker: str = ""
+    epoch: str = ""
+
+
+NOWHERE: Final = Place()
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What block keys were made under; keys of different receipts say nothing of each other."""
+
+    contract: str
+    """Fingerprint; "" where the fleet had none."""
+    block_size: int
+    salt_version: int | None
+    """None where blocks are shared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fresh:
+    """A prompt just rendered, as far as it is known; ``ids`` only for as long as its request lasts."""
+
+    tokens: int
+    keys: bytes
+    """Packed, of its leading whole blocks."""
+    boundaries: tuple[int, ...]
+    receipt: Receipt
+    fingerprints: Fingerprints
+    ids: array[int] | None = field(default=None, repr=False)
+
+    def hash_of(self, tokens: int) -> str:
+        """Of so many leading ids; "" where the ids are not at hand."""
+        return "" if self.ids is None else prefix_hash(self.ids[:tokens])
+
+    def keys_of(self, tokens: int) -> bytes:
+        """Of the whole blocks within so many leading tokens."""
+        size = self.receipt.block_size
+        return self.keys[: KEY_BYTES * (tokens // size)] if size else b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One accepted turn; ``id`` is its immutable continuation id. Times are Unix seconds."""
+
+    id: str
+    conversation: str
+    seq: int
+    parent: str | None
+    """The checkpoint that it continues; of another conversation where it is a branch."""
+    response: str | None
+    """The response whose id names it."""
+    status: Status
+    prefix_hash: str
+    """As ``continuation.prefix_hash`` gives it; "" where the ids were not at hand."""
+    prefix_tokens: int
+    ends_at_boundary: bool
+    """The prefix ends where a message may; else it is the whole prompt and of no use as a handle."""
+    prompt_tokens: int
+    keys: bytes
+    """Packed, of the prefix's whole blocks; of the leading ones where those are too many."""
+    contract: str
+    block_size: int
+    salt_version: int | None
+    fingerprints: Fingerprints
+    worker: str
+    epoch: str
+    handle: str | None
+    created: float
+    expires: float
+
+    @property
+    def receipt(self) -> Receipt:
+        return Receipt(self.contract, self.block_size, self.salt_version)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose conversations: nothing of one owner is found by another."""
+
+    tenant: TenantId
+    model: str
+    """ "namespace/name"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """Where in which conversation a new checkpoint belongs."""
+
+    id: str
+    conversation: str
+    seq: int
+    parent: str | None
+    response: str | None
+    status: Status
+    created: float
+    expires: float
+
+
+def checkpoint(lineage: Lineage, fresh: Fresh, place: Place, *, max_keys: int) -> Checkpoint:
+    """Of a turn that is over. The prefix is what its last safe boundary ends, else the whole prompt."""
+    safe = max((one for one in fresh.boundaries if 0 < one <= fresh.tokens), default=0)
+    tokens = safe or fresh.tokens
+    return Checkpoint(
+        id=lineage.id,
+        conversation=lineage.conversation,
+        seq=lineage.seq,
+        parent=lineage.parent,
+        response=lineage.response,
+        status=lineage.status,
+        prefix_hash=fresh.hash_of(tokens),
+        prefix_tokens=tokens,
+        ends_at_boundary=bool(safe),
+        prompt_tokens=fresh.tokens,
+        keys=fresh.keys_of(tokens)[: KEY_BYTES * max_keys],
+        contract=fresh.receipt.contract,
+        block_size=fresh.receipt.block_size,
+        salt_version=fresh.receipt.salt_version,
+        fingerprints=fresh.fingerprints,
+        worker=place.worker,
+        epoch=place.epoch,
+        handle=None,
+        created=lineage.created,
+        expires=lineage.expires,
+    )
