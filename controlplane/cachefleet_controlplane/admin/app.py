@@ -11,10 +11,19 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from cachefleet_controlplane.admin import problems, schemas, shown
 from cachefleet_controlplane.admin.access import AdminAuthorizer
+from cachefleet_controlplane.admin.certificates import Certifier, certificate_routes
+from cachefleet_controlplane.admin.explain import Explain, explain_routes
 from cachefleet_controlplane.admin.guard import BodyBound, Guard
+from cachefleet_controlplane.admin.openapi import told
+from cachefleet_controlplane.admin.tenant_desk import TenantDesk
+from cachefleet_controlplane.admin.tenants import key_routes, tenant_routes
+from cachefleet_controlplane.admin.usage import usage_routes
+from cachefleet_controlplane.gateway.errors import ApiError
 from cachefleet_controlplane.routing import RoutingPolicy
 from cachefleet_controlplane.store.decisions import DecisionLog
 from cachefleet_controlplane.store.repository import StoreError
+from cachefleet_controlplane.store.sql_tenants import TenantConflictError, TenantNotFoundError
+from cachefleet_controlplane.store.usage import UsageLog
 from cachefleet_controlplane.views import FleetView
 
 PATH = "/admin/v1"
@@ -24,7 +33,7 @@ ManyLimit = Annotated[int, Query(ge=1, le=10_000, description="How many at most.
 Name = Annotated[str, Path(min_length=1, max_length=253)]
 Filter = Annotated[str | None, Query(min_length=1, max_length=512)]
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": schemas.Problem, "content": {problems.MEDIA_TYPE: {}}} for status in (400, 401, 403, 422, 503)
+    status: {"model": schemas.Problem} for status in (400, 401, 403, 413, 422, 503)
 }
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": schemas.Problem}}
 
@@ -38,15 +47,29 @@ class LiveFleet(Protocol):
 
 
 def admin_app(
-    fleet: LiveFleet, decisions: DecisionLog, *, authorize: AdminAuthorizer, max_bytes: int = 1024 * 1024
+    fleet: LiveFleet,
+    decisions: DecisionLog,
+    *,
+    desk: TenantDesk,
+    usage: UsageLog,
+    explain: Explain,
+    certifier: Certifier | None = None,
+    authorize: AdminAuthorizer,
+    max_bytes: int = 1024 * 1024,
 ) -> FastAPI:
     """An application to be mounted at ``PATH``; every path under it asks ``authorize``."""
     app = FastAPI(title="Cachefleet admin API", version="v1", openapi_url=None, docs_url=None, redoc_url=None)
-    for router in (_fleet_routes(fleet), _decision_routes(decisions), _routing_routes(fleet), _meta_routes(app)):
+    of_tenants = (tenant_routes(desk), key_routes(desk), usage_routes(usage, desk.wall_clock))
+    of_fleet = (_fleet_routes(fleet), _decision_routes(decisions), explain_routes(explain), _routing_routes(fleet))
+    of_conversations = () if certifier is None else (certificate_routes(certifier),)
+    for router in (*of_fleet, *of_tenants, *of_conversations, _meta_routes(app)):
         app.include_router(router, responses=_ERRORS)
     app.add_exception_handler(StarletteHTTPException, problems.http_problem)
     app.add_exception_handler(RequestValidationError, problems.invalid_problem)
+    app.add_exception_handler(ApiError, problems.api_problem)
     app.add_exception_handler(StoreError, problems.store_problem)
+    app.add_exception_handler(TenantNotFoundError, problems.not_found_problem)
+    app.add_exception_handler(TenantConflictError, problems.conflict_problem)
     app.add_exception_handler(Exception, problems.unexpected_problem)
     app.add_middleware(BodyBound, max_bytes=max_bytes)
     app.add_middleware(Guard, authorize=authorize)  # the last added is the first asked
@@ -118,6 +141,6 @@ def _meta_routes(app: FastAPI) -> APIRouter:
 
     @router.get("/openapi.json", include_in_schema=False)
     async def openapi() -> JSONResponse:
-        return JSONResponse(app.openapi())
+        return JSONResponse(told(app.openapi()))
 
     return router

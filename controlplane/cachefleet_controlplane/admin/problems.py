@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from cachefleet_controlplane.admin.schemas import FieldProblem, Problem
+from cachefleet_controlplane.gateway.errors import ApiError
 from cachefleet_controlplane.store.repository import StoreError
 
 MEDIA_TYPE = "application/problem+json"
@@ -42,8 +43,24 @@ async def invalid_problem(_request: Request, error: Exception) -> JSONResponse:
     return problem(400 if malformed else 422, "the request is not valid", errors=errors)
 
 
+async def api_problem(_request: Request, error: Exception) -> JSONResponse:
+    """What a client of the gateway would be told."""
+    assert isinstance(error, ApiError)  # noqa: S101 - registered for nothing else
+    errors = [FieldProblem(field=f"body.{error.param}", message=error.message)] if error.param else []
+    headers = {name.decode(): value.decode() for name, value in error.headers}
+    return problem(error.status, error.message, errors=errors, headers=headers)
+
+
 async def store_problem(_request: Request, error: Exception) -> JSONResponse:
     return unavailable(str(error) if isinstance(error, StoreError) else "the store does not answer")
+
+
+async def not_found_problem(_request: Request, error: Exception) -> JSONResponse:
+    return problem(404, str(error))
+
+
+async def conflict_problem(_request: Request, error: Exception) -> JSONResponse:
+    return problem(409, str(error))
 
 
 async def unexpected_problem(_request: Request, _error: Exception) -> JSONResponse:

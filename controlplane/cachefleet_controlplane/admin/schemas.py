@@ -48,13 +48,17 @@ class Contract(Schema):
 
 
 class HitRatio(Schema):
-    """Prompt tokens that the engines looked up and found in the last windowSeconds; value null where none were."""
+    """Prompt tokens that the engines looked up and found in the last windowSeconds; value null where none were.
+
+    A replica that has just started knows of nothing before that; windowSeconds is the objective's, where there is one.
+    """
 
     value: Ratio | None
     window_seconds: float
     objective: Ratio | None
     queried_tokens: int
     hit_tokens: int
+    sampled_at: datetime
 
 
 class WorkerCounts(Schema):
@@ -134,7 +138,7 @@ class Worker(Schema):
     """The source of pools calls it ready."""
     connected: bool
     stream: str
-    """unknown, awaiting, assembling, live or forgotten."""
+    """unknown, awaiting, assembling, live, adrift or forgotten."""
     epoch: str
     sequence: int
     phase: str | None
@@ -147,6 +151,8 @@ class Worker(Schema):
     held_blocks: int
     held_bytes: int | None
     """On each device; null where the engine does not tell a block's size."""
+    block_bytes: int = 0
+    """Of one block on one device; 0 where the engine does not tell."""
     indexed: bool = True
     """Its blocks are in the index; false where they did not fit, until it starts anew."""
     cache_value: float
@@ -189,6 +195,8 @@ class Leg(Schema):
     outcome: str
     status: int | None
     seconds: float | None
+    kind: str
+    threshold: float | None
 
 
 class Candidate(Schema):
@@ -196,7 +204,11 @@ class Candidate(Schema):
 
     worker: str
     pool: str
+    rank: int
+    chosen: bool
     matched_blocks: int
+    matched_tokens: int
+    """Held there by the index; counted upon where the report is no older than 5 s."""
     predicted_tokens: int
     expected_tokens: int
     queued_tokens: int
@@ -209,7 +221,22 @@ class Candidate(Schema):
     requests: int
     seconds: float
     report_age: float | None
+    needed_blocks: int
+    free_blocks: int | None
+    reserved_blocks: int
+    total_blocks: int | None
     fits: bool
+
+
+class Shortfall(Schema):
+    """The engine served so many tokens less from its cache than that worker was expected to."""
+
+    cause: str
+    """moved, rendered_differently, salted, restarted, evicted, stale or unknown."""
+    why: str
+    """The cause in words."""
+    tokens: int
+    worker: str
 
 
 class Decision(Schema):
@@ -223,19 +250,37 @@ class Decision(Schema):
     policy: str
     verdict: str
     reason: str
+    why: str
+    """The reason in words."""
     worker: str
     knowledge: str
+    rung: str
+    """Where the prompt's ids came from: client, render, tokenize or none; empty in old records."""
+    render_failure: str | None
+    """Why there are no ids."""
+    tenant: str
+    """Empty in old records."""
+    isolation: str
+    """Shared, or PerTenant: the tenant has blocks of its own, by a salt of its own."""
+    salt_version: int | None
+    """Null where blocks are shared."""
     prompt_tokens: int
     predicted_tokens: int
     cached_tokens: int | None
     completion_tokens: int | None
     ttft_seconds: float | None
+    queued_seconds: float | None
+    """How long it waited for room; null where it did not."""
     status: int
     legs: tuple[Leg, ...]
     candidates: tuple[Candidate, ...]
     """The chosen one, the second best, and those that hold most of the prompt."""
     candidates_left_out: int
-    """Others there were; ``POST /v1/route`` shows all."""
+    """Others there were; ``POST /admin/v1/explain`` shows all."""
+    shortfall: Shortfall | None
+    """Null where as much was cached as predicted, or the engine did not tell."""
+    continuation: str | None
+    """What became of the conversation's checkpoint (docs/continuation.md); null where no conversation was named."""
 
 
 class DecisionList(Schema):

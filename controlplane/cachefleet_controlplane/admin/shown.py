@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import Any
 
+from cachefleet_controlplane import wording
 from cachefleet_controlplane.admin import schemas
 from cachefleet_controlplane.store.records import DecisionRecord
 from cachefleet_controlplane.views import FleetView, PoolStatus, WorkerStatus
@@ -50,6 +52,7 @@ def hit_ratio(status: PoolStatus) -> schemas.HitRatio:
         objective=found.objective,
         queried_tokens=found.queried_tokens,
         hit_tokens=found.hit_tokens,
+        sampled_at=datetime.fromtimestamp(found.sampled_at, UTC),
     )
 
 
@@ -69,4 +72,7 @@ def worker(status: WorkerStatus) -> schemas.Worker:
 
 
 def decision(record: DecisionRecord) -> schemas.Decision:
-    return schemas.Decision.model_validate(asdict(record) | {"at": datetime.fromtimestamp(record.at, UTC)})
+    told: dict[str, Any] = {"at": datetime.fromtimestamp(record.at, UTC), "why": wording.why(record.reason)}
+    if record.shortfall is not None:
+        told["shortfall"] = asdict(record.shortfall) | {"why": wording.why_short(record.shortfall.cause)}
+    return schemas.Decision.model_validate(asdict(record) | told)

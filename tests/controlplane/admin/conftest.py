@@ -1,6 +1,8 @@
 """The admin API, mounted as it is served, over a frozen fleet and a log in memory."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from pathlib import Path
 
 import httpx
 import pytest
@@ -10,14 +12,25 @@ from starlette.routing import Mount
 
 from cachefleet_controlplane.admin.access import Access, AccessUnavailableError, Asked
 from cachefleet_controlplane.admin.app import PATH, admin_app
+from cachefleet_controlplane.admin.tenant_desk import TenantDesk
+from cachefleet_controlplane.gateway.errors import ApiError
+from cachefleet_controlplane.gateway.tenants import Tenants
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing import RoutingPolicy
+from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decisions import DecisionLog
+from cachefleet_controlplane.store.records import DecisionRecord
 from cachefleet_controlplane.store.repository import InMemoryDecisions
+from cachefleet_controlplane.store.sql_tenants import SqlTenants
+from cachefleet_controlplane.store.sql_usage import SqlUsage
+from cachefleet_controlplane.store.usage import UsageLog
 from cachefleet_controlplane.views import FleetView
 from tests.controlplane.fleet_views import DIFFERENT, fleet_view, unknown_worker, worker_status
+from tests.controlplane.store.conftest import make_record
 
 TOKEN = "right"
+NOW = 1_800_000_000.0
+HASH_KEY = b"h" * 32
 
 
 class Still:
@@ -68,8 +81,47 @@ def decisions() -> DecisionLog:
 
 
 @pytest.fixture
-def app(fleet: Still, decisions: DecisionLog, doorkeeper: Doorkeeper) -> FastAPI:
-    return admin_app(fleet, decisions, authorize=doorkeeper, max_bytes=2048)
+def database(tmp_path: Path) -> Iterator[Database]:
+    with closing(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=0.5)) as database:
+        yield database
+
+
+@pytest.fixture
+async def desk(database: Database) -> TenantDesk:
+    repository = SqlTenants(database)
+    tenants = Tenants(repository, metrics=Metrics(), poll_seconds=60)
+    return TenantDesk(tenants, repository, HASH_KEY, wall_clock=lambda: NOW)
+
+
+@pytest.fixture
+async def usage(database: Database) -> UsageLog:
+    return UsageLog(SqlUsage(database), metrics=Metrics(), wall_clock=lambda: NOW)
+
+
+class Oracle:
+    """Explains every request alike, or fails; remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[bytes, str | None]] = []
+        self.error: ApiError | None = None
+
+    async def __call__(self, body: bytes, tenant: str | None = None) -> DecisionRecord:
+        self.asked.append((body, tenant))
+        if self.error:
+            raise self.error
+        return make_record(7)
+
+
+@pytest.fixture
+def oracle() -> Oracle:
+    return Oracle()
+
+
+@pytest.fixture
+def app(  # noqa: PLR0917 - fixtures
+    fleet: Still, decisions: DecisionLog, desk: TenantDesk, usage: UsageLog, oracle: Oracle, doorkeeper: Doorkeeper
+) -> FastAPI:
+    return admin_app(fleet, decisions, desk=desk, usage=usage, explain=oracle, authorize=doorkeeper, max_bytes=2048)
 
 
 @pytest.fixture

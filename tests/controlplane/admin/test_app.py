@@ -11,6 +11,8 @@ from cachefleet_controlplane.admin.access import Asked
 from cachefleet_controlplane.routing import RoutingPolicy
 from cachefleet_controlplane.store.decisions import DecisionLog
 from cachefleet_controlplane.store.repository import StoreError
+from cachefleet_controlplane.wording import CAUSES
+from cachefleet_operator.facts import parse
 from tests.controlplane.admin.conftest import Doorkeeper, Still
 from tests.controlplane.fleet_views import CONTRACT, fleet_view
 from tests.controlplane.store.conftest import make_record
@@ -21,8 +23,19 @@ ROUTES = {
     ("GET", "/workers"),
     ("GET", "/decisions"),
     ("GET", "/decisions/{decision_id}"),
+    ("POST", "/explain"),
     ("GET", "/routing"),
     ("PUT", "/routing"),
+    ("GET", "/tenants"),
+    ("POST", "/tenants"),
+    ("GET", "/tenants/{tenant}"),
+    ("PATCH", "/tenants/{tenant}"),
+    ("DELETE", "/tenants/{tenant}"),
+    ("GET", "/tenants/{tenant}/keys"),
+    ("POST", "/tenants/{tenant}/keys"),
+    ("POST", "/tenants/{tenant}/keys/rotate"),
+    ("DELETE", "/tenants/{tenant}/keys/{key_id}"),
+    ("GET", "/usage"),
     ("GET", "/openapi.json"),
 }
 UNKNOWN = {("GET", "/"), ("GET", "/docs"), ("POST", "/pools"), ("GET", "/nowhere"), ("DELETE", "/pools/a/b")}
@@ -47,7 +60,7 @@ def test_these_are_all_routes(app: FastAPI) -> None:
 
 
 def filled(path: str) -> str:
-    return path.format(namespace="default", name="demo", decision_id="d1")
+    return path.format(namespace="default", name="demo", decision_id="d1", tenant="acme", key_id="k1")
 
 
 @pytest.mark.parametrize(("method", "path"), sorted(ROUTES | UNKNOWN))
@@ -114,6 +127,7 @@ async def test_pools(client: httpx.AsyncClient) -> None:
             "objective": 0.6,
             "queriedTokens": 1000,
             "hitTokens": 700,
+            "sampledAt": "2027-01-15T08:00:00Z",
         },
         "workers": {"total": 3, "ready": 3, "fresh": 2, "excluded": 1},
     }
@@ -125,12 +139,23 @@ async def test_one_pool_with_its_workers(client: httpx.AsyncClient) -> None:
     assert_problem(await client.get("/pools/default/other"), 404)
 
 
+async def test_the_operator_finds_all_that_a_status_needs(client: httpx.AsyncClient) -> None:
+    known = parse((await client.get("/pools/default/demo")).content)
+    assert known.contract is not None
+    assert known.contract.fingerprint == CONTRACT.fingerprint()
+    assert (known.hit_ratio.value, known.hit_ratio.window_seconds) == (0.7, 600)
+    assert (known.block_bytes, known.values["demo-0"]) == (4096, 12.5)
+    assert known.members[1].excluded
+    assert known.members[1].differences[0].actual == "other"
+
+
 async def test_workers_show_load_cache_and_differences(client: httpx.AsyncClient) -> None:
     answer = (await client.get("/workers")).json()
     first, different, silent = answer["items"]
     assert answer["total"] == 3
     assert first["load"]["waitingTokens"] == 100
     assert (first["heldBlocks"], first["heldBytes"], first["cacheValue"]) == (40, 40 * 4096, 12.5)
+    assert (first["blockBytes"], silent["blockBytes"]) == (4096, 0)
     assert (first["phase"], first["epoch"], first["reportAgeSeconds"]) == ("ready", "e1", 0.5)
     assert first["capabilities"] == [{"feature": "gate", "mode": "off", "reason": "no plugin"}]
     assert different["excluded"] is True
@@ -166,8 +191,16 @@ async def test_one_decision_in_full(client: httpx.AsyncClient, decisions: Decisi
     assert (found["predictedTokens"], found["cachedTokens"], found["ttftSeconds"]) == (64, 48, None)
     assert found["at"].endswith("Z")
     assert found["candidates"][0]["matchedBlocks"] == 4
-    assert found["legs"] == [{"worker": "default/demo/demo-0#0", "outcome": "answered", "status": 200, "seconds": 0.5}]
+    leg = {"worker": "default/demo/demo-0#0", "outcome": "answered", "status": 200, "seconds": 0.5}
+    assert found["legs"] == [leg | {"kind": "answer", "threshold": None}]
     assert (len(found["candidates"]), found["candidatesLeftOut"]) == (1, 3)
+    assert (found["tenant"], found["isolation"], found["saltVersion"], found["rung"]) == (
+        "acme",
+        "PerTenant",
+        2,
+        "render",
+    )
+    assert found["shortfall"] == {"cause": "evicted", "why": CAUSES["evicted"], "tokens": 16, "worker": "demo-0"}
     assert_problem(await client.get("/decisions/none"), 404)
 
 

@@ -1,0 +1,137 @@
+"""What the admin API says of tenants, their keys and what they used, and what it takes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Final
+
+from pydantic import AwareDatetime, ConfigDict, Field
+
+from cachefleet_controlplane.admin.schemas import Schema
+from cachefleet_controlplane.store.tenant_records import DEFAULT_PRIORITY, LOWEST_PRIORITY, MAX_NUMBER, KeyState
+from cachefleet_core.pool_section import TENANT
+
+MAX_GRACE_SECONDS: Final = 30 * 86_400
+
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=TENANT, examples=["acme"])]
+Priority = Annotated[int, Field(strict=True, ge=0, le=LOWEST_PRIORITY, examples=[10])]
+Number = Annotated[int, Field(strict=True, ge=1, le=MAX_NUMBER, examples=[100])]
+Flag = Annotated[bool, Field(strict=True)]
+
+_TAKEN: Final = ConfigDict(extra="forbid")
+
+
+class NewTenant(Schema):
+    """A tenant to be made."""
+
+    model_config = _TAKEN | ConfigDict(json_schema_extra={"examples": [{"name": "acme", "tokensPerMinute": 200_000}]})
+
+    name: Name
+    salt_version: Number = 1
+    priority: Priority = DEFAULT_PRIORITY
+    """0 gets its turn first, 100 last."""
+    requests_at_once: Number | None = None
+    """On each replica of the control plane; null is no limit."""
+    tokens_per_minute: Number | None = None
+    """Prompt tokens computed and tokens generated, on each replica; null is no limit."""
+    disabled: Flag = False
+
+
+class TenantChange(Schema):
+    """What shall be different; what is left out stays. A limit that is null is taken away."""
+
+    model_config = _TAKEN | ConfigDict(json_schema_extra={"examples": [{"priority": 10, "requestsAtOnce": None}]})
+
+    # Factories, so that the schema names no default: what is left out has none.
+    salt_version: Number = Field(default_factory=lambda: 1)
+    """A new one cuts the tenant off from all that is cached for it."""
+    priority: Priority = Field(default_factory=lambda: DEFAULT_PRIORITY)
+    requests_at_once: Number | None = Field(default_factory=lambda: None)
+    tokens_per_minute: Number | None = Field(default_factory=lambda: None)
+    disabled: Flag = Field(default_factory=lambda: False)
+
+
+class Tenant(Schema):
+    """A tenant."""
+
+    name: str = Field(examples=["acme"])
+    salt_version: int
+    priority: int
+    requests_at_once: int | None
+    tokens_per_minute: int | None
+    disabled: bool
+    created: datetime
+
+
+class TenantList(Schema):
+    """All tenants by name."""
+
+    items: tuple[Tenant, ...]
+
+
+class NewKey(Schema):
+    """A key to be made."""
+
+    model_config = _TAKEN | ConfigDict(json_schema_extra={"examples": [{"expires": "2027-01-01T00:00:00Z"}]})
+
+    expires: AwareDatetime | None = None
+    """With its time zone; null is never."""
+
+
+class Rotation(NewKey):
+    """A key to be made, and when the tenant's other keys end."""
+
+    model_config = _TAKEN | ConfigDict(json_schema_extra={"examples": [{"graceSeconds": 3600}]})
+
+    grace_seconds: Annotated[float, Field(strict=True, ge=0, le=MAX_GRACE_SECONDS)] = 0.0
+    """How long the other keys are taken beside the new one."""
+
+
+class Key(Schema):
+    """A key as far as it is remembered."""
+
+    id: str = Field(examples=["5f2c9a10b3d4e6f7"])
+    tenant: str = Field(examples=["acme"])
+    hint: str = Field(examples=["cf-Zm9vYm"])
+    """Its first characters."""
+    created: datetime
+    expires: datetime | None
+    revoked: datetime | None
+    state: KeyState
+
+
+class CreatedKey(Key):
+    """A key that was just made, with the key itself: it is told this once."""
+
+    key: str = Field(examples=["cf-Zm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4Zm9vYmFyYmE"])
+
+
+class KeyList(Schema):
+    """A tenant's keys, oldest first."""
+
+    items: tuple[Key, ...]
+
+
+class Usage(Schema):
+    """What one tenant used of one model in one hour."""
+
+    hour: datetime
+    """Its beginning."""
+    tenant: str = Field(examples=["acme"])
+    model: str
+    requests: int
+    """Sent to a worker."""
+    prompt_tokens: int
+    cached_tokens: int
+    """Of the prompt tokens, those that came from a cache."""
+    computed_tokens: int
+    """The other prompt tokens."""
+    completion_tokens: int
+
+
+class UsageList(Schema):
+    """Usage by hour, tenant and model."""
+
+    items: tuple[Usage, ...]
+    truncated: bool
+    """There is more than was asked for at most."""

@@ -1,0 +1,47 @@
+"""What is counted for each tenant. A tenant is a label only up to MAX_TENANTS distinct ones, "other" beyond."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import Counter
+
+from cachefleet_controlplane.metrics import Metrics, remembering
+
+MAX_TENANTS: Final = 256
+OTHER: Final = "other"
+
+
+class TenantMetrics:
+    """Counters in the registry of ``metrics``."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._registry = metrics.registry
+        self._names: set[str] = set()
+        self._requests = self._counter("requests", "Requests of a tenant sent to a worker")
+        self._prompt = self._counter("prompt_tokens", "Prompt tokens of a tenant, cached ones included")
+        self._cached = self._counter("cached_tokens", "Prompt tokens of a tenant served from cache")
+        self._completion = self._counter("completion_tokens", "Tokens generated for a tenant")
+        self._refusals = self._counter("refusals", "Requests of a tenant refused at the door", "reason")
+
+    def used(self, tenant: str, *, prompt: int, cached: int, completion: int) -> None:
+        """One request that was sent to a worker, and what that told of it."""
+        name = self._name(tenant)
+        self._requests.labels(name).inc()
+        self._prompt.labels(name).inc(prompt)
+        self._cached.labels(name).inc(cached)
+        self._completion.labels(name).inc(completion)
+
+    def refused(self, tenant: str, reason: str) -> None:
+        """One request of a known tenant refused: disabled, requests_at_once or tokens_per_minute."""
+        self._refusals.labels(self._name(tenant), reason).inc()
+
+    def _name(self, tenant: str) -> str:
+        if tenant in self._names or len(self._names) < MAX_TENANTS:
+            self._names.add(tenant)
+            return tenant
+        return OTHER
+
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        name = f"cachefleet_tenant_{name}"
+        return remembering(Counter(name, help_text, ("tenant", *labels), registry=self._registry))
