@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from cachefleet_controlplane.gateway.request import Fields
+from cachefleet_controlplane.gateway.cutting import IDS, can_be_cut, cut_ids
+from cachefleet_controlplane.gateway.fields import READ_ERRORS, Fields
 from cachefleet_controlplane.gateway.sse import DONE, event_data
 
 HELD_BYTES: Final = 4 * 1024 * 1024
@@ -24,11 +25,22 @@ HELD_BYTES: Final = 4 * 1024 * 1024
 _NULL: Final = Raw(b"null")
 _ABSENT: Final = Raw(b"")  # msgspec reads no union with Raw
 _EMPTY: Final = b"{}"
-_IDS: Final = b'token_ids":['
+_HOLLOW: Final = b'"delta":{}'
 _NO_CHOICES: Final = b'"choices":[]'
 _FINISHED: Final = b'"finish_reason":"'
 _USAGE: Final = b'"usage":{'
-_ERROR: Final = b'{"error"'
+_ERRORS: Final = (b'{"error"', b'{"type":"error"')
+_STATUS: Final = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""Of errors that have a type in place of a code."""
 
 _encode = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(Fields)
@@ -63,35 +75,46 @@ class _Tail(Struct, frozen=True):
     system_fingerprint: Raw = _ABSENT
 
 
-class _ErrorCode(Struct, frozen=True):
-    code: int = 0
+class _Told(Struct, frozen=True):
+    code: int | str | None = 0
+    type: str = ""
+    message: str = ""
 
 
 class _Error(Struct, frozen=True):
-    error: _ErrorCode
+    error: _Told
+
+
+class _BareError(Struct, frozen=True):
+    error: str = ""
+    detail: str = ""
 
 
 _answer = msgspec.json.Decoder(_Answer)
 _tail = msgspec.json.Decoder(_Tail)
 _error = msgspec.json.Decoder(_Error)
+_event_error = msgspec.json.Decoder(_Told)
+_bare_error = msgspec.json.Decoder(_BareError)
 
 
 def read_usage(body: bytes) -> Usage | None:
     """The usage of a whole answer; None where it has none."""
     try:
         return _answer.decode(body).usage
-    except (msgspec.DecodeError, RecursionError):
+    except READ_ERRORS:
         return None
 
 
 def without_ids(body: bytes) -> bytes:
     """A whole answer, or the JSON of an event, with null for token ids; unchanged where it is not vLLM's."""
-    if _IDS not in body:
+    if IDS not in body:
         return body
+    if can_be_cut(body):
+        return cut_ids(body)
     try:
         top = _fields.decode(body)
         choices = _choices.decode(top["choices"])
-    except (msgspec.DecodeError, RecursionError, KeyError):
+    except (*READ_ERRORS, KeyError):
         return body
     _clear_ids(top, choices)
     return _encode(top)
@@ -108,14 +131,46 @@ def restate_size(body: bytes, *, sent: int, asked: int) -> bytes:
 
 
 def error_code(event: bytes) -> int:
-    """The code of an event that is an error; 0 for any other."""
+    """The status that an event tells which is an error, in whatever API's shape; 0 for any other."""
     data = event_data(event)
-    if not data.startswith(_ERROR):
+    if not data.startswith(_ERRORS):
         return 0
+    told = _told(data)
+    if told is None:
+        return 0
+    if isinstance(told.code, int) and told.code:
+        return told.code
+    return int(told.code) if isinstance(told.code, str) and told.code.isdigit() else _STATUS.get(told.type, 500)
+
+
+def error_message(body: bytes) -> str:
+    """What an error of a worker says, in whatever API's shape; "" where it says nothing that can be read."""
+    told = _told(body)
+    if told is not None and told.message:
+        return told.message
     try:
-        return _error.decode(data).error.code
-    except msgspec.DecodeError:
-        return 0
+        bare = _bare_error.decode(body)
+    except READ_ERRORS:
+        return ""
+    return bare.error or bare.detail
+
+
+def in_openai_shape(body: bytes) -> bool:
+    """Whether an error has the members that OpenAI's clients look for."""
+    try:
+        return bool(_error.decode(body).error.message)
+    except READ_ERRORS:
+        return False
+
+
+def _told(data: bytes) -> _Told | None:
+    for decoder in (_error, _event_error):
+        try:
+            found = decoder.decode(data)
+        except READ_ERRORS:
+            continue
+        return found.error if isinstance(found, _Error) else found
+    return None
 
 
 class StreamFilter:
@@ -128,6 +183,7 @@ class StreamFilter:
     def __init__(self, *, strip_usage: bool, strip_ids: bool, single: bool, fingerprint: bytes | None = None) -> None:
         self.usage: Usage | None = None
         self.fingerprint = fingerprint
+        self.sequence = 0
         self._strip_usage = strip_usage
         self._strip_ids = strip_ids
         self._wait = single or fingerprint is None
@@ -154,7 +210,7 @@ class StreamFilter:
 
     def _delta(self, event: bytes, data: bytes) -> bytes:
         finished = self._strip_usage and _FINISHED in data
-        if self._strip_ids and _IDS in data:
+        if self._strip_ids and IDS in data:
             stripped = _delta_without_ids(data)
             if stripped is None:
                 return b""
@@ -188,7 +244,7 @@ class StreamFilter:
     def _read_tail(data: bytes) -> _Tail | None:
         try:
             tail = _tail.decode(data)
-        except (msgspec.DecodeError, RecursionError):
+        except READ_ERRORS:
             return None
         return tail if not tail.choices and tail.usage is not None else None
 
@@ -207,10 +263,12 @@ def _signed(event: bytes, fingerprint: bytes) -> bytes:
 
 def _delta_without_ids(data: bytes) -> bytes | None:
     """An event's JSON with null for ids; None where the event is there only because ids were asked for."""
+    if _HOLLOW not in data and can_be_cut(data):
+        return cut_ids(data)
     try:
         top = _fields.decode(data)
         choices = _choices.decode(top["choices"])
-    except (msgspec.DecodeError, RecursionError, KeyError):
+    except (*READ_ERRORS, KeyError):
         return data
     if len(choices) == 1 and _is_hollow(choices[0]):
         return None

@@ -12,6 +12,10 @@ from typing import Final
 
 import msgspec
 
+from cachefleet_controlplane.continuation.allowance import allowance
+from cachefleet_controlplane.continuation.turn import PlainTurn, Turn
+from cachefleet_controlplane.continuation.turns import Turns
+from cachefleet_controlplane.gateway.apis.responses import not_stored, without_history
 from cachefleet_controlplane.gateway.asgi import (
     JSON,
     ClientGoneError,
@@ -22,79 +26,88 @@ from cachefleet_controlplane.gateway.asgi import (
     read_body,
     while_present,
 )
-from cachefleet_controlplane.gateway.decision import CLIENT_GONE_STATUS, Trace, decision_body, decision_headers
+from cachefleet_controlplane.gateway.decision import CLIENT_GONE_STATUS, Basis, Trace, decision_body, decision_headers
+from cachefleet_controlplane.gateway.door import VISIT, Door, Visit, visit_of
 from cachefleet_controlplane.gateway.errors import ApiError
+from cachefleet_controlplane.gateway.explain import Explainer, endpoint_of
+from cachefleet_controlplane.gateway.gating import foreseen
+from cachefleet_controlplane.gateway.headers import Header, identified
+from cachefleet_controlplane.gateway.hot import HotObserver
+from cachefleet_controlplane.gateway.model_cards import card
+from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serve_document
 from cachefleet_controlplane.gateway.placing import Placer
-from cachefleet_controlplane.gateway.request import (
-    READ_ERRORS,
-    Ask,
-    Endpoint,
-    Fields,
-    parse,
-    parse_fields,
-    understand,
-)
-from cachefleet_controlplane.gateway.serve import RETRY_AFTER_SECONDS, Exchange, Parts
+from cachefleet_controlplane.gateway.refusals import RETRY_AFTER_SECONDS
+from cachefleet_controlplane.gateway.request import Ask, Endpoint, parse, parse_fields, understand
+from cachefleet_controlplane.gateway.serve import Exchange, Parts
+from cachefleet_controlplane.gateway.shortfalls import find_shortfall
 from cachefleet_controlplane.store.records import DecisionRecord
+from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.views import ServedModel
 
 logger = logging.getLogger(__name__)
 
 ROUTE_PATH: Final = "/v1/route"
 MODELS_PATH: Final = "/v1/models"
-OWNER: Final = "cachefleet"
 
-_endpoint = msgspec.json.Decoder(Endpoint)
 Record = Callable[[DecisionRecord], None]
 Handler = Callable[[Scope, Receive, Reply], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayBounds:
-    """Bytes and seconds of a request's body, how many requests may be under way, and seconds a client may not read."""
+    """Bytes and seconds of a request's body, how many requests may be under way, and seconds a client may not read
+    its answer or may send nothing of its body.
+    """
 
     body_bytes: int
     body_seconds: float
     requests: int
     send_seconds: float = 120.0
+    stall_seconds: float = 10.0
 
 
 class Gateway:
-    """OpenAI's API in front of a fleet. Call ``drain`` to refuse what is new while the rest ends."""
+    """OpenAI's and Anthropic's APIs in front of a fleet."""
 
     def __init__(
         self,
         parts: Parts,
         placer: Placer,
         *,
+        door: Door,
         record: Record,
         bounds: GatewayBounds,
+        turns: Turns | None = None,
+        hot: HotObserver | None = None,
         wall_clock: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: secrets.token_hex(12),
     ) -> None:
         self._parts = parts
         self._placer = placer
+        self._turns = turns
+        self._hot = hot
+        self._door = door
         self._record = record
         self._bounds = bounds
         self._wall_clock = wall_clock
         self._new_id = new_id
-        self._draining = False
+        self.explain = Explainer(placer, parts, door, whole=self._whole, wall_clock=wall_clock)
         self.under_way = 0
         self._routes: Mapping[str, Mapping[str, Handler]] = {
-            Endpoint.CHAT: {"POST": self._generate},
-            Endpoint.COMPLETIONS: {"POST": self._generate},
+            **{endpoint: {"POST": self._ask} for endpoint in Endpoint},
             ROUTE_PATH: {"POST": self._route},
             MODELS_PATH: {"GET": self._models, "HEAD": self._models},
+            OPENAPI_PATH: {"GET": serve_document},
         }
-
-    def drain(self) -> None:
-        """From now on new requests get 503, and connections are closed after the answer under way."""
-        self._draining = True
+        self._below: Mapping[str, Mapping[str, Handler]] = {
+            MODELS_PATH: self._routes[MODELS_PATH],
+            Endpoint.RESPONSES: dict.fromkeys(("GET", "POST", "DELETE"), self._stored),
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"the gateway serves no {scope['type']}")
-        reply = Reply(send, seconds=self._bounds.send_seconds)
+        reply = Reply(send, seconds=self._bounds.send_seconds, path=scope["path"])
         self.under_way += 1
         self._parts.metrics.request_started()
         try:
@@ -108,7 +121,11 @@ class Gateway:
     async def _serve(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         try:
             self._admit()
-            await self._handler(scope)(scope, receive, reply)
+            handler = self._handler(scope)
+            await self._door.informed()
+            with self._door.enter(scope["headers"], limited=scope["method"] == "POST") as visit:
+                scope[VISIT] = visit
+                await handler(scope, receive, reply)
         except ApiError as error:
             await reply.error(error)
         except ClientGoneError:
@@ -120,67 +137,108 @@ class Gateway:
                 await reply.error(ApiError(500, "The gateway failed."))
 
     def _admit(self) -> None:
-        retry: Mapping[str, str] = {"retry-after": str(RETRY_AFTER_SECONDS)}
-        if self._draining:
-            raise ApiError(503, "This gateway is shutting down.", headers={**retry, "connection": "close"})
         if self.under_way > self._bounds.requests:
+            retry = {"retry-after": str(RETRY_AFTER_SECONDS)}
             raise ApiError(503, "Too many requests are under way.", headers=retry)
 
     def _handler(self, scope: Scope) -> Handler:
         path, method = scope["path"], scope["method"]
-        if path.startswith(MODELS_PATH + "/"):
-            path = MODELS_PATH
         methods = self._routes.get(path)
         if methods is None:
-            raise ApiError(404, f"There is no {scope['path']} here.")
+            methods = next((at for root, at in self._below.items() if path.startswith(root + "/")), None)
+        if methods is None:
+            raise ApiError(404, f"There is no {path} here.")
         if method not in methods:
             raise ApiError(405, f"{path} takes no {method}.", headers={"allow": ", ".join(methods)})
         return methods[method]
 
-    async def _generate(self, scope: Scope, receive: Receive, reply: Reply) -> None:
+    async def _ask(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         began = self._parts.clock()
         endpoint = Endpoint(scope["path"])
         trace = Trace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=endpoint)
-        with self._accounted(trace, reply):
+        with self._accounted(trace, reply, visit_of(scope)):
             ask = parse(await self._body(scope, receive), endpoint)
             work = self._answer(ask, scope, reply, trace, began)
             if not await while_present(work, receive, reply):
                 raise ClientGoneError
 
     async def _answer(self, ask: Ask, scope: Scope, reply: Reply, trace: Trace, began: float) -> None:
-        trace.model = self._placer.find(ask.model).name
-        placing = await self._placer.place(ask)
-        await Exchange(self._parts, placing, reply=reply, trace=trace, began=began).run(scope["headers"])
+        model, tenant, headers = self._placer.find(ask.model), visit_of(scope).tenant, scope["headers"]
+        trace.model = model.name
+        turn = await self._turn(ask, headers, tenant, model)
+        try:
+            placing = await self._placer.place(turn.ask, tenant, keep_ids=turn.keeps_ids)
+            trace.basis = Basis.of(placing)
+            if self._hot is not None:
+                self._hot.note(placing)
+            placing = turn.placed(placing, lambda: trace.decision)
+            exchange = Exchange(self._parts, placing, reply=reply, trace=trace, began=began, turn=turn)
+            await exchange.run(headers if turn.outcome is None else identified(headers, trace.id))
+        finally:
+            trace.continuation = turn.outcome
+            if self._turns is not None:
+                self._turns.over(turn)
+
+    async def _turn(self, ask: Ask, headers: list[Header], tenant: TenantRecord, model: ServedModel) -> Turn:
+        if self._turns is None:
+            return PlainTurn(without_history(ask))
+        return await self._turns.begin(ask, headers, tenant=tenant, model=model)
+
+    async def _whole(self, ask: Ask, tenant: TenantRecord, model: ServedModel) -> Ask:
+        """The request with all that it continues."""
+        return without_history(ask) if self._turns is None else await self._turns.whole(ask, tenant, model)
 
     async def _route(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         trace = Trace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=ROUTE_PATH)
-        with self._accounted(trace, reply):
+        with self._accounted(trace, reply, visit_of(scope)):
             fields = parse_fields(await self._body(scope, receive))
-            ask = understand(fields, _endpoint_of(fields))
-            if not await while_present(self._decide(ask, reply, trace), receive, reply):
+            ask = understand(fields, endpoint_of(fields))
+            if not await while_present(self._decide(ask, scope, reply, trace), receive, reply):
                 raise ClientGoneError
 
-    async def _decide(self, ask: Ask, reply: Reply, trace: Trace) -> None:
+    async def _decide(self, ask: Ask, scope: Scope, reply: Reply, trace: Trace) -> None:
         """The decision alone: nothing is sent, so nothing counts as under way."""
-        trace.model = self._placer.find(ask.model).name
-        placing = await self._placer.place(ask)
-        decision = trace.decision = placing.decide()
+        model, tenant = self._placer.find(ask.model), visit_of(scope).tenant
+        trace.model = model.name
+        placing = await self._placer.place(await self._whole(ask, tenant, model), tenant)
+        decision = trace.decision = foreseen(placing.gate, placing.decide())
+        trace.basis = Basis.of(placing)
         body = decision_body(trace.id, ask, decision, placing.rendering)
         await reply.whole(200, [JSON, *decision_headers(trace.id, decision)], body)
 
     async def _models(self, scope: Scope, _: Receive, reply: Reply) -> None:
         name = scope["path"].removeprefix(MODELS_PATH).removeprefix("/")
         if name:
-            card: object = _card(self._placer.find(name))
+            told: object = self._card(self._placer.find(name))
         else:
-            card = {"object": "list", "data": [_card(model) for model in self._parts.fleet.models()]}
-        await reply.whole(200, [JSON], msgspec.json.encode(card))
+            told = {"object": "list", "data": [self._card(model) for model in self._parts.fleet.models()]}
+        await reply.whole(200, [JSON], msgspec.json.encode(told))
+
+    def _card(self, model: ServedModel) -> dict[str, object]:
+        return card(model, self._parts.fleet.announced(model.name))
+
+    async def _stored(self, scope: Scope, _: Receive, reply: Reply) -> None:
+        """A stored response, by its id: shown or deleted, where any model's are stored."""
+        response = scope["path"].removeprefix(f"{Endpoint.RESPONSES}/")
+        stored = any(allowance(model.declared).history for model in self._parts.fleet.models())
+        if self._turns is None or not stored or "/" in response or scope["method"] == "POST":
+            raise not_stored()
+        tenant = visit_of(scope).tenant.name
+        if scope["method"] == "GET":
+            await reply.whole(200, [JSON], await self._turns.histories.shown(tenant, response))
+            return
+        await self._turns.histories.deleted(tenant, response)
+        told = {"id": response, "object": "response", "deleted": True}
+        await reply.whole(200, [JSON], msgspec.json.encode(told))
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        return await read_body(scope, receive, limit=self._bounds.body_bytes, seconds=self._bounds.body_seconds)
+        bounds = self._bounds
+        return await read_body(
+            scope, receive, limit=bounds.body_bytes, seconds=bounds.body_seconds, stall_seconds=bounds.stall_seconds
+        )
 
     @contextmanager
-    def _accounted(self, trace: Trace, reply: Reply) -> Iterator[None]:
+    def _accounted(self, trace: Trace, reply: Reply, visit: Visit) -> Iterator[None]:
         """Settle the accounts of a request however it ends, with the status its client is told."""
         try:
             yield
@@ -191,11 +249,13 @@ class Gateway:
             raise
         finally:
             self._account(trace, reply)
+            visit.settle(trace)
 
     def _account(self, trace: Trace, reply: Reply) -> None:
         if reply.started:
             trace.status = reply.status
         metrics, decision = self._parts.metrics, trace.decision
+        trace.shortfall = find_shortfall(trace, self._parts.fleet, self._door.salt_version)
         metrics.request(model=trace.model, endpoint=trace.endpoint, status=trace.status or CLIENT_GONE_STATUS)
         record = trace.record()
         if decision is None or record is None:
@@ -212,26 +272,6 @@ class Gateway:
                 predicted=decision.predicted_tokens,
                 cached=trace.usage.cached_tokens,
             )
+        if trace.shortfall is not None:
+            metrics.shortfall(trace.shortfall.cause)
         self._record(record)
-
-
-def _endpoint_of(fields: Fields) -> Endpoint:
-    """The endpoint that a question for a decision is about: named, or told by its body."""
-    named = fields.pop("endpoint", None)
-    if named is None:
-        return Endpoint.CHAT if "messages" in fields else Endpoint.COMPLETIONS
-    try:
-        return _endpoint.decode(named)
-    except READ_ERRORS as error:
-        allowed = " or ".join(Endpoint)
-        raise ApiError(400, f"`endpoint` must be {allowed}.", param="endpoint") from error
-
-
-def _card(model: ServedModel) -> dict[str, object]:
-    return {
-        "id": model.name,
-        "object": "model",
-        "created": model.created,
-        "owned_by": OWNER,
-        "max_model_len": model.max_model_len,
-    }

@@ -27,3 +27,7 @@ class Credentials:
     def of(self, url: str) -> str:
         """The key of the worker at ``url``; "" for one that no pool has."""
         return self._keys.get(url, "")
+
+    def of_pool(self, pool: str) -> str:
+        """The key of a pool, for who renders for it without being one of its workers; "" for none."""
+        return self._fleet_key.worker_key(pool) if pool else ""

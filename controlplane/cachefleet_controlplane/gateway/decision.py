@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from cachefleet_controlplane.gateway.answer import Usage
 from cachefleet_controlplane.gateway.headers import Header
+from cachefleet_controlplane.gateway.placing import Placing
 from cachefleet_controlplane.gateway.request import Ask
 from cachefleet_controlplane.renderer import Rendering
 from cachefleet_controlplane.routing import Decision
-from cachefleet_controlplane.store.records import CandidateRecord, DecisionRecord, LegRecord
+from cachefleet_controlplane.salting import isolation
+from cachefleet_controlplane.store.records import CandidateRecord, DecisionRecord, LegRecord, ShortfallRecord
+from cachefleet_core.pool import Isolation
+from cachefleet_core.tenancy import TenantId
 
 CLIENT_GONE_STATUS: Final = 499
 """Recorded where the client went away before it got a status."""
@@ -53,6 +57,49 @@ def decision_body(decision_id: str, ask: Ask, decision: Decision, rendering: Ren
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What a request's decisions rest on besides the fleet: whose it is, and how its prompt is known."""
+
+    tenant: TenantId
+    isolation: Isolation | Literal[""]
+    salt_version: int | None
+    """None where blocks are shared."""
+    rung: str
+    render_failure: str | None
+    block_size: int
+    keys: bytes = field(repr=False)
+    single: bool
+    """The engine's usage is of the one prompt that was routed by."""
+
+    @classmethod
+    def of(cls, placing: Placing) -> Basis:
+        rule, tenant = isolation(placing.model.declared), placing.tenant
+        return cls(
+            tenant=tenant.name,
+            isolation=rule,
+            salt_version=None if rule is Isolation.SHARED else tenant.salt_version,
+            rung=placing.rendering.rung,
+            render_failure=placing.rendering.reason,
+            block_size=placing.prompt.block_size,
+            keys=placing.prompt.keys,
+            single=placing.ask.single,
+        )
+
+
+NO_BASIS: Final = Basis(
+    tenant=TenantId(""),
+    isolation="",
+    salt_version=None,
+    rung="",
+    render_failure=None,
+    block_size=0,
+    keys=b"",
+    single=False,
+)
+"""Of a request that was never placed."""
+
+
 @dataclass(slots=True)
 class Trace:
     """What becomes of one request, noted as it happens; turned into a record at its end."""
@@ -64,14 +111,24 @@ class Trace:
     decision: Decision | None = None
     usage: Usage | None = None
     ttft_seconds: float | None = None
+    queued_seconds: float | None = None
+    """How long it waited for room; None where it did not."""
     status: int = CLIENT_GONE_STATUS
     legs: list[LegRecord] = field(default_factory=list)
+    basis: Basis | None = None
+    first: Decision | None = None
+    """The first that named a worker; ``decision`` may be of a later leg."""
+    shortfall: ShortfallRecord | None = None
+    continuation: str | None = None
 
     def record(self) -> DecisionRecord | None:
         """None where the request ended before anything was decided."""
-        decision = self.decision
-        if decision is None:
-            return None
+        return None if self.decision is None else self.told(self.decision)
+
+    def told(self, decision: Decision, *, whole: bool = False) -> DecisionRecord:
+        """The record of that decision, with the candidates that tell most, or with the ``whole`` of them."""
+        scores = decision.scores if whole else decision.leading
+        usage, basis = self.usage, self.basis or NO_BASIS
         return DecisionRecord(
             id=self.id,
             at=self.at,
@@ -85,11 +142,22 @@ class Trace:
             knowledge=decision.knowledge,
             prompt_tokens=decision.prompt_tokens,
             predicted_tokens=decision.predicted_tokens,
-            cached_tokens=None if self.usage is None else self.usage.cached_tokens,
-            completion_tokens=None if self.usage is None else self.usage.completion_tokens,
+            cached_tokens=None if usage is None else usage.cached_tokens,
+            completion_tokens=None if usage is None else usage.completion_tokens,
             ttft_seconds=self.ttft_seconds,
+            queued_seconds=self.queued_seconds,
             status=self.status,
             legs=tuple(self.legs),
-            candidates=tuple(CandidateRecord.of(score) for score in decision.leading),
-            candidates_left_out=len(decision.scores) - len(decision.leading),
+            candidates=tuple(
+                CandidateRecord.of(score, block_size=basis.block_size, chosen=score.id == decision.id)
+                for score in scores
+            ),
+            candidates_left_out=len(decision.scores) - len(scores),
+            shortfall=self.shortfall,
+            continuation=self.continuation,
+            tenant=basis.tenant,
+            isolation=basis.isolation,
+            salt_version=basis.salt_version,
+            rung=basis.rung,
+            render_failure=basis.render_failure,
         )

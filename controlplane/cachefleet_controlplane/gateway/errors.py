@@ -1,17 +1,28 @@
-"""Errors in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``."""
+"""Errors in the shape of the API that a path belongs to, as a whole answer and as the end of a stream.
+
+OpenAI: ``{"error": {"message", "type", "param", "code"}}``; in a stream the same as an event and ``[DONE]``, of
+responses an event of type ``error``. Anthropic: ``{"type": "error", "error": {"type", "message"}}`` in both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import msgspec
 
-_TYPES: Final = {
+ANTHROPIC_PATH: Final = "/v1/messages"
+RESPONSES_PATH: Final = "/v1/responses"
+
+_OPENAI_TYPES: Final = {
     400: "BadRequestError",
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
     404: "NotFoundError",
     405: "MethodNotAllowedError",
     408: "RequestTimeoutError",
+    412: "PreconditionFailedError",
     413: "RequestTooLargeError",
     429: "RateLimitError",
     500: "InternalServerError",
@@ -19,38 +30,99 @@ _TYPES: Final = {
     503: "ServiceUnavailableError",
     504: "GatewayTimeoutError",
 }
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
+_encode = msgspec.json.encode
+
 
 class ApiError(Exception):
-    """What the client is told instead of an answer; ``headers`` go with it."""
+    """What the client is told instead of an answer; ``headers`` go with it. Its shape is its path's.
+
+    ``code`` says more exactly what is wrong, where the shape has a place for it; else the status stands there.
+    """
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
+        self.code = code
         self.headers: Headers = tuple((k.encode("latin-1"), v.encode("latin-1")) for k, v in (headers or {}).items())
 
-    @property
-    def body(self) -> bytes:
-        return error_body(self.status, self.message, self.param)
+
+def error_body(path: str, error: ApiError) -> bytes:
+    """The body of an answer that is an error."""
+    return _shape(path).body(error)
 
 
-def error_body(status: int, message: str, param: str | None = None) -> bytes:
-    kind = _TYPES.get(status, "InternalServerError")
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": status}})
-
-
-def error_event(status: int, message: str) -> bytes:
-    """The event that ends a stream which broke after its first byte, as vLLM itself would write it."""
-    return b"data: " + error_body(status, message) + b"\n\ndata: [DONE]\n\n"
+def error_event(path: str, error: ApiError, *, sequence: int = 0) -> bytes:
+    """What ends a stream that broke after its first byte; ``sequence`` is the number of events before it."""
+    return _shape(path).event(error, sequence)
 
 
 def no_ready_worker(model: str, *, retry_after: int) -> ApiError:
     """503: there is nobody to ask, or everybody who was asked failed before the first byte."""
     message = f"No worker of model `{model}` is ready. Try again in {retry_after} s."
     return ApiError(503, message, headers={"retry-after": str(retry_after)})
+
+
+class _Shape(Protocol):
+    def body(self, error: ApiError) -> bytes: ...
+    def event(self, error: ApiError, sequence: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenAI:
+    def body(self, error: ApiError) -> bytes:
+        kind = _OPENAI_TYPES.get(error.status, "InternalServerError" if error.status >= 500 else "BadRequestError")
+        told = {"message": error.message, "type": kind, "param": error.param, "code": error.code or error.status}
+        return _encode({"error": told})
+
+    def event(self, error: ApiError, sequence: int) -> bytes:  # noqa: ARG002 # events have no numbers here
+        return b"data: " + self.body(error) + b"\n\ndata: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Responses(_OpenAI):
+    def event(self, error: ApiError, sequence: int) -> bytes:
+        code = error.code or str(error.status)
+        told = {"type": "error", "code": code, "message": error.message, "param": error.param}
+        return b"event: error\ndata: " + _encode(told | {"sequence_number": sequence}) + b"\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Anthropic:
+    def body(self, error: ApiError) -> bytes:
+        kind = _ANTHROPIC_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+        return _encode({"type": "error", "error": {"type": kind, "message": error.message}})
+
+    def event(self, error: ApiError, sequence: int) -> bytes:  # noqa: ARG002 # events have no numbers here
+        return b"event: error\ndata: " + self.body(error) + b"\n\n"
+
+
+_PLAIN: Final = _OpenAI()
+_SHAPES: Final[tuple[tuple[str, _Shape], ...]] = ((ANTHROPIC_PATH, _Anthropic()), (RESPONSES_PATH, _Responses()))
+
+
+def _shape(path: str) -> _Shape:
+    """The one place that knows which path speaks which API."""
+    return next((shape for root, shape in _SHAPES if path == root or path.startswith(root + "/")), _PLAIN)

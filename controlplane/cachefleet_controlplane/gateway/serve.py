@@ -2,64 +2,72 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TypeVar
 
-from cachefleet_controlplane.fleet import Fleet
-from cachefleet_controlplane.flights import Flight
-from cachefleet_controlplane.gateway.answer import StreamFilter, read_usage, restate_size, without_ids
+from cachefleet_controlplane.continuation.turn import Turn
+from cachefleet_controlplane.decisions import Verdict, turned_away
+from cachefleet_controlplane.gateway.apis import Api, Sieve, api_of
 from cachefleet_controlplane.gateway.asgi import Reply
-from cachefleet_controlplane.gateway.credentials import Credentials
 from cachefleet_controlplane.gateway.decision import Trace, decision_headers
-from cachefleet_controlplane.gateway.errors import ApiError, error_event, no_ready_worker
-from cachefleet_controlplane.gateway.fingerprints import Fingerprints
+from cachefleet_controlplane.gateway.detokenizing import detokenizer
+from cachefleet_controlplane.gateway.errors import ApiError
 from cachefleet_controlplane.gateway.headers import Header, upstream_headers
 from cachefleet_controlplane.gateway.legs import BLAMES, Action, Outcome, Progress, State, step
+from cachefleet_controlplane.gateway.parts import Parts
+from cachefleet_controlplane.gateway.placement import Placement
 from cachefleet_controlplane.gateway.placing import Placing
-from cachefleet_controlplane.gateway.upstream import Answer, Opened, Stream, Upstream
-from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.routing import Decision, Verdict
+from cachefleet_controlplane.gateway.preference import APPLIED, wants_cached
+from cachefleet_controlplane.gateway.request import GENERATING
+from cachefleet_controlplane.gateway.resuming import Resuming
+from cachefleet_controlplane.gateway.steering import Steering
+from cachefleet_controlplane.gateway.transfer import Transfer
+from cachefleet_controlplane.gateway.upstream import Opened, Stream
 from cachefleet_controlplane.store.records import LegRecord
+
+__all__ = ["Exchange", "Parts"]
 
 T = TypeVar("T")
 
-RETRY_AFTER_SECONDS: Final = 2
-"""What a client is told to wait where no worker is ready: the time it takes to notice one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What serving needs; shared by all requests."""
-
-    fleet: Fleet
-    upstream: Upstream
-    credentials: Credentials
-    metrics: Metrics
-    fingerprints: Fingerprints
-    max_legs: int
-    clock: Callable[[], float] = time.monotonic
+_SENT = frozenset({State.WAITING, State.RELAYING})
+"""A leg is under way."""
 
 
 class Exchange:
     """One request being answered; ``run`` answers it whatever happens, but for cancellation."""
 
-    def __init__(self, parts: Parts, placing: Placing, *, reply: Reply, trace: Trace, began: float) -> None:
+    def __init__(self, parts: Parts, placing: Placing, *, reply: Reply, trace: Trace, began: float, turn: Turn) -> None:
         self._parts = parts
+        self._turn = turn
         self._placing = placing
         self._reply = reply
         self._trace = trace
         self._began = began
         self._progress = Progress()
-        self._chosen: Decision | None = None
-        self._flight: Flight | None = None
+        self._resuming = Resuming.of(parts.fleet, placing)
+        self._steering = Steering(self._resuming, max_legs=parts.max_legs)
+        self._transfer: Transfer | None = None
+        self._placement = Placement(
+            parts.fleet,
+            parts.queue,
+            self._resuming.placing,
+            trace=trace,
+            arrived=began,
+            clock=parts.clock,
+            steer=lambda decision: self._steering.course(decision, self._progress),
+        )
         self._leg_began = 0.0
         self._opened = Opened(Outcome.LOST)
+        self._outcome = Outcome.LOST
+        """The last, whatever it was of."""
+        self._api: Api = api_of(placing.ask.endpoint)
+        self._sieve: Sieve | None = None
 
     async def run(self, headers: Iterable[Header]) -> None:
         """Answer; ``headers`` are the client's."""
         given = list(headers)
+        self._placement.cached_only = self._placing.ask.endpoint in GENERATING and wants_cached(given)
         action = Action.CHOOSE
         try:
             while (outcome := await self._act(action, given)) is not None:
@@ -71,11 +79,13 @@ class Exchange:
         """Do what the table says; None once the answer is out."""
         match action:
             case Action.CHOOSE:
-                return self._choose()
-            case Action.SEND:
-                return await self._send(given)
-            case Action.RELAY:
-                return await self._relay()
+                return self._placement.choose(self._progress.excluded, self._progress.avoided)
+            case Action.QUEUE:
+                return await self._placement.wait(self._progress.excluded)
+            case Action.SEND | Action.PREFILL:
+                return await (self._send(given) if action is Action.SEND else self._prefill(given))
+            case Action.RELAY | Action.RESUME:
+                return await (self._relay() if action is Action.RELAY else self._resume())
             case _:
                 await self._conclude(action)
                 return None
@@ -85,118 +95,152 @@ class Exchange:
             case Action.DELIVER:
                 await self._deliver()
             case Action.REFUSE:
-                await self._fail(no_ready_worker(self._placing.ask.model, retry_after=RETRY_AFTER_SECONDS))
+                await self._refuse()
             case Action.FAIL:
-                await self._fail(_failure(self._opened.outcome))
+                await self._fail(_failure(self._outcome, self._opened))
             case Action.BREAK:
-                await self._reply.end(error_event(502, "The worker's answer broke off."))
+                error = ApiError(502, "The worker's answer broke off.")
+                await self._reply.broken(error, sequence=self._sieve.sequence if self._sieve else 0)
             case _:
                 await self._reply.end()
 
     def _step(self, outcome: Outcome) -> Action:
-        before = self._progress
-        worker = self._chosen.full_name if self._chosen else ""
+        before, self._outcome = self._progress, outcome
+        chosen = self._placement.chosen
+        worker = chosen.full_name if chosen else ""
         self._progress, action = step(before, outcome, worker=worker, max_legs=self._parts.max_legs)
-        if before.state is not State.CHOOSING and outcome is not Outcome.FIRST_EVENT:
+        if before.state in _SENT and outcome is not Outcome.FIRST_EVENT:
             self._note_leg(outcome)
-        if before.state is State.WAITING and outcome in BLAMES:
-            self._blame(outcome, retried=action is Action.CHOOSE)
+        if outcome in BLAMES and (before.state is State.WAITING or action is Action.RESUME):
+            self._blame(outcome, retried=action in {Action.CHOOSE, Action.RESUME})
         return action
 
     def _blame(self, outcome: Outcome, *, retried: bool) -> None:
-        chosen = _there(self._chosen)
-        self._finish_flight()
-        self._parts.fingerprints.forget(chosen.url)
-        if retried:
-            self._parts.metrics.leg_retry(outcome)
-        # A 5xx may be the request's fault, and one lost connection no more than a closed idle one.
-        suspected = chosen.full_name in self._progress.excluded or not retried
-        if outcome is not Outcome.SERVER_ERROR and suspected:
-            self._parts.fleet.worker_failed(chosen.full_name)
-
-    def _choose(self) -> Outcome:
-        decision = self._placing.decide(exclude=self._progress.excluded)
-        if decision.verdict is not Verdict.ROUTE:
-            # What placed the last leg explains more than that nobody is left.
-            self._trace.decision = self._trace.decision or decision
-            return Outcome.NO_WORKER
-        self._chosen = self._trace.decision = decision
-        self._flight = self._parts.fleet.begin(decision, self._placing.prompt)
-        return Outcome.PLACED
+        chosen = _there(self._placement.chosen)
+        self._placement.free()
+        self._parts.blame(chosen, outcome, excluded=chosen.full_name in self._progress.excluded, retried=retried)
 
     async def _send(self, given: list[Header]) -> Outcome:
-        chosen = _there(self._chosen)
+        chosen = _there(self._placement.chosen)
         now = self._leg_began = self._parts.clock()
         if not self._trace.legs:
-            self._parts.metrics.gateway_added(max(0.0, now - self._began - self._placing.render_seconds))
-        headers = upstream_headers(given, key=self._parts.credentials.of(chosen.url))
-        path = self._placing.ask.endpoint
+            others = self._placing.render_seconds + (self._trace.queued_seconds or 0.0)
+            self._parts.metrics.gateway_added(max(0.0, now - self._began - others))
+        leg = self._steering.next(self._progress)
+        headers = upstream_headers(given, key=self._parts.credentials.of(chosen.url), hooked=leg.hooked)
         self._opened = Opened(Outcome.LOST)  # of this leg nothing is known while it is waited for
-        self._opened = await self._parts.upstream.open(chosen.url, path, self._placing.body, headers=headers)
-        if _prefilled(self._opened) and self._flight is not None:
-            self._flight.first_token()
-        return self._opened.outcome
+        self._opened = await self._parts.upstream.open(chosen.url, leg.path, leg.body, headers=headers, watch=leg.watch)
+        outcome, refusal = self._steering.outcome(self._opened)
+        if refusal is not None:
+            self._placement.free()
+            self._steering.refuted(chosen, refusal, self._parts.fleet)
+            self._parts.metrics.gate_refusal()
+            return outcome
+        if _prefilled(self._opened) and self._placement.flight is not None:
+            self._placement.flight.first_token()
+            self._parts.fleet.doubts.settle(chosen.id, self._resuming.placing.prompt.keys)
+        return Outcome.HANDED_BACK if self._resuming.takes_back(self._opened.answer) else outcome
+
+    async def _prefill(self, given: list[Header]) -> Outcome:
+        """Have a Prefill worker compute the prompt of what is sent next."""
+        placing, path = self._resuming.placing, self._resuming.path
+        transfer = Transfer(self._parts, placing, path=path, trace=self._trace, arrived=self._began)
+        self._transfer = transfer
+        outcome = await transfer.run(given)
+        if outcome is Outcome.PREFILLED:
+            self._steering.transfer = transfer.params
+        else:
+            self._opened = transfer.opened
+        return outcome
 
     async def _relay(self) -> Outcome:
         """Send what was held back, then what follows, each piece once the client has taken the one before."""
-        stream, chosen = _there(self._opened.stream), _there(self._chosen)
-        self._trace.ttft_seconds = self._parts.clock() - self._began
-        sieve = self._placing.sieve(self._parts.fingerprints.of(chosen.url))
-        await self._reply.start(stream.status, [*stream.headers, *self._told()])
+        stream, chosen = _there(self._opened.stream), _there(self._placement.chosen)
+        if self._sieve is None:
+            self._trace.ttft_seconds = self._parts.clock() - self._began
+            self._sieve = self._api.sieve(self._placing.ask, self._parts.fingerprints.of(chosen.url))
+            await self._reply.start(stream.status, [*stream.headers, *self._told(stream.status)])
+        sieve = self._sieve
         try:
-            await self._pump(stream, sieve)
+            return await self._pump(stream, sieve)
         finally:  # also where the client has gone
             self._trace.usage = sieve.usage
             self._parts.fingerprints.learn(chosen.url, sieve.fingerprint)
-        return stream.outcome or Outcome.FINISHED
 
-    async def _pump(self, stream: Stream, sieve: StreamFilter) -> None:
-        events = stream.first
+    async def _pump(self, stream: Stream, sieve: Sieve) -> Outcome:
+        resuming, events = self._resuming, stream.first
         while events or stream.outcome is None:
-            if data := b"".join(map(sieve.feed, events)):
+            if resuming.breaks(events):
+                return Outcome.CUT_OFF
+            if data := b"".join(map(sieve.feed, await self._turn.passed(resuming.relayed(events)))):
                 await self._reply.write(data)
+            if resuming.stopped:
+                return Outcome.FINISHED
             events = await stream.more()
-        if data := sieve.end():
+        outcome = resuming.outcome(stream.outcome or Outcome.FINISHED)
+        if outcome not in {Outcome.HANDED_BACK, Outcome.CUT_OFF} and (data := sieve.end()):
             await self._reply.write(data)
+        return outcome
+
+    async def _resume(self) -> Outcome:
+        """Learn what to ask the next worker for."""
+        if self._opened.stream is not None:
+            self._opened.stream.close()
+        self._placement.free()
+        self._parts.metrics.leg_retry(self._trace.legs[-1].outcome)
+        parts = self._parts
+        text = detokenizer(parts.fleet, parts.upstream, parts.credentials, model=self._placing.model)
+        if not await self._resuming.go_on(text):
+            return Outcome.STRANDED
+        self._placement.placing = self._resuming.placing
+        return Outcome.RESUMABLE
 
     async def _deliver(self) -> None:
         answer = _there(self._opened.answer)
-        self._trace.usage = read_usage(answer.body) if answer.status == 200 else None
-        await self._reply.whole(answer.status, [*answer.headers, *self._told()], self._as_asked(answer))
+        answer = await self._turn.answered(self._resuming.joined(answer))
+        of_transfer = self._transfer is not None and self._outcome is Outcome.PREFILL_FAILED
+        sent = self._transfer.members if self._transfer and of_transfer else self._steering.leg.members
+        answer = self._api.whole(self._placing.ask, answer, sent=sent)
+        # Of what the client gets: a prompt's ids are many, and they are out by now.
+        self._trace.usage = self._api.usage(answer.body) if answer.status == 200 else None
+        await self._reply.whole(answer.status, [*answer.headers, *self._told(answer.status)], answer.body)
 
-    def _as_asked(self, answer: Answer) -> bytes:
-        if answer.status == 400:
-            return restate_size(answer.body, sent=self._placing.sent, asked=self._placing.ask.size)
-        return without_ids(answer.body) if self._placing.ask.ids_wanted else answer.body
+    async def _refuse(self) -> None:
+        lacking = self._transfer if self._outcome is Outcome.NO_PREFILL else None
+        reason, error = lacking.refusal() if lacking else self._placement.refusal()
+        if lacking and self._trace.decision:
+            self._trace.decision = replace(turned_away(self._trace.decision, reason), verdict=Verdict.REJECT)
+        self._parts.metrics.admission_refusal(reason)
+        await self._fail(error)
 
     async def _fail(self, error: ApiError) -> None:
         await self._reply.error(error, self._told())
 
-    def _told(self) -> list[Header]:
-        return decision_headers(self._trace.id, self._trace.decision)
+    def _told(self, status: int = 0) -> list[Header]:
+        told = decision_headers(self._trace.id, self._trace.decision)
+        return [*told, APPLIED] if self._placement.cached_only and status == 200 else told
 
     def _note_leg(self, outcome: str) -> None:
-        if self._chosen is None:
+        chosen = self._placement.chosen
+        if chosen is None:
             return
         answer, stream = self._opened.answer, self._opened.stream
         status = answer.status if answer else stream.status if stream else None
         seconds = self._parts.clock() - self._leg_began
-        self._trace.legs.append(LegRecord(self._chosen.worker, outcome, status, seconds))
-
-    def _finish_flight(self, cached_tokens: int | None = None) -> None:
-        if self._flight is not None:
-            self._flight.finish(cached_tokens=cached_tokens)
-            self._flight = None
+        held_to = self._steering.leg.threshold
+        self._trace.legs.append(LegRecord(chosen.worker, outcome, status, seconds, threshold=held_to))
 
     def _close(self) -> None:
         """Whatever the end was: the worker is freed, the accounts are settled."""
         stream = self._opened.stream
         if stream is not None:
             stream.close()
-        if self._progress.state in {State.WAITING, State.RELAYING}:
+        if self._progress.state in _SENT:
             # A client may leave between the last event and the end of the worker's connection.
             self._note_leg(Outcome.FINISHED if stream and stream.done else "cancelled")
-        self._finish_flight(None if self._trace.usage is None else self._trace.usage.cached_tokens)
+        if self._trace.usage is not None:
+            self._placing.learn(self._trace.usage.prompt_tokens)
+        self._placement.free(None if self._trace.usage is None else self._trace.usage.cached_tokens)
 
 
 def _there(value: T | None) -> T:
@@ -214,7 +258,11 @@ def _prefilled(opened: Opened) -> bool:
     )
 
 
-def _failure(outcome: Outcome) -> ApiError:
-    if outcome is Outcome.SILENT:
+def _failure(outcome: Outcome, opened: Opened) -> ApiError:
+    if outcome is Outcome.UNREADABLE:
+        return ApiError(500, "The worker's answer could not be read.")
+    if outcome is Outcome.PREFILL_LOST and opened.outcome is not Outcome.SILENT:
+        return ApiError(502, "No Prefill worker could be reached that computes the prompt.")
+    if opened.outcome is Outcome.SILENT:
         return ApiError(504, "The worker did not answer in time.")
     return ApiError(502, "The worker's answer could not be relayed.")

@@ -10,6 +10,9 @@ from typing import Final
 
 DONE: Final = b"[DONE]"
 _DATA: Final = b"data:"
+_EVENT: Final = b"event:"
+_PRELUDES: Final = frozenset({b"response.created", b"response.queued", b"response.in_progress", b"ping"})
+_ENDS: Final = frozenset({b"message_stop", b"response.completed", b"response.incomplete", b"response.failed"})
 
 
 class StreamTooLargeError(ValueError):
@@ -46,11 +49,28 @@ class EventSplitter:
 
 
 def event_data(event: bytes) -> bytes:
-    """The payload of an event of one ``data`` line; b"" for comments, other fields and events of several lines."""
+    """The payload of an event of one ``data`` line, which its name may precede; b"" for anything else."""
+    if event.startswith(_EVENT):
+        event = event[event.find(b"\n") + 1 :]
     if not event.startswith(_DATA):
         return b""
     payload = event[len(_DATA) :].strip()
     return b"" if b"\n" in payload else payload
+
+
+def event_name(event: bytes) -> bytes:
+    """The name of an event that begins with it; b"" for one without."""
+    return event[len(_EVENT) : event.find(b"\n")].strip() if event.startswith(_EVENT) else b""
+
+
+def is_prelude(event: bytes) -> bool:
+    """It only says that work has begun: a client who has not seen it has lost nothing."""
+    return event_name(event) in _PRELUDES
+
+
+def is_end(event: bytes) -> bool:
+    """Nothing that a client waits for comes after it."""
+    return event_data(event) == DONE or event_name(event) in _ENDS
 
 
 def _event_end(data: bytes, start: int) -> int:

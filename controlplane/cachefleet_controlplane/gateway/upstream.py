@@ -13,13 +13,16 @@ import aiohttp
 
 from cachefleet_controlplane.gateway.answer import error_code
 from cachefleet_controlplane.gateway.headers import Header
+from cachefleet_controlplane.gateway.judging import Watch
 from cachefleet_controlplane.gateway.legs import Outcome
-from cachefleet_controlplane.gateway.sse import DONE, EventSplitter, StreamTooLargeError, event_data
+from cachefleet_controlplane.gateway.sse import EventSplitter, StreamTooLargeError, event_data, is_end, is_prelude
 
 KEEP_ALIVE_SECONDS: Final = 4.0
 """Shorter than vLLM's own five seconds, so that we rarely write into a connection it is closing."""
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
+MAX_HELD_EVENTS: Final = 1024
+"""Events without a token that are held back before a stream goes to the client all the same."""
 _READ_BYTES: Final = 64 * 1024
 _LARGE_BYTES: Final = 1024 * 1024
 """aiohttp writes longer bodies piece by piece when they come as a file."""
@@ -54,12 +57,22 @@ class Stream:
         self.outcome: Outcome | None = None
         """Why it ended; None while it goes on."""
 
-    async def hold(self) -> Outcome:
-        """Read until the first event that carries data is here."""
-        while self.outcome is None and not any(event_data(event) for event in self.first):
-            self.first += await self.more()
+    async def hold(self, watch: Watch | None = None) -> Outcome:
+        """Read until the first event is here that carries data and says more than that work has begun.
+
+        With a ``watch`` until that has decided, which may be that the worker's gate refused it.
+        """
+        begun = False
+        while self.outcome is None and not begun and len(self.first) < MAX_HELD_EVENTS:
+            events = await self.more()
+            begun = _begun(events, watch)
+            self.first += events
         if any(error_code(event) >= 500 for event in self.first):
             return Outcome.SERVER_ERROR
+        if watch and not begun and self.outcome is None:
+            watch.give_up()
+        if watch and watch.refused:
+            return Outcome.GATE_REFUSED
         if self.outcome is Outcome.FINISHED:
             return Outcome.FIRST_EVENT if self.first else Outcome.LOST
         return self.outcome or Outcome.FIRST_EVENT
@@ -75,7 +88,7 @@ class Stream:
                 self.outcome = Outcome.OVERSIZED
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 self.outcome = Outcome.FINISHED if self.done else outcome_of(error)
-        if events and event_data(events[-1]) == DONE:
+        if events and is_end(events[-1]):
             self.done = True
         return events
 
@@ -127,13 +140,24 @@ class Upstream:
             await self._session.close()
             self._session = None
 
-    async def open(self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]]) -> Opened:
-        """Send a request; come back with a whole answer, with a stream's first event, or with what went wrong."""
+    async def open(
+        self,
+        url: str,
+        path: str,
+        body: bytes,
+        *,
+        headers: Sequence[tuple[str, str]],
+        watch: Watch | None = None,
+    ) -> Opened:
+        """Send a request; come back with a whole answer, with a stream's first event, or with what went wrong.
+
+        With a ``watch`` a stream is held back until that has decided.
+        """
         response: aiohttp.ClientResponse | None = None
         try:
             response = await self._post(url, path, body, headers=headers)
             if response.content_type == _EVENT_STREAM and response.status == 200:
-                return await _open_stream(response)
+                return await _open_stream(response, watch)
             return await _whole(response)
         except StreamTooLargeError:
             _cut(response)
@@ -164,6 +188,15 @@ class Upstream:
         return await self._session.post(url + path, data=data, headers=headers, allow_redirects=False)
 
 
+def _begun(events: Sequence[bytes], watch: Watch | None) -> bool:
+    """Enough has come to know what to do with a stream."""
+    if watch is None:
+        return any(event_data(event) and not is_prelude(event) for event in events)
+    for event in events:
+        watch.feed(event)
+    return watch.decided or any(map(error_code, events))
+
+
 def outcome_of(error: Exception) -> Outcome:
     """What a fault of the connection means for the leg."""
     match error:
@@ -175,10 +208,10 @@ def outcome_of(error: Exception) -> Outcome:
             return Outcome.LOST
 
 
-async def _open_stream(response: aiohttp.ClientResponse) -> Opened:
+async def _open_stream(response: aiohttp.ClientResponse, watch: Watch | None) -> Opened:
     stream = Stream(response, EventSplitter(MAX_EVENT_BYTES))
     try:
-        outcome = await stream.hold()
+        outcome = await stream.hold(watch)
         if outcome is Outcome.FIRST_EVENT:
             return Opened(outcome, stream=stream)
         answer = await _rest(stream) if outcome is Outcome.SERVER_ERROR else None

@@ -10,6 +10,9 @@ Case = tuple[str, str, dict[str, Any]]
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
+RESPONSES: Final = "/v1/responses"
+MESSAGES: Final = "/v1/messages"
+EMBEDDINGS: Final = "/v1/embeddings"
 
 _MESSAGES: Final = [
     {"role": "system", "content": "You are terse. Ünïcode: 漢字 🙂"},
@@ -100,10 +103,36 @@ REFUSED_FOR_TYPES: Final[list[Case]] = [
 ]
 """What real vLLM refuses; the fake engine does not check types."""
 
-_ID: Final = re.compile(rb'"id":"(chatcmpl|cmpl)-[^"]*"')
-_CREATED: Final = re.compile(rb'"created":\d+')
+_SAID: Final = "hello there my friend, say something long enough"
+_RESPONSE: Final[dict[str, Any]] = {"input": _SAID, "max_output_tokens": 6, "temperature": 0}
+_MESSAGE: Final[dict[str, Any]] = {"messages": [_MESSAGES[1]], "max_tokens": 6, "temperature": 0}
+OTHERS: Final[list[Case]] = [
+    (RESPONSES, "plain", _RESPONSE),
+    (RESPONSES, "stream", _RESPONSE | _STREAM),
+    (
+        RESPONSES,
+        "instructions",
+        _RESPONSE | {"instructions": "You are terse. Ünïcode: 漢字 🙂", "metadata": {"a": "b"}},
+    ),
+    (RESPONSES, "turns", _RESPONSE | {"input": _MESSAGES, "store": False, "user": "u", "truncation": "auto"}),
+    (RESPONSES, "stream-turns", _RESPONSE | _STREAM | {"input": _MESSAGES}),
+    (MESSAGES, "plain", _MESSAGE),
+    (MESSAGES, "stream", _MESSAGE | _STREAM),
+    (MESSAGES, "system", _MESSAGE | {"system": [{"type": "text", "text": "You are terse. 漢字 🙂"}], "metadata": {}}),
+    (MESSAGES, "stop", _MESSAGE | {"stop_sequences": ["never said"]}),
+    (f"{MESSAGES}/count_tokens", "count", {"messages": _MESSAGES}),
+]
+"""Of the APIs whose answers nothing is ever taken out of."""
+POOLED: Final[list[Case]] = [
+    (EMBEDDINGS, "text", {"input": _SAID}),
+    (EMBEDDINGS, "texts", {"input": ["one", "two"], "encoding_format": "base64"}),
+    (EMBEDDINGS, "ids", {"input": list(range(40, 60)), "encoding_format": "float"}),
+]
+
+_ID: Final = re.compile(rb'"(id|item_id|call_id)":"(chatcmpl|cmpl|resp|msg|fc|embd)([-_])[^"]*"')
+_CREATED: Final = re.compile(rb'"(created|created_at)":\d+')
 
 
 def timeless(body: bytes) -> bytes:
     """An answer without what differs from one request to the next."""
-    return _CREATED.sub(b'"created":0', _ID.sub(rb'"id":"\1"', body))
+    return _CREATED.sub(rb'"\1":0', _ID.sub(rb'"\1":"\2"', body))

@@ -5,21 +5,30 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
 
 import aiohttp
+from msgspec.structs import replace
 
+from cachefleet_controlplane.continuation.turns import Turns
+from cachefleet_controlplane.decisions import Knowledge
 from cachefleet_controlplane.fleet import Fleet
 from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
 from cachefleet_controlplane.gateway.credentials import Credentials
+from cachefleet_controlplane.gateway.door import Door
 from cachefleet_controlplane.gateway.fingerprints import Fingerprints
 from cachefleet_controlplane.gateway.memo import KeyMemo
 from cachefleet_controlplane.gateway.placing import Placer
+from cachefleet_controlplane.gateway.queue import Queue
+from cachefleet_controlplane.gateway.rendered import RenderMemo
 from cachefleet_controlplane.gateway.serve import Parts
+from cachefleet_controlplane.gateway.tenants import Directory
+from cachefleet_controlplane.gateway.texts import Texts
 from cachefleet_controlplane.gateway.upstream import Upstream
 from cachefleet_controlplane.http_server import http_server
 from cachefleet_controlplane.index import PythonIndex
@@ -27,6 +36,7 @@ from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
 from cachefleet_controlplane.renderer import Renderer
 from cachefleet_controlplane.store.records import DecisionRecord
+from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.contract import IndexContract
 from cachefleet_core.digest import Digest
@@ -50,14 +60,17 @@ kind: PrefixCachePool
 metadata: {{name: demo}}
 spec:
   model: {{name: {model}, source: fake, weightsMiB: 1}}
-  engine: {{image: fake, blockSize: {block_size}, maxModelLen: 4096}}
+  engine: {{image: fake, blockSize: {block_size}, maxModelLen: {max_model_len}}}
   device: {{resource: nvidia.com/gpu, memoryMiB: 8192, activationMiB: 1024, floorMiB: 1024}}
   tenancy: {{isolation: {isolation}}}
+  admission: {admission}
+  continuation: {continuation}
 """
 
 
-def pool(*, isolation: str = "PerTenant", model: str = MODEL) -> PrefixCachePool:
-    return parse_pools(_POOL.format(model=model, block_size=BLOCK_SIZE, isolation=isolation))[0]
+def pool(*, isolation: str = "PerTenant", model: str = MODEL, **fields: Any) -> PrefixCachePool:
+    others = {"block_size": BLOCK_SIZE, "admission": "{}", "continuation": "{}", "max_model_len": 4096} | fields
+    return parse_pools(_POOL.format(model=model, isolation=isolation, **others))[0]
 
 
 def engine(**options: Any) -> FakeEngine:
@@ -72,6 +85,9 @@ class Worker(Protocol):
     def url(self) -> str: ...
 
 
+MakeTurns = Callable[[Fleet, Metrics, Renderer], Turns]
+
+
 class _OneKey(Credentials):
     """Shows every worker the same key, whatever its pool."""
 
@@ -81,6 +97,15 @@ class _OneKey(Credentials):
 
     def of(self, url: str) -> str:
         return self._key
+
+
+class Known:
+    """A directory that a test says."""
+
+    def __init__(self, directory: Directory | None = None) -> None:
+        self.directory = directory or Directory()
+        self.informed = asyncio.Event()
+        self.informed.set()
 
 
 class _Agent:
@@ -101,6 +126,7 @@ class Front:
     metrics: Metrics
     http: aiohttp.ClientSession
     fingerprints: Fingerprints
+    queue: Queue
     records: list[DecisionRecord] = field(default_factory=list)
     engines: Sequence[Worker] = ()
 
@@ -114,15 +140,34 @@ class Front:
     def endpoints(self, *, ready: bool = True) -> tuple[WorkerEndpoint, ...]:
         return tuple(WorkerEndpoint(self.name(i), e.url, ready) for i, e in enumerate(self.engines))
 
-    def report(self, number: int, *, salt: str = SALT) -> None:
-        """What an agent beside engine ``number`` would say now: who it is, all it holds, and that it is idle."""
+    def load(self, number: int) -> dict[str, Any]:
+        """What engine ``number`` does, and its blocks."""
+        engine = self.engines[number]
+        assert isinstance(engine, FakeEngine)
+        scheduler, blocks = engine.worker.scheduler, engine.worker.pool
+        return {
+            "running": len(scheduler.running),
+            "waiting": len(scheduler.waiting),
+            "blocks_total": blocks.num_blocks,
+            "blocks_free": blocks.free,
+            "blocks_idle": blocks.idle,
+        }
+
+    def report(self, number: int, *, salt: str = SALT, said: Mapping[str, Any] | None = None, **load: Any) -> None:
+        """What an agent beside engine ``number`` would say now: who it is, all it holds, its ``load`` if any.
+
+        ``said``: what its Hello has otherwise.
+        """
         connection = self.fleet.connect(_Agent())
         engine = self.engines[number]
         assert isinstance(engine, FakeEngine)
         name, held = self.name(number), engine.held_links() if engine.running else []
         self.fleet.hello(
             connection,
-            Hello(worker=name, pool=POOL, epoch=f"e{number}", endpoint=engine.url, contract=CONTRACT),
+            replace(
+                Hello(worker=name, pool=POOL, epoch=f"e{number}", endpoint=engine.url, contract=CONTRACT),
+                **(said or {}),
+            ),
         )
         keyer = BlockKeyer(FLEET_KEY.index_key, Namespace(CONTRACT.fingerprint(), salt), BLOCK_SIZE)
         chains = [keyer.keys(link.prefix()) for link in held if link.lineage()[0].salt == salt]
@@ -132,7 +177,8 @@ class Front:
         stored = tuple(Stored(0, pack_keys(chain)) for chain in chains if chain)
         self.fleet.receive(connection, sent(Snapshot(sequence=0, part=0, last=True, chains=stored)))
         keys = len({key for chain in chains for key in chain})
-        state = State(sequence=0, digest=digest.value, held=keys, phase=Phase.READY, running=0, waiting=0)
+        load = dict[str, Any](running=0, waiting=0) | load
+        state = State(sequence=0, digest=digest.value, held=keys, phase=Phase.READY, **load)
         self.fleet.receive(connection, state)
 
     async def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, str], bytes]:
@@ -160,37 +206,69 @@ async def front(
     idle_seconds: float = 5,
     render_seconds: float = 1,
     max_legs: int = 3,
+    queue_requests: int = 8,
+    admission: str = "{}",
+    max_model_len: int = 4096,
+    continuation: str = "{}",
+    turns: MakeTurns | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    texts: bool = False,
+    knowledge: Knowledge = Knowledge.EXACT,
+    render_memo: RenderMemo | None = None,
     bounds: GatewayBounds | None = None,
+    known: Known | None = None,
+    used: Callable[[UsageRecord], None] = lambda _: None,
 ) -> AsyncIterator[Front]:
     """A gateway before ``engines``, which the caller runs."""
     async with AsyncExitStack() as stack:
-        fleet, metrics = Fleet(PythonIndex(), index_key=FLEET_KEY.index_key), Metrics()
+        metrics = Metrics()
+        known_texts = PythonIndex() if texts else None
+        fleet = Fleet(PythonIndex(), index_key=FLEET_KEY.index_key, texts=known_texts, clock=clock)
         upstream = await stack.enter_async_context(Upstream(connect_seconds=1, idle_seconds=idle_seconds))
         credentials = _OneKey(key)
-        renderer = Renderer(upstream, credentials, metrics=metrics, timeout_seconds=render_seconds)
+        renderer = Renderer(upstream, credentials, metrics=metrics, timeout_seconds=render_seconds, memo=render_memo)
+        queue = Queue(places=queue_requests, metrics=metrics)
+        fleet.listen(queue.wake)
         parts = Parts(
             fleet=fleet,
             upstream=upstream,
             credentials=credentials,
             metrics=metrics,
             fingerprints=Fingerprints(),
+            queue=queue,
             max_legs=max_legs,
         )
         records: list[DecisionRecord] = []
         numbers = count(1)
         gateway = Gateway(
             parts,
-            Placer(fleet, renderer, salt_key=FLEET_KEY.salt_key, memo=KeyMemo()),
+            Placer(
+                fleet,
+                renderer,
+                salt_key=FLEET_KEY.salt_key,
+                memo=KeyMemo(),
+                texts=Texts(b"t" * 32) if texts else None,
+                knowledge=knowledge,
+            ),
+            door=Door(known or Known(), hash_key=FLEET_KEY.api_key_hash_key, metrics=metrics, record=used),
             record=records.append,
             bounds=bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=5, requests=100),
+            turns=turns(fleet, metrics, renderer) if turns else None,
             new_id=lambda: f"d{next(numbers)}",
         )
         server = http_server(gateway, host="127.0.0.1", port=0, head_seconds=2, drain_seconds=1)
         serving = asyncio.create_task(server.serve())
         url = f"http://127.0.0.1:{await server.listening()}"
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        made = Front(url, gateway, fleet, metrics, http, parts.fingerprints, records, engines)
-        views = [PoolView(pool(isolation=isolation, model=model), made.endpoints(ready=ready))]
+        made = Front(url, gateway, fleet, metrics, http, parts.fingerprints, queue, records, engines)
+        declared = pool(
+            isolation=isolation,
+            model=model,
+            admission=admission,
+            max_model_len=max_model_len,
+            continuation=continuation,
+        )
+        views = [PoolView(declared, made.endpoints(ready=ready))]
         credentials.update(views)
         fleet.update_pools(views)
         try:

@@ -2,17 +2,28 @@
 
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from tests.controlplane.gateway.cases import ANSWERED, CHAT, COMPLETIONS, REFUSED, timeless
+from tests.controlplane.gateway.cases import (
+    ANSWERED,
+    CHAT,
+    COMPLETIONS,
+    OTHERS,
+    POOLED,
+    REFUSED,
+    RESPONSES,
+    Case,
+    timeless,
+)
 from tests.controlplane.gateway.harness import MODEL, SALT, Front, direct, engine, front
 from tests.fakes.engine import FakeEngine
 
 
 @pytest.fixture
 async def worker() -> AsyncIterator[FakeEngine]:
-    async with engine(multibyte=True, max_model_len=1024) as running:
+    async with engine(multibyte=True, max_model_len=1024, pooling=True) as running:
         yield running
 
 
@@ -36,6 +47,26 @@ async def test_answers_are_the_worker_s_own(gate: Front, worker: FakeEngine, pat
         assert (name, got_status, timeless(got)) == (name, status, timeless(expected))
 
 
+@pytest.mark.parametrize("case", [*OTHERS, *POOLED], ids=lambda case: f"{case[0]} {case[1]}")
+async def test_answers_of_other_apis_are_the_worker_s_own(gate: Front, worker: FakeEngine, case: Case) -> None:
+    path, name, body = case
+    asked = {"model": MODEL} | body
+    await direct(worker, path, asked | {"cache_salt": SALT})  # so that both find the same in cache
+    status, expected = await direct(worker, path, asked | {"cache_salt": SALT})
+    got_status, _, got = await gate.post(path, asked)
+    assert status == 200, expected
+    assert (name, got_status, timeless(got)) == (name, status, timeless(expected))
+
+
+async def test_refusals_of_responses_are_the_worker_s_own(gate: Front, worker: FakeEngine) -> None:
+    bodies: list[dict[str, Any]] = [{}, {"tools": []}, {"input": "x", "temperature": -1}, {"input": "hello " * 40_000}]
+    for body in bodies:
+        asked = {"model": MODEL} | body
+        status, expected = await direct(worker, RESPONSES, asked)
+        got_status, _, got = await gate.post(RESPONSES, asked)
+        assert (status, got_status, got) == (400, 400, expected)
+
+
 async def test_refusals_are_the_worker_s_own(gate: Front, worker: FakeEngine) -> None:
     for path, name, body in REFUSED:
         asked = {"model": MODEL} | body
@@ -46,6 +77,7 @@ async def test_refusals_are_the_worker_s_own(gate: Front, worker: FakeEngine) ->
         assert SALT.encode() not in got
 
 
+@pytest.mark.requirement("A23", "C14")
 async def test_usage_is_always_known_and_recorded(gate: Front) -> None:
     await gate.chat("hello", stream=True)
     assert gate.records[-1].completion_tokens == 4
@@ -53,6 +85,7 @@ async def test_usage_is_always_known_and_recorded(gate: Front) -> None:
     assert gate.records[-1].ttft_seconds is not None
 
 
+@pytest.mark.requirement("C13")
 async def test_the_body_is_passed_on_as_it_was_written(gate: Front, worker: FakeEngine) -> None:
     """Numbers, escapes and members we have never heard of are not re-rendered."""
     body = (

@@ -123,6 +123,7 @@ async def test_a_leg_that_fails_before_its_first_byte_is_retried_elsewhere(
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.requirement("C12")
 async def test_a_dead_worker_costs_nobody_an_answer(*, stream: bool) -> None:
     async with engine() as dead, engine() as alive, front([dead, alive]) as gate:
         await dead.crash()

@@ -55,7 +55,7 @@ async def test_the_worker_gets_the_salt_and_its_key_but_nothing_private_of_the_c
     sent, headers = json.loads(seen.body), {name.lower(): value for name, value in seen.headers.items()}
     assert sent["cache_salt"] == SALT
     assert "kv_transfer_params" not in sent
-    assert sent["vllm_xargs"] == {}
+    assert sent["vllm_xargs"] == {"cachefleet_resumable": 1}
     assert headers["authorization"] == f"Bearer {worker.options.api_key}"
     assert headers["x-request-id"] == "abc"
     assert not {"x-data-parallel-rank", "cookie"} & headers.keys()

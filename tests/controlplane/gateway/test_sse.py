@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.sse import EventSplitter, StreamTooLargeError, event_data
+from cachefleet_controlplane.gateway.sse import (
+    EventSplitter,
+    StreamTooLargeError,
+    event_data,
+    event_name,
+    is_end,
+    is_prelude,
+)
 
 EVENTS = [
     b'data: {"text":"\xe6\xbc\xa2\xe5\xad\x97 \xf0\x9f\x99\x82"}\n\n',
@@ -44,7 +51,22 @@ def test_an_event_without_end_is_bounded() -> None:
 
 @pytest.mark.parametrize(
     ("event", "data"),
-    [(EVENTS[1], b""), (EVENTS[2], b"crossed"), (EVENTS[3], b""), (EVENTS[4], b"[DONE]"), (b"data:x\n\n", b"x")],
+    [
+        *((EVENTS[1], b""), (EVENTS[2], b"crossed"), (EVENTS[3], b"two lines"), (EVENTS[4], b"[DONE]")),
+        *((b"data:x\n\n", b"x"), (b"event: x\r\ndata: y\r\n\r\n", b"y"), (b"event: x\n\n", b"")),
+    ],
 )
 def test_data_of_an_event(event: bytes, data: bytes) -> None:
     assert event_data(event) == data
+
+
+def test_the_name_of_an_event() -> None:
+    assert [event_name(event) for event in EVENTS] == [b"", b"", b"", b"x", b""]
+    assert event_name(b"event: y\r\ndata: 1\r\n\r\n") == b"y"
+
+
+def test_what_begins_and_what_ends_a_stream() -> None:
+    assert is_prelude(b"event: response.created\ndata: {}\n\n")
+    assert not is_prelude(b"event: message_start\ndata: {}\n\n")
+    assert all(map(is_end, (b"data: [DONE]\n\n", b"event: message_stop\ndata: {}\n\n")))
+    assert not is_end(b"event: response.created\ndata: {}\n\n")

@@ -1,0 +1,35 @@
+"""What differs between the APIs: how a body is read, what a worker is asked besides, how its answer is told.
+
+Each is one file behind the protocol of ``api``; ``api_of`` finds it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from cachefleet_controlplane.gateway.apis.api import Api, Sieve
+from cachefleet_controlplane.gateway.apis.chat import ChatApi, CompletionsApi
+from cachefleet_controlplane.gateway.apis.embeddings import EmbeddingsApi
+from cachefleet_controlplane.gateway.apis.messages import CountTokensApi, MessagesApi
+from cachefleet_controlplane.gateway.apis.responses import ResponsesApi
+from cachefleet_controlplane.gateway.ask import Endpoint
+
+__all__ = ["Api", "Sieve", "api_of"]
+
+_APIS: Final[Mapping[Endpoint, Api]] = MappingProxyType(
+    {
+        Endpoint.CHAT: ChatApi(),
+        Endpoint.COMPLETIONS: CompletionsApi(),
+        Endpoint.RESPONSES: ResponsesApi(),
+        Endpoint.MESSAGES: MessagesApi(),
+        Endpoint.EMBEDDINGS: EmbeddingsApi(),
+        Endpoint.COUNT_TOKENS: CountTokensApi(),
+    }
+)
+
+
+def api_of(endpoint: Endpoint) -> Api:
+    """The API that an endpoint speaks."""
+    return _APIS[endpoint]

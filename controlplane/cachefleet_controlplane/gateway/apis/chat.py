@@ -1,0 +1,126 @@
+"""Chats and completions: token ids and usage are always asked for, and taken out where only we asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Raw
+
+from cachefleet_controlplane.gateway.answer import StreamFilter, without_ids
+from cachefleet_controlplane.gateway.apis.api import PassingApi
+from cachefleet_controlplane.gateway.ask import CHAT_MAX_TOKENS, COMPLETIONS_MAX_TOKENS, Ask, Bypass, Endpoint
+from cachefleet_controlplane.gateway.fields import (
+    TRUE,
+    ZERO,
+    Fields,
+    count_of,
+    encode,
+    first_of,
+    is_null,
+    lax_bool,
+    members,
+    number,
+)
+from cachefleet_controlplane.gateway.media import holds_media
+from cachefleet_controlplane.gateway.threshold import FIELD, own_threshold
+from cachefleet_controlplane.gateway.upstream import Answer
+
+_USAGE_ONLY: Final = Raw(b'{"include_usage":true}')
+
+
+class ChatApi(PassingApi):
+    """``/v1/chat/completions``."""
+
+    endpoint = Endpoint.CHAT
+
+    def understand(self, fields: Fields, *, model: str, size: int) -> Ask:
+        echo, ids_asked = lax_bool(fields.get("echo")), lax_bool(fields.get("return_token_ids"))
+        return Ask(
+            endpoint=self.endpoint,
+            model=model,
+            fields=fields,
+            size=size,
+            stream=lax_bool(fields.get("stream")),
+            usage_asked=_usage_asked(fields.get("stream_options")),
+            ids_asked=ids_asked,
+            ids_wanted=not echo and not ids_asked,
+            single=_is_single(fields),
+            max_tokens=self._max_tokens(fields),
+            bypass=Bypass.MEDIA if self._holds_media(fields) else None,
+            threshold=own_threshold(fields),
+            choices=number(fields.get("n")) or 1,
+            prompts=self._prompts(fields),
+        )
+
+    def prepare(self, fields: Fields, ask: Ask, *, salt: str, gated: bool) -> None:
+        if gated and ask.threshold is None:
+            fields[FIELD] = ZERO
+        super().prepare(fields, ask, salt=salt, gated=gated)
+        if ask.ids_wanted:
+            fields["return_token_ids"] = TRUE
+        if ask.stream and not ask.usage_asked:
+            _want_usage(fields)
+
+    def whole(self, ask: Ask, answer: Answer, *, sent: int) -> Answer:
+        answer = super().whole(ask, answer, sent=sent)
+        if not ask.ids_wanted or answer.status == 400:
+            return answer
+        return Answer(answer.status, answer.headers, without_ids(answer.body))
+
+    def sieve(self, ask: Ask, fingerprint: bytes | None) -> StreamFilter:
+        return StreamFilter(
+            strip_usage=ask.stream and not ask.usage_asked,
+            strip_ids=ask.ids_wanted,
+            single=ask.single,
+            fingerprint=fingerprint,
+        )
+
+    def _max_tokens(self, fields: Fields) -> int:
+        return _first_number(fields, "max_completion_tokens", "max_tokens") or CHAT_MAX_TOKENS
+
+    def _prompts(self, fields: Fields) -> int:  # noqa: ARG002 # completions have several
+        return 1
+
+    def _holds_media(self, fields: Fields) -> bool:
+        return holds_media(fields.get("messages"))
+
+
+class CompletionsApi(ChatApi):
+    """``/v1/completions``."""
+
+    endpoint = Endpoint.COMPLETIONS
+
+    def _max_tokens(self, fields: Fields) -> int:
+        return _first_number(fields, "max_tokens") or COMPLETIONS_MAX_TOKENS
+
+    def _prompts(self, fields: Fields) -> int:
+        return count_of(fields.get("prompt"))
+
+    def _holds_media(self, fields: Fields) -> bool:
+        return not is_null(fields, "prompt_embeds")
+
+
+def _usage_asked(raw: Raw | None) -> bool:
+    options = None if raw is None else members(raw)
+    return options is not None and lax_bool(options.get("include_usage"))
+
+
+def _want_usage(fields: Fields) -> None:
+    """Ask for usage at the end; options that the engine will refuse are left to it."""
+    if is_null(fields, "stream_options"):
+        fields["stream_options"] = _USAGE_ONLY
+    elif (options := members(fields["stream_options"])) is not None:
+        # Running usage counts only together with usage, so the client has not got it either.
+        kept = {name: raw for name, raw in options.items() if name != "continuous_usage_stats"}
+        fields["stream_options"] = Raw(encode(kept | {"include_usage": TRUE}))
+
+
+def _is_single(fields: Fields) -> bool:
+    several = number(fields.get("n")) not in {None, 1}
+    prompt = fields.get("prompt")
+    return not several and (prompt is None or first_of(prompt) is None)
+
+
+def _first_number(fields: Mapping[str, Raw], *names: str) -> int | None:
+    return next((found for name in names if (found := number(fields.get(name)))), None)

@@ -1,0 +1,22 @@
+"""Embeddings: routed by load alone."""
+
+from __future__ import annotations
+
+from cachefleet_controlplane.gateway.apis.api import PassingApi, plain_ask
+from cachefleet_controlplane.gateway.ask import Ask, Bypass, Endpoint
+from cachefleet_controlplane.gateway.fields import Fields
+
+
+class EmbeddingsApi(PassingApi):
+    """``/v1/embeddings``."""
+
+    def understand(self, fields: Fields, *, model: str, size: int) -> Ask:
+        return plain_ask(
+            Endpoint.EMBEDDINGS,
+            fields,
+            model=model,
+            size=size,
+            stream=False,
+            max_tokens=1,
+            bypass=Bypass.EMBEDDINGS,
+        )

@@ -1,0 +1,126 @@
+"""Anthropic's messages, and the count of their tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from cachefleet_controlplane.gateway.answer import PromptDetails, Usage, error_code, error_message
+from cachefleet_controlplane.gateway.apis.api import PassingApi, PassingSieve, Sieve, plain_ask, restated
+from cachefleet_controlplane.gateway.ask import CHAT_MAX_TOKENS, Ask, Bypass, Endpoint
+from cachefleet_controlplane.gateway.errors import ApiError, error_event
+from cachefleet_controlplane.gateway.fields import READ_ERRORS, Fields, lax_bool, number
+from cachefleet_controlplane.gateway.media import holds_media
+from cachefleet_controlplane.gateway.sse import event_data, event_name
+from cachefleet_controlplane.gateway.upstream import Answer
+
+_NO_WORDS: Final = "The worker failed."
+
+
+class _Usage(Struct, frozen=True):
+    input_tokens: int = 0
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class _Message(Struct, frozen=True):
+    usage: _Usage | None = None
+
+
+class _Event(Struct, frozen=True):
+    message: _Message | None = None
+    usage: _Usage | None = None
+
+
+_message = msgspec.json.Decoder(_Message)
+_event = msgspec.json.Decoder(_Event)
+
+
+class MessagesApi(PassingApi):
+    """``/v1/messages``."""
+
+    def understand(self, fields: Fields, *, model: str, size: int) -> Ask:
+        return plain_ask(
+            Endpoint.MESSAGES,
+            fields,
+            model=model,
+            size=size,
+            stream=lax_bool(fields.get("stream")),
+            max_tokens=number(fields.get("max_tokens")) or CHAT_MAX_TOKENS,
+            bypass=Bypass.MEDIA if holds_media(fields.get("messages")) else None,
+        )
+
+    def usage(self, body: bytes) -> Usage | None:
+        try:
+            return _common(_message.decode(body).usage)
+        except READ_ERRORS:
+            return None
+
+    def whole(self, ask: Ask, answer: Answer, *, sent: int) -> Answer:
+        """Errors of a worker may have OpenAI's shape or OpenAI's types."""
+        answer = super().whole(ask, answer, sent=sent)
+        if answer.status < 400:
+            return _restated_stream(answer) if answer.body.startswith(b"event: error") else answer
+        return restated(Endpoint.MESSAGES, answer)
+
+    def sieve(self, ask: Ask, fingerprint: bytes | None) -> Sieve:  # noqa: ARG002 # as Api has it
+        return _MessagesSieve()
+
+
+class CountTokensApi(MessagesApi):
+    """``/v1/messages/count_tokens``: any worker knows, and keeps nothing of it, so nothing is salted."""
+
+    def understand(self, fields: Fields, *, model: str, size: int) -> Ask:
+        ask = super().understand(fields, model=model, size=size)
+        return replace(ask, endpoint=Endpoint.COUNT_TOKENS, stream=False, max_tokens=1, bypass=Bypass.COUNT_TOKENS)
+
+    def prepare(self, fields: Fields, ask: Ask, *, salt: str, gated: bool) -> None:
+        pass
+
+    def usage(self, body: bytes) -> Usage | None:  # noqa: ARG002 # as Api has it
+        return None
+
+
+class _MessagesSieve(PassingSieve):
+    """Reads usage at the start and at the end; errors get the types that Anthropic has."""
+
+    def feed(self, event: bytes) -> bytes:
+        name = event_name(event)
+        if name in {b"message_start", b"message_delta"}:
+            self.usage = _usage_of(event_data(event)) or self.usage
+        return super().feed(_restated(event) if name == b"error" else event)
+
+
+def _restated(event: bytes) -> bytes:
+    data = event_data(event)
+    return error_event(Endpoint.MESSAGES, ApiError(error_code(event) or 500, error_message(data) or _NO_WORDS))
+
+
+def _restated_stream(answer: Answer) -> Answer:
+    """A stream that is but an error."""
+    first, _, rest = answer.body.partition(b"\n\n")
+    return replace(answer, body=_restated(first + b"\n\n") + rest)
+
+
+def _usage_of(data: bytes) -> Usage | None:
+    try:
+        event = _event.decode(data)
+    except READ_ERRORS:
+        return None
+    return _common(event.usage or (event.message.usage if event.message else None))
+
+
+def _common(usage: _Usage | None) -> Usage | None:
+    """Anthropic counts what was read from the cache, and what was written to it, beside the other input."""
+    if usage is None:
+        return None
+    read, written = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
+    return Usage(
+        prompt_tokens=usage.input_tokens + (read or 0) + (written or 0),
+        completion_tokens=usage.output_tokens,
+        prompt_tokens_details=PromptDetails(read),
+    )

@@ -1,0 +1,124 @@
+"""Responses: workers are sent all of a conversation and keep none of it; ``continuation`` does where pools allow it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from cachefleet_controlplane.gateway.answer import PromptDetails, Usage
+from cachefleet_controlplane.gateway.apis.api import PassingApi, PassingSieve, Sieve, plain_ask
+from cachefleet_controlplane.gateway.ask import CHAT_MAX_TOKENS, Ask, Bypass, Endpoint
+from cachefleet_controlplane.gateway.errors import ApiError
+from cachefleet_controlplane.gateway.fields import FALSE, NULL, READ_ERRORS, Fields, is_null, lax_bool, number
+from cachefleet_controlplane.gateway.media import holds_media
+from cachefleet_controlplane.gateway.sse import event_data, event_name
+from cachefleet_controlplane.gateway.upstream import Answer
+
+PREVIOUS: Final = "previous_response_id"
+CONVERSATION: Final = "conversation"
+_WHOLE: Final = "responses are not stored here. Send the whole conversation as `input`."
+_ENDS: Final = frozenset({b"response.completed", b"response.incomplete", b"response.failed"})
+
+
+class _InputDetails(Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
+class _Usage(Struct, frozen=True):
+    input_tokens: int = 0
+    output_tokens: int | None = None
+    input_tokens_details: _InputDetails | None = None
+
+
+class _Response(Struct, frozen=True):
+    usage: _Usage | None = None
+
+
+class _Event(Struct, frozen=True):
+    response: _Response
+
+
+_response = msgspec.json.Decoder(_Response)
+_event = msgspec.json.Decoder(_Event)
+
+
+def not_stored() -> ApiError:
+    """400 for whatever presumes more than that a response may be continued, shown and deleted."""
+    return ApiError(400, "Responses are not stored here: send the whole conversation as `input`.")
+
+
+def without_history(ask: Ask) -> Ask:
+    """The request, which continues no other. ApiError 400."""
+    if not is_null(ask.fields, PREVIOUS):
+        raise ApiError(400, f"`{PREVIOUS}` is not supported: {_WHOLE}", param=PREVIOUS)
+    return ask
+
+
+class ResponsesApi(PassingApi):
+    """``/v1/responses``."""
+
+    def understand(self, fields: Fields, *, model: str, size: int) -> Ask:
+        _refuse_state(fields)
+        return plain_ask(
+            Endpoint.RESPONSES,
+            fields,
+            model=model,
+            size=size,
+            stream=lax_bool(fields.get("stream")),
+            max_tokens=number(fields.get("max_output_tokens")) or CHAT_MAX_TOKENS,
+            bypass=Bypass.MEDIA if holds_media(fields.get("input")) else None,
+        )
+
+    def prepare(self, fields: Fields, ask: Ask, *, salt: str, gated: bool) -> None:
+        fields["store"] = FALSE
+        fields.pop(PREVIOUS, None)  # what it names is in the input already
+        super().prepare(fields, ask, salt=salt, gated=gated)
+
+    def usage(self, body: bytes) -> Usage | None:
+        try:
+            return _common(_response.decode(body).usage)
+        except READ_ERRORS:
+            return None
+
+    def whole(self, ask: Ask, answer: Answer, *, sent: int) -> Answer:
+        """The engine adds a choice of no tool to a body without tools, and counts it."""
+        added = int("tool_choice" not in ask.fields and bytes(ask.fields.get("tools", NULL)) in {b"null", b"[]"})
+        return super().whole(replace(ask, size=ask.size + added), answer, sent=sent + added)
+
+    def sieve(self, ask: Ask, fingerprint: bytes | None) -> Sieve:  # noqa: ARG002 # as Api has it
+        return _ResponsesSieve()
+
+
+class _ResponsesSieve(PassingSieve):
+    def feed(self, event: bytes) -> bytes:
+        if event_name(event) in _ENDS:
+            self.usage = _usage_of(event_data(event)) or self.usage
+        return super().feed(event)
+
+
+def _refuse_state(fields: Fields) -> None:
+    if not is_null(fields, CONVERSATION):
+        raise ApiError(400, f"`{CONVERSATION}` is not supported: {_WHOLE}", param=CONVERSATION)
+    if lax_bool(fields.get("background")):
+        raise ApiError(400, "`background` is not supported: responses are not stored here.", param="background")
+
+
+def _usage_of(data: bytes) -> Usage | None:
+    try:
+        return _common(_event.decode(data).response.usage)
+    except READ_ERRORS:
+        return None
+
+
+def _common(usage: _Usage | None) -> Usage | None:
+    if usage is None:
+        return None
+    details = usage.input_tokens_details
+    return Usage(
+        prompt_tokens=usage.input_tokens,
+        completion_tokens=usage.output_tokens,
+        prompt_tokens_details=None if details is None else PromptDetails(details.cached_tokens),
+    )

@@ -1,0 +1,79 @@
+"""What one tenant does at once and has spent in the last minute, held against its limits. Pure; seconds."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import StrEnum
+from math import ceil, floor
+from typing import Final
+
+from cachefleet_controlplane.store.tenant_records import TenantRecord
+
+WINDOW_SECONDS: Final = 60
+RETRY_SECONDS: Final = 1
+"""What a client is told to wait for one of its tenant's requests to end: nobody knows when that will be."""
+
+
+class Limit(StrEnum):
+    """Which limit a request is over; a metric's label."""
+
+    REQUESTS_AT_ONCE = "requests_at_once"
+    TOKENS_PER_MINUTE = "tokens_per_minute"
+
+
+class Spent:
+    """Tokens of the last minute, by the whole second they were spent in: at most WINDOW_SECONDS entries."""
+
+    __slots__ = ("_seconds", "total")
+
+    def __init__(self) -> None:
+        self._seconds: deque[tuple[int, int]] = deque()
+        self.total = 0
+
+    def add(self, tokens: int, now: float) -> None:
+        self.expire(now)
+        second = floor(now)
+        if self._seconds and self._seconds[-1][0] >= second:
+            second, before = self._seconds.pop()
+            self._seconds.append((second, before + tokens))
+        else:
+            self._seconds.append((second, tokens))
+        self.total += tokens
+
+    def expire(self, now: float) -> None:
+        while self._seconds and self._seconds[0][0] + WINDOW_SECONDS <= now:
+            self.total -= self._seconds.popleft()[1]
+
+    def wait(self, limit: int, now: float) -> int:
+        """Whole seconds until less than ``limit`` are left of what is spent by ``now``; 0 where that is so already."""
+        self.expire(now)
+        left, until = self.total, now
+        for second, tokens in self._seconds:
+            if left < limit:
+                break
+            left -= tokens
+            until = second + WINDOW_SECONDS
+        return ceil(until - now)
+
+
+class Load:
+    """One tenant's requests under way and tokens spent."""
+
+    __slots__ = ("requests", "spent")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.spent = Spent()
+
+    def over(self, tenant: TenantRecord, now: float) -> tuple[Limit, int] | None:
+        """The limit that one more request would be over, and the seconds to wait; None where there is room."""
+        if tenant.requests_at_once is not None and self.requests >= tenant.requests_at_once:
+            return Limit.REQUESTS_AT_ONCE, RETRY_SECONDS
+        if tenant.tokens_per_minute is not None and (wait := self.spent.wait(tenant.tokens_per_minute, now)):
+            return Limit.TOKENS_PER_MINUTE, wait
+        return None
+
+    def idle(self, now: float) -> bool:
+        """Nothing of it needs to be remembered."""
+        self.spent.expire(now)
+        return not self.requests and not self.spent.total

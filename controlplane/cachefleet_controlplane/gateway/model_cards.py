@@ -1,0 +1,63 @@
+"""Models as ``/v1/models`` tells of them: OpenAI's members, and what the fleet behind a name can do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final
+
+from cachefleet_controlplane.gateway.ask import GENERATING, Endpoint
+from cachefleet_controlplane.views import ServedModel
+from cachefleet_core.pool import PreemptionPolicy, PrefixCachePool
+from cachefleet_core.reports import Hello
+
+OWNER: Final = "cachefleet"
+_POOLING: Final = (Endpoint.EMBEDDINGS,)
+_RUNNER: Final = "--runner"
+
+
+def card(model: ServedModel, announced: Sequence[Hello]) -> dict[str, object]:
+    """One model; ``announced`` is what its ready workers said of themselves.
+
+    A capability is true where every one of them has it, so that no request depends on where it goes.
+    """
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": OWNER,
+        "max_model_len": _longest(model, announced),
+        "capabilities": {
+            "endpoints": endpoints(model.declared),
+            "prefix_caching": all(pool.spec.prefix_cache.enabled for pool in model.declared),
+            "cache_hit_threshold": _all_have(announced, "gate"),
+            "hand_back": _all_have(announced, "preemption") and all(map(_hands_back, model.declared)),
+            "workers": len({(hello.pool, hello.worker) for hello in announced}),
+        },
+    }
+
+
+def endpoints(pools: Iterable[PrefixCachePool]) -> list[str]:
+    """What may be asked of pools, as they are declared: a pooling runner generates nothing."""
+    pooling = {_pools(pool.spec.engine.extra_args) for pool in pools}
+    return [*(GENERATING if False in pooling else ()), *(_POOLING if True in pooling else ())]
+
+
+def _longest(model: ServedModel, announced: Sequence[Hello]) -> int | None:
+    """As the workers were started; as declared where none has told."""
+    return max((hello.max_model_len for hello in announced), default=0) or model.max_model_len
+
+
+def _all_have(announced: Sequence[Hello], feature: str) -> bool:
+    on = [any(one.feature == feature and one.mode != "off" for one in hello.capabilities) for hello in announced]
+    return bool(on) and all(on)
+
+
+def _hands_back(pool: PrefixCachePool) -> bool:
+    return pool.spec.preemption.policy == PreemptionPolicy.HAND_BACK and pool.spec.preemption.reject_below > 0
+
+
+def _pools(arguments: Sequence[str]) -> bool:
+    joined = [*arguments, ""]
+    given = {one.partition("=")[2] for one in arguments if one.startswith(_RUNNER + "=")}
+    return "pooling" in given | {after for one, after in pairwise(joined) if one == _RUNNER}

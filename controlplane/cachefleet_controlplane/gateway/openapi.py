@@ -1,0 +1,181 @@
+"""The gateway's OpenAPI document: ``GET /openapi.json``.
+
+``tests/controlplane/test_schema_cases.py`` holds the gateway to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+
+from cachefleet_controlplane.gateway.asgi import JSON, Receive, Reply, Scope
+from cachefleet_controlplane.gateway.ask import Endpoint
+from cachefleet_controlplane.gateway.errors import ANTHROPIC_PATH
+from cachefleet_controlplane.gateway.openapi_schemas import ANSWERS, ERRORS, REQUESTS, TEXT, Schema, listed, ref
+
+OPENAPI_PATH: Final = "/openapi.json"
+_ABOUT: Final = (
+    "OpenAI's and Anthropic's APIs in front of a fleet of vLLM workers. Errors have the shape of the API that their "
+    "path belongs to; a path that is not here is a 404, another method a 405 with `Allow`."
+)
+_EVENTS: Final = "text/event-stream"
+_EVENT: Final = listed(data=TEXT) | {"description": "Where `stream` is true: one of the API's own events."}
+
+_STATUSES: Final[Mapping[int, str]] = {
+    400: "The body cannot be read, or asks for what is not served; or the worker's own refusal.",
+    401: "An API key is needed, or this one is not known or has ended.",
+    403: "The tenant is disabled.",
+    404: "No such model, or nothing of that name.",
+    405: "The path takes other methods: see `Allow`.",
+    408: "The body did not arrive in time.",
+    412: "`Prefer: if-available`, and nothing of the prompt is cached.",
+    413: "The body is too large.",
+    415: "The worker takes no body of this content type (vLLM to 0.33 says 400).",
+    429: "A limit of the tenant, or no room in time: see `Retry-After`.",
+    500: "The worker's own error, after all attempts.",
+    502: "The worker's answer could not be relayed.",
+    503: "No worker is ready, or too many requests are under way: see `Retry-After`.",
+    504: "The worker was silent for too long.",
+}
+_LOCAL: Final = (400, 401, 403, 404, 405, 503)
+"""Of what no worker has to do with."""
+_HEADERS: Final[Mapping[str, str]] = {
+    "x-cachefleet-decision": "Id of the decision's record.",
+    "x-cachefleet-knowledge": "What was known of the prompt: exact, approximate or load.",
+    "x-cachefleet-worker": "Who answered.",
+}
+_LATER: Final = frozenset({429, 503})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Operation:
+    """One method of one path."""
+
+    path: str
+    summary: str
+    answer: str
+    method: str = "post"
+    takes: str = ""
+    streams: bool = False
+    decided: bool = True
+    """Its answers tell of a decision."""
+    parameters: tuple[str, ...] = ()
+    """Of the path."""
+    statuses: tuple[int, ...] = tuple(_STATUSES)
+
+
+_OPERATIONS: Final = (
+    _Operation(path=Endpoint.CHAT, summary="Answer a chat", takes="ChatRequest", answer="Chat", streams=True),
+    _Operation(
+        path=Endpoint.COMPLETIONS,
+        summary="Continue a prompt",
+        takes="CompletionRequest",
+        answer="Completion",
+        streams=True,
+    ),
+    _Operation(
+        path=Endpoint.RESPONSES, summary="Make a response", takes="ResponseRequest", answer="Response", streams=True
+    ),
+    _Operation(
+        path=Endpoint.MESSAGES, summary="Answer a message", takes="MessageRequest", answer="Message", streams=True
+    ),
+    _Operation(
+        path=Endpoint.COUNT_TOKENS, summary="Count a message's tokens", takes="CountRequest", answer="TokenCount"
+    ),
+    _Operation(path=Endpoint.EMBEDDINGS, summary="Embed texts", takes="EmbeddingRequest", answer="Embeddings"),
+    _Operation(path="/v1/route", summary="Decide, and send nothing", takes="RouteRequest", answer="Decision"),
+    _Operation(path="/v1/models", method="get", summary="All models", answer="Models", decided=False, statuses=_LOCAL),
+    _Operation(
+        path="/v1/models/{model}",
+        method="get",
+        summary="One model",
+        answer="Model",
+        decided=False,
+        parameters=("model",),
+        statuses=_LOCAL,
+    ),
+    *(
+        _Operation(
+            path="/v1/responses/{response_id}",
+            method=method,
+            summary=summary,
+            answer=answer,
+            decided=False,
+            parameters=("response_id",),
+            statuses=_LOCAL,
+        )
+        for method, summary, answer in (
+            ("get", "A stored response", "Response"),
+            ("delete", "Forget a stored response", "DeletedResponse"),
+        )
+    ),
+)
+
+
+@cache
+def document() -> bytes:
+    """The whole document as JSON."""
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in _OPERATIONS:
+        paths.setdefault(str(operation.path), {})[operation.method] = _told(operation)
+    return msgspec.json.encode(
+        {
+            "openapi": "3.1.0",
+            "info": {"title": "Cachefleet gateway", "version": "v1", "description": _ABOUT},
+            "paths": paths,
+            "components": {"schemas": {**REQUESTS, **ANSWERS, **ERRORS}, "securitySchemes": _SCHEMES},
+            # With no keys configured nobody needs one.
+            "security": [{}, *({name: []} for name in _SCHEMES)],
+        }
+    )
+
+
+async def serve_document(_: Scope, __: Receive, reply: Reply) -> None:
+    """Answer with it."""
+    await reply.whole(200, [JSON], document())
+
+
+_SCHEMES: Final[Mapping[str, Schema]] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+
+
+def _told(operation: _Operation) -> dict[str, Any]:
+    told: dict[str, Any] = {"summary": operation.summary, "responses": _responses(operation)}
+    if operation.takes:
+        told["requestBody"] = {"required": True, "content": _json(ref(operation.takes))}
+    if operation.parameters:
+        told["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": TEXT | {"minLength": 1}}
+            for name in operation.parameters
+        ]
+    return told
+
+
+def _responses(operation: _Operation) -> dict[str, Any]:
+    content = _json(ref(operation.answer))
+    if operation.streams:
+        content[_EVENTS] = {"schema": _EVENT}
+    headers = _headers(_HEADERS) if operation.decided else {}
+    answers = {"200": {"description": "The answer.", "content": content, "headers": headers}}
+    return answers | {str(status): _error(operation, status) for status in operation.statuses}
+
+
+def _error(operation: _Operation, status: int) -> dict[str, Any]:
+    anthropic = operation.path.startswith(ANTHROPIC_PATH)
+    headers = _headers(["retry-after"]) if status in _LATER else {}
+    shape = ref("AnthropicError" if anthropic else "Error")
+    return {"description": _STATUSES[status], "content": _json(shape), "headers": headers}
+
+
+def _json(schema: Schema) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _headers(names: Iterable[str]) -> dict[str, Any]:
+    return {name: {"schema": TEXT, "description": _HEADERS.get(name, "Seconds to wait.")} for name in names}

@@ -1,0 +1,220 @@
+"""The bodies of the gateway's OpenAPI document: what it takes, what it answers, and its errors. JSON Schema, pure.
+
+Members that are not named are passed to the worker as they are, so no body forbids any; answers are the worker's, of
+which only what clients rely on is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cachefleet_controlplane.decisions import Knowledge, Verdict
+from cachefleet_controlplane.gateway.ask import Endpoint
+
+Schema = dict[str, Any]
+
+ANY: Final[Schema] = {}
+TEXT: Final[Schema] = {"type": "string"}
+COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+POSITIVE: Final[Schema] = {"type": "integer", "minimum": 1}
+FLAG: Final[Schema] = {"type": "boolean"}
+ITEMS: Final[Schema] = {"type": "array", "items": {"type": "object"}}
+RATIO: Final[Schema] = {"type": "number", "minimum": 0, "maximum": 1}
+TOKEN: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
+
+
+def ref(name: str) -> Schema:
+    """A schema of this document by its name."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def optional(schema: Schema) -> Schema:
+    """Or null."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def object_of(properties: Mapping[str, Schema], *, required: tuple[str, ...] = (), about: str = "") -> Schema:
+    """An object with these members, of which some must be there, and any others."""
+    described = {"description": about} if about else {}
+    return {"type": "object", "properties": dict(properties), "required": list(required), **described}
+
+
+def array_of(schema: Schema) -> Schema:
+    return {"type": "array", "items": schema}
+
+
+def listed(**members: Schema) -> Schema:
+    """An answer's object with exactly these members told of, all of them there."""
+    return object_of(members, required=tuple(members))
+
+
+_MODEL: Final = TEXT | {
+    "description": "A pool's spec.model.name, or namespace/name; may be left out where there is one model."
+}
+_THRESHOLD: Final = RATIO | {
+    "description": "Refuse where the worker's cache holds a smaller part of the prompt; 0 always runs."
+}
+_SAMPLING: Final[Mapping[str, Schema]] = {
+    "model": _MODEL,
+    "max_tokens": optional(POSITIVE),
+    "stream": optional(FLAG),
+    "temperature": optional({"type": "number", "minimum": 0, "maximum": 2}),
+    "n": optional({"type": "integer", "minimum": 1, "maximum": 8}),
+    "stop": optional({"anyOf": [TEXT, array_of(TEXT)]}),
+    "stream_options": optional(object_of({"include_usage": FLAG})),
+    "return_token_ids": optional(FLAG),
+    "cache_hit_threshold": _THRESHOLD,
+}
+_MESSAGE: Final = object_of(
+    {"role": TEXT | {"enum": ["system", "user", "assistant", "tool"]}, "content": optional({"anyOf": [TEXT, ITEMS]})},
+    required=("role",),
+)
+_TURN: Final = object_of(
+    {"role": TEXT | {"enum": ["user", "assistant"]}, "content": {"anyOf": [TEXT, ITEMS]}}, required=("role", "content")
+)
+
+REQUESTS: Final[Mapping[str, Schema]] = {
+    "ChatRequest": object_of(
+        {**_SAMPLING, "messages": array_of(_MESSAGE), "max_completion_tokens": optional(POSITIVE)},
+        required=("messages",),
+        about="OpenAI's chat completion, with vLLM's members.",
+    ),
+    "CompletionRequest": object_of(
+        {**_SAMPLING, "prompt": {"anyOf": [TEXT, array_of(TEXT), array_of(TOKEN), array_of(array_of(TOKEN))]}},
+        required=("prompt",),
+        about="OpenAI's completion; a prompt is text or token ids, or several of one kind.",
+    ),
+    "ResponseRequest": object_of(
+        {
+            "model": _MODEL,
+            "input": {"anyOf": [TEXT, ITEMS]},
+            "instructions": optional(TEXT),
+            "max_output_tokens": optional(POSITIVE),
+            "stream": optional(FLAG),
+            "previous_response_id": optional(TEXT),
+        },
+        required=("input",),
+        about="OpenAI's response.",
+    ),
+    "MessageRequest": object_of(
+        {
+            "model": TEXT,
+            "messages": array_of(_TURN),
+            "max_tokens": POSITIVE,
+            "system": {"anyOf": [TEXT, ITEMS]},
+            "stream": optional(FLAG),
+        },
+        required=("model", "messages", "max_tokens"),
+        about="Anthropic's message.",
+    ),
+    "CountRequest": object_of(
+        {"model": TEXT, "messages": array_of(_TURN), "system": {"anyOf": [TEXT, ITEMS]}},
+        required=("model", "messages"),
+        about="Anthropic's count of tokens.",
+    ),
+    "EmbeddingRequest": object_of(
+        {
+            "model": _MODEL,
+            "input": {"anyOf": [TEXT, array_of(TEXT), array_of(TOKEN), array_of(array_of(TOKEN))]},
+            "encoding_format": optional(TEXT | {"enum": ["float", "base64"]}),
+        },
+        required=("input",),
+        about="OpenAI's embeddings.",
+    ),
+    "RouteRequest": object_of(
+        {
+            "endpoint": TEXT | {"enum": [str(endpoint) for endpoint in Endpoint]},
+            "model": _MODEL,
+            "messages": array_of(_MESSAGE),
+            "prompt": {"anyOf": [TEXT, array_of(TOKEN)]},
+            "input": {"anyOf": [TEXT, ITEMS]},
+        },
+        about="Any of the other bodies; `endpoint` names the path where the body does not tell.",
+    ),
+}
+
+_USAGE: Final = object_of(
+    {
+        "prompt_tokens": COUNT,
+        "completion_tokens": optional(COUNT),
+        "total_tokens": COUNT,
+        "prompt_tokens_details": optional(object_of({"cached_tokens": optional(COUNT)})),
+    },
+    required=("prompt_tokens",),
+)
+_CHOICE: Final = object_of({"index": COUNT, "finish_reason": optional(TEXT)}, required=("index", "finish_reason"))
+
+
+def _generated(kind: str) -> Schema:
+    return listed(
+        id=TEXT, object={"const": kind}, created=COUNT, model=TEXT, choices=array_of(_CHOICE), usage=optional(_USAGE)
+    )
+
+
+ANSWERS: Final[Mapping[str, Schema]] = {
+    "Chat": _generated("chat.completion"),
+    "Completion": _generated("text_completion"),
+    "Response": listed(id=TEXT, object={"const": "response"}, status=TEXT, model=TEXT, output=ITEMS),
+    "DeletedResponse": listed(id=TEXT, deleted=FLAG),
+    "Message": listed(
+        id=TEXT,
+        type={"const": "message"},
+        role=TEXT,
+        content=ITEMS,
+        stop_reason=optional(TEXT),
+        usage={"type": "object"},
+    ),
+    "TokenCount": listed(input_tokens=COUNT),
+    "Embeddings": listed(object={"const": "list"}, data=ITEMS, model=TEXT, usage=_USAGE),
+    "Model": listed(
+        id=TEXT,
+        object={"const": "model"},
+        created=COUNT,
+        owned_by=TEXT,
+        max_model_len=optional(COUNT),
+        capabilities=listed(
+            endpoints=array_of(TEXT),
+            prefix_caching=FLAG,
+            cache_hit_threshold=FLAG,
+            hand_back=FLAG,
+            workers=COUNT,
+        ),
+    ),
+    "Models": listed(object={"const": "list"}, data=array_of(ref("Model"))),
+    "Decision": listed(
+        id=TEXT,
+        object={"const": "cachefleet.decision"},
+        model=TEXT,
+        endpoint=TEXT,
+        verdict={"enum": [str(verdict) for verdict in Verdict]},
+        reason=TEXT,
+        policy=TEXT,
+        knowledge={"enum": [str(knowledge) for knowledge in Knowledge]},
+        rendered_by=TEXT,
+        render_failure=optional(TEXT),
+        worker=optional(TEXT),
+        pool=optional(TEXT),
+        url=optional(TEXT),
+        prompt_tokens=COUNT,
+        predicted_tokens=COUNT,
+        candidates=ITEMS,
+    ),
+}
+
+ERRORS: Final[Mapping[str, Schema]] = {
+    "Error": listed(
+        error=object_of(
+            {
+                "message": TEXT,
+                "type": TEXT,
+                "param": optional(TEXT),
+                "code": {"anyOf": [TEXT, {"type": "integer"}, {"type": "null"}]},
+            },
+            required=("message", "type", "param", "code"),
+        )
+    )
+    | {"description": "An error in OpenAI's shape; `code` is the status, or a word that says more."},
+    "AnthropicError": listed(type={"const": "error"}, error=listed(type=TEXT, message=TEXT))
+    | {"description": "An error in Anthropic's shape."},
+}

@@ -1,0 +1,84 @@
+"""The facts of a shortfall, gathered at a request's end from what was noted of it and from the fleet as it is then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from cachefleet_controlplane.block_index import IndexDefectError
+from cachefleet_controlplane.claims import KEY_BYTES
+from cachefleet_controlplane.decisions import Decision, Knowledge
+from cachefleet_controlplane.fleet import Fleet
+from cachefleet_controlplane.gateway.answer import Usage
+from cachefleet_controlplane.gateway.decision import Basis, Trace
+from cachefleet_controlplane.gateway.legs import Outcome
+from cachefleet_controlplane.shortfall import Facts, shortfall
+from cachefleet_controlplane.store.records import ShortfallRecord
+from cachefleet_core.tenancy import TenantId
+
+logger = logging.getLogger(__name__)
+
+_CONTINUED: Final = frozenset({Outcome.HANDED_BACK, Outcome.CUT_OFF})
+"""How a leg ends whose answer another worker goes on with."""
+
+
+def find_shortfall(trace: Trace, fleet: Fleet, salt_version: Callable[[TenantId], int]) -> ShortfallRecord | None:
+    """Of the last prediction, else of the first, where the request went elsewhere before it was answered.
+
+    None without one. Of an answer that several workers gave, it is the first one's: usage is of the prompt alone.
+    """
+    usage, basis, answered = trace.usage, trace.basis, _answered(trace)
+    if usage is None or usage.cached_tokens is None or basis is None or answered is None:
+        return None
+    predictions = [answered] if trace.first is None else [answered, trace.first]
+    for decision in predictions:
+        if usage.cached_tokens < decision.predicted_tokens:
+            facts = _facts(decision, answered, basis, usage, fleet=fleet, salt_version=salt_version)
+            cause = shortfall(facts)
+            tokens = decision.predicted_tokens - usage.cached_tokens
+            return None if cause is None else ShortfallRecord(cause.value, tokens, decision.worker)
+    return None
+
+
+def _answered(trace: Trace) -> Decision | None:
+    """The decision for the worker whose cache the usage speaks of; None where it is not known any more."""
+    began = next((leg.worker for leg in trace.legs if leg.outcome in _CONTINUED), None)
+    if began is None:
+        return trace.decision
+    return trace.first if trace.first is not None and trace.first.worker == began else None
+
+
+def _facts(
+    decision: Decision,
+    answered: Decision,
+    basis: Basis,
+    usage: Usage,
+    *,
+    fleet: Fleet,
+    salt_version: Callable[[TenantId], int],
+) -> Facts:
+    exact = decision.knowledge is Knowledge.EXACT
+    predicted = basis.keys[: KEY_BYTES * (decision.predicted_tokens // basis.block_size)] if basis.block_size else b""
+    return Facts(
+        predicted_tokens=decision.predicted_tokens,
+        cached_tokens=usage.cached_tokens,
+        worker=decision.id,
+        answered_by=answered.id,
+        rendered_tokens=decision.prompt_tokens if exact else None,
+        prompt_tokens=usage.prompt_tokens if basis.single else None,
+        salt_version=basis.salt_version,
+        salt_version_now=salt_version(basis.tenant),
+        restarted=fleet.restarted(decision.id, decision.at),
+        evicted=exact and _evicted(fleet, decision, predicted),
+        report_age=decision.leading[0].report_age if exact and decision.leading else 0.0,
+    )
+
+
+def _evicted(fleet: Fleet, decision: Decision, keys: bytes) -> bool:
+    """False where an index that fails cannot tell: the request has its answer, and is accounted for."""
+    try:
+        return fleet.evicted(decision.id, keys, decision.at)
+    except IndexDefectError:
+        logger.exception("the index failed; what was evicted is not known", extra={"worker": decision.worker})
+        return False

@@ -1,0 +1,93 @@
+"""What ``/v1/models`` tells of the fleet behind a name."""
+
+from typing import Any
+
+import pytest
+
+from cachefleet_controlplane.gateway.model_cards import card, endpoints
+from cachefleet_controlplane.views import ServedModel
+from cachefleet_core.pool import PrefixCachePool
+from cachefleet_core.reports import Capability, Hello
+from tests.controlplane.gateway.harness import CONTRACT, MODEL, POOL, engine, front, pool
+
+GENERATING = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"]
+
+
+def hello(name: str = "a", *, longest: int = 0, **modes: str) -> Hello:
+    capabilities = tuple(Capability(feature=feature, mode=mode) for feature, mode in modes.items())
+    return Hello(
+        worker=name,
+        pool=POOL,
+        epoch="e",
+        endpoint="http://127.0.0.1:1",
+        contract=CONTRACT,
+        capabilities=capabilities,
+        max_model_len=longest,
+    )
+
+
+def model(declared: PrefixCachePool) -> ServedModel:
+    return ServedModel(
+        name=MODEL,
+        upstream=MODEL,
+        namespace="default",
+        pools=(POOL,),
+        declared=(declared,),
+        max_model_len=4096,
+        created=7,
+    )
+
+
+def told(*announced: Hello) -> dict[str, Any]:
+    made: Any = card(model(pool()), announced)
+    return dict(made["capabilities"])
+
+
+def with_arguments(*arguments: str) -> PrefixCachePool:
+    declared = pool()
+    spec = declared.spec.model_copy(
+        update={"engine": declared.spec.engine.model_copy(update={"extra_args": list(arguments)})}
+    )
+    return declared.model_copy(update={"spec": spec})
+
+
+def test_a_capability_is_one_that_every_worker_has() -> None:
+    on, off = hello("a", gate="in_loop", preemption="in_loop"), hello("b", gate="off", preemption="in_loop")
+    assert told(on) == {
+        "endpoints": GENERATING,
+        "prefix_caching": True,
+        "cache_hit_threshold": True,
+        "hand_back": True,
+        "workers": 1,
+    }
+    both = told(on, off)
+    assert (both["cache_hit_threshold"], both["hand_back"], both["workers"]) == (False, True, 2)
+    nobody = told()
+    assert (nobody["cache_hit_threshold"], nobody["hand_back"], nobody["workers"]) == (False, False, 0)
+
+
+def test_the_longest_prompt_is_what_the_workers_say_before_what_is_declared() -> None:
+    assert card(model(pool()), [hello(longest=2048), hello("b", longest=1024)])["max_model_len"] == 2048
+    assert card(model(pool()), [hello()])["max_model_len"] == 4096
+
+
+@pytest.mark.parametrize("arguments", [("--runner", "pooling"), ("--runner=pooling",)])
+def test_a_pooling_runner_serves_embeddings_alone(arguments: tuple[str, ...]) -> None:
+    assert endpoints([with_arguments(*arguments)]) == ["/v1/embeddings"]
+    assert endpoints([with_arguments(*arguments), pool()]) == [*GENERATING, "/v1/embeddings"]
+
+
+def test_other_arguments_mean_nothing() -> None:
+    assert endpoints([with_arguments("--seed", "pooling", "--runner")]) == GENERATING
+
+
+async def test_cards_are_those_of_workers_that_are_ready() -> None:
+    async with engine() as worker, front([worker]) as gate:
+        async with gate.http.get(f"{gate.url}/v1/models/{MODEL}") as answer:
+            assert (await answer.json())["capabilities"]["workers"] == 0
+        gate.report(0)
+        async with gate.http.get(f"{gate.url}/v1/models") as answer:
+            (listed,) = (await answer.json())["data"]
+        assert listed["capabilities"]["workers"] == 1
+        async with gate.http.get(f"{gate.url}/v1/models/default/{MODEL}") as answer:
+            assert (await answer.json())["id"] == f"default/{MODEL}"

@@ -1,0 +1,299 @@
+"""Why less was cached than predicted, told by a whole gateway: one test for each cause.
+
+An agent says that a cold worker holds the prompt; what happens while the answer streams is the cause.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from cachefleet_controlplane.block_index import IndexDefectError, worker_id
+from cachefleet_controlplane.fleet import Fleet
+from cachefleet_controlplane.gateway.answer import PromptDetails, Usage
+from cachefleet_controlplane.gateway.decision import Basis, Trace
+from cachefleet_controlplane.gateway.shortfalls import find_shortfall
+from cachefleet_controlplane.index import PythonIndex
+from cachefleet_controlplane.routing import CandidateView, Knowledge, Prompt, RoutingPolicy, decide
+from cachefleet_controlplane.store.records import DecisionRecord, LegRecord, ShortfallRecord
+from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys
+from cachefleet_core.digest import Digest
+from cachefleet_core.pool import Isolation
+from cachefleet_core.reports import Delta, Hello, Operation, Phase, Removed, Snapshot, State, Stored
+from cachefleet_core.tenancy import DEFAULT_TENANT
+from tests.controlplane.frames import sent
+from tests.controlplane.gateway.harness import (
+    BLOCK_SIZE,
+    CONTRACT,
+    FLEET_KEY,
+    POOL,
+    SALT,
+    Front,
+    Known,
+    Worker,
+    chat,
+    direct,
+    engine,
+    front,
+)
+from tests.controlplane.gateway.tenancies import CHAT, directory
+from tests.controlplane.waiting import until
+
+LONG = "one two three four five six seven eight nine ten " * 12
+IDS = range(1, 101)
+
+
+class _Link:
+    def send(self, frame: object) -> None:
+        pass
+
+    def close(self, code: str, reason: str) -> None:
+        pass
+
+
+class Agent:
+    """Says of a worker what a test wants, true or not."""
+
+    def __init__(self, gate: Front, number: int, ids: list[int], *, salt: str = SALT) -> None:
+        self._gate = gate
+        self._number = number
+        self._connection = gate.fleet.connect(_Link())
+        self._sequence = 0
+        keyer = BlockKeyer(FLEET_KEY.index_key, Namespace(CONTRACT.fingerprint(), salt), BLOCK_SIZE)
+        self.keys = keyer.keys(ids)
+
+    def begin(self) -> None:
+        """It holds the whole prompt."""
+        self.hello("e")
+        chains = (Stored(0, pack_keys(self.keys)),)
+        self._gate.fleet.receive(self._connection, sent(Snapshot(sequence=0, part=0, last=True, chains=chains)))
+        digest = Digest()
+        for key in self.keys:
+            digest.add((key,))
+        load: dict[str, Any] = {"phase": Phase.READY, "running": 0, "waiting": 0}
+        state = State(sequence=0, digest=digest.value, held=len(self.keys), **load)
+        self._gate.fleet.receive(self._connection, state)
+
+    def hello(self, epoch: str) -> None:
+        name, url = self._gate.name(self._number), self._gate.engines[self._number].url
+        hello = Hello(worker=name, pool=POOL, epoch=epoch, endpoint=url, contract=CONTRACT)
+        self._gate.fleet.hello(self._connection, hello)
+
+    def tell(self, *operations: Operation) -> None:
+        self._sequence += 1
+        self._gate.fleet.receive(self._connection, sent(Delta(sequence=self._sequence, operations=operations)))
+
+
+async def rendered(worker: Worker) -> list[int]:
+    status, body = await direct(worker, f"{CHAT}/render", chat(LONG))
+    assert status == 200
+    ids: list[int] = json.loads(body)["token_ids"]
+    return ids
+
+
+@asynccontextmanager
+async def slow(**options: Any) -> AsyncIterator[tuple[Front, Agent]]:
+    """A worker that takes its time for an answer, and its agent."""
+    async with engine(inter_token_seconds=0.02) as one, front([one], **options) as gate:
+        agent = Agent(gate, 0, await rendered(one))
+        agent.begin()
+        yield gate, agent
+
+
+async def answered(gate: Front, meanwhile: Callable[[], None] = lambda: None) -> DecisionRecord:
+    """The record of a request that was answered; ``meanwhile`` is done after its first bytes."""
+    body = chat(LONG, stream=True, max_tokens=20)
+    async with gate.http.post(gate.url + CHAT, json=body) as answer:
+        assert answer.status == 200
+        await answer.content.readany()
+        meanwhile()
+        await answer.read()
+    await until(lambda: bool(gate.records))
+    (record,) = gate.records
+    return record
+
+
+def the_cause(gate: Front, record: DecisionRecord, *, worker: str = "demo-0") -> str:
+    """Of the record, after a look at what is noted with it and counted."""
+    found = record.shortfall
+    assert found is not None
+    assert (found.worker, record.cached_tokens) == (worker, 0)
+    assert found.tokens > 0
+    name = "cachefleet_prediction_shortfalls_total"
+    assert gate.metrics.registry.get_sample_value(name, {"cause": found.cause}) == 1
+    return found.cause
+
+
+async def test_as_much_as_predicted_is_no_shortfall() -> None:
+    async with engine() as one, front([one]) as gate:
+        await gate.chat(LONG)
+        gate.report(0)
+        await gate.chat(LONG)
+        await until(lambda: len(gate.records) == 2)
+        second = gate.records[1]
+        assert second.cached_tokens == second.predicted_tokens > 0
+        assert second.shortfall is None
+        assert "prediction_shortfalls_total{" not in gate.metrics.exposition().decode()
+
+
+async def test_unknown() -> None:
+    async with slow() as (gate, _):
+        record = await answered(gate)
+        assert the_cause(gate, record) == "unknown"
+        assert record.shortfall == ShortfallRecord("unknown", record.predicted_tokens, "demo-0")
+
+
+async def test_evicted_even_where_it_was_stored_again() -> None:
+    async with slow() as (gate, agent):
+        *_, before, last = agent.keys
+
+        def evict() -> None:
+            agent.tell(Removed(pack_keys([last])))
+            agent.tell(Stored(before, pack_keys([last])))
+
+        assert the_cause(gate, await answered(gate, evict)) == "evicted"
+
+
+async def test_what_was_evicted_beyond_the_prediction_explains_nothing() -> None:
+    async with slow() as (gate, agent):
+        assert the_cause(gate, await answered(gate, lambda: agent.tell(Removed(pack_keys([99]))))) == "unknown"
+
+
+async def test_an_index_that_fails_costs_the_cause_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bool:
+        raise IndexDefectError("broken")
+
+    async with slow() as (gate, _):
+        monkeypatch.setattr(gate.fleet, "evicted", fail)
+        assert the_cause(gate, await answered(gate)) == "unknown"
+
+
+async def test_restarted() -> None:
+    async with slow() as (gate, agent):
+        assert the_cause(gate, await answered(gate, lambda: agent.hello("another"))) == "restarted"
+
+
+async def test_salted() -> None:
+    known = Known(directory(TenantRecord(name=DEFAULT_TENANT), keys=()))
+    async with slow(known=known) as (gate, _):
+
+        def salt() -> None:
+            known.directory = directory(TenantRecord(name=DEFAULT_TENANT, salt_version=2), keys=())
+
+        record = await answered(gate, salt)
+        assert the_cause(gate, record) == "salted"
+        assert record.salt_version == 1
+
+
+async def test_stale() -> None:
+    later = [0.0]
+    async with slow(clock=lambda: time.monotonic() + later[0]) as (gate, _):
+        later[0] = 3.0
+        record = await answered(gate)
+        assert the_cause(gate, record) == "stale"
+        assert record.candidates[0].report_age == pytest.approx(3.0, abs=1.9)
+
+
+async def test_moved() -> None:
+    engines = [engine(), engine()]
+    async with engines[0], engines[1], front(engines) as gate:
+        Agent(gate, 0, await rendered(engines[1])).begin()
+        gate.report(1)
+        await engines[0].crash()
+        record = await answered(gate)
+        assert (record.worker, record.predicted_tokens, record.legs[0].worker) == ("demo-1", 0, "demo-0")
+        assert the_cause(gate, record) == "moved"
+
+
+class Odd:
+    """Renders a prompt of one length, and computes one of another."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.details: dict[str, int] | None = {"cached_tokens": 0}
+
+    async def render(self, _: web.Request) -> web.Response:
+        return web.json_response({"token_ids": list(IDS)})
+
+    async def answer(self, _: web.Request) -> web.Response:
+        usage = {"prompt_tokens": 101, "completion_tokens": 1, "prompt_tokens_details": self.details}
+        choice = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
+        return web.json_response({"id": "c", "choices": [choice], "usage": usage})
+
+
+@pytest.fixture
+async def odd() -> AsyncIterator[Odd]:
+    worker, app = Odd(), web.Application()
+    app.router.add_post(f"{CHAT}/render", worker.render)
+    app.router.add_post(CHAT, worker.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    worker.url = site.name
+    yield worker
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize(("changes", "cause"), [({}, "rendered_differently"), ({"n": 2}, "unknown")])
+async def test_rendered_differently(odd: Odd, changes: dict[str, Any], cause: str) -> None:
+    async with front([odd]) as gate:
+        Agent(gate, 0, list(IDS)).begin()
+        assert (await gate.chat("x", **changes))[0] == 200
+        await until(lambda: bool(gate.records))
+        assert the_cause(gate, gate.records[0]) == cause
+
+
+async def test_without_what_was_cached_there_is_no_telling(odd: Odd) -> None:
+    odd.details = None
+    async with front([odd]) as gate:
+        Agent(gate, 0, list(IDS)).begin()
+        await gate.chat("x")
+        await until(lambda: bool(gate.records))
+        assert gate.records[0].predicted_tokens > 0
+        assert gate.records[0].shortfall is None
+
+
+def continued(cached: int, *, began: str, knowledge: Knowledge = Knowledge.EXACT) -> ShortfallRecord | None:
+    """Of an answer that ``began`` handed back; then it was one of a longer prompt, for another worker."""
+    first, last = (
+        decide(Prompt(1000, bytes(8 * 62), BLOCK_SIZE, knowledge=knowledge), [view], RoutingPolicy.CACHE_AWARE, 1.0)
+        for view in (holder("a", 4), holder("b", 40))
+    )
+    assert (first.predicted_tokens, last.predicted_tokens) == (64, 640)
+    trace = Trace("d", 0.0, "m", CHAT, last, first=first)
+    trace.usage = Usage(
+        prompt_tokens=1001 if knowledge is Knowledge.APPROXIMATE else 1000,
+        prompt_tokens_details=PromptDetails(cached_tokens=cached),
+    )
+    trace.legs.append(LegRecord(began, "handed_back", 200, 1.0))
+    trace.basis = Basis(
+        tenant=DEFAULT_TENANT,
+        isolation=Isolation.PER_TENANT,
+        salt_version=1,
+        rung="render",
+        render_failure=None,
+        block_size=BLOCK_SIZE,
+        keys=bytes(8 * 62),
+        single=True,
+    )
+    return find_shortfall(trace, Fleet(PythonIndex(), index_key=FLEET_KEY.index_key), lambda _: 1)
+
+
+def holder(name: str, blocks: int) -> CandidateView:
+    return CandidateView(worker=name, id=worker_id("p", name), pool="p", url="u", matched_blocks=blocks, report_age=0.1)
+
+
+def test_an_answer_that_was_handed_back_is_measured_by_its_first_worker() -> None:
+    assert continued(64, began="a") is None
+    assert continued(48, began="a") == ShortfallRecord("restarted", 16, "a"), "it is gone, and nothing moved"
+    estimated = continued(48, began="a", knowledge=Knowledge.APPROXIMATE)
+    assert estimated == ShortfallRecord("restarted", 16, "a"), "an estimated length is not another prompt"
+    assert continued(48, began="c") is None, "what was predicted for that one is not known any more"
