@@ -1,7 +1,8 @@
 """``python -m cachefleet_controlplane``: one replica of the control plane, told everything by CACHEFLEET_* variables.
 
-Ends with status 2 where a setting is wrong, one line for each on stderr; on SIGTERM or SIGINT with 0, once answers
-under way are done or their time is up.
+Ends with status 2 where a setting is wrong, one line for each on stderr; on SIGTERM or SIGINT with 0: it is not ready
+any more, takes requests for as long as it may take others to hear of that, and ends once the answers under way are done
+or their time is up.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ async def serve(plane: ControlPlane, settings: Settings, stop: asyncio.Event | N
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with plane:
-        gateway, internal = _servers(plane, settings)
+        gateway, internal = servers(plane, settings)
         running = [
             asyncio.create_task(_run(name, server)) for name, server in (("gateway", gateway), ("internal", internal))
         ]
@@ -55,10 +56,14 @@ async def serve(plane: ControlPlane, settings: Settings, stop: asyncio.Event | N
         await asyncio.wait({*running, stopped}, return_when=asyncio.FIRST_COMPLETED)
         failed = not stop.is_set()
         stopped.cancel()
-        plane.drain()
+        plane.withdraw()
+        gateway.leave()
+        seconds = 0.0 if failed else settings.withdraw_seconds
+        logger.info("not ready any more; requests are taken for %g s", seconds)
+        await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         gateway.stop()
         await running[0]
-        # The internal port stays up while answers end: probes and agents see this replica going.
+        # The internal port stays up while answers end: probes see this replica going, agents go on reporting to it.
         internal.stop()
         await running[1]
     return 1 if failed else 0
@@ -78,7 +83,8 @@ async def _tell(name: str, server: HttpServer) -> None:
     logger.info("%s listens on http://%s:%s", name, server.config.host, await server.listening())
 
 
-def _servers(plane: ControlPlane, settings: Settings) -> tuple[HttpServer, HttpServer]:
+def servers(plane: ControlPlane, settings: Settings) -> tuple[HttpServer, HttpServer]:
+    """The gateway's, whose bodies the gateway bounds itself, and the internal one."""
     gateway = http_server(
         plane.gateway,
         host=settings.gateway_host,
@@ -91,6 +97,8 @@ def _servers(plane: ControlPlane, settings: Settings) -> tuple[HttpServer, HttpS
         host=settings.internal_host,
         port=settings.internal_port,
         head_seconds=settings.request_head_seconds,
+        body_seconds=settings.request_body_seconds,
+        stall_seconds=settings.request_stall_seconds,
         drain_seconds=1,
         websocket_bytes=MAX_FRAME_BYTES,
     )

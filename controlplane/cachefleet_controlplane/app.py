@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route, WebSocketRoute
 
 from cachefleet_controlplane.admin.app import PATH as ADMIN_PATH
 from cachefleet_controlplane.admin.app import admin_app
-from cachefleet_controlplane.admin.file_tokens import FileAuthorizer
-from cachefleet_controlplane.admin.token_review import ReviewBounds, TokenReviewAuthorizer
-from cachefleet_controlplane.engines import Engine, engine
+from cachefleet_controlplane.admin.problems import http_problem
+from cachefleet_controlplane.continuation_parts import continuation_parts
+from cachefleet_controlplane.decisions import Knowledge
+from cachefleet_controlplane.deployment import Authority, authority, pool_source
+from cachefleet_controlplane.engines import engine_of
 from cachefleet_controlplane.fleet import Fleet
 from cachefleet_controlplane.fleet_metrics import FleetCollector
 from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
@@ -27,33 +31,33 @@ from cachefleet_controlplane.gateway.credentials import Credentials
 from cachefleet_controlplane.gateway.fingerprints import Fingerprints
 from cachefleet_controlplane.gateway.memo import KeyMemo
 from cachefleet_controlplane.gateway.placing import Placer
+from cachefleet_controlplane.gateway.queue import Queue
+from cachefleet_controlplane.gateway.rendered import RenderMemo
 from cachefleet_controlplane.gateway.serve import Parts
+from cachefleet_controlplane.gateway.texts import Texts
 from cachefleet_controlplane.gateway.upstream import Upstream
-from cachefleet_controlplane.kube import KubePoolSource, WatchBounds
+from cachefleet_controlplane.hot_parts import hot_parts
+from cachefleet_controlplane.introduction import Introduction
 from cachefleet_controlplane.kube_api import HttpKubeApi
 from cachefleet_controlplane.metrics import CONTENT_TYPE, Metrics
-from cachefleet_controlplane.pools import FilePoolSource, PoolSource
+from cachefleet_controlplane.pools import PoolSource
 from cachefleet_controlplane.renderer import Renderer
+from cachefleet_controlplane.renderers import Renderers
 from cachefleet_controlplane.reports.server import ReportsServer
 from cachefleet_controlplane.reports.settings import ReportLimits
 from cachefleet_controlplane.routing import RoutingPolicy
-from cachefleet_controlplane.settings import Settings, SettingsError
+from cachefleet_controlplane.settings import Settings
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decisions import DecisionLog, LogBounds
 from cachefleet_controlplane.store.sql import SqlDecisions
-from cachefleet_core.native import NativeError
+from cachefleet_controlplane.tenant_parts import tenant_parts
 from cachefleet_core.reports import PATH as REPORTS_PATH
 from cachefleet_core.tenancy import FleetKey
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 RESTART_SECONDS: Final = 1.0
 """Pause before a task that ended unexpectedly is started again."""
-
-
-Authority = FileAuthorizer | TokenReviewAuthorizer
-"""Who decides about tokens, for agents and for people."""
 
 
 class ControlPlane:
@@ -68,49 +72,97 @@ class ControlPlane:
         self._settings = settings
         self._resources = AsyncExitStack()
         self._source: PoolSource | None = None
-        self._draining = False
+        self._leaving = False
+        self._introduction = Introduction(seconds=settings.introduction_seconds)
         self.metrics = Metrics()
-        self.engine = _engine(settings)
+        database = Database(settings.url, timeout_seconds=settings.database_timeout_seconds)
+        self.tenancy = tenant_parts(settings, fleet_key, database, self.metrics)
+        self.engine = engine_of(settings)
         self.metrics.engine(code=self.engine.code.name, reason=self.engine.code.reason)
         self.fleet = Fleet(
             self.engine.index(),
             index_key=fleet_key.index_key,
             salt_key=fleet_key.salt_key,
+            salt_version=self.tenancy.tenants.salt_version,
             keyer=self.engine.code.keyer,
             chooser=self.engine.chooser,
+            texts=None if settings.knowledge == "load" else self.engine.index(),
             policy=RoutingPolicy(settings.policy),
         )
+        self.tenancy.tenants.on_change(self.fleet.update_tenants)
         self.metrics.collect_from(FleetCollector(self.fleet.view))
-        self.decisions = DecisionLog(_repository(settings), metrics=self.metrics, bounds=_log_bounds(settings))
+        repository = SqlDecisions(database, max_rows=settings.decisions_max_rows)
+        self.decisions = DecisionLog(repository, metrics=self.metrics, bounds=_log_bounds(settings))
         self._credentials = Credentials(fleet_key)
         self._upstream = Upstream(
             connect_seconds=settings.upstream_connect_seconds, idle_seconds=settings.upstream_idle_seconds
+        )
+        self.conversations = continuation_parts(
+            settings,
+            fleet_key,
+            database,
+            fleet=self.fleet,
+            upstream=self._upstream,
+            credentials=self._credentials,
+            metrics=self.metrics,
         )
         self.gateway = self._gateway(fleet_key.salt_key)
 
     def _gateway(self, salt_key: bytes) -> Gateway:
         settings = self._settings
-        renderer = Renderer(
-            self._upstream, self._credentials, metrics=self.metrics, timeout_seconds=settings.render_timeout_seconds
-        )
-        parts = Parts(
-            fleet=self.fleet,
-            upstream=self._upstream,
-            credentials=self._credentials,
-            metrics=self.metrics,
-            fingerprints=Fingerprints(),
-            max_legs=settings.max_legs,
-        )
+        placer = self._placer(salt_key)
+        tenants = self.tenancy.tenants
+        self.hot = hot_parts(settings, self.fleet, placer, tenants, salt_key=salt_key, metrics=self.metrics)
         bounds = GatewayBounds(
             body_bytes=settings.request_max_bytes,
             body_seconds=settings.request_body_seconds,
             requests=settings.upstream_connections,
             send_seconds=settings.reply_send_seconds,
+            stall_seconds=settings.request_stall_seconds,
         )
-        # Native code computes keys sooner than it would look them up.
-        memo = None if self.engine.code.name == "native" else KeyMemo()
-        placer = Placer(self.fleet, renderer, salt_key=salt_key, memo=memo)
-        return Gateway(parts, placer, record=self.decisions.record, bounds=bounds)
+        return Gateway(
+            self._parts(),
+            placer,
+            door=self.tenancy.door,
+            record=self.decisions.record,
+            bounds=bounds,
+            turns=self.conversations.turns,
+            hot=self.hot.observer,
+        )
+
+    def _parts(self) -> Parts:
+        queue = Queue(places=self._settings.queue_requests, metrics=self.metrics)
+        self.fleet.listen(queue.wake)
+        return Parts(
+            fleet=self.fleet,
+            upstream=self._upstream,
+            credentials=self._credentials,
+            metrics=self.metrics,
+            fingerprints=Fingerprints(),
+            queue=queue,
+            max_legs=self._settings.max_legs,
+        )
+
+    def _placer(self, salt_key: bytes) -> Placer:
+        settings = self._settings
+        renderer = Renderer(
+            self._upstream,
+            self._credentials,
+            metrics=self.metrics,
+            timeout_seconds=settings.render_timeout_seconds,
+            memo=RenderMemo(),
+            dedicated=Renderers(settings.renderer_urls),
+        )
+        # Native code computes keys sooner than it would look them up, or than text could be hashed.
+        native = self.engine.code.name == "native"
+        return Placer(
+            self.fleet,
+            renderer,
+            salt_key=salt_key,
+            memo=None if native else KeyMemo(),
+            texts=Texts(secrets.token_bytes(32), keyer=self.engine.code.keyer if native else None),
+            knowledge=Knowledge(settings.knowledge),
+        )
 
     async def __aenter__(self) -> Self:
         await self._resources.__aenter__()
@@ -130,11 +182,17 @@ class ControlPlane:
     async def _open(self) -> None:
         settings = self._settings
         api = await self._kubernetes() if "kubernetes" in {settings.pool_source, settings.auth} else None
-        authority = _authority(settings, api, self.metrics)
-        self._source = _source(settings, api, self.metrics)
-        self.internal = self._internal(authority)
+        allowed = authority(settings, api, self.metrics)
+        self._source = pool_source(settings, api, self.metrics)
+        self.internal = self._internal(allowed)
         await self._resources.enter_async_context(self._upstream)
+        self._resources.push_async_callback(self.hot.observer.close)
         self._start("store", self.decisions.run)
+        self._start("tenants", self.tenancy.tenants.run)
+        self._start("usage", self.tenancy.usage.run)
+        self._start("conversations", self.conversations.book.run)
+        self._start("examiner", self.conversations.examiner.run)
+        self._resources.callback(self.conversations.canaries.close)
         self._start("pools", self._follow_pools)
 
     async def _kubernetes(self) -> HttpKubeApi:
@@ -145,8 +203,17 @@ class ControlPlane:
     def _internal(self, authority: Authority) -> Starlette:
         settings = self._settings
         limits = ReportLimits(connections=settings.report_connections, hello_seconds=settings.report_hello_seconds)
-        reports = ReportsServer(self.fleet, authority.reports, self.metrics, limits=limits)
-        admin = admin_app(self.fleet, self.decisions, authorize=authority.admin, max_bytes=settings.admin_max_bytes)
+        reports = ReportsServer(self.fleet, authority.reports, self.metrics, limits=limits, joiners=self.hot.joiners)
+        admin = admin_app(
+            self.fleet,
+            self.decisions,
+            desk=self.tenancy.desk,
+            usage=self.tenancy.usage,
+            explain=self.gateway.explain,
+            certifier=self.conversations.examiner,
+            authorize=authority.admin,
+            max_bytes=settings.admin_max_bytes,
+        )
         return Starlette(
             routes=[
                 WebSocketRoute(REPORTS_PATH, reports),
@@ -155,26 +222,32 @@ class ControlPlane:
                 Route("/metrics", self._metrics),
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),
-            ]
+            ],
+            # Also of paths under the mount that no pattern takes, as those with a line break.
+            exception_handlers={HTTPException: http_problem},
         )
 
-    def drain(self) -> None:
-        """Say that this replica is going: not ready any more, and no new requests."""
-        self._draining = True
-        self.gateway.drain()
+    def withdraw(self) -> None:
+        """Say that this replica is going: not ready any more."""
+        self._leaving = True
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
         """Whether requests should come here, and in what state each part is. A failing store does not count."""
         informed = self.fleet.informed.is_set()
+        awaited = self._introduction.awaited(lambda: self.fleet.view().workers)
+        ready = informed and not awaited and not self._leaving
         detail: dict[str, object] = {
-            "ready": informed and not self._draining,
-            "draining": self._draining,
+            "ready": ready,
+            "draining": self._leaving,
             "pools": {"known": informed, "problem": self._source.problem if self._source else "not started"},
-            "store": {"problem": self.decisions.problem},
+            "agents": {"awaited": awaited},
+            "store": {"problem": self.decisions.problem, "private": self._settings.private_store},
+            "tenants": {"problem": self.tenancy.tenants.problem},
             "engine": {"code": self.engine.code.name, "reason": self.engine.code.reason},
             "requests_under_way": self.gateway.under_way,
+            "tasks": len(asyncio.all_tasks()),
         }
-        return informed and not self._draining, detail
+        return ready, detail
 
     async def _metrics(self, _: Request) -> Response:
         return Response(self.metrics.exposition(), media_type=CONTENT_TYPE)
@@ -192,6 +265,7 @@ class ControlPlane:
         async for views in self._source.watch():
             self._credentials.update(views)
             self.fleet.update_pools(views)
+            self._introduction.begin()
 
     def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         task = asyncio.create_task(self._keep(name, work), name=name)
@@ -213,18 +287,6 @@ async def _end(task: asyncio.Task[None]) -> None:
     await asyncio.wait({task})
 
 
-def _repository(settings: Settings) -> SqlDecisions:
-    database = Database(settings.url, timeout_seconds=settings.database_timeout_seconds)
-    return SqlDecisions(database, max_rows=settings.decisions_max_rows)
-
-
-def _engine(settings: Settings) -> Engine:
-    try:
-        return engine(settings.engine)
-    except NativeError as error:
-        raise SettingsError([f"CACHEFLEET_ENGINE: {error}"]) from error
-
-
 def _log_bounds(settings: Settings) -> LogBounds:
     return LogBounds(
         queue=settings.decisions_queue,
@@ -232,33 +294,3 @@ def _log_bounds(settings: Settings) -> LogBounds:
         flush_seconds=settings.decisions_flush_seconds,
         retry_seconds=settings.database_retry_seconds,
     )
-
-
-def _source(settings: Settings, api: HttpKubeApi | None, metrics: Metrics) -> PoolSource:
-    if settings.pool_source == "kubernetes":
-        bounds = WatchBounds(
-            inactivity_seconds=settings.watch_inactivity_seconds,
-            longest_pause_seconds=settings.watch_backoff_seconds,
-            page=settings.watch_page,
-        )
-        return KubePoolSource(_needed(api), metrics=metrics, namespaces=settings.namespaces, bounds=bounds)
-    return FilePoolSource(
-        _needed(settings.pool_file),
-        _needed(settings.endpoints_file),
-        metrics=metrics,
-        poll_seconds=settings.pool_file_poll_seconds,
-    )
-
-
-def _authority(settings: Settings, api: HttpKubeApi | None, metrics: Metrics) -> Authority:
-    if settings.auth == "kubernetes":
-        bounds = ReviewBounds(request_seconds=settings.review_timeout_seconds)
-        return TokenReviewAuthorizer(_needed(api), metrics=metrics, namespaces=settings.namespaces, bounds=bounds)
-    return FileAuthorizer(_needed(settings.reports_token_file), _needed(settings.admin_token_file), metrics=metrics)
-
-
-def _needed(value: T | None) -> T:
-    """What Settings has seen to."""
-    if value is None:
-        raise ValueError("a setting that this mode needs is missing")
-    return value

@@ -13,7 +13,7 @@ from typing import Final
 import cachefleet_native
 
 from cachefleet_controlplane.block_index import WorkerId
-from cachefleet_controlplane.candidates import eligible, standing
+from cachefleet_controlplane.candidates import eligible, percents, standing
 from cachefleet_controlplane.choosing import NO_ONE
 from cachefleet_controlplane.decisions import CandidateView
 from cachefleet_controlplane.rates import Pace, Paces
@@ -38,9 +38,17 @@ class Row:
     """When it gave the report by which its blocks are known; None where they are not."""
 
     @classmethod
-    def of(cls, worker: Worker, now: float) -> Row:
-        view = worker.candidate(b"", 0, now)
+    def of(cls, worker: Worker, now: float, *, percent: int) -> Row:
+        view = worker.candidate(b"", 0, now, percent=percent)
         return cls(view, worker.load.at if worker.load and view.report_age is not None else None)
+
+    @property
+    def certain_room(self) -> float:
+        """The most blocks of a request that has room there whatever is held of it."""
+        view = self.view
+        if view.stale or view.blocks_free is None or view.blocks_total is None:
+            return float("inf")
+        return min(view.blocks_free, view.blocks_total) if view.requests else view.blocks_total
 
     def seen(self, *, matched: int, sent: int, now: float) -> CandidateView:
         """With a prompt, of which the index knows ``matched`` blocks there and ``sent`` were sent there just now."""
@@ -56,14 +64,14 @@ class Board:
     """
 
     def __init__(self, pools: Sequence[Pool], now: float) -> None:
-        self._members = [(pool, worker) for pool in pools for worker in pool.workers.values()]
-        self._workers = [worker for _, worker in self._members]
+        self._workers = [worker for pool in pools for worker in pool.workers.values()]
         self._versions = list(map(_version, self._workers))
-        self._standings = [standing(pool, worker, now) for pool, worker in self._members]
-        self._until = [self._due(member, now) for member in range(len(self._members))]
+        self._standings = [standing(worker, now) for worker in self._workers]
+        self._until = [self._due(member, now) for member in range(len(self._workers))]
         self.candidates = eligible(pools, NO_ONE, now)
         self._places: dict[WorkerId, int] = {worker.id: place for place, worker in enumerate(self.candidates)}
-        self.rows = tuple(Row.of(worker, now) for worker in self.candidates)
+        self._percents = percents(pools)
+        self.rows = tuple(self._row(worker, now) for worker in self.candidates)
         self.paces: list[Pace] = []
         self.names = cachefleet_native.Candidates([worker.id for worker in self.candidates])
         self.loads = cachefleet_native.Loads(len(self.candidates))
@@ -81,7 +89,7 @@ class Board:
             if version != self._versions[member] or now >= self._until[member]
         ]
         self._versions = versions
-        if any(standing(*self._members[member], now) != self._standings[member] for member in moved):
+        if any(standing(self._workers[member], now) != self._standings[member] for member in moved):
             return False
         self._update(moved, now)
         return True
@@ -94,6 +102,15 @@ class Board:
             if worker.ledger.recent and (blocks := worker.ledger.match(keys, now))
         ]
 
+    def strained(self, needed: int) -> list[int]:
+        """Places of candidates that may have no room for a request of so many blocks."""
+        if needed <= self._least_room:
+            return []
+        return [place for place, row in enumerate(self.rows) if needed > row.certain_room]
+
+    def _row(self, worker: Worker, now: float) -> Row:
+        return Row.of(worker, now, percent=self._percents[worker.pool])
+
     def _update(self, members: Sequence[int], now: float) -> None:
         rows, places = list(self.rows), []
         for member in members:
@@ -102,7 +119,7 @@ class Board:
             place = self._places.get(worker.id)
             if place is not None:
                 places.append(place)
-                rows[place] = Row.of(worker, now)
+                rows[place] = self._row(worker, now)
         before, self.rows = self.rows, tuple(rows)
         measured = any(_measured(before[place].view) != _measured(rows[place].view) for place in places)
         self._learn(range(len(rows)) if measured else places)
@@ -137,6 +154,7 @@ class Board:
             raise UnreckonableError(str(error)) from error
 
     def _sum_up(self) -> None:
+        self._least_room = min((row.certain_room for row in self.rows), default=float("inf"))
         self.any_fresh = not all(row.view.stale for row in self.rows)
         self._next = min(self._until, default=float("inf"))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from cachefleet_controlplane.block_index import BlockIndex
-from cachefleet_controlplane.candidates import eligible
+from cachefleet_controlplane.candidates import Duty, eligible, on_duty, percents
 from cachefleet_controlplane.decisions import CandidateView, Decision, Prompt, RoutingPolicy
-from cachefleet_controlplane.roster import Roster
+from cachefleet_controlplane.roster import Pool, Roster
 from cachefleet_controlplane.routing import decide
 
 NO_ONE: Final[frozenset[str]] = frozenset()
@@ -21,13 +22,28 @@ class Chooser:
         self._roster = roster
 
     def choose(
-        self, model: str, prompt: Prompt, *, policy: RoutingPolicy, now: float, exclude: frozenset[str] = NO_ONE
+        self,
+        model: str,
+        prompt: Prompt,
+        *,
+        policy: RoutingPolicy,
+        now: float,
+        exclude: frozenset[str] = NO_ONE,
+        duty: Duty = Duty.ANSWER,
     ) -> Decision:
-        """Where a prompt is best served, of the workers that are not excluded by full name or id."""
-        return decide(prompt, self._candidates(model, prompt, exclude, now), policy, now)
+        """Where a prompt is best served, of the workers of this duty that are not excluded by full name or id."""
+        pools = on_duty(self._roster.fleet(model), duty)
+        return decide(prompt, self._candidates(pools, prompt, exclude, now), policy, now)
 
-    def _candidates(self, model: str, prompt: Prompt, exclude: frozenset[str], now: float) -> list[CandidateView]:
-        workers = eligible(self._roster.fleet(model), exclude, now)
+    def _candidates(
+        self, pools: Sequence[Pool], prompt: Prompt, exclude: frozenset[str], now: float
+    ) -> list[CandidateView]:
+        percent = percents(pools)
+        workers = eligible(pools, exclude, now)
         ids = [worker.id for worker in workers]
         depths = self._index.match(prompt.keys, ids) if prompt.keys else [0] * len(ids)
-        return [worker.candidate(prompt.keys, depth, now) for worker, depth in zip(workers, depths, strict=True)]
+        believed = self._roster.doubts.bounds(prompt.keys)
+        return [
+            worker.candidate(prompt.keys, min(depth, believed.get(worker.id, depth)), now, percent=percent[worker.pool])
+            for worker, depth in zip(workers, depths, strict=True)
+        ]

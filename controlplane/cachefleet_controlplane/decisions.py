@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from heapq import nsmallest
 from typing import Final, overload
@@ -55,14 +55,62 @@ class Reason(StrEnum):
     """The prompt's blocks are not known, or every report is stale."""
     LEAST_LOADED = "least_loaded"
     ROUND_ROBIN = "round_robin"
-    NO_FIT = "no_fit"
-    """The request fits on no worker now; sent to the one that will be done soonest."""
+    NO_ROOM = "no_room"
+    """On every worker it would need more blocks than may be taken; refused with this where nobody is to wait."""
+    OTHERS_FIRST = "others_first"
+    """There is room, but others wait for it already and come before this request."""
+    QUEUE_FULL = "queue_full"
+    """There is no room, and as many wait for it as may."""
+    QUEUE_TIMEOUT = "queue_timeout"
+    """There was no room for as long as a request of its pool may wait."""
+    TOO_LARGE = "too_large"
+    """It needs more blocks than any worker has."""
     NO_READY_WORKER = "no_ready_worker"
+    """No worker of the model is ready, or every one that is was tried."""
+    NO_PREFILL_WORKER = "no_prefill_worker"
+    """A Prefill worker has to compute the prompt first, and none is ready."""
+    NOT_CACHED = "not_cached"
+    """The client wants it only where some of it is cached, and the chosen worker holds none of it."""
+    BELOW_THRESHOLD = "below_threshold"
+    """The chosen Decode worker holds less of the prompt than the threshold, so a Prefill worker computes it first."""
+    GATE_REFUSED = "gate_refused"
+    """A Decode worker refused it for that, whatever the index said."""
+    SPLIT_ROLES = "split_roles"
+    """No threshold applies: in a fleet of Prefill and Decode pools prompts are computed by Prefill workers."""
+
+
+_VERDICTS: Final = {
+    Reason.NO_ROOM: Verdict.QUEUE,
+    Reason.OTHERS_FIRST: Verdict.QUEUE,
+    Reason.TOO_LARGE: Verdict.REJECT,
+    Reason.NO_READY_WORKER: Verdict.REJECT,
+    Reason.NO_PREFILL_WORKER: Verdict.REJECT,
+    Reason.NOT_CACHED: Verdict.REJECT,
+    Reason.BELOW_THRESHOLD: Verdict.PREFILL_FIRST,
+    Reason.GATE_REFUSED: Verdict.PREFILL_FIRST,
+    Reason.SPLIT_ROLES: Verdict.PREFILL_FIRST,
+}
+
+
+def verdict_of(reason: Reason) -> Verdict:
+    """What a decision with this reason says to do; whoever lets requests wait may reject them later."""
+    return _VERDICTS.get(reason, Verdict.ROUTE)
 
 
 def full_name(pool: str, worker: str) -> str:
     """One worker with all its ranks, fleet-wide: names alone are unique in a pool only."""
     return f"{pool}/{worker}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """A prompt's text: the packed keys of its chunks, and how many tokens each of them has, about."""
+
+    keys: bytes = b""
+    tokens_each: float = 0.0
+
+
+NO_CHUNKS: Final = Chunks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +123,13 @@ class Prompt:
     block_size: int = 0
     max_tokens: int = 0
     knowledge: Knowledge = Knowledge.LOAD
+    chunks: Chunks = NO_CHUNKS
+    """Of its text, whether or not its blocks are known; none where no decision may come to rest on them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
 class CandidateView:
-    """One rank of one worker as a decision sees it; None is what nobody has told."""
+    """One rank of one worker as a decision sees it; None is what nobody has told. Never changed."""
 
     worker: str
     id: WorkerId
@@ -96,8 +146,16 @@ class CandidateView:
     tokens_per_second: float | None = None
     inter_token_seconds: float | None = None
     batched_tokens: int = 0
+    blocks_total: int | None = None
+    """Blocks that requests can have."""
     blocks_free: int | None = None
-    """Blocks a new request may take, idle cached ones included, less what is under way."""
+    """Blocks a new request may take, idle cached ones included, less what is under way and the reserve: ``room``."""
+    blocks_reserved: int = 0
+    """Blocks that are to stay free."""
+    blocks_idle: int = 0
+    """Held blocks that may be idle: what is held beyond them is in use."""
+    blocks_used: int = 0
+    """In use when it reported."""
     blocks_blank: int | None = None
     """Of these, blocks that hold nothing."""
     requests: int = 0
@@ -110,9 +168,9 @@ class CandidateView:
         return self.report_age is None or self.report_age > STALE_AFTER_SECONDS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
 class CandidateScore:
-    """How one candidate was judged: every part of its cost."""
+    """How one candidate was judged: every part of its cost. Never changed."""
 
     worker: str
     id: WorkerId
@@ -132,6 +190,13 @@ class CandidateScore:
     requests: int
     seconds: float
     report_age: float | None
+    needed_blocks: int
+    """Blocks it would take of those free: all it needs less those of its prompt that are in use there for certain."""
+    free_blocks: int | None
+    """Blocks it may take; None where nobody has told."""
+    reserved_blocks: int
+    """Blocks that stay free besides."""
+    total_blocks: int | None
     fits: bool
 
 
@@ -163,6 +228,9 @@ class LaterScores(Sequence[CandidateScore]):
     def __getitem__(self, place: slice) -> Sequence[CandidateScore]: ...
     def __getitem__(self, place: int | slice) -> CandidateScore | Sequence[CandidateScore]:
         return self._all()[place]
+
+    def __iter__(self) -> Iterator[CandidateScore]:
+        return iter(self._all())
 
     def _all(self) -> Sequence[CandidateScore]:
         if self._make is not None:
@@ -198,3 +266,26 @@ class Decision:
     def full_name(self) -> str:
         """The chosen worker's, whatever its rank."""
         return full_name(self.pool, self.worker)
+
+
+def held_back(decision: Decision) -> Decision:
+    """One that names a worker, for a request that has to wait because others go first; others as they are."""
+    if decision.verdict is not Verdict.ROUTE:
+        return decision
+    return turned_away(decision, Reason.OTHERS_FIRST)
+
+
+def turned_away(decision: Decision, reason: Reason) -> Decision:
+    """One that names a worker, as one for nobody, with the verdict that goes with ``reason``."""
+    return replace(
+        decision,
+        verdict=verdict_of(reason),
+        reason=reason,
+        worker="",
+        id=NOBODY,
+        pool="",
+        url="",
+        rank=0,
+        predicted_tokens=0,
+        uncached_tokens=decision.prompt_tokens,
+    )

@@ -10,7 +10,8 @@ from cachefleet_controlplane.block_index import BlockIndex
 from cachefleet_controlplane.choosing import Chooser
 from cachefleet_controlplane.fleet import MakeChooser
 from cachefleet_controlplane.index import PythonIndex
-from cachefleet_core.native import Choice, Code, choose
+from cachefleet_controlplane.settings import Settings, SettingsError
+from cachefleet_core.native import Choice, Code, NativeError, choose
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +31,11 @@ def engine(choice: Choice = "auto") -> Engine:
     index = import_module("cachefleet_controlplane.native_index").NativeIndex
     chooser = import_module("cachefleet_controlplane.native_choosing").NativeChooser
     return Engine(code, index, chooser)
+
+
+def engine_of(settings: Settings) -> Engine:
+    """The one that was asked for. SettingsError where it cannot be had."""
+    try:
+        return engine(settings.engine)
+    except NativeError as error:
+        raise SettingsError([f"CACHEFLEET_ENGINE: {error}"]) from error

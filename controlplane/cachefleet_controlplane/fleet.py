@@ -12,17 +12,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cachefleet_controlplane.approximate_choosing import ApproximateChooser
 from cachefleet_controlplane.block_index import BlockIndex, IndexDefectError, WorkerId
-from cachefleet_controlplane.candidates import eligible
+from cachefleet_controlplane.candidates import Duty, eligible, on_duty
 from cachefleet_controlplane.choosing import Chooser
+from cachefleet_controlplane.claims import KEY_BYTES
 from cachefleet_controlplane.decisions import Knowledge
 from cachefleet_controlplane.flights import Flight, Ledger
-from cachefleet_controlplane.frames import Report
+from cachefleet_controlplane.frames import DeltaFrame, Report
 from cachefleet_controlplane.keyers import Keyers
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
 from cachefleet_controlplane.reception import Connection, Link, Reception
+from cachefleet_controlplane.render_facts import RenderFactBook, RenderFacts
 from cachefleet_controlplane.roster import Roster
-from cachefleet_controlplane.routing import Decision, Prompt, RoutingPolicy, needed_blocks
+from cachefleet_controlplane.routing import Decision, Prompt, RoutingPolicy, needed_blocks, usable_blocks
 from cachefleet_controlplane.salting import Salter
 from cachefleet_controlplane.status import index_status, pool_status, worker_status
 from cachefleet_controlplane.streams import Note
@@ -30,7 +33,8 @@ from cachefleet_controlplane.views import FleetView, ServedModel
 from cachefleet_controlplane.warming import Warming
 from cachefleet_controlplane.workers import Worker
 from cachefleet_core.blocks import BlockKeyer
-from cachefleet_core.reports import DownFrame, Hello
+from cachefleet_core.reports import DownFrame, Hello, State
+from cachefleet_core.tenancy import TenantId
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +45,8 @@ MakeChooser = Callable[[Any, Roster], Chooser]
 class Fleet:
     """See the module; ``clock`` is monotonic, ``wall`` is Unix time, both in seconds; ``index_key`` seeds keys.
 
-    Workers are told of warm prefixes where there is a ``salt_key`` to salt them with.
+    Where ``texts`` is given, an index of its own, prompts whose blocks are not known are decided on by their text.
+    Workers are told of warm prefixes where there is a ``salt_key`` to salt them with; ``salt_version`` is a tenant's.
     """
 
     def __init__(
@@ -50,8 +55,10 @@ class Fleet:
         *,
         index_key: bytes,
         salt_key: bytes | None = None,
+        salt_version: Callable[[TenantId], int] = lambda _: 1,
         keyer: type[BlockKeyer] = BlockKeyer,
         chooser: MakeChooser = Chooser,
+        texts: BlockIndex | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE,
@@ -61,11 +68,15 @@ class Fleet:
         self._index = index
         self._clock = clock
         self._keyers = Keyers(index_key, keyer)
-        self._roster = Roster(wall)
+        self._roster = Roster(wall, clock)
+        self.doubts = self._roster.doubts
+        self._render_facts = RenderFactBook(self._roster)
         self._reception = Reception(index, self._roster)
         self._chooser = chooser(index, self._roster)
-        self._warming = Warming(Salter(salt_key)) if salt_key else None
+        self._texts = None if texts is None else ApproximateChooser(texts, self._roster)
+        self._warming = Warming(Salter(salt_key), salt_version) if salt_key else None
         self._decisions = 0
+        self._listeners: list[Callable[[], None]] = []
         self.informed = asyncio.Event()
         """Set once the pools are known: before, a Hello cannot be answered."""
 
@@ -78,8 +89,11 @@ class Fleet:
             self._reception.removed(worker)
         for pool in change.new_policy:
             self._reception.announce_policy(pool)
-        self._update_warm()
+        if self._texts:
+            self._texts.keep([worker.id for worker in self._roster.workers()])
+        self.update_tenants()
         self.informed.set()
+        self._changed()
 
     def models(self) -> list[ServedModel]:
         """Every model that a pool serves, by name."""
@@ -92,17 +106,27 @@ class Fleet:
     def renderers(self, model: str) -> list[WorkerEndpoint]:
         """Ready workers that may be asked to render for a model, least busy first."""
         now = self._clock()
-        workers = eligible(self._roster.fleet(model), frozenset(), now)
+        pools = self._roster.fleet(model)
+        workers = eligible(on_duty(pools, Duty.ANSWER), frozenset(), now) or eligible(pools, frozenset(), now)
         by_endpoint = {worker.endpoint: self._busy(worker) for worker in workers if worker.endpoint}
         return sorted(by_endpoint, key=lambda endpoint: (by_endpoint[endpoint], endpoint.name))
+
+    def render_facts(self, model: str) -> RenderFacts:
+        """What rendering for a model rests on, as its pools and workers say now."""
+        return self._render_facts.of(model)
+
+    def announced(self, model: str) -> list[Hello]:
+        """What the ready workers of a model said of themselves, rank by rank."""
+        workers = [worker for pool in self._roster.fleet(model) for worker in pool.workers.values()]
+        return [worker.hello for worker in workers if worker.ready and worker.hello]
 
     def keyer(self, model: str, *, salt: str = "", lora: str = "") -> BlockKeyer | None:
         """What computes a prompt's block keys; None until a worker has announced the fleet's contract."""
         contract = next((pool.contract for pool in self._roster.fleet(model) if pool.contract), None)
         return self._keyers.get(contract, salt=salt, lora=lora) if contract else None
 
-    def _update_warm(self) -> None:
-        """Whatever tenants and prefixes the pools have now, their workers are told of it."""
+    def update_tenants(self) -> None:
+        """Whatever warm prefixes the pools have now, and whatever their tenants' salts are: workers are told of it."""
         if self._warming is None:
             return
         self._warming.keep(frozenset(self._roster.pools))
@@ -122,21 +146,24 @@ class Fleet:
         *,
         exclude: frozenset[str] = frozenset(),
         policy: RoutingPolicy | None = None,
+        duty: Duty = Duty.ANSWER,
     ) -> Decision:
         """Decide, and change nothing: pass the decision to ``begin`` before awaiting anything.
 
         ``exclude`` names workers as ``Decision.full_name`` or ``Decision.id`` do. Without a ready worker the verdict is
-        REJECT with the reason NO_READY_WORKER.
+        REJECT with the reason NO_READY_WORKER, without room QUEUE or REJECT: see ``routing.decide``.
         """
         now = self._clock()
         self._reception.expire(now)
         policy = policy or self.policy
+        chooser = self._texts if self._texts and prompt.knowledge is Knowledge.APPROXIMATE else self._chooser
         try:
-            return self._chooser.choose(model, prompt, policy=policy, now=now, exclude=exclude)
+            return chooser.choose(model, prompt, policy=policy, now=now, exclude=exclude, duty=duty)
         except IndexDefectError:
             logger.exception("the index failed; deciding without it", extra={"model": model})
             blind = replace(prompt, keys=b"", knowledge=Knowledge.LOAD)
-            return Chooser(self._index, self._roster).choose(model, blind, policy=policy, now=now, exclude=exclude)
+            again = Chooser(self._index, self._roster).choose
+            return again(model, blind, policy=policy, now=now, exclude=exclude, duty=duty)
 
     def begin(self, decision: Decision, prompt: Prompt) -> Flight:
         """Count a request that is about to be sent where ``decision`` says, until its flight is finished."""
@@ -145,10 +172,50 @@ class Fleet:
         ledger = worker.ledger if worker else Ledger(_nobody, _nobody)
         if worker:
             worker.use(self._decisions)
-        blocks = needed_blocks(prompt)
-        flight = Flight(ledger, self._clock, keys=prompt.keys, tokens=decision.uncached_tokens, blocks=blocks)
-        ledger.begin(flight, prompt_tokens=prompt.tokens)
+            if self._texts:
+                self._texts.sent(worker, prompt)
+        held = decision.predicted_tokens // prompt.block_size if prompt.block_size else 0
+        needed, common = needed_blocks(prompt), usable_blocks(len(prompt.keys) // KEY_BYTES, prompt)
+        room = worker.room(self._clock(), percent=0) if worker else None
+        flight = Flight(
+            ledger,
+            self._clock,
+            keys=prompt.keys,
+            tokens=decision.uncached_tokens,
+            blocks=needed,
+            taken=needed - (room.shared(held) if room else 0),
+            common=prompt.keys[: KEY_BYTES * common],
+            ended=self._changed,
+        )
+        ledger.begin(flight, prompt_tokens=prompt.tokens, held=held)
         return flight
+
+    def restarted(self, worker: WorkerId, since: float) -> bool:
+        """Whether a worker began a new epoch after that time, or is gone."""
+        known = self._roster.worker(worker)
+        return known is None or known.history.began > since
+
+    def evicted(self, worker: WorkerId, keys: bytes, since: float) -> bool:
+        """Whether any of these packed keys was removed from a worker then or later, or the index lacks it now.
+
+        Removals are known of while requests are under way there, back to ``history.MAX_BYTES``.
+        """
+        known = self._roster.worker(worker)
+        if known is None or known.stream.stale(self._clock()) or known.unindexed:
+            return False
+        (held,) = self._index.match(keys, [worker]) if keys else [0]
+        return held < len(keys) // KEY_BYTES or known.history.lost(keys, since=since)
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call ``changed``, which must not wait, when there may be room that was not there: a report, an end, a pool.
+
+        What time alone brings, as a report that becomes stale, is told to nobody.
+        """
+        self._listeners.append(changed)
+
+    def _changed(self) -> None:
+        for changed in self._listeners:
+            changed()
 
     def worker_failed(self, worker: str) -> None:
         """It could not be reached: prefer others for a moment, longer after each failure in a row.
@@ -168,11 +235,22 @@ class Fleet:
 
     def hello(self, connection: Connection, hello: Hello) -> list[Note]:
         """A stream begins on a connection. RefusedError: it cannot, and nothing has changed."""
-        return self._reception.hello(connection, hello, self._clock())
+        now = self._clock()
+        notes = self._reception.hello(connection, hello, now)
+        if Note.EPOCH in notes:
+            connection.ranks[hello.rank].history.begin(now)
+        self._changed()
+        return notes
 
     def receive(self, connection: Connection, frame: Report) -> list[Note]:
         """A stream goes on. RefusedError: nobody announced it; FrameError: it is not sound. See ``Reception``."""
-        return self._reception.receive(connection, frame, self._clock())
+        now = self._clock()
+        notes = self._reception.receive(connection, frame, now)
+        if isinstance(frame, DeltaFrame) and (worker := connection.ranks[frame.rank]).ledger.open:
+            worker.history.note(frame.data, now)
+        if isinstance(frame, State):
+            self._changed()
+        return notes
 
     def disconnect(self, connection: Connection) -> None:
         """An agent's connection is gone; what it reported stays until it is too old."""
@@ -191,13 +269,13 @@ class Fleet:
 
     def view(self) -> FleetView:
         """Everything at this moment, as frozen values."""
-        now = self._clock()
+        now, wall = self._clock(), self._roster.wall()
         self._reception.expire(now)
         stats, shares = self._index.stats(), self._index.shares()
         workers = sorted(self._roster.workers(), key=lambda worker: worker.id)
         return FleetView(
             policy=self.policy.value,
-            pools=tuple(pool_status(pool, now) for _, pool in sorted(self._roster.pools.items())),
+            pools=tuple(pool_status(pool, now, wall=wall) for _, pool in sorted(self._roster.pools.items())),
             workers=tuple(
                 worker_status(
                     worker,

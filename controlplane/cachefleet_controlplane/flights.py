@@ -8,12 +8,13 @@ without waiting for its reports.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
+
+from cachefleet_controlplane.claims import Claim, Claims, shared_blocks
 
 EXPECTED_SECONDS: Final = 2.0
 PATIENCE_SECONDS: Final = 30.0
@@ -27,14 +28,37 @@ _SMOOTHING: Final = 0.1
 class Flight:
     """One request under way to a worker; a context manager that finishes it."""
 
-    __slots__ = ("_clock", "_ledger", "blocks", "done", "keys", "prefilled", "sent_at", "tokens")
+    __slots__ = (
+        *("_clock", "_ended", "_ledger", "blocks", "claim", "common", "done", "keys", "prefilled", "sent_at"),
+        *("taken", "tokens"),
+    )
 
-    def __init__(self, ledger: Ledger, clock: Callable[[], float], *, keys: bytes, tokens: int, blocks: int) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Callable[[], float],
+        *,
+        keys: bytes,
+        tokens: int,
+        blocks: int,
+        taken: int | None = None,
+        common: bytes = b"",
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``tokens`` have to be computed.
+
+        It needs ``blocks``, of which it takes ``taken`` out of those that were free (all, unless told), and may share
+        those with the keys ``common``. ``ended`` is called once it is over.
+        """
         self._ledger = ledger
         self._clock = clock
+        self._ended = ended
         self.keys = keys
         self.tokens = tokens
         self.blocks = blocks
+        self.taken = blocks if taken is None else taken
+        self.common = common
+        self.claim: Claim | None = None
         self.sent_at = clock()
         self.prefilled = False
         self.done = False
@@ -50,6 +74,7 @@ class Flight:
         if not self.done:
             self.done = True
             self._ledger.close(self, cached_tokens)
+            self._ended()
 
     def __enter__(self) -> Self:
         return self
@@ -78,10 +103,15 @@ class Ledger:
     open: dict[int, Flight] = field(default_factory=dict)
     recent: deque[Flight] = field(default_factory=lambda: deque(maxlen=MAX_EXPECTED))
     typical_tokens: float = TYPICAL_TOKENS
+    claims: Claims = field(default_factory=Claims)
+    ended_blocks: int = 0
+    """Needed by flights that have ended since the worker's last report."""
 
-    def begin(self, flight: Flight, *, prompt_tokens: int) -> None:
+    def begin(self, flight: Flight, *, prompt_tokens: int, held: int = 0) -> None:
+        """A request is sent; ``held`` blocks of its prompt are there, as far as the index knows."""
         self.changed()
         self.open[id(flight)] = flight
+        flight.claim = self.claims.take(flight.common, blocks=flight.blocks, held=held)
         if flight.keys:
             self.recent.append(flight)
         if prompt_tokens:
@@ -90,11 +120,16 @@ class Ledger:
     def landed(self, flight: Flight) -> None:
         self.changed()
         if not flight.done:
+            if flight.claim is not None:
+                self.claims.computed(flight.claim, flight.common)
             self.answered()
 
     def close(self, flight: Flight, cached_tokens: int | None) -> None:
         self.changed()
         self.open.pop(id(flight), None)
+        if flight.claim is not None:
+            self.claims.drop(flight.claim)
+            self.ended_blocks += flight.blocks
         if cached_tokens is not None:
             self.answered()
         elif not flight.prefilled and flight in self.recent:
@@ -109,8 +144,8 @@ class Ledger:
         return sum(flight.tokens for flight in self.open.values() if flight.working(now))
 
     def blocks_since(self, moment: float) -> int:
-        """Blocks wanted by what was sent after ``moment``."""
-        return sum(flight.blocks for flight in self.open.values() if flight.sent_at > moment)
+        """Blocks that what was sent after ``moment`` takes of those that were free."""
+        return sum(flight.taken for flight in self.open.values() if flight.sent_at > moment)
 
     def waiting(self, now: float) -> int:
         return sum(1 for flight in self.open.values() if flight.working(now))
@@ -129,18 +164,3 @@ class Ledger:
                 if not wanted:
                     break
         return best
-
-
-def shared_blocks(a: bytes, b: bytes, *, at_least: int = 0) -> int:
-    """Length in blocks of the common prefix of two packed chains, or ``at_least`` where it is no longer than that.
-
-    A key commits to all before it, so equality is monotone, and one comparison tells whether there is more.
-    """
-    length = min(len(a), len(b)) // 8
-    if length <= at_least or _differ(a, b, at_least):
-        return at_least
-    return bisect_left(range(length), True, lo=at_least, key=lambda block: _differ(a, b, block))  # noqa: FBT003 - looked for
-
-
-def _differ(a: bytes, b: bytes, block: int) -> bool:
-    return a[8 * block : 8 * block + 8] != b[8 * block : 8 * block + 8]

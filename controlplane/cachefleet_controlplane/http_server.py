@@ -1,75 +1,201 @@
 """uvicorn as the control plane runs it: two servers in one loop, signals handled once, no client that dawdles.
 
-uvicorn bounds neither how long a new connection may be silent nor how long a request's head may take. Here a
-connection without a whole head in time is closed; between requests uvicorn's own keep-alive bound holds.
+uvicorn bounds neither how long a new connection may be silent nor how long a request's head or body may take. Here a
+connection without a whole head in time is closed, and where the application leaves that to the server, one whose body
+stalls or drips; between requests uvicorn's own keep-alive bound holds. Who is answered before the body is in, and told
+that the connection ends, may still read that answer: the server ends its own side and discards for a moment.
+
+A server goes in two steps. ``leave``: connections are still taken, and every answer that begins from then on says that
+its connection ends, so that clients with kept connections go elsewhere by themselves. ``stop``: no new connections, and
+those on which nothing is asked are closed, but only SETTLE_SECONDS after their last answer: uvicorn closes at once a
+connection whose client was told that it may be used again, and that client's next request would be lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 START_SECONDS: Final = 30.0
+LINGER_SECONDS: Final = 2.0
+"""How long somebody who is still sending may take to read why that was in vain."""
+SETTLE_SECONDS: Final = 1.0
+"""How long a connection is left open for a request that was perhaps sent already, once the server stops."""
 _POLL_SECONDS: Final = 0.005
+_HEAD, _BODY, _STALL, _END = "head", "body", "stall", "end"
 
 
-class HeadDeadlineProtocol(HttpToolsProtocol):
-    """Closes a connection whose request head is not whole after ``head_seconds``; see ``head_deadline``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a client may take, in seconds: for a request's head, for its body, and for nothing in a body.
 
-    head_seconds: ClassVar[float]
+    ``body_seconds`` 0: the application looks to that itself.
+    """
+
+    head_seconds: float
+    body_seconds: float = 0.0
+    stall_seconds: float = 10.0
+
+
+@dataclass(slots=True)
+class Stage:
+    """How far a server is on its way out; all its connections look at it."""
+
+    leaving: bool = False
+    stopping: bool = False
+
+
+class PatientProtocol(HttpToolsProtocol):
+    """Closes the connection of a client that dawdles; see ``patience``."""
+
+    bounds: ClassVar[Patience]
+    stage: ClassVar[Stage]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._deadline: asyncio.TimerHandle | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._answering: RequestResponseCycle | None = None
+        self._lingering = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn does
         super().connection_made(transport)
-        self._arm()
+        self._arm(_HEAD, self._head_seconds)
 
     def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            return
         # Data while nothing is being answered belongs to a head, also bytes the parser skips before it.
-        if self._deadline is None and (self._answering is None or self._answering.response_complete):
-            self._arm()
+        if _HEAD not in self._timers and (self._answering is None or self._answering.response_complete):
+            self._arm(_HEAD, self._head_seconds)
+        if _STALL in self._timers:
+            self._arm(_STALL, self.bounds.stall_seconds)
         super().data_received(data)
 
     def on_headers_complete(self) -> None:
-        self._disarm()
+        self._disarm(_HEAD)
+        before = self._answering
         super().on_headers_complete()
         self._answering = self.cycle
+        if self.cycle is before:
+            return  # it becomes a WebSocket
+        self.cycle.transport = _Ending(self.transport, self.end)  # type: ignore[assignment] # see there
+        self.leave()
+        if before is None or before.response_complete:
+            self._await_body()
+
+    def on_message_complete(self) -> None:
+        self._disarm(_BODY, _STALL)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._disarm(_BODY, _STALL)
+        super().on_response_complete()
+        self._await_body()  # of a request that was sent before this answer
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
+        self._disarm(*self._timers)
         super().connection_lost(exc)
 
-    def _arm(self) -> None:
-        self._deadline = self.loop.call_later(self.head_seconds, self.transport.close)
+    def leave(self) -> None:
+        """Where the server leaves and no answer has begun, let the next one say that the connection ends."""
+        if self.stage.leaving and self._answering is not None and not self._answering.response_started:
+            self._answering.keep_alive = False
 
-    def _disarm(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def shutdown(self) -> None:
+        """The server stops. An answer that has begun said how it ends; that stays true, but not for long."""
+        self.timeout_keep_alive = SETTLE_SECONDS  # type: ignore[assignment] # seconds of a timer
+        if self._answering is not None and not self._answering.response_complete:
+            self.leave()
+        elif _HEAD in self._timers:
+            self._arm(_HEAD, SETTLE_SECONDS)
+        elif not self._lingering:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Close an idle connection, SETTLE_SECONDS after its last answer."""
+        idle = self.timeout_keep_alive_task
+        if idle is None:
+            self.transport.close()
+            return
+        answered_at = idle.when() - self.config.timeout_keep_alive
+        idle.cancel()
+        self.timeout_keep_alive_task = self.loop.call_at(
+            max(self.loop.time(), answered_at + SETTLE_SECONDS), self.timeout_keep_alive_handler
+        )
+
+    @property
+    def _head_seconds(self) -> float:
+        return SETTLE_SECONDS if self.stage.stopping else self.bounds.head_seconds
+
+    def end(self) -> None:
+        """After an answer that ends the connection: at once, or where more is still being sent, in a moment."""
+        if self._answering is None or not self._answering.more_body or not self.transport.can_write_eof():
+            self.transport.close()
+        elif not self._lingering and not self.transport.is_closing():
+            self._lingering = True
+            self.transport.write_eof()
+            self._arm(_END, LINGER_SECONDS)
+
+    def _await_body(self) -> None:
+        if self.bounds.body_seconds and self.cycle.more_body and not self.cycle.response_complete:
+            self._arm(_BODY, self.bounds.body_seconds)
+            self._arm(_STALL, self.bounds.stall_seconds)
+
+    def _arm(self, timer: str, seconds: float) -> None:
+        self._disarm(timer)
+        self._timers[timer] = self.loop.call_later(seconds, self.transport.close)
+
+    def _disarm(self, *timers: str) -> None:
+        for timer in timers:
+            if (armed := self._timers.pop(timer, None)) is not None:
+                armed.cancel()
 
 
-def head_deadline(seconds: float) -> type[HeadDeadlineProtocol]:
-    """The protocol class with its bound: uvicorn takes a class, not an instance."""
-    return type("HeadDeadlineProtocol", (HeadDeadlineProtocol,), {"head_seconds": seconds})
+class _Ending:
+    """A connection as one answer sees it: the protocol decides how it ends."""
+
+    def __init__(self, transport: asyncio.Transport, end: Callable[[], None]) -> None:
+        self._transport = transport
+        self.write = transport.write  # of each event; what is asked for less often goes the long way
+        self.close = end
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def patience(bounds: Patience, stage: Stage) -> type[PatientProtocol]:
+    """The protocol class with its bounds: uvicorn takes a class, not an instance."""
+    return type("PatientProtocol", (PatientProtocol,), {"bounds": bounds, "stage": stage})
 
 
 class HttpServer(uvicorn.Server):
-    """A server that leaves signals to ``__main__``; end it with ``stop``."""
+    """A server that leaves signals to ``__main__``; end it with ``stop``, after ``leave`` where there is time."""
+
+    def __init__(self, config: uvicorn.Config, stage: Stage) -> None:
+        super().__init__(config)
+        self._stage = stage
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    def leave(self) -> None:
+        """From now on every answer that begins says that its connection ends; new connections are still taken."""
+        self._stage.leaving = True
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, PatientProtocol):
+                connection.leave()
+
     def stop(self) -> None:
         """Take no new connections; answers under way may go on until the bound given to ``http_server``."""
+        self.leave()
+        self._stage.stopping = True
         self.should_exit = True
 
     async def listening(self) -> int:
@@ -84,14 +210,24 @@ class HttpServer(uvicorn.Server):
 
 
 def http_server(
-    app: Any, *, host: str, port: int, head_seconds: float, drain_seconds: float, websocket_bytes: int = 0
+    app: Any,
+    *,
+    host: str,
+    port: int,
+    head_seconds: float,
+    drain_seconds: float,
+    body_seconds: float = 0.0,
+    stall_seconds: float = 10.0,
+    websocket_bytes: int = 0,
 ) -> HttpServer:
-    """``websocket_bytes`` bounds a WebSocket message; 0 serves no WebSockets."""
+    """Times as in ``Patience``; ``websocket_bytes`` bounds a WebSocket message, 0 serves no WebSockets."""
+    bounds = Patience(head_seconds=head_seconds, body_seconds=body_seconds, stall_seconds=stall_seconds)
+    stage = Stage()
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
-        http=head_deadline(head_seconds),
+        http=patience(bounds, stage),
         ws="websockets-sansio" if websocket_bytes else "none",
         ws_max_size=max(websocket_bytes, 1),
         ws_per_message_deflate=False,
@@ -105,4 +241,4 @@ def http_server(
         timeout_graceful_shutdown=max(1, round(drain_seconds)),
         backlog=2048,
     )
-    return HttpServer(config)
+    return HttpServer(config, stage)

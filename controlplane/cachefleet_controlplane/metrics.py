@@ -6,17 +6,40 @@ to ``MAX_MODELS`` distinct ones.
 
 from __future__ import annotations
 
-from typing import Final
+from functools import lru_cache
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+M = TypeVar("M", Counter, Histogram)
+
 MAX_MODELS: Final = 256
+MAX_SERIES: Final = 4096
+"""Of one metric, that are found at once."""
+TASKS: Final = (
+    "conversations",
+    "examiner",
+    "gateway",
+    "pools",
+    "reports",
+    "store",
+    "tenants",
+    "usage",
+    "watch",
+)
+"""Whose errors are counted."""
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 _LONG: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _SHORT: Final = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+
+
+def remembering(metric: M) -> M:
+    """The metric itself, which looks its series up nine times as fast; none of them may be removed from it."""
+    metric.labels = lru_cache(MAX_SERIES)(metric.labels)  # type: ignore[method-assign]
+    return metric
 
 
 class Metrics:
@@ -33,13 +56,19 @@ class Metrics:
         self._requests = self._counter("requests", "Requests answered", "model", "endpoint", "status_class")
         self._decisions = self._counter("decisions", "Routing decisions", "policy", "verdict", "knowledge")
         self._refusals = self._counter("refusals", "Requests queued or refused, by reason", "verdict", "reason")
+        self._admission = self._counter("admission_refusals", "Requests sent to no worker, by reason", "reason")
+        self._queued = self._gauge("queue_requests", "Requests waiting for room on a worker")
+        self._waits = self._histogram("queue_wait_seconds", "Time waited for room", "outcome", buckets=_LONG)
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens routed", "model")
         self._predicted_tokens = self._counter("predicted_tokens", "Prompt tokens expected from cache", "model")
         self._cached_tokens = self._counter("cached_tokens", "Prompt tokens the workers served from cache", "model")
+        self._shortfalls = self._counter("prediction_shortfalls", "Answers less cached than predicted", "cause")
         self._ttft = self._histogram("time_to_first_token_seconds", "Request to first token", "model", buckets=_LONG)
         self._added = self._histogram("gateway_added_seconds", "Time the gateway itself added", buckets=_SHORT)
         self._render = self._histogram("render_seconds", "Time to learn a prompt's ids", "rung", buckets=_SHORT)
         self._retries = self._counter("leg_retries", "Requests tried on another worker", "reason")
+        self._gate = self._counter("gate_refusals", "Legs that a worker's gate refused, unseen by the client")
+        self._prefills = self._counter("prefill_legs", "Prompts computed by Prefill workers for others", "outcome")
         self._gone = self._counter("client_disconnects", "Clients that went away before their answer ended")
         self._inflight = self._gauge("requests_in_flight", "Requests being answered")
 
@@ -57,12 +86,15 @@ class Metrics:
         self._stored = self._counter("store_records", "Decision records written")
         self._dropped = self._counter("store_dropped", "Decision records dropped, the queue being full")
         self._store_errors = self._counter("store_errors", "Failures of the store", "kind")
+        self._usage_dropped = self._counter("usage_dropped", "Requests whose use went unwritten, the queue being full")
         self._store_up = self._gauge("store_up", "1 while the store takes records")
         self._source_updates = self._counter("pool_source_updates", "Pictures of the pools taken over")
         self._source_errors = self._counter("pool_source_errors", "Failures of the source of pools", "kind")
         self._auth = self._counter("auth_checks", "Tokens checked", "check", "outcome")
         self._engine = Info("cachefleet_engine", "Code of block keys and index", registry=self.registry)
         self._task_errors = self._counter("task_errors", "Unexpected errors caught at a task's root", "task")
+        for task in TASKS:  # a series that begins with 1 has no increase for an alert to see
+            self._task_errors.labels(task)
 
     # Requests.
 
@@ -81,6 +113,18 @@ class Metrics:
         if verdict in {"queue", "reject"}:
             self._refusals.labels(verdict, reason).inc()
 
+    def admission_refusal(self, reason: str) -> None:
+        """A request whose client is told that nobody serves it; ``reason`` as ``decisions.Reason`` has it."""
+        self._admission.labels(reason).inc()
+
+    def queue(self, requests: int) -> None:
+        """So many wait for room now."""
+        self._queued.set(requests)
+
+    def waited(self, *, outcome: str, seconds: float) -> None:
+        """One wait for room is over: served, timeout or gone."""
+        self._waits.labels(outcome).observe(seconds)
+
     def tokens(self, *, model: str, prompt: int, predicted: int, cached: int | None) -> None:
         """The tokens of one answered prompt; not counted where the worker did not tell: ratios would be wrong."""
         if cached is None:
@@ -89,6 +133,10 @@ class Metrics:
         self._prompt_tokens.labels(label).inc(prompt)
         self._predicted_tokens.labels(label).inc(predicted)
         self._cached_tokens.labels(label).inc(cached)
+
+    def shortfall(self, cause: str) -> None:
+        """One answer of which less came from cache than predicted; ``cause`` as ``shortfall.Cause`` has it."""
+        self._shortfalls.labels(cause).inc()
 
     def first_token(self, *, model: str, seconds: float) -> None:
         self._ttft.labels(self._model(model)).observe(seconds)
@@ -102,6 +150,14 @@ class Metrics:
 
     def leg_retry(self, reason: str) -> None:
         self._retries.labels(reason).inc()
+
+    def gate_refusal(self) -> None:
+        """A worker held less than was promised, or than it wants to compute."""
+        self._gate.inc()
+
+    def prefill_leg(self, outcome: str) -> None:
+        """One prompt that was to be computed for another worker: prefilled, prefill_failed, ..."""
+        self._prefills.labels(outcome).inc()
 
     def client_gone(self) -> None:
         self._gone.inc()
@@ -149,6 +205,9 @@ class Metrics:
     def store_up(self, *, up: bool) -> None:
         self._store_up.set(int(up))
 
+    def usage_dropped(self, requests: int = 1) -> None:
+        self._usage_dropped.inc(requests)
+
     def pools_updated(self) -> None:
         self._source_updates.inc()
 
@@ -183,10 +242,10 @@ class Metrics:
         return "other"
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
-        return Counter(f"cachefleet_{name}", help_text, labels, registry=self.registry)
+        return remembering(Counter(f"cachefleet_{name}", help_text, labels, registry=self.registry))
 
     def _gauge(self, name: str, help_text: str) -> Gauge:
         return Gauge(f"cachefleet_{name}", help_text, registry=self.registry)
 
     def _histogram(self, name: str, help_text: str, *labels: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"cachefleet_{name}", help_text, labels, registry=self.registry, buckets=buckets)
+        return remembering(Histogram(f"cachefleet_{name}", help_text, labels, registry=self.registry, buckets=buckets))

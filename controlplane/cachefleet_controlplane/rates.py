@@ -66,9 +66,11 @@ class _Rates:
         for pool, value in measured:
             if value:
                 pools.setdefault(pool, []).append(value)
+        if not pools:
+            return cls(default=default)
         everything = [value for values in pools.values() for value in values]
         medians = {pool: statistics.median(values) for pool, values in pools.items()}
-        return cls(medians, statistics.median(everything) if everything else default)
+        return cls(medians, statistics.median(everything))
 
     def resolve(self, pool: str, value: float | None) -> float:
         usual = self.of_pool.get(pool, self.default)

@@ -1,217 +1,55 @@
-"""A prompt's token ids, as keys, from the workers' own renderer; a ladder with a memory of which rung holds where.
+"""A prompt's length and keys, from whoever renders it; a ladder with a memory of which rung holds where.
 
-Rungs: ``render`` (vLLM's ``.../render`` routes: exact for every body), ``tokenize`` (vLLM's ``/tokenize``: exact where
-it takes everything the body has that shapes the prompt), none: routed by load alone, visibly, counted by reason. A
-rung that a worker lacks, or that failed there, is left out for a while and then tried again.
+Rungs: ``memo`` (rendered before), ``keys`` (the worker plugin's ``/v1/fleet/keys``, where a worker announced it),
+``render`` (vLLM's ``.../render`` routes: exact for every body), ``tokenize`` (vLLM's ``/tokenize``: exact where it
+takes everything the body has that shapes the prompt), none: to be known by its text, or routed by load alone, visibly,
+counted by reason. Dedicated renderers are asked before workers. A rung that one of them lacks, or that failed there,
+is left out for a while and then tried again. What no rung could give ids of that tell of its blocks (media,
+embeddings) is not asked about at all, and counted apart.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Final
 
-import msgspec
-from msgspec import Raw, Struct
 from prometheus_client import Counter
 
+from cachefleet_controlplane.gateway.ask import Bypass
 from cachefleet_controlplane.gateway.credentials import Credentials
-from cachefleet_controlplane.gateway.legs import Outcome
-from cachefleet_controlplane.gateway.request import (
-    READ_ERRORS,
-    Ask,
-    Endpoint,
-    Fields,
-    first_prompt,
-    given_ids,
-    is_null,
-)
-from cachefleet_controlplane.gateway.upstream import Answer, Opened, Upstream
-from cachefleet_controlplane.keying import NOTHING, Keyed, Keying
+from cachefleet_controlplane.gateway.rendered import RenderMemo, digest
+from cachefleet_controlplane.gateway.request import Ask, first_prompt, given_ids
+from cachefleet_controlplane.gateway.upstream import Opened, Upstream
+from cachefleet_controlplane.keying import Keyed, Keying
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools import WorkerEndpoint
+from cachefleet_controlplane.render_facts import NO_FACTS, RenderFacts
+from cachefleet_controlplane.render_ladder import (
+    Rung,
+    RungMemory,
+    Try,
+    knows_bodies_of,
+    ladder,
+    tokenizable,
+    tokenize_body,
+)
+from cachefleet_controlplane.renderers import Renderers
+from cachefleet_controlplane.renderings import ABSENT_SECONDS, FAILED_SECONDS, Reason, Rendering, left_out_for, read
 from cachefleet_core.bodies import BodyError
 
-MAX_WORKERS: Final = 2
-"""Workers asked for one prompt."""
-ABSENT_SECONDS: Final = 60.0
-"""How long a rung that a worker does not have is left out there."""
-FAILED_SECONDS: Final = 5.0
-"""How long a rung that failed on a worker is left out there."""
-MAX_REMEMBERED: Final = 4096
+__all__ = ["ABSENT_SECONDS", "FAILED_SECONDS", "Reason", "Renderer", "Rendering", "read", "render_ask"]
 
-
-class Rung(StrEnum):
-    """Where ids came from."""
-
-    CLIENT = "client"
-    RENDER = "render"
-    TOKENIZE = "tokenize"
-    NONE = "none"
-
-
-class Reason(StrEnum):
-    """Why there are no ids."""
-
-    NO_WORKER = "no_worker"
-    ABSENT = "absent"
-    """The worker lacks the route."""
-    REFUSED = "refused"
-    """The worker finds fault with the request, and will say so when asked to answer it."""
-    UNAUTHORIZED = "unauthorized"
-    FAILED = "failed"
-    TIMEOUT = "timeout"
-    MULTIMODAL = "multimodal"
-    """Blocks depend on more than ids."""
-    UNREADABLE = "unreadable"
-    INEXACT = "inexact"
-    """/tokenize would leave out something that shapes the prompt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rendering:
-    """What the ids of a prompt gave, or why there are none."""
-
-    prompt: Keyed = NOTHING
-    rung: Rung = Rung.NONE
-    reason: Reason | None = None
-
-
-class _Rendered(Struct, frozen=True):
-    token_ids: Raw
-    features: Raw = Raw(b"null")
-
-
-class _Tokenized(Struct, frozen=True):
-    tokens: Raw
-
-
-class _ErrorType(Struct, frozen=True):
-    type: str = ""
-
-
-class _Error(Struct, frozen=True):
-    error: _ErrorType
-
-
-_chat = msgspec.json.Decoder(_Rendered)
-_completions = msgspec.json.Decoder(list[_Rendered])
-_tokenized = msgspec.json.Decoder(_Tokenized)
-_error = msgspec.json.Decoder(_Error)
-_encode = msgspec.json.Encoder().encode
-
-_TOKENIZE_FIELDS: Final = {
-    Endpoint.CHAT: (
-        *("model", "messages", "tools", "chat_template", "chat_template_kwargs", "mm_processor_kwargs"),
-        *("add_generation_prompt", "continue_final_message", "add_special_tokens"),
-    ),
-    Endpoint.COMPLETIONS: ("model", "prompt", "add_special_tokens"),
-}
-_SHAPING_FIELDS: Final = ("documents", "reasoning_effort", "truncate_prompt_tokens", "prompt_embeds")
-"""What shapes a prompt and /tokenize does not take."""
-_MEDIA: Final = (b"_url", b"_audio", b"_embeds", b"image_pil", b'"image', b'"video')
-
-
-class RungMemory:
-    """Which rungs not to try on which worker, and until when; bounded."""
-
-    def __init__(self, limit: int = MAX_REMEMBERED) -> None:
-        self._limit = limit
-        self._until: dict[tuple[str, Rung], float] = {}
-
-    def leave_out(self, url: str, rung: Rung, *, until: float) -> None:
-        self._until.pop((url, rung), None)
-        self._until[url, rung] = until
-        if len(self._until) > self._limit:
-            del self._until[next(iter(self._until))]
-
-    def open(self, url: str, rung: Rung, *, now: float) -> bool:
-        return self._until.get((url, rung), now) <= now
-
-
-@dataclass(frozen=True, slots=True)
-class Try:
-    """One worker asked on one rung."""
-
-    worker: WorkerEndpoint
-    rung: Rung
-
-
-def ladder(workers: Sequence[WorkerEndpoint], memory: RungMemory, *, tokenizable: bool, now: float) -> list[Try]:
-    """What to try, in order: every worker's renderer, best worker first, then their tokenizers."""
-    rungs = (Rung.RENDER, Rung.TOKENIZE) if tokenizable else (Rung.RENDER,)
-    return [
-        Try(worker, rung)
-        for rung in rungs
-        for worker in workers[:MAX_WORKERS]
-        if memory.open(worker.url, rung, now=now)
-    ]
-
-
-def tokenizable(ask: Ask) -> bool:
-    """Whether /tokenize sees all of the body that shapes the prompt."""
-    if any(not is_null(ask.fields, name) for name in _SHAPING_FIELDS):
-        return False
-    # A word in the text may look like media; that costs this prompt a rung, nothing more.
-    messages = bytes(ask.fields.get("messages", b""))
-    return not any(sign in messages for sign in _MEDIA)
-
-
-def tokenize_body(ask: Ask) -> bytes:
-    fields: Fields = first_prompt(ask)
-    return _encode({name: fields[name] for name in _TOKENIZE_FIELDS[ask.endpoint] if name in fields})
-
-
-def read(opened: Opened, rung: Rung, endpoint: Endpoint, *, keying: Keying) -> Rendering:
-    """What a worker's answer to a rung's question says."""
-    if opened.answer is None:
-        return Rendering(reason=Reason.TIMEOUT if opened.outcome is Outcome.SILENT else Reason.FAILED)
-    if opened.answer.status != 200:
-        return Rendering(reason=_refusal(opened.answer))
-    try:
-        return _rendering(opened.answer.body, rung, endpoint, keying=keying)
-    except (*READ_ERRORS, BodyError):
-        return Rendering(reason=Reason.UNREADABLE)
-
-
-def left_out_for(reason: Reason | None) -> float:
-    """How long not to try a rung again on a worker that gave this reason; 0 where the worker is not at fault."""
-    if reason in {Reason.ABSENT, Reason.UNAUTHORIZED, Reason.UNREADABLE}:
-        return ABSENT_SECONDS
-    return FAILED_SECONDS if reason in {Reason.FAILED, Reason.TIMEOUT} else 0.0
-
-
-def _rendering(body: bytes, rung: Rung, endpoint: Endpoint, *, keying: Keying) -> Rendering:
-    if rung is Rung.TOKENIZE:
-        return Rendering(keying.read(_tokenized.decode(body).tokens), rung)
-    rendered = _chat.decode(body) if endpoint is Endpoint.CHAT else next(iter(_completions.decode(body)), None)
-    if rendered is None:
-        return Rendering(reason=Reason.UNREADABLE)
-    if bytes(rendered.features) != b"null":
-        return Rendering(reason=Reason.MULTIMODAL)
-    return Rendering(keying.read(rendered.token_ids), rung)
-
-
-def _refusal(answer: Answer) -> Reason:
-    if answer.status in {401, 403}:
-        return Reason.UNAUTHORIZED
-    if answer.status in {404, 405, 501}:
-        # An unknown model is a 404 too, with vLLM's own type.
-        return Reason.REFUSED if _error_type(answer.body) == "NotFoundError" else Reason.ABSENT
-    return Reason.REFUSED if answer.status < 500 else Reason.FAILED
-
-
-def _error_type(body: bytes) -> str:
-    try:
-        return _error.decode(body).error.type
-    except READ_ERRORS:
-        return ""
+WITH_IDS: Final = "&ids=1"
+_TOKEN_HEADER: Final = "x-cachefleet-token"  # noqa: S105 (the name of a header)
 
 
 class Renderer:
-    """Asks workers for ids within ``timeout_seconds`` in all."""
+    """Asks for keys within ``timeout_seconds`` in all: ``dedicated`` renderers, then workers.
+
+    With a ``memo`` what was rendered before is not again.
+    """
 
     def __init__(
         self,
@@ -220,56 +58,138 @@ class Renderer:
         *,
         metrics: Metrics,
         timeout_seconds: float,
+        memo: RenderMemo | None = None,
+        dedicated: Renderers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._upstream = upstream
         self._credentials = credentials
         self._metrics = metrics
         self._timeout_seconds = timeout_seconds
+        self._known = memo
+        self._dedicated = dedicated or Renderers(())
         self._clock = clock
         self._memory = RungMemory()
         self._failures = Counter(
             "cachefleet_render_failures", "Attempts to learn ids that gave none", ["reason"], registry=metrics.registry
         )
+        self._bypasses = Counter(
+            "cachefleet_render_bypasses",
+            "Requests whose ids nobody is asked for",
+            ["reason"],
+            registry=metrics.registry,
+        )
 
-    async def render(self, ask: Ask, body: bytes, *, workers: Sequence[WorkerEndpoint], keying: Keying) -> Rendering:
+    async def render(
+        self,
+        ask: Ask,
+        body: bytes,
+        *,
+        workers: Sequence[WorkerEndpoint],
+        keying: Keying,
+        facts: RenderFacts = NO_FACTS,
+        salt: str = "",
+    ) -> Rendering:
         """The first prompt of ``ask``; ``body`` is what a worker is sent for it (see first_prompt)."""
+        if ask.bypass is not None:
+            return self._bypassed(ask.bypass)
         if given := _given(ask, keying):
             return Rendering(given, Rung.CLIENT)
         began = self._clock()
-        rendering = await self._climb(ask, body, workers=workers, keying=keying, began=began)
+        name = (
+            digest(ask.endpoint, ask.fields, renderer=f"{salt}\n{facts.renderer}") if self._known is not None else b""
+        )
+        # What is remembered has no ids.
+        rendering = None if keying.keep_ids else self._recall(name)
+        if rendering is None:
+            rendering = await self._climb(ask, body, workers=workers, keying=keying, facts=facts)
+            self._remember(name, rendering.prompt)
         self._metrics.render(rung=rendering.rung, seconds=self._clock() - began)
         return rendering
 
+    def switched_off(self, ask: Ask) -> Rendering:
+        """Of a request whose prompt nobody is to be asked about."""
+        if ask.bypass is not None:
+            return self._bypassed(ask.bypass)
+        self._bypasses.labels(Reason.SWITCHED_OFF).inc()
+        return Rendering(reason=Reason.SWITCHED_OFF)
+
+    def _bypassed(self, bypass: Bypass) -> Rendering:
+        self._bypasses.labels(bypass).inc()
+        return Rendering(reason=bypass)
+
+    def _recall(self, name: bytes) -> Rendering | None:
+        known = None if self._known is None else self._known.get(name)
+        return None if known is None else Rendering(known, Rung.MEMO)
+
+    def _remember(self, name: bytes, prompt: Keyed) -> None:
+        if self._known is not None and prompt.tokens and prompt.block_size:
+            self._known.put(name, replace(prompt, ids=None))
+
     async def _climb(
-        self, ask: Ask, body: bytes, *, workers: Sequence[WorkerEndpoint], keying: Keying, began: float
+        self, ask: Ask, body: bytes, *, workers: Sequence[WorkerEndpoint], keying: Keying, facts: RenderFacts
     ) -> Rendering:
-        fits = tokenizable(ask)
-        last = Rendering(reason=Reason.NO_WORKER if not workers else Reason.ABSENT if fits else Reason.INEXACT)
-        for attempt in ladder(workers, self._memory, tokenizable=fits, now=began):
+        began = self._clock()
+        dedicated = self._dedicated.next(began)
+        last = Rendering(reason=_before(ask, [*dedicated, *workers]))
+        for attempt in ladder(workers, self._memory, ask=ask, now=began, facts=facts, dedicated=dedicated):
             left = began + self._timeout_seconds - self._clock()
-            if left <= 0 or not self._memory.open(attempt.worker.url, attempt.rung, now=self._clock()):
+            if left <= 0 or not self._open(attempt):
                 continue
-            # The first may take half of the time, so that one that hangs leaves some for another.
-            opened = await self._ask(attempt, ask, body, seconds=min(left, self._timeout_seconds / 2))
+            if keying.keep_ids and attempt.rung is Rung.KEYS:
+                attempt = replace(attempt, query=attempt.query + WITH_IDS)  # noqa: PLW2901
+            opened = await self._ask(attempt, ask, body, seconds=self._share(attempt, left), facts=facts)
             last = read(opened, attempt.rung, ask.endpoint, keying=keying)
-            self._note(attempt, last)
-            if last.prompt.tokens or last.reason in {Reason.REFUSED, Reason.MULTIMODAL}:
+            self._note(attempt, opened, last)
+            if last.prompt.tokens or _final(attempt, last.reason):
                 break
         if last.reason is not None:
             self._failures.labels(last.reason).inc()
         return last
 
-    async def _ask(self, attempt: Try, ask: Ask, body: bytes, *, seconds: float) -> Opened:
-        url, tokenize = attempt.worker.url, attempt.rung is Rung.TOKENIZE
-        path = "/tokenize" if tokenize else f"{ask.endpoint}/render"
-        question = tokenize_body(ask) if tokenize else body
-        headers = [("content-type", "application/json"), ("authorization", f"Bearer {self._credentials.of(url)}")]
-        return await self._upstream.ask(url, path, question, headers=headers, seconds=seconds)
+    def _open(self, attempt: Try) -> bool:
+        now = self._clock()
+        if attempt.dedicated and not self._dedicated.healthy(attempt.worker.url, now):
+            return False
+        return self._memory.open(*attempt.slot, now=now)
 
-    def _note(self, attempt: Try, rendering: Rendering) -> None:
-        if pause := left_out_for(rendering.reason):
-            self._memory.leave_out(attempt.worker.url, attempt.rung, until=self._clock() + pause)
+    def _share(self, attempt: Try, left: float) -> float:
+        """The first may take half of the time, so that one that hangs leaves some for another."""
+        parts = 4 if attempt.dedicated else 2  # both dedicated ones may hang
+        return min(left, self._timeout_seconds / parts)
+
+    async def _ask(self, attempt: Try, ask: Ask, body: bytes, *, seconds: float, facts: RenderFacts) -> Opened:
+        url = attempt.worker.url
+        question = tokenize_body(ask) if attempt.rung is Rung.TOKENIZE else body
+        key = self._credentials.of_pool(facts.pool) if attempt.dedicated else self._credentials.of(url)
+        headers = [("content-type", "application/json"), ("authorization", f"Bearer {key}")]
+        if attempt.rung is Rung.KEYS:
+            headers.append((_TOKEN_HEADER, key))
+        return await self._upstream.ask(url, attempt.path + attempt.query, question, headers=headers, seconds=seconds)
+
+    def _note(self, attempt: Try, opened: Opened, rendering: Rendering) -> None:
+        now, url = self._clock(), attempt.worker.url
+        if attempt.dedicated and rendering.reason in {Reason.FAILED, Reason.TIMEOUT}:
+            self._dedicated.failed(url, now)
+        elif attempt.dedicated:
+            self._dedicated.answered(url)
+        # Not every dedicated renderer knows every model.
+        stranger = attempt.dedicated and opened.answer is not None and opened.answer.status == 404
+        if pause := ABSENT_SECONDS if stranger else left_out_for(rendering.reason):
+            self._memory.leave_out(*attempt.slot, until=now + pause)
+
+
+def _final(attempt: Try, reason: object) -> bool:
+    """Nobody else would say otherwise; of a request to refuse only who would have to answer it knows."""
+    return reason is Reason.MULTIMODAL or (reason is Reason.REFUSED and not attempt.dedicated)
+
+
+def _before(ask: Ask, asked: Sequence[WorkerEndpoint]) -> Reason:
+    """Why there are no ids where nobody could be asked."""
+    if not asked:
+        return Reason.NO_WORKER
+    inexact = knows_bodies_of(ask.endpoint) and not tokenizable(ask)
+    return Reason.INEXACT if inexact else Reason.ABSENT
 
 
 def _given(ask: Ask, keying: Keying) -> Keyed | None:

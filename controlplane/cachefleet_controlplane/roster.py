@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from cachefleet_controlplane.block_index import WorkerId, worker_id
 from cachefleet_controlplane.contracts import in_force, strangeness
+from cachefleet_controlplane.doubts import Doubts
 from cachefleet_controlplane.hit_ratio import HitWindow
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
 from cachefleet_controlplane.views import ServedModel
@@ -64,12 +66,18 @@ class Change:
 class Roster:
     """All pools by key and all workers by id."""
 
-    def __init__(self, wall: Callable[[], float]) -> None:
+    def __init__(self, wall: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
         self.pools: dict[str, Pool] = {}
+        self.doubts = Doubts(clock)
+        """What engines have said against the index lately."""
         self.version = 0
         """Another one whenever a pool, or who is in it, or whether it fits there, has changed."""
-        self._wall = wall
+        self.wall = wall
         self._created: dict[tuple[str, str], int] = {}
+        self._known_at = 0
+        self._fleets: dict[str, tuple[Pool, ...]] = {}
+        self._served: dict[str, ServedModel] = {}
+        """Both by the names that somebody asked for and that are served, as they were at the version ``_known_at``."""
 
     def update(self, views: Sequence[PoolView]) -> Change:
         """Take a whole picture over."""
@@ -79,7 +87,7 @@ class Roster:
         self.pools = {key: pool for key, pool in self.pools.items() if key in declared}
         changed = [pool for view in views if (pool := self._update_pool(view)) is not None]
         fleets = {pool.fleet for pool in self.pools.values()}
-        now = int(self._wall())
+        now = int(self.wall())
         self._created = {fleet: self._created.get(fleet, now) for fleet in fleets}
         kept = set(map(id, self.workers()))
         return Change(new_policy=changed, removed=[worker for worker in before if id(worker) not in kept])
@@ -119,21 +127,42 @@ class Roster:
 
     def fleet(self, model: str) -> list[Pool]:
         """The pools that serve ``model``, which may be qualified as "namespace/name"; by key."""
+        self._refresh()
+        known = self._fleets.get(model)
+        if known is None:
+            known = self._find(model)
+            if known:
+                self._fleets[model] = known
+        return list(known)
+
+    def _refresh(self) -> None:
+        if self._known_at != self.version:
+            self._fleets.clear()
+            self._served.clear()
+            self._known_at = self.version
+
+    def _find(self, model: str) -> tuple[Pool, ...]:
         exact = [pool for pool in self.pools.values() if pool.fleet[1] == model]
         if not exact and "/" in model:
             namespace, _, name = model.partition("/")
             exact = [pool for pool in self.pools.values() if pool.fleet == (namespace, name)]
         namespace = min((pool.fleet[0] for pool in exact), default="")
-        return sorted((pool for pool in exact if pool.fleet[0] == namespace), key=lambda pool: pool.key)
+        return tuple(sorted((pool for pool in exact if pool.fleet[0] == namespace), key=lambda pool: pool.key))
 
     def models(self) -> list[ServedModel]:
         names = {pool.fleet[1] for pool in self.pools.values()}
         return [served for name in sorted(names) if (served := self.serving(name)) is not None]
 
     def serving(self, model: str) -> ServedModel | None:
-        pools = self.fleet(model)
-        if not pools:
-            return None
+        self._refresh()
+        if model not in self._served:
+            pools = self.fleet(model)
+            if not pools:
+                return None
+            self._served[model] = self._serving(model, pools)
+        return self._served[model]
+
+    def _serving(self, model: str, pools: Sequence[Pool]) -> ServedModel:
         namespace, name = pools[0].fleet
         return ServedModel(
             name=model,

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from sqlalchemy import make_url
 
 from cachefleet_controlplane.store.database import usable_url
 from cachefleet_core.native import Choice
@@ -70,8 +72,15 @@ class Settings(BaseSettings):
     admin_token_file: Path | None = None
     review_timeout_seconds: float = Field(10, ge=0.1, le=60)
 
+    api_keys: Literal["auto", "required"] = "auto"
+    """Clients need a key: always, or (auto) as soon as any tenant has one."""
+    tenants_poll_seconds: float = Field(2, ge=0.05, le=300)
+    """How old may be what is known of tenants and keys that another replica changed."""
+
     # Deciding.
     policy: Literal["cacheAware", "leastLoaded", "roundRobin"] = "cacheAware"
+    knowledge: Literal["exact", "approximate", "load"] = "exact"
+    """The most that decisions may know of a prompt: its blocks, its text, or nothing."""
     engine: Choice = "auto"
     """What computes block keys and holds the index; auto takes native code where it is installed."""
 
@@ -80,6 +89,8 @@ class Settings(BaseSettings):
     request_head_seconds: float = Field(10, ge=0.1, le=300)
     request_body_seconds: float = Field(30, ge=0.1, le=600)
     """How long a request's whole body may take to arrive."""
+    request_stall_seconds: float = Field(10, ge=0.1, le=300)
+    """How long nothing of a body that has begun may arrive."""
     reply_send_seconds: float = Field(120, ge=0.1, le=3600)
     """How long a client may take nothing of its answer before it counts as gone."""
     upstream_connect_seconds: float = Field(2, ge=0.1, le=60)
@@ -88,10 +99,46 @@ class Settings(BaseSettings):
     upstream_connections: int = Field(1024, ge=1, le=65536)
     """Open connections to workers, over all of them."""
     render_timeout_seconds: float = Field(5, ge=0.05, le=120)
+    renderer_urls: Names = ()
+    """Addresses of renderers without a GPU, comma separated: asked for a prompt's ids before any worker."""
+    queue_requests: int = Field(256, ge=0, le=65536)
+    """Requests that may wait for room on a worker, over all models; each as long as its pool allows."""
     max_legs: int = Field(3, ge=1, le=16)
     """Workers tried for one request before its first byte."""
+    withdraw_seconds: float = Field(5, ge=0, le=300)
+    """How long new requests are taken after SIGTERM: whoever sends them here hears of it that late."""
     drain_seconds: float = Field(25, ge=0, le=3600)
-    """How long answers under way may go on after SIGTERM."""
+    """How long answers under way may go on after that."""
+    introduction_seconds: float = Field(15, ge=0, le=300)
+    """How long a replica that starts is not ready because agents of ready workers have not reported to it yet."""
+    replicas: int = Field(1, ge=1, le=64)
+    """How many replicas of the control plane there are, this one included."""
+
+    # Conversations.
+    continuation_canary_ratio: float = Field(0.01, ge=0, le=1)
+    """The share of verified prefixes that are compared with a plain full render."""
+    continuation_certify_chats: int = Field(20, ge=1, le=1000)
+    """Random conversations by which a render profile is examined."""
+    continuation_history_bytes: int = Field(8 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024)
+    """The longest input of a response that is stored."""
+    continuation_responses: int = Field(20_000, ge=1, le=10_000_000)
+    """Responses stored, over all tenants; those that expire first give way."""
+    continuation_conversations: int = Field(100_000, ge=1, le=10_000_000)
+    continuation_max_keys: int = Field(16_384, ge=1, le=1_000_000)
+    """Block keys of one checkpoint."""
+    continuation_store_seconds: float = Field(2, ge=0.01, le=60)
+    """How long a turn waits for the store, before its prompt and before its end."""
+
+    # Hot prefixes, which new workers are told of; remembered in memory only.
+    hot_prefixes: int = Field(64, ge=0, le=4096)
+    """How many are remembered; 0 for none."""
+    hot_prefix_bytes: int = Field(16 * 1024 * 1024, ge=64 * 1024, le=1024 * 1024 * 1024)
+    hot_prefix_half_life_seconds: float = Field(600, ge=1, le=86400)
+    """After how long without a request one counts half."""
+    hot_prefix_tokens: int = Field(1_048_576, ge=0, le=1_048_576)
+    """How many tokens a new worker is to compute for them at most, within its pool's budget of idle blocks."""
+    hot_prefix_seconds: float = Field(60, ge=0, le=3600)
+    """How long that may take, at the pace of the workers there are."""
 
     # Reports.
     report_connections: int = Field(4096, ge=1, le=65536)
@@ -110,6 +157,11 @@ class Settings(BaseSettings):
     """Decisions waiting to be written; what comes beyond is dropped and counted."""
     decisions_batch: int = Field(256, ge=1, le=4096)
     decisions_flush_seconds: float = Field(0.25, ge=0, le=60)
+    usage_queue: int = Field(10_000, ge=16, le=1_000_000)
+    """Sums of one hour, tenant and model waiting to be written; what comes beyond is dropped and counted."""
+    usage_flush_seconds: float = Field(5, ge=0.01, le=300)
+    usage_days: int = Field(400, ge=1, le=3660)
+    """How long what tenants used is remembered."""
     database_timeout_seconds: float = Field(2, ge=0.01, le=60)
     database_retry_seconds: float = Field(5, ge=0.01, le=300)
 
@@ -128,7 +180,9 @@ class Settings(BaseSettings):
             usable_url(self.url)
         except ValueError as error:
             return [f"{_variable('database_url')}: {error}"]
-        return []
+        allowed = "addresses like http://renderer:8000, comma separated"
+        wrong = [url for url in self.renderer_urls if not _is_base_url(url)]
+        return [f"{_variable('renderer_urls')}: got {url!r}, allowed: {allowed}" for url in wrong]
 
     def _missing(self) -> list[str]:
         needed = {
@@ -148,6 +202,11 @@ class Settings(BaseSettings):
         """The database's URL; holds a password where the user gave one."""
         return self.database_url.get_secret_value() or f"sqlite:///{self.data_dir / 'controlplane.db'}"
 
+    @property
+    def private_store(self) -> bool:
+        """There are other replicas, and what this one writes into its database none of them ever sees."""
+        return self.replicas > 1 and make_url(self.url).get_backend_name() == "sqlite"
+
 
 def load() -> Settings:
     """The settings of this process's environment, or SettingsError."""
@@ -155,6 +214,15 @@ def load() -> Settings:
         return Settings()
     except ValidationError as error:
         raise SettingsError([line for e in error.errors(include_url=False) for line in _lines(e)]) from None
+
+
+def _is_base_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return known and not (parts.query or parts.fragment or parts.username or parts.path.strip("/"))
 
 
 def _variable(field: str) -> str:

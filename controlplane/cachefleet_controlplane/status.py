@@ -13,7 +13,8 @@ from cachefleet_core.reports import Warmth
 _NOT_WARMED = Warmth()
 
 
-def pool_status(pool: Pool, now: float) -> PoolStatus:
+def pool_status(pool: Pool, now: float, *, wall: float) -> PoolStatus:
+    """``wall`` is ``now`` in Unix seconds."""
     workers = list(pool.workers.values())
     return PoolStatus(
         key=pool.key,
@@ -21,7 +22,7 @@ def pool_status(pool: Pool, now: float) -> PoolStatus:
         namespace=pool.declared.metadata.namespace,
         generation=pool.declared.metadata.generation,
         contract=pool.contract,
-        hit_ratio=hit_ratio(pool, now),
+        hit_ratio=hit_ratio(pool, now, wall=wall),
         workers=sum(worker.endpoint is not None for worker in workers),
         ready=sum(worker.ready for worker in workers),
         fresh=sum(_fresh(worker, now) for worker in workers),
@@ -39,7 +40,7 @@ def index_status(stats: IndexStats, reception: Reception) -> IndexStatus:
     )
 
 
-def hit_ratio(pool: Pool, now: float) -> HitRatio:
+def hit_ratio(pool: Pool, now: float, *, wall: float) -> HitRatio:
     queried, hit = pool.window.sums(now)
     objective = pool.declared.spec.hit.objective
     return HitRatio(
@@ -47,6 +48,7 @@ def hit_ratio(pool: Pool, now: float) -> HitRatio:
         objective=objective.ratio if objective else None,
         queried_tokens=queried,
         hit_tokens=hit,
+        sampled_at=wall,
     )
 
 

@@ -39,6 +39,8 @@ class HitRatio:
     objective: float | None
     queried_tokens: int
     hit_tokens: int
+    sampled_at: float
+    """The end of the window, in Unix seconds."""
 
     @property
     def ratio(self) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -25,17 +25,20 @@ Inputs = tuple[object, ...]
 
 
 class Warming:
-    """Makes the frames, each anew only where what it is made of has changed."""
+    """Makes the frames, each anew only where what it is made of has changed; ``version`` is that of a tenant's salt."""
 
-    def __init__(self, salter: Salter) -> None:
+    def __init__(self, salter: Salter, version: Callable[[TenantId], int] = lambda _: 1) -> None:
         self._salter = salter
+        self._version = version
         self._made: dict[str, tuple[Inputs, Warm]] = {}
 
     def frame(self, pool: PrefixCachePool, fleet: Sequence[PrefixCachePool]) -> Warm:
         """The standing Warm of a pool that is part of a fleet."""
         salted = bool(self._salter.salt(fleet, DEFAULT_TENANT))
         meta, kept = pool.metadata, keeps_blocks(pool.spec)
-        inputs = (meta.uid, meta.generation, kept, salted, pool.spec.prefix_cache.warm_prefixes)
+        prefixes = pool.spec.prefix_cache.warm_prefixes
+        versions = tuple(self._version(tenant) for prefix in prefixes for tenant in _tenants(prefix))
+        inputs = (meta.uid, meta.generation, kept, salted, prefixes, versions)
         made = self._made.get(pool.key)
         if made is None or made[0] != inputs:
             made = self._made[pool.key] = (inputs, self._make(pool, fleet) if kept else _warm(pool, ()))
@@ -61,10 +64,14 @@ class Warming:
         return _warm(pool, tuple(prefixes))
 
     def _prefix(self, wanted: WarmPrefix, fleet: Sequence[PrefixCachePool]) -> Prefix:
-        tenants = [TenantId(tenant) for tenant in wanted.tenants] or [DEFAULT_TENANT]
-        salts = tuple(salt for tenant in tenants if (salt := self._salter.salt(fleet, tenant)))
+        given = (self._salter.salt(fleet, tenant, self._version(tenant)) for tenant in _tenants(wanted))
+        salts = tuple(salt for salt in given if salt)
         messages = [{"role": message.role.value, "content": message.content} for message in wanted.messages]
         return Prefix(name=wanted.name, messages=msgspec.json.encode(messages), salts=salts)
+
+
+def _tenants(prefix: WarmPrefix) -> list[TenantId]:
+    return [TenantId(tenant) for tenant in prefix.tenants] or [DEFAULT_TENANT]
 
 
 def _warm(pool: PrefixCachePool, prefixes: tuple[Prefix, ...]) -> Warm:

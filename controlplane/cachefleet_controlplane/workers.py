@@ -9,9 +9,11 @@ from typing import Final
 from cachefleet_controlplane.block_index import WorkerId, worker_id
 from cachefleet_controlplane.decisions import STALE_AFTER_SECONDS, full_name
 from cachefleet_controlplane.flights import Ledger
+from cachefleet_controlplane.history import History
 from cachefleet_controlplane.hit_ratio import Counters
 from cachefleet_controlplane.pools import WorkerEndpoint
 from cachefleet_controlplane.residency import FORGET_SECONDS
+from cachefleet_controlplane.room import Room
 from cachefleet_controlplane.routing import CandidateView
 from cachefleet_controlplane.streams import Stream
 from cachefleet_core.contract import Difference
@@ -52,6 +54,7 @@ class Worker:
     """Its blocks did not fit into the index; it is routed by load until its next epoch."""
     counters: Counters = field(default_factory=Counters)
     ledger: Ledger = field(init=False)
+    history: History = field(default_factory=History)
     last_used: int = 0
     failures: int = 0
     backoff_until: float = 0.0
@@ -126,6 +129,7 @@ class Worker:
         )
         requests = max(0, state.running + state.waiting - len(own.open))
         self._touch()
+        own.ended_blocks = 0
         self.load = Load(state, now, tokens, requests)
         self.samples += bool(state.prefill_tokens_per_second)
 
@@ -137,10 +141,23 @@ class Worker:
         self.unindexed = False
         self.ledger.recent.clear()
 
-    def candidate(self, keys: bytes, matched: int, now: float) -> CandidateView:
-        """How a decision sees it, with ``matched`` blocks of the prompt held by the index."""
-        own = self.ledger
-        load = self.load if self.load and now - self.load.at <= FORGET_SECONDS else None
+    def room(self, now: float, *, percent: int) -> Room | None:
+        """What a new request may take of its blocks where ``percent`` stay free; None where that is not known."""
+        load, own = self._known_load(now), self.ledger
+        if load is None:
+            return None
+        sent = own.blocks_since(load.at)
+        return Room.of(load.state, sent=sent, ended=own.ended_blocks, claims=own.claims, percent=percent)
+
+    def candidate(
+        self, keys: bytes, matched: int, now: float, *, percent: int = 0, sent: int | None = None
+    ) -> CandidateView:
+        """How a decision sees it: ``matched`` blocks of the prompt held by the index, ``percent`` to stay free.
+
+        ``sent``: blocks of it that were sent there just now, where somebody knows better than the ledger.
+        """
+        own, load = self.ledger, self._known_load(now)
+        room = self.room(now, percent=percent)
         fresh = load is not None and not self.stream.stale(now) and not self.unindexed
         state = load.state if load else None
         return CandidateView(
@@ -150,24 +167,25 @@ class Worker:
             url=self.endpoint.url if self.endpoint else "",
             rank=self.rank,
             matched_blocks=matched if fresh else 0,
-            sent_blocks=own.match(keys, now) if keys else 0,
+            sent_blocks=sent if sent is not None else own.match(keys, now) if keys else 0,
             report_age=now - load.at if load and fresh else None,
             queued_tokens=load.others_tokens if load else 0,
             inflight_tokens=own.tokens(now),
             tokens_per_second=state.prefill_tokens_per_second if state and self.samples >= SAMPLES_NEEDED else None,
             inter_token_seconds=state.inter_token_seconds if state else None,
             batched_tokens=self.hello.max_batched_tokens if self.hello else 0,
-            blocks_free=_free(load, own),
+            blocks_total=room.total if room else None,
+            blocks_free=room.free if room else None,
+            blocks_reserved=room.reserve if room else 0,
+            blocks_idle=room.idle if room else 0,
+            blocks_used=room.used if room else 0,
             blocks_blank=_blank(load, own),
             requests=(load.others_requests if load else 0) + len(own.open),
             last_used=self.last_used,
         )
 
-
-def _free(load: Load | None, own: Ledger) -> int | None:
-    if load is None or not load.state.blocks_total:
-        return None
-    return max(0, load.state.blocks_free - own.blocks_since(load.at))
+    def _known_load(self, now: float) -> Load | None:
+        return self.load if self.load and now - self.load.at <= FORGET_SECONDS else None
 
 
 def _blank(load: Load | None, own: Ledger) -> int | None:

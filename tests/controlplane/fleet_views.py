@@ -86,7 +86,9 @@ def fleet_view(*workers: WorkerStatus, queried: int = 1000, hits: int = 700) -> 
         namespace="default",
         generation=2,
         contract=CONTRACT,
-        hit_ratio=HitRatio(window_seconds=600, objective=0.6, queried_tokens=queried, hit_tokens=hits),
+        hit_ratio=HitRatio(
+            window_seconds=600, objective=0.6, queried_tokens=queried, hit_tokens=hits, sampled_at=1_800_000_000.0
+        ),
         workers=len(workers),
         ready=sum(worker.ready for worker in workers),
         fresh=sum(not worker.stale for worker in workers),

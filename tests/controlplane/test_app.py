@@ -73,30 +73,33 @@ def settings(folder: Path, worker: FakeEngine, ports: dict[str, int], **changes:
         "reports_token_file": folder / "reports.token",
         "admin_token_file": folder / "admin.token",
         "data_dir": folder / "data",
+        "withdraw_seconds": 0,
+        "introduction_seconds": 0,
     }
     return Settings(**(own | changes))
 
 
 @asynccontextmanager
-async def running(folder: Path, worker: FakeEngine, **changes: Any) -> AsyncIterator[Plane]:
+async def running(folder: Path, worker: FakeEngine, *, ready: bool = True, **changes: Any) -> AsyncIterator[Plane]:
+    """``ready``: begin only when it is."""
     ports = take_ports({"gateway": 0, "internal": 0})
     told = settings(folder, worker, ports, **changes)
     plane, stop = ControlPlane(told), asyncio.Event()
     serving = asyncio.create_task(serve(plane, told, stop))
     made = Plane(f"http://127.0.0.1:{ports['gateway']}", f"http://127.0.0.1:{ports['internal']}", plane, stop, serving)
     try:
-        await _ready(made)
+        await _ready(made, {200} if ready else {200, 503})
         yield made
     finally:
         stop.set()
         assert await serving == 0
 
 
-async def _ready(made: Plane) -> None:
+async def _ready(made: Plane, statuses: set[int]) -> None:
     async with asyncio.timeout(40):
         while True:
             try:
-                if (await made.get("/readyz"))[0] == 200:
+                if (await made.get("/readyz"))[0] in statuses:
                     return
             except aiohttp.ClientConnectorError:
                 await asyncio.sleep(0.02)
@@ -127,6 +130,31 @@ async def test_everything_is_where_it_should_be(tmp_path: Path) -> None:
         assert [decision["model"] for decision in decisions] == [MODEL]
         assert (await made.get("/v1/reports"))[0] == 426
         assert (await made.get("/v1/models"))[0] == 404  # of the gateway's port alone
+
+
+async def test_a_request_is_explained_as_it_is_then_recorded(tmp_path: Path) -> None:
+    async with engine() as worker, running(tmp_path, worker) as made, aiohttp.ClientSession() as http:
+        url, body = made.internal + "/admin/v1/explain", {"model": MODEL, "prompt": "hello"}
+        async with http.post(url, json=body) as answer:
+            assert answer.status == 401
+        http.headers["authorization"] = "Bearer for-people"
+        async with http.post(url, json=body) as answer:
+            assert answer.status == 200
+            dry = await answer.json()
+        assert (dry["id"], dry["verdict"], dry["tenant"], dry["saltVersion"]) == ("dry-run", "route", "default", 1)
+        assert [one["chosen"] for one in dry["candidates"]] == [True]
+        for changes, query, status in (
+            ({"model": "no"}, {}, 404),
+            ({}, {"tenant": "nobody"}, 404),
+            ({}, {"tenant": ""}, 422),
+        ):
+            async with http.post(url, json=body | changes, params=query) as answer:
+                assert (answer.status, answer.content_type) == (status, "application/problem+json")
+        assert json.loads((await made.get("/admin/v1/decisions", "for-people"))[1])["items"] == []
+        assert (await made.chat())[0] == 200
+        (real,) = json.loads((await made.get("/admin/v1/decisions", "for-people"))[1])["items"]
+        assert set(real) == set(dry)
+        assert (real["tenant"], real["rung"], real["why"]) == (dry["tenant"], "render", dry["why"])
 
 
 async def test_reports_are_taken_from_agents_alone(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from cachefleet_controlplane.block_index import worker_id
+from cachefleet_controlplane.candidates import Duty
 from cachefleet_controlplane.choosing import Chooser
-from cachefleet_controlplane.decisions import LEADING, Decision, Knowledge, RoutingPolicy
+from cachefleet_controlplane.decisions import LEADING, Decision, Knowledge, Reason, RoutingPolicy
 from tests.controlplane.chains import stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
 from tests.controlplane.frames import CONTRACT, delta, snapshot, state
@@ -77,16 +78,55 @@ def test_a_board_is_kept_while_nobody_comes_or_goes(fleet: LiveFleet) -> None:
     chooser = fleet._chooser
     assert isinstance(chooser, NativeChooser)
     fleet.route(MODEL, LONG)
-    board = chooser._boards[MODEL]
+    board = chooser._boards[MODEL, Duty.ANSWER]
     fleet.now += 4
     fleet.begin(fleet.route(MODEL, LONG), LONG).finish()
     fleet.now += 4
     assert fleet.route("nobody", LONG).worker == ""
     assert fleet.route(MODEL, LONG).knowledge is Knowledge.LOAD
-    assert chooser._boards == {MODEL: board}
+    assert chooser._boards == {(MODEL, Duty.ANSWER): board}
     fleet.worker_failed("default/demo/demo-2")
     fleet.route(MODEL, LONG)
-    assert chooser._boards[MODEL] is not board
+    assert chooser._boards[MODEL, Duty.ANSWER] is not board
+
+
+class TestRoom:
+    """LONG needs 19 blocks; the fleet's pool keeps 5 % free."""
+
+    def fill(self, fleet: LiveFleet, holds: int, **blocks: int) -> None:
+        for name in NAMES:
+            fleet.report(name, CHAINS[0][:holds], running=1, **blocks)
+
+    @pytest.mark.parametrize(
+        ("holds", "blocks", "reason"),
+        [
+            (0, {"blocks_total": 41, "blocks_free": 21}, Reason.COLD),
+            (0, {"blocks_total": 41, "blocks_free": 20}, Reason.NO_ROOM),
+            (0, {"blocks_total": 19, "blocks_free": 18}, Reason.TOO_LARGE),
+            (11, {"blocks_total": 41, "blocks_free": 11, "blocks_idle": 1}, Reason.LONGEST_PREFIX),
+            (11, {"blocks_total": 41, "blocks_free": 11, "blocks_idle": 2}, Reason.NO_ROOM),
+        ],
+    )
+    def test_both_find_room_or_none(
+        self, fleet: LiveFleet, plain: Chooser, holds: int, blocks: dict[str, int], *, reason: Reason
+    ) -> None:
+        self.fill(fleet, holds, **blocks)
+        assert_alike(fleet, plain, LONG)
+        assert fleet.route(MODEL, LONG).reason is reason
+
+    def test_both_see_the_one_that_has_room_for_what_it_shares(self, fleet: LiveFleet, plain: Chooser) -> None:
+        self.fill(fleet, 11, blocks_total=41, blocks_free=11, blocks_idle=9)
+        fleet.report("demo-1", CHAINS[0][:11], running=2, blocks_total=41, blocks_free=11, blocks_idle=1)
+        assert_alike(fleet, plain, LONG)
+        assert fleet.route(MODEL, LONG).worker == "demo-1"
+
+    def test_idle_ones_that_are_too_small_are_no_candidates(self, fleet: LiveFleet, plain: Chooser) -> None:
+        for name in NAMES:
+            fleet.report(name, blocks_total=19, blocks_free=18)
+        assert_alike(fleet, plain, LONG)
+        fleet.report("demo-2", blocks_total=20, blocks_free=19)
+        assert_alike(fleet, plain, LONG)
+        assert fleet.route(MODEL, LONG).worker == "demo-2"
 
 
 class TestWhatOnlyTimeOrOneEventTells:

@@ -3,6 +3,7 @@
 import pytest
 
 from cachefleet_controlplane.block_index import IndexDefectError
+from cachefleet_controlplane.candidates import Duty
 from cachefleet_controlplane.flights import PATIENCE_SECONDS
 from cachefleet_controlplane.index import PythonIndex
 from cachefleet_controlplane.residency import FORGET_SECONDS
@@ -134,13 +135,28 @@ class TestEligibility:
         assert [score.worker for score in route(fleet).scores] == ["demo-1"]
         assert route(fleet, exclude=frozenset({"default/demo/demo-1"})).worker == "demo-0"
 
-    def test_prefill_workers_answer_whole_requests_only_where_there_is_nobody_else(self) -> None:
+    def test_a_worker_that_is_not_ready_gets_nothing_whatever_its_agent_says(self) -> None:
+        """As one whose pod is being deleted: it still serves what it has, and its agent may not know yet."""
+        fleet = fleet_of("demo-0", "demo-1")
+        fleet.report("demo-0", KEYS, phase=Phase.READY)
+        fleet.update_pools([view(pool(), ["demo-1"], ["demo-0"])])
+        assert fleet.worker("demo-0").connected
+        assert [score.worker for score in route(fleet).scores] == ["demo-1"]
+        nobody = route(fleet, exclude=frozenset({"default/demo/demo-1"}))
+        assert nobody.reason is Reason.NO_READY_WORKER
+
+    def test_prefill_workers_never_answer_and_nobody_else_prefills(self) -> None:
         transfer = {"image": "vllm", "blockSize": 16, "maxModelLen": 4096, "kvTransfer": {"kv_connector": "x"}}
         prefill, decode = pool("p", role="Prefill", engine=transfer), pool("d", role="Decode", engine=transfer)
         fleet = LiveFleet()
         fleet.update_pools([view(prefill, ["p-0"]), view(decode, ["d-0"])])
         assert [score.worker for score in route(fleet).scores] == ["d-0"]
-        assert route(fleet, exclude=frozenset({"default/d/d-0"})).worker == "p-0"
+        assert route(fleet, exclude=frozenset({"default/d/d-0"})).reason is Reason.NO_READY_WORKER
+        assert [score.worker for score in route(fleet, duty=Duty.PREFILL).scores] == ["p-0"]
+        both = pool("b", engine=transfer)
+        fleet.update_pools([view(both, ["b-0"]), view(decode, ["d-0"])])
+        assert {score.worker for score in route(fleet).scores} == {"b-0", "d-0"}
+        assert route(fleet, duty=Duty.PREFILL).reason is Reason.NO_READY_WORKER
 
     def test_renderers_are_the_ready_ones_least_busy_first(self) -> None:
         fleet = fleet_of("demo-0", "demo-1", "demo-2")
@@ -168,6 +184,7 @@ class TestContracts:
         fleet.report("demo-1")
         assert fleet.pool().contract == CONTRACT
 
+    @pytest.mark.requirement("A10", "A11")
     def test_a_worker_that_differs_is_left_out_and_shown(self) -> None:
         fleet = fleet_of("demo-0", "demo-1")
         fleet.report("demo-0")
@@ -212,6 +229,7 @@ class TestContracts:
         fleet.receive(link.connection, state())
         assert (fleet.pool().contract, fleet.pool().excluded) == (OTHER, 0)
 
+    @pytest.mark.requirement("A10")
     def test_the_keyer_is_the_agents_own(self) -> None:
         fleet = fleet_of("demo-0")
         fleet.report("demo-0")
@@ -246,6 +264,7 @@ class TestKnowledge:
         assert (decision.worker, fleet.worker("demo-1").held_blocks) == ("demo-1", 0)
         assert decision.scores[0].queued_tokens == 0
 
+    @pytest.mark.requirement("A19")
     def test_a_restart_drops_everything_before_the_first_new_block(self) -> None:
         fleet = fleet_of("demo-0")
         fleet.report(holds=KEYS)
@@ -271,16 +290,17 @@ class TestKnowledge:
 
 
 class TestFlights:
-    def test_a_burst_of_one_prompt_stays_together_until_its_work_outweighs_it(self) -> None:
+    def test_a_burst_of_one_prompt_stays_together_while_there_is_room(self) -> None:
         fleet = fleet_of("demo-0", "demo-1")
-        fleet.report("demo-0")
-        fleet.report("demo-1")
+        fleet.report("demo-0", blocks_total=320, blocks_free=319)
+        fleet.report("demo-1", blocks_total=320, blocks_free=319)
         chosen = []
         for _ in range(4):
             decision = route(fleet, prompt(blocks=100))
             fleet.begin(decision, prompt(blocks=100))
             chosen.append(decision.worker)
-        assert chosen.count(chosen[0]) in (2, 3)
+        assert chosen == [chosen[0]] * 2 + [chosen[2]] * 2
+        assert chosen[0] != chosen[2]
         assert route(fleet, prompt(blocks=100)).scores[0].predicted_tokens == 0
 
     def test_cold_prompts_of_a_burst_spread(self) -> None:
@@ -348,14 +368,55 @@ class TestFlights:
 
     def test_free_and_blank_blocks_shrink_by_what_was_sent_since_the_report(self) -> None:
         fleet = fleet_of("demo-0", "demo-1")
-        fleet.report("demo-0", running=1, blocks_total=30, blocks_free=12)
-        fleet.report("demo-1", running=1, blocks_total=30, blocks_free=13)
+        fleet.report("demo-0", running=1, blocks_total=30, blocks_free=14)
+        fleet.report("demo-1", running=1, blocks_total=30, blocks_free=15)
         fleet.now += 0.1
         first = route(fleet)
         assert [score.fits for score in first.scores] == [True, True]
         fleet.begin(first, prompt())
         again = route(fleet, prompt(2))
         assert [score.fits for score in again.scores if score.worker == first.worker] == [False]
+
+    def test_a_worker_keeps_its_reserve_of_free_blocks(self) -> None:
+        fleet = fleet_of("demo-0")
+        fleet.update_pools([view(pool(admission={"minFreeBlockPercent": 20}), ["demo-0"])])
+        fleet.report(running=1, blocks_total=101, blocks_free=32)
+        (score,) = route(fleet).scores
+        assert (score.needed_blocks, score.free_blocks, score.reserved_blocks, score.fits) == (12, 12, 20, True)
+        fleet.report(running=1, blocks_total=101, blocks_free=31)
+        assert route(fleet).reason is Reason.NO_ROOM
+
+    def test_what_our_requests_will_still_fill_is_not_free_though_reports_do_not_show_it(self) -> None:
+        fleet = fleet_of("demo-0")
+        connection = fleet.report(blocks_total=101, blocks_free=100).connection
+        for seed in range(7):
+            fleet.begin(route(fleet, prompt(seed)), prompt(seed))
+        fleet.now += 1
+        fleet.receive(connection, state(running=1, waiting=6, blocks_total=101, blocks_free=100))
+        (score,) = route(fleet, prompt(9)).scores
+        assert (score.free_blocks, score.fits) == (100 - 7 * 12 - 5, False)
+
+    def test_blocks_in_use_that_a_prompt_shares_are_not_needed_again(self) -> None:
+        fleet = fleet_of("demo-0")
+        fleet.report(holds=KEYS, running=1, blocks_total=41, blocks_free=6, blocks_idle=2)
+        (score,) = route(fleet).scores
+        assert (score.needed_blocks, score.fits) == (12 - (10 - 2), True)
+        assert route(fleet, prompt(2)).reason is Reason.NO_ROOM
+
+    def test_whoever_listens_is_told_of_reports_ends_and_pools(self) -> None:
+        fleet, told = fleet_of("demo-0"), []
+        fleet.listen(lambda: told.append(fleet.now))
+        connection = fleet.report().connection
+        assert told
+        before = len(told)
+        fleet.receive(connection, state())
+        flight = fleet.begin(route(fleet), prompt())
+        flight.first_token()
+        assert len(told) == before + 1
+        flight.finish()
+        flight.finish()
+        fleet.update_pools([view(pool(), ["demo-0"])])
+        assert len(told) == before + 3
 
     def test_a_flight_to_a_worker_that_is_no_more_is_harmless(self) -> None:
         fleet = fleet_of("demo-0")
@@ -377,6 +438,7 @@ class TestFlights:
 
 
 class TestView:
+    @pytest.mark.requirement("A23")
     def test_hit_ratio_is_measured_over_the_pools_window(self) -> None:
         fleet = LiveFleet()
         hit = {"objective": {"ratio": 0.6, "windowSeconds": 60}}

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from cachefleet_controlplane.flights import Flight
-from cachefleet_controlplane.routing import Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.routing import Knowledge, Prompt, RoutingPolicy, Verdict
 from cachefleet_core.blocks import BlockKey, pack_keys
 from cachefleet_core.reports import Operation
 from tests.controlplane.chains import chain, removed, stored
@@ -38,7 +38,7 @@ class Engine:
 
 
 class Cluster:
-    """A fleet with modelled engines behind it, at most ``at_once`` requests under way."""
+    """A fleet with modelled engines behind it, at most ``at_once`` requests under way: as many as it has room for."""
 
     def __init__(self, policy: RoutingPolicy, capacity: int, at_once: int) -> None:
         self.fleet: LiveFleet = fleet_of("demo-0", "demo-1", policy=policy)
@@ -52,7 +52,8 @@ class Cluster:
     def send(self, keys: list[BlockKey]) -> None:
         tokens = len(keys) * 16 + 1
         prompt = Prompt(tokens=tokens, keys=pack_keys(keys), block_size=16, max_tokens=16, knowledge=Knowledge.EXACT)
-        decision = self.fleet.route(MODEL, prompt)
+        while (decision := self.fleet.route(MODEL, prompt)).verdict is Verdict.QUEUE:
+            self.answer()
         self.under_way.append((decision.worker, keys, self.fleet.begin(decision, prompt)))
         while len(self.under_way) >= self.at_once:
             self.answer()
@@ -93,7 +94,7 @@ def recomputed(policy: RoutingPolicy, at_once: int, seed: int) -> int:
     return cluster.recomputed
 
 
-@pytest.mark.parametrize(("at_once", "at_most"), [(1, 0.75), (4, 0.65), (8, 0.65)])
+@pytest.mark.parametrize(("at_once", "at_most"), [(1, 0.75), (4, 0.65), (5, 0.65)])
 def test_cache_aware_recomputes_much_less_than_round_robin(at_once: int, at_most: float) -> None:
     totals = {
         policy: sum(recomputed(policy, at_once, seed) for seed in range(4))

@@ -5,7 +5,8 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.flights import EXPECTED_SECONDS, Flight, Ledger, shared_blocks
+from cachefleet_controlplane.claims import shared_blocks
+from cachefleet_controlplane.flights import EXPECTED_SECONDS, Flight, Ledger
 from cachefleet_core.blocks import pack_keys
 from tests.controlplane.chains import chain
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.http_server import HttpServer, http_server
+from tests.controlplane.waiting import until
 
 HEAD_SECONDS = 0.3
 REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -74,3 +75,67 @@ async def test_a_port_that_cannot_be_had_is_told(port: int) -> None:
     server: HttpServer = http_server(app, host="127.0.0.1", port=port, head_seconds=1, drain_seconds=1)
     with pytest.raises(SystemExit):
         await server.serve()
+
+
+async def _asked(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection on which one request was answered; it may be used again."""
+    reader, writer = await _connect(port)
+    writer.write(REQUEST)
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b"200" in head
+    assert b"connection: close" not in head
+    assert await reader.readexactly(2) == b"ok"
+    return reader, writer
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[HttpServer]:
+    server = http_server(app, host="127.0.0.1", port=0, head_seconds=10, drain_seconds=10)
+    serving = asyncio.create_task(server.serve())
+    yield server
+    server.stop()
+    await serving
+
+
+async def test_one_that_leaves_says_so_on_every_connection_and_takes_new_ones(server: HttpServer) -> None:
+    port = await server.listening()
+    reader, writer = await _asked(port)
+    under_way, asking = await _connect(port)
+    asking.write(REQUEST)
+    await asyncio.sleep(0.1)
+    server.leave()
+    writer.write(REQUEST)
+    fresh, new = await _connect(port)
+    new.write(REQUEST)
+    async with asyncio.timeout(30):
+        for end in (reader, under_way, fresh):
+            assert b"connection: close" in await end.readuntil(b"\r\n\r\n")
+            assert await end.read() == b"ok"
+    for one in (writer, asking, new):
+        one.close()
+
+
+async def test_one_that_stops_still_answers_what_was_asked_on_a_connection_it_said_was_kept(server: HttpServer) -> None:
+    port = await server.listening()
+    reader, writer = await _asked(port)
+    silent, connected = await _connect(port)
+    server.stop()
+    await until(lambda: not server.servers[0].is_serving())
+    for one in (writer, connected):
+        one.write(REQUEST)
+    async with asyncio.timeout(30):
+        for end in (reader, silent):
+            assert b"connection: close" in await end.readuntil(b"\r\n\r\n")
+            assert await end.read() == b"ok"
+    for one in (writer, connected):
+        one.close()
+
+
+async def test_one_that_stops_waits_for_nobody_who_asks_nothing(server: HttpServer) -> None:
+    port = await server.listening()
+    idle = [await _asked(port), await _connect(port)]
+    server.stop()
+    async with asyncio.timeout(5):  # well within the ten seconds of a head and of a drain
+        for reader, writer in idle:
+            assert await reader.read() == b""
+            writer.close()

@@ -44,6 +44,13 @@ def test_unknown_readiness_counts_as_ready(*, condition: bool | None, ready: boo
     assert found.endpoints[0].ready is ready
 
 
+def test_a_pod_that_is_being_deleted_is_not_ready_though_it_serves() -> None:
+    leaving = endpoint("a", "10.0.0.1") | {"conditions": {"ready": False, "serving": True, "terminating": True}}
+    found = parse_slice(endpoint_slice(leaving))
+    assert found is not None
+    assert not found.endpoints[0].ready
+
+
 def test_ipv6_addresses_are_bracketed() -> None:
     found = parse_slice(endpoint_slice(endpoint("a", "fd00::1"), family="IPv6"))
     assert found is not None

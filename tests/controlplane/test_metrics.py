@@ -2,13 +2,14 @@
 
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cachefleet_controlplane.fleet_metrics import FleetCollector
-from cachefleet_controlplane.metrics import MAX_MODELS, Metrics
+from cachefleet_controlplane.metrics import MAX_MODELS, TASKS, Metrics
 from tests.controlplane.fleet_views import fleet_view, unknown_worker, worker_status
 from tests.controlplane.waiting import value
 
@@ -33,7 +34,11 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
         "refusals_total",
         {"verdict": "reject", "reason": "no_ready_worker"},
     ),
+    ("admission_refusal", {"reason": "no_room"}, "admission_refusals_total", {"reason": "no_room"}),
+    ("queue", {"requests": 1}, "queue_requests", {}),
+    ("waited", {"outcome": "served", "seconds": 0.1}, "queue_wait_seconds_count", {"outcome": "served"}),
     ("tokens", {"model": "m", "prompt": 1, "predicted": 2, "cached": 3}, "prompt_tokens_total", {"model": "m"}),
+    ("shortfall", {"cause": "evicted"}, "prediction_shortfalls_total", {"cause": "evicted"}),
     ("first_token", {"model": "m", "seconds": 0.1}, "time_to_first_token_seconds_count", {"model": "m"}),
     ("gateway_added", {"seconds": 0.1}, "gateway_added_seconds_count", {}),
     ("render", {"rung": "render", "seconds": 0.1}, "render_seconds_count", {"rung": "render"}),
@@ -43,6 +48,8 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
     ("frame", {"kind": "delta", "size": 9}, "report_frames_total", {"type": "delta"}),
     ("malformed", {"reason": "frame"}, "report_frames_malformed_total", {"reason": "frame"}),
     ("report_rejected", {"reason": "unauthorized"}, "report_rejections_total", {"reason": "unauthorized"}),
+    ("gate_refusal", {}, "gate_refusals_total", {}),
+    ("prefill_leg", {"outcome": "prefilled"}, "prefill_legs_total", {"outcome": "prefilled"}),
     ("divergence", {}, "report_divergence_total", {}),
     ("resync", {"reason": "gap"}, "report_resyncs_total", {"reason": "gap"}),
     ("epoch", {}, "report_epochs_total", {}),
@@ -50,6 +57,7 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
     ("store_dropped", {}, "store_dropped_total", {}),
     ("store_error", {"kind": "full"}, "store_errors_total", {"kind": "full"}),
     ("store_up", {"up": True}, "store_up", {}),
+    ("usage_dropped", {}, "usage_dropped_total", {}),
     ("pools_updated", {}, "pool_source_updates_total", {}),
     ("pool_source_error", {"kind": "gone"}, "pool_source_errors_total", {"kind": "gone"}),
     ("auth", {"check": "admin", "outcome": "allowed"}, "auth_checks_total", {"check": "admin", "outcome": "allowed"}),
@@ -64,6 +72,7 @@ def metrics() -> Metrics:
 
 
 @pytest.mark.parametrize(("event", "arguments", "series", "labels"), EVENTS)
+@pytest.mark.requirement("A23")
 def test_an_event_counts_one(
     metrics: Metrics, event: str, arguments: dict[str, Any], series: str, labels: dict[str, str]
 ) -> None:
@@ -141,3 +150,13 @@ def test_what_is_exposed_can_be_read_and_is_named_by_the_rules(metrics: Metrics)
         assert re.fullmatch(r"cachefleet_[a-z_]+", family.name)
         assert family.documentation
         assert not re.search(r"_(ms|mib|percent|milliseconds)$", family.name)
+
+
+def test_every_task_whose_errors_are_counted_is_there_from_the_start() -> None:
+    """An alert sees the increase from 0 to 1, not a series that begins with 1."""
+    root = Path(inspect.getfile(Metrics)).parent
+    text = "".join(file.read_text() for file in root.rglob("*.py"))
+    named = set(re.findall(r'(?:\.task_error|self\._start)\("(\w+)"', text))
+
+    assert named == set(TASKS)
+    assert {value(Metrics(), "task_errors_total", task=task) for task in TASKS} == {0.0}

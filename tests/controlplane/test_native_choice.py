@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.block_index import WorkerId
-from cachefleet_controlplane.decisions import CandidateView, Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.decisions import CandidateView, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
 from cachefleet_controlplane.routing import decide, needed_blocks
 from cachefleet_core.blocks import BlockKey, pack_keys
 from tests.controlplane.chains import chain, stored
@@ -101,8 +101,10 @@ def test_the_choice_is_that_of_decide(candidates: list[CandidateView], length: i
     )
 
     assert choice is not None
-    assert known[choice.first].id == decision.id
-    assert choice.reason == decision.reason
+    assert (choice.reason == "no_fit") == (decision.reason is Reason.NO_ROOM)
+    assert decision.leading[0].id == known[choice.first].id
+    if decision.verdict is Verdict.ROUTE:
+        assert (known[choice.first].id, choice.reason) == (decision.id, decision.reason)
     chosen = decision.scores[choice.first]
     assert choice.first_score == (
         chosen.matched_blocks,

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from cachefleet_controlplane.block_index import WorkerId, worker_id
+from cachefleet_controlplane.candidates import Duty
 from cachefleet_controlplane.choosing import Chooser
 from cachefleet_controlplane.decisions import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.flights import Flight
@@ -89,7 +90,8 @@ class BoardMachine(RuleBasedStateMachine):
     def declare(self, ready: list[str], unready: list[str], *, role: str, both: bool) -> None:
         waiting = [name for name in unready if name not in ready]
         other = view(pool("other", role=role, engine=ENGINE), ready, waiting)
-        self.fleet.update_pools([view(pool(), ready, waiting), *([other] if both else [])])
+        first = pool(admission={"minFreeBlockPercent": 5 * len(ready)})
+        self.fleet.update_pools([view(first, ready, waiting), *([other] if both else [])])
         self.pools = {"default/demo", "default/other"} if both else {"default/demo"}
 
     # The agents.
@@ -134,8 +136,11 @@ class BoardMachine(RuleBasedStateMachine):
         rate=rates,
         phase=st.sampled_from([Phase.READY, Phase.READY, Phase.READY, Phase.DRAINING]),
         right=st.sampled_from([True, True, False]),
+        tight=st.sampled_from([0, 0, 9, 30, 30]),
     )
-    def report(self, one: Who, waiting: int, free: int, rate: float | None, *, phase: Phase, right: bool) -> None:
+    def report(
+        self, one: Who, waiting: int, free: int, rate: float | None, *, phase: Phase, right: bool, tight: int = 0
+    ) -> None:
         self.say(
             one,
             state(
@@ -146,13 +151,19 @@ class BoardMachine(RuleBasedStateMachine):
                 running=waiting % 3,
                 waiting=waiting % 5,
                 waiting_tokens=waiting or None,
-                blocks_total=free * 2,
-                blocks_free=free,
+                blocks_total=tight or free * 2,
+                blocks_free=min(free, tight or free),
                 blocks_idle=free // 2 if waiting % 2 else None,
                 prefill_tokens_per_second=rate,
                 inter_token_seconds=rate and 1 / rate,
             ),
         )
+
+    @rule(free=st.sampled_from([0, 5, 11, 12, 19, 20, 21]), total=st.sampled_from([15, 20, 22, 40]), idle=st.booleans())
+    def strain(self, free: int, total: int, *, idle: bool) -> None:
+        """Nobody has much room, or anybody some blocks that may be idle."""
+        for one in WHO:
+            self.report(one, waiting=1 + idle, free=free, rate=None, phase=Phase.READY, right=True, tight=total)
 
     @rule(one=who)
     def hang_up(self, one: Who) -> None:
@@ -177,6 +188,11 @@ class BoardMachine(RuleBasedStateMachine):
     def finish(self, which: int, cached: int | None) -> None:
         self.flights.pop(which % len(self.flights)).finish(cached_tokens=cached)
 
+    @rule(one=who, prompt=st.sampled_from(PROMPTS), lacking=st.integers(0, 12), held=st.integers(0, 12))
+    def refute(self, one: Who, prompt: Prompt, lacking: int, held: int) -> None:
+        """Its engine says that it has less than the index says."""
+        self.fleet.doubts.add(wid(one), prompt.keys, lacking=lacking, held=held)
+
     @rule(name=st.sampled_from(NAMES))
     def fail(self, name: str) -> None:
         self.fleet.worker_failed(f"default/demo/{name}")
@@ -199,6 +215,7 @@ class BoardMachine(RuleBasedStateMachine):
         if hasattr(self, "fleet"):
             for prompt in PROMPTS:
                 assert_alike(self.fleet, self.plain, prompt)
+            assert_alike(self.fleet, self.plain, LONG, duty=Duty.PREFILL)
 
 
 def assert_alike(fleet: LiveFleet, plain: Chooser, prompt: Prompt, **options: Any) -> None:

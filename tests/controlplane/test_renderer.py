@@ -1,36 +1,42 @@
 """The ladder to a prompt's ids: which rung is tried where, and what is remembered."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from cachefleet_controlplane.gateway.credentials import Credentials
 from cachefleet_controlplane.gateway.legs import Outcome
+from cachefleet_controlplane.gateway.rendered import RenderMemo
 from cachefleet_controlplane.gateway.request import Ask, Endpoint, parse, upstream_body
 from cachefleet_controlplane.gateway.upstream import Answer, Opened, Upstream
 from cachefleet_controlplane.keying import Keyed, Keying
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
+from cachefleet_controlplane.render_facts import RenderFacts
+from cachefleet_controlplane.render_ladder import TOKENIZE_PATH, Rung, RungMemory, ladder, tokenizable
 from cachefleet_controlplane.renderer import (
     ABSENT_SECONDS,
     FAILED_SECONDS,
     Reason,
     Renderer,
     Rendering,
-    Rung,
-    RungMemory,
-    ladder,
     read,
     render_ask,
-    tokenizable,
 )
+from cachefleet_controlplane.renderers import Renderers
+from cachefleet_controlplane.renderings import BUSY_SECONDS
 from cachefleet_core.blocks import BlockKeyer, Namespace
-from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, engine, pool
+from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, POOL, engine, pool
 from tests.controlplane.waiting import value
 from tests.fakes.engine import FakeEngine
 
-KEYER = BlockKeyer(b"k" * 32, Namespace("c"), 2)
+INDEX_KEY = b"k" * 32
+CONTRACT = "sha256:" + "0" * 64
+KEYER = BlockKeyer(INDEX_KEY, Namespace(CONTRACT, "s"), 2)
 KEYING = Keying(lambda: KEYER)
 MESSAGES = [{"role": "user", "content": "hello there"}]
 
@@ -54,17 +60,38 @@ class Clock:
 class Rendered:
     """A renderer in front of fake engines, and a clock to turn."""
 
-    def __init__(self, upstream: Upstream, engines: list[FakeEngine], *, seconds: float = 1) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        engines: list[FakeEngine],
+        *,
+        seconds: float = 1,
+        keys: bool = False,
+        memo: RenderMemo | None = None,
+        dedicated: Sequence[str] = (),
+    ) -> None:
         self.clock, self.metrics = Clock(), Metrics()
         self.workers = [WorkerEndpoint(f"demo-{i}", e.url, ready=True) for i, e in enumerate(engines)]
         credentials = Credentials(FLEET_KEY)
         credentials.update([PoolView(pool(), tuple(self.workers))])
-        self.renderer = Renderer(upstream, credentials, metrics=self.metrics, timeout_seconds=seconds, clock=self.clock)
+        self.renderer = Renderer(
+            upstream,
+            credentials,
+            metrics=self.metrics,
+            timeout_seconds=seconds,
+            memo=memo,
+            dedicated=Renderers(dedicated),
+            clock=self.clock,
+        )
+        urls = frozenset(worker.url for worker in self.workers) if keys else frozenset()
+        known = bool(keys or dedicated or memo)
+        contract = CONTRACT if known else ""
+        self.facts = RenderFacts(MODEL, POOL, contract=contract, block_size=2, profiles=("p",), keys_at=urls)
 
-    async def __call__(self, asked: Ask) -> Rendering:
+    async def __call__(self, asked: Ask, *, salt: str = "s") -> Rendering:
         first = render_ask(asked)
-        body, _ = upstream_body(first, model=MODEL, salt="s")
-        return await self.renderer.render(first, body, workers=self.workers, keying=KEYING)
+        body, _ = upstream_body(first, model=MODEL, salt=salt)
+        return await self.renderer.render(first, body, workers=self.workers, keying=KEYING, facts=self.facts, salt=salt)
 
     def failures(self, reason: Reason) -> float:
         return value(self.metrics, "render_failures_total", reason=reason)
@@ -78,7 +105,7 @@ def paths(worker: FakeEngine) -> list[str]:
     return [seen.path for seen in worker.requests]
 
 
-@pytest.mark.parametrize("endpoint", Endpoint)
+@pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS])
 async def test_ids_are_those_the_engine_computes_with(endpoint: Endpoint) -> None:
     async with engine() as worker, upstream() as http:
         render = Rendered(http, [worker])
@@ -89,6 +116,20 @@ async def test_ids_are_those_the_engine_computes_with(endpoint: Endpoint) -> Non
             assert (await Rendered(http, [older])(ask(endpoint))) == Rendering(rendering.prompt, Rung.TOKENIZE)
     assert paths(worker) == [f"{endpoint}/render"]
     assert value(render.metrics, "render_seconds_count", rung="render") == 1
+
+
+@pytest.mark.parametrize("endpoint", [Endpoint.RESPONSES, Endpoint.MESSAGES])
+async def test_apis_that_tokenize_does_not_know_are_rendered_or_not_known(endpoint: Endpoint) -> None:
+    body = {"input": MESSAGES} if endpoint is Endpoint.RESPONSES else {"messages": MESSAGES, "max_tokens": 1}
+    asked = parse(json.dumps({"model": MODEL} | body).encode(), endpoint)
+    async with engine() as worker, engine(scale_out=False) as older, upstream() as http:
+        rendering = await Rendered(http, [worker])(asked)
+        assert rendering == await Rendered(http, [worker])(ask())  # the same conversation
+        render = Rendered(http, [older])
+        assert await render(asked) == Rendering(reason=Reason.ABSENT)
+        # That a route is missing says nothing of another API's.
+        await render(ask())
+        assert paths(older) == [f"{endpoint}/render", "/v1/chat/completions/render", "/tokenize"]
 
 
 @pytest.mark.parametrize("given", [[1, 2], [[1, 2], [3]]])
@@ -199,13 +240,190 @@ def test_tokenize_is_not_asked_where_it_would_miss_something(body: dict[str, Any
 def test_the_best_renderer_comes_first_and_few_are_asked() -> None:
     workers = [WorkerEndpoint(name, f"http://{name}", ready=True) for name in "abc"]
     memory = RungMemory()
-    memory.leave_out("http://a", Rung.TOKENIZE, until=5)
-    tries = [(one.worker.name, one.rung) for one in ladder(workers, memory, tokenizable=True, now=1)]
+    memory.leave_out("http://a", TOKENIZE_PATH, until=5)
+    tries = [(one.worker.name, one.rung) for one in ladder(workers, memory, ask=ask(), now=1)]
     assert tries == [("a", Rung.RENDER), ("b", Rung.RENDER), ("b", Rung.TOKENIZE)]
 
 
 def test_the_memory_is_bounded() -> None:
     memory = RungMemory(limit=2)
     for name in "abc":
-        memory.leave_out(name, Rung.RENDER, until=9)
-    assert [memory.open(name, Rung.RENDER, now=1) for name in "abc"] == [True, False, False]
+        memory.leave_out(name, TOKENIZE_PATH, until=9)
+    assert [memory.open(name, TOKENIZE_PATH, now=1) for name in "abc"] == [True, False, False]
+
+
+KEYS = "/v1/fleet/keys"
+RENDER = "/v1/chat/completions/render"
+
+
+def keyed_engine(**options: Any) -> FakeEngine:
+    return engine(plugin=True, index_key=INDEX_KEY, **options)
+
+
+class TestMemo:
+    async def test_what_was_rendered_is_not_rendered_again(self) -> None:
+        async with engine() as worker, upstream() as http:
+            render = Rendered(http, [worker], memo=RenderMemo())
+            one = await render(ask(max_tokens=3))
+            assert await render(ask(temperature=0, n=2)) == Rendering(one.prompt, Rung.MEMO)
+            assert value(render.metrics, "render_seconds_count", rung="memo") == 1
+        assert paths(worker) == [RENDER]
+
+    async def test_another_salt_contract_profile_or_prompt_is_rendered(self) -> None:
+        async with engine() as worker, upstream() as http:
+            render = Rendered(http, [worker], memo=RenderMemo())
+            await render(ask())
+            assert (await render(ask(), salt="t")).rung is Rung.RENDER
+            assert (await render(ask(messages=[{"role": "user", "content": "else"}]))).rung is Rung.RENDER
+            facts = render.facts
+            for changed in (replace(facts, contract="sha256:1"), replace(facts, profiles=("p", "q"))):
+                render.facts = changed
+                assert (await render(ask())).rung is Rung.RENDER
+                assert (await render(ask())).rung is Rung.MEMO
+
+    async def test_a4_ids_are_for_their_request_alone(self) -> None:
+        async with engine() as worker, upstream() as http:
+            render = Rendered(http, [worker], memo=RenderMemo())
+            body, _ = upstream_body(ask(), model=MODEL, salt="s")
+            asked = partial(render.renderer.render, ask(), body, workers=render.workers, facts=render.facts, salt="s")
+            kept = await asked(keying=replace(KEYING, keep_ids=True))
+            assert kept.prompt.ids is not None
+            assert len(kept.prompt.ids) == kept.prompt.tokens
+            plain = await asked(keying=KEYING)
+            assert (plain.rung, plain.prompt, plain.prompt.ids) == (Rung.MEMO, kept.prompt, None)
+            assert (await asked(keying=replace(KEYING, keep_ids=True))).rung is Rung.RENDER
+
+    async def test_a_failure_is_not_remembered(self) -> None:
+        async with engine() as worker, upstream() as http:
+            render = Rendered(http, [worker], memo=RenderMemo())
+            worker.fail_next(400)
+            assert (await render(ask())).reason is Reason.REFUSED
+            assert (await render(ask())).rung is Rung.RENDER
+
+
+class TestKeys:
+    @pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS])
+    async def test_keys_of_a_worker_are_those_of_its_ids(self, endpoint: Endpoint) -> None:
+        async with keyed_engine() as worker, upstream() as http:
+            rendering = await Rendered(http, [worker], keys=True)(ask(endpoint))
+            plain = await Rendered(http, [worker])(ask(endpoint))
+        assert (rendering.rung, plain.rung) == (Rung.KEYS, Rung.RENDER)
+        last = rendering.prompt.tokens - len("assistant\n")
+        assert rendering.prompt.boundaries[-1:] == ((last,) if endpoint is Endpoint.CHAT else ())
+        assert replace(rendering.prompt, boundaries=()) == plain.prompt
+        assert plain.prompt.keys
+
+    async def test_a_worker_that_did_not_announce_them_is_not_asked(self) -> None:
+        async with keyed_engine() as worker, upstream() as http:
+            await Rendered(http, [worker], dedicated=())(ask())
+        assert paths(worker) == [RENDER]
+
+    async def test_other_apis_are_rendered(self) -> None:
+        asked = parse(json.dumps({"model": MODEL, "input": MESSAGES}).encode(), Endpoint.RESPONSES)
+        async with keyed_engine() as worker, upstream() as http:
+            assert (await Rendered(http, [worker], keys=True)(asked)).rung is Rung.RENDER
+        assert paths(worker) == ["/v1/responses/render"]
+
+    async def test_without_the_feature_the_next_rung_is_taken(self) -> None:
+        async with engine(plugin=True) as off, engine() as none, upstream() as http:
+            for worker, pause in ((off, FAILED_SECONDS), (none, ABSENT_SECONDS)):
+                render = Rendered(http, [worker], keys=True)
+                assert [(await render(ask())).rung for _ in range(2)] == [Rung.RENDER] * 2
+                assert paths(worker) == [KEYS, RENDER, RENDER]
+                render.clock.now += pause
+                await render(ask())
+                assert paths(worker)[-2:] == [KEYS, RENDER]
+
+    async def test_a_prompt_that_no_worker_takes_has_no_keys(self) -> None:
+        async with keyed_engine() as worker, upstream() as http:
+            render = Rendered(http, [worker], keys=True)
+            body, _ = upstream_body(ask(), model=MODEL, salt="s")
+            short = replace(KEYING, max_tokens=3)
+            got = await render.renderer.render(
+                ask(), body, workers=render.workers, keying=short, facts=render.facts, salt="s"
+            )
+        assert (got.prompt.tokens > 3, got.prompt.keys, got.prompt.block_size) == (True, b"", 0)
+
+    @pytest.mark.parametrize(
+        ("got", "reason"),
+        [
+            (opened(429, {"error": {"code": "busy"}}), Reason.BUSY),
+            (opened(413, {"error": {"code": "too_large"}}), Reason.DECLINED),
+            (opened(400, {"error": {"code": "bad_contract"}}), Reason.DECLINED),
+            (opened(400, {"error": {"type": "BadRequestError"}}), Reason.REFUSED),
+            (opened(403, {"error": {"code": "wrong_token"}}), Reason.UNAUTHORIZED),
+            (opened(503, {"error": {"code": "keys_off"}}, Outcome.SERVER_ERROR), Reason.FAILED),
+            (Opened(Outcome.ANSWERED, Answer(200, (), b"CFPK")), Reason.UNREADABLE),
+            (Opened(Outcome.ANSWERED, Answer(200, (), b"CFPK" + bytes([1, 0, 0, 0, 0, 0, 0, 0]))), Reason.UNREADABLE),
+        ],
+    )
+    def test_what_an_answer_says(self, got: Opened, reason: Reason) -> None:
+        assert read(got, Rung.KEYS, Endpoint.CHAT, keying=KEYING) == Rendering(reason=reason)
+
+    async def test_where_keys_fail_vllm_renders_and_keys_are_asked_for_again_later(self) -> None:
+        async with keyed_engine() as worker, upstream() as http:
+            render = Rendered(http, [worker], keys=True)
+            worker.fail_next(503)
+            assert (await render(ask())).rung is Rung.RENDER
+            render.clock.now += BUSY_SECONDS
+            assert (await render(ask())).rung is Rung.RENDER
+            render.clock.now += FAILED_SECONDS
+            assert (await render(ask())).rung is Rung.KEYS
+
+
+class TestDedicated:
+    async def test_they_come_first_and_take_turns(self) -> None:
+        async with keyed_engine() as one, keyed_engine() as two, engine() as worker, upstream() as http:
+            render = Rendered(http, [worker], dedicated=[one.url, two.url + "/"])
+            assert [(await render(ask())).rung for _ in range(4)] == [Rung.KEYS] * 4
+        assert (paths(one), paths(two), paths(worker)) == ([KEYS] * 2, [KEYS] * 2, [])
+
+    async def test_one_without_the_plugin_renders(self) -> None:
+        async with engine() as one, engine() as worker, upstream() as http:
+            render = Rendered(http, [worker], dedicated=[one.url])
+            assert [(await render(ask())).rung for _ in range(2)] == [Rung.RENDER] * 2
+        assert (paths(one), paths(worker)) == ([KEYS, RENDER, RENDER], [])
+
+    async def test_one_that_fails_is_left_out_longer_each_time_and_workers_are_asked(self) -> None:
+        async with engine() as dead, engine() as worker, upstream() as http:
+            await dead.crash()
+            render = Rendered(http, [worker], dedicated=[dead.url])
+            for asked in range(3):
+                assert (await render(ask())).rung is Rung.RENDER
+                assert len(paths(worker)) == asked + 1
+            assert render.failures(Reason.FAILED) == 0
+            await dead.start()
+            render.clock.now += 60
+            assert (await render(ask())).rung is Rung.RENDER
+            assert (paths(dead), len(paths(worker))) == ([KEYS, RENDER], 3)
+
+    async def test_one_that_does_not_know_the_model_is_left_out_for_that_model_alone(self) -> None:
+        async with keyed_engine(model="other") as one, engine() as worker, upstream() as http:
+            render = Rendered(http, [worker], dedicated=[one.url])
+            for _ in range(2):
+                assert (await render(ask())).rung is Rung.RENDER
+            assert (paths(one), len(paths(worker))) == ([KEYS, RENDER], 2)
+            render.facts = replace(render.facts, model="other")
+            await render(ask())
+            assert paths(one) == [KEYS, RENDER] * 2
+
+    async def test_the_worker_has_the_last_word_about_a_refused_request(self) -> None:
+        async with engine() as one, engine() as worker, upstream() as http:
+            render = Rendered(http, [worker], dedicated=[one.url])
+            one.fail_next(400, 2)
+            assert (await render(ask())).rung is Rung.RENDER
+        assert len(paths(worker)) == 1
+
+
+def test_a_renderer_that_keeps_failing_is_left_out_longer_each_time() -> None:
+    renderers = Renderers(["http://a"])
+    now, pauses = 0.0, []
+    for _ in range(6):
+        renderers.failed("http://a", now)
+        before = now
+        while not renderers.next(now):
+            now += 1
+        pauses.append(now - before)
+    assert pauses == [5, 10, 20, 40, 60, 60]
+    renderers.answered("http://a")
+    assert renderers.healthy("http://a", now)

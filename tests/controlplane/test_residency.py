@@ -79,6 +79,7 @@ class TestOpening:
         stream, effects = run(Stream(), Opened(1, hello()), on(delta(8, stored(KEYS))))
         assert (stream.standing, effects) == (Standing.AWAITING, [])
 
+    @pytest.mark.requirement("A19")
     def test_a_new_epoch_drops_the_old_ones_blocks_at_once(self) -> None:
         stream, effects = run(live(), Opened(2, hello(epoch="e2")))
         assert effects == [Drop(), Count(Note.EPOCH)]

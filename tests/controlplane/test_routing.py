@@ -14,6 +14,7 @@ from cachefleet_controlplane.decisions import LEADING, LaterScores, leading_plac
 from cachefleet_controlplane.rates import DEFAULT_BATCHED_TOKENS, DEFAULT_INTER_TOKEN_SECONDS, DEFAULT_TOKENS_PER_SECOND
 from cachefleet_controlplane.routing import (
     EVICTION_WEIGHT,
+    NOBODY,
     CandidateScore,
     CandidateView,
     Decision,
@@ -92,6 +93,7 @@ class TestCost:
         assert choose(crawling, busy).worker == "b"
 
     @pytest.mark.parametrize(("tokens", "expected"), [(0, 0), (1, 0), (16, 0), (17, 16), (160, 144), (161, 160)])
+    @pytest.mark.requirement("A22")
     def test_the_last_token_is_always_computed(self, tokens: int, expected: int) -> None:
         assert usable_tokens(10, Prompt(tokens=tokens, block_size=16)) == expected
 
@@ -101,12 +103,20 @@ class TestCost:
 
 
 class TestCacheAware:
+    @pytest.mark.requirement("A13", "C1")
     def test_the_longest_prefix_wins(self) -> None:
         decision = choose(candidate("a", 2), candidate("b", 8), candidate("c", 5))
         assert (decision.worker, decision.url, decision.reason) == ("b", "http://b", Reason.LONGEST_PREFIX)
         assert (decision.verdict, decision.predicted_tokens, decision.at) == (Verdict.ROUTE, 128, 5.0)
         assert decision.uncached_tokens == 161 - 128
         assert [score.worker for score in decision.leading] == ["b", "c", "a"]
+
+    def test_a13_affinity_is_soft_it_yields_to_load_and_to_room(self) -> None:
+        """A13: three workers hold 2, 5 and 8 of 10 blocks."""
+        two, five, eight = candidate("2", 2), candidate("5", 5), candidate("8", 8)
+        assert choose(two, five, eight).worker == "8"
+        assert choose(two, five, replace(eight, queued_tokens=5000)).worker == "5"
+        assert choose(two, five, replace(eight, requests=1, blocks_total=99, blocks_free=10)).worker == "5"
 
     def test_until_waiting_for_it_costs_more_than_recomputing(self) -> None:
         busy = candidate("b", 8, queued_tokens=5000)
@@ -203,11 +213,40 @@ class TestFit:
         view = candidate("a", 10, blocks_free=5, requests=1, report_age=9.0)
         assert choose(view).reason is Reason.LOAD_ONLY
 
-    def test_with_room_nowhere_it_goes_to_the_least_loaded_and_says_so(self) -> None:
+    def test_with_room_nowhere_it_waits_and_shows_who_will_be_done_soonest(self) -> None:
         a = candidate("a", 10, blocks_free=5, requests=1, queued_tokens=900)
         b = candidate("b", blocks_free=5, requests=1)
         decision = choose(a, b)
-        assert (decision.verdict, decision.worker, decision.reason) == (Verdict.ROUTE, "b", Reason.NO_FIT)
+        assert (decision.verdict, decision.worker, decision.reason) == (Verdict.QUEUE, "", Reason.NO_ROOM)
+        assert (decision.predicted_tokens, decision.uncached_tokens) == (0, 161)
+        assert [score.worker for score in decision.leading] == ["b", "a"]
+
+    def test_blocks_that_are_in_use_for_certain_are_shared(self) -> None:
+        """It needs 11 and holds 10, of which 4 may be idle."""
+        full = candidate("a", 10, blocks_free=5, requests=1, blocks_idle=4, blocks_used=90)
+        assert choose(full).scores[0].needed_blocks == 5
+        assert choose(full).verdict is Verdict.ROUTE
+        assert choose(replace(full, blocks_idle=5)).verdict is Verdict.QUEUE
+        assert choose(replace(full, blocks_used=5)).verdict is Verdict.QUEUE
+
+    @pytest.mark.parametrize("requests", [0, 3])
+    def test_what_no_worker_ever_has_room_for_is_refused_at_once(self, requests: int) -> None:
+        views = [candidate(name, blocks_total=10, blocks_free=10, requests=requests) for name in "ab"]
+        decision = choose(*views)
+        assert (decision.verdict, decision.reason, decision.worker) == (Verdict.REJECT, Reason.TOO_LARGE, "")
+        assert [score.total_blocks for score in decision.scores] == [10, 10]
+        assert choose(views[0], replace(views[1], blocks_total=11)).verdict is not Verdict.REJECT
+
+    @pytest.mark.parametrize("unknown", [{"blocks_total": None}, {"report_age": 9.0}])
+    def test_unless_somebody_may_be_larger_than_is_known(self, unknown: dict[str, Any]) -> None:
+        view = replace(candidate(blocks_total=10, blocks_free=10), **unknown)
+        assert choose(view).verdict is Verdict.ROUTE
+
+    def test_least_loaded_looks_at_room_and_round_robin_does_not(self) -> None:
+        full = candidate("a", blocks_free=5, requests=1)
+        assert choose(full, policy=LEAST_LOADED).verdict is Verdict.QUEUE
+        assert choose(full, candidate("b", queued_tokens=9000), policy=LEAST_LOADED).worker == "b"
+        assert choose(replace(full, blocks_total=5), policy=ROUND_ROBIN).worker == "a"
 
     def test_without_candidates_it_rejects(self) -> None:
         decision = choose()
@@ -247,6 +286,19 @@ names = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=6, unique=True)
 tokens = st.integers(0, 100_000)
 
 
+small = st.integers(0, 40)
+blocks = st.just({"blocks_total": None, "blocks_free": None}) | st.fixed_dictionaries(
+    {
+        "blocks_total": small,
+        "blocks_free": small,
+        "blocks_reserved": small,
+        "blocks_idle": small,
+        "blocks_used": small,
+    }
+)
+"""As tight as the prompts are large."""
+
+
 @st.composite
 def views(draw: st.DrawFn) -> list[CandidateView]:
     return [
@@ -261,7 +313,7 @@ def views(draw: st.DrawFn) -> list[CandidateView]:
             tokens_per_second=draw(st.none() | st.floats(1, 1e6)),
             inter_token_seconds=draw(st.none() | st.floats(0, 1)),
             batched_tokens=draw(st.integers(0, 16384)),
-            blocks_free=draw(st.none() | st.integers(0, 1000)),
+            **draw(blocks),
             blocks_blank=draw(st.none() | st.integers(0, 1000)),
             requests=draw(st.integers(0, 50)),
             last_used=draw(st.integers(0, 1000)),
@@ -285,7 +337,7 @@ def test_the_choice_is_a_candidate_and_every_candidate_is_explained(
     of: Prompt, among: list[CandidateView], policy: RoutingPolicy
 ) -> None:
     decision = decide(of, among, policy, 0.0)
-    assert decision.id in {view.id for view in among}
+    assert decision.id in {view.id for view in among} | ({NOBODY} if decision.verdict is not Verdict.ROUTE else set())
     assert [score.id for score in decision.scores] == [view.id for view in among]
     assert all(math.isfinite(score.seconds) and score.seconds >= 0 for score in decision.scores)
     assert all(0 <= score.predicted_tokens <= max(0, of.tokens - 1) for score in decision.scores)
@@ -301,6 +353,7 @@ def test_more_load_never_makes_a_loser_win(
     of: Prompt, among: list[CandidateView], policy: RoutingPolicy, more: int, data: st.DataObject
 ) -> None:
     winner = decide(of, among, policy, 0.0)
+    assume(winner.verdict is Verdict.ROUTE)
     loser = data.draw(st.sampled_from(among))
     assume(loser.id != winner.id)
     field = data.draw(st.sampled_from(["queued_tokens", "inflight_tokens", "requests"]))
@@ -313,7 +366,9 @@ def test_more_load_never_makes_a_loser_win(
 
 @given(prompts, views(), st.integers(1, 20))
 def test_a_longer_match_never_makes_a_winner_lose(of: Prompt, among: list[CandidateView], more: int) -> None:
-    winner = next(view for view in among if view.id == decide(of, among, CACHE_AWARE, 0.0).id)
+    decision = decide(of, among, CACHE_AWARE, 0.0)
+    assume(decision.verdict is Verdict.ROUTE)
+    winner = next(view for view in among if view.id == decision.id)
     better = replace(winner, matched_blocks=winner.matched_blocks + more)
     again = decide(of, [better if view is winner else view for view in among], CACHE_AWARE, 0.0)
     assert again.id == winner.id
@@ -326,3 +381,37 @@ def test_without_keys_caches_make_no_difference(of: Prompt, among: list[Candidat
     decision = decide(blind, among, CACHE_AWARE, 0.0)
     assert decision.id == decide(blind, bare, CACHE_AWARE, 0.0).id
     assert decision.knowledge is Knowledge.LOAD
+
+
+def spare(of: Prompt, view: CandidateView) -> int | None:
+    """Blocks that may still be taken after ``of`` was sent there, by ``room``'s formula; None where all may."""
+    if view.stale or view.blocks_free is None or not view.requests:
+        return None
+    held = min(view.matched_blocks, max(0, of.tokens - 1) // 16)
+    return view.blocks_free - needed_blocks(of) + min(max(0, held - view.blocks_idle), view.blocks_used)
+
+
+def may_ever(of: Prompt, view: CandidateView) -> bool:
+    return view.stale or view.blocks_total is None or needed_blocks(of) <= view.blocks_total
+
+
+def has_room(of: Prompt, view: CandidateView) -> bool:
+    left = spare(of, view)
+    return may_ever(of, view) and (left is None or left >= 0)
+
+
+@given(prompts, views(), st.sampled_from([CACHE_AWARE, LEAST_LOADED]))
+def test_nobody_is_sent_what_would_push_it_below_its_reserve_and_all_else_waits_or_is_refused(
+    of: Prompt, among: list[CandidateView], policy: RoutingPolicy
+) -> None:
+    decision = decide(of, among, policy, 0.0)
+    room = {view.id for view in among if has_room(of, view)}
+    assert (decision.id in room) == (decision.verdict is Verdict.ROUTE) == bool(room)
+    assert (decision.verdict is Verdict.QUEUE) == (not room and any(may_ever(of, view) for view in among))
+    assert (decision.reason is Reason.TOO_LARGE) == (not any(may_ever(of, view) for view in among))
+    assert [score.fits for score in decision.scores] == [view.id in room for view in among]
+
+
+@given(prompts, views())
+def test_round_robin_always_finds_a_place(of: Prompt, among: list[CandidateView]) -> None:
+    assert decide(of, among, ROUND_ROBIN, 0.0).verdict is Verdict.ROUTE

@@ -40,6 +40,15 @@ def test_values_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings.namespaces, settings.policy, settings.url) == (("a", "b"), "roundRobin", "sqlite:////x/y.db")
 
 
+def test_renderers_are_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    urls = loaded(monkeypatch, RENDERER_URLS="http://a:8000, https://b/").renderer_urls
+    assert urls == ("http://a:8000", "https://b/")
+    for wrong in ("a:8000", "http://", "http://a:x", "http://a/v1", "http://u:p@a", "ftp://a"):
+        with pytest.raises(SettingsError) as told:
+            loaded(monkeypatch, RENDERER_URLS=wrong)
+        assert told.value.lines[0].startswith("CACHEFLEET_RENDERER_URLS: got")
+
+
 def test_an_empty_variable_is_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loaded(monkeypatch, NAMESPACES="", GATEWAY_PORT="").namespaces == ()
 
@@ -55,6 +64,7 @@ def test_an_empty_variable_is_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
             "random",
             "CACHEFLEET_POLICY: got 'random', allowed: one of 'cacheAware', 'leastLoaded', 'roundRobin'",
         ),
+        ("KNOWLEDGE", "all", "CACHEFLEET_KNOWLEDGE: got 'all', allowed: one of 'exact', 'approximate', 'load'"),
     ],
 )
 def test_a_bad_value_is_named_with_what_is_allowed(

@@ -140,6 +140,25 @@ def test_another_pools_tenancy_changes_the_salts_of_the_whole_fleet() -> None:
     assert salts == [(), (tenant_salt(SALT_KEY, TenantId("acme")),)]
 
 
+def test_a_tenants_new_salt_is_told_without_a_change_of_the_pool() -> None:
+    versions = {TenantId("acme"): 1}
+    fleet = Fleet(
+        PythonIndex(), index_key=b"i" * 32, salt_key=SALT_KEY, salt_version=lambda tenant: versions.get(tenant, 1)
+    )
+    update(fleet, pool(prefix("p", "acme"), prefix("q", "other")))
+    link = connect(fleet)
+    fleet.update_tenants()
+    versions[TenantId("acme")] = 2
+    fleet.update_tenants()
+    first, second = [sent for sent in link.sent if isinstance(sent, Warm)]
+    assert [made.salts for made in first.prefixes] == [
+        (tenant_salt(SALT_KEY, TenantId("acme")),),
+        (tenant_salt(SALT_KEY, TenantId("other")),),
+    ]
+    assert second.prefixes[0].salts == (tenant_salt(SALT_KEY, TenantId("acme"), 2),)
+    assert second.prefixes[1:] == first.prefixes[1:]
+
+
 def test_without_the_salt_key_nobody_is_told() -> None:
     fleet = fleet_with(pool(prefix("p", "acme")), salt_key=None)
     assert warms(connect(fleet)) == []

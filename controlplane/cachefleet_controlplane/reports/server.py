@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from cachefleet_controlplane.admin.access import bearer
 from cachefleet_controlplane.fleet import Fleet
+from cachefleet_controlplane.hot_warming import HotWarming
 from cachefleet_controlplane.reports.session import Session
 from cachefleet_controlplane.reports.settings import TRY_LATER, ReportLimits, ReportMetrics
 from cachefleet_core.reports import SUBPROTOCOL, Hello
@@ -32,8 +33,16 @@ class ReportsServer:
     """Takes agents' reports over into a fleet."""
 
     def __init__(
-        self, fleet: Fleet, authorize: Authorizer, metrics: ReportMetrics, *, limits: ReportLimits | None = None
+        self,
+        fleet: Fleet,
+        authorize: Authorizer,
+        metrics: ReportMetrics,
+        *,
+        limits: ReportLimits | None = None,
+        joiners: HotWarming | None = None,
     ) -> None:
+        """``joiners`` says what new workers are told to cache."""
+        self._joiners = joiners
         self._fleet = fleet
         self._authorize = authorize
         self._metrics = metrics
@@ -60,7 +69,14 @@ class ReportsServer:
 
     async def _serve(self, token: str, receive: Receive, send: Send) -> None:
         session = Session(
-            self._fleet, self._authorize, self._metrics, limits=self._limits, token=token, receive=receive, send=send
+            self._fleet,
+            self._authorize,
+            self._metrics,
+            limits=self._limits,
+            token=token,
+            receive=receive,
+            send=send,
+            joiners=self._joiners,
         )
         self.connections += 1
         self._metrics.reports_connected()

@@ -12,11 +12,12 @@ from starlette.types import Message, Receive, Send
 from cachefleet_controlplane.admin.access import AccessUnavailableError
 from cachefleet_controlplane.fleet import Fleet
 from cachefleet_controlplane.frames import kind, read
+from cachefleet_controlplane.hot_warming import HotWarming
 from cachefleet_controlplane.reception import Connection, RefusedError
 from cachefleet_controlplane.reports.outbox import Farewell, Outbox
 from cachefleet_controlplane.reports.settings import CLOSE_CODES, ReportLimits, ReportMetrics
 from cachefleet_controlplane.streams import Note
-from cachefleet_core.reports import FrameError, Hello
+from cachefleet_core.reports import FrameError, Hello, State
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,9 @@ class Session:
         token: str,
         receive: Receive,
         send: Send,
+        joiners: HotWarming | None = None,
     ) -> None:
+        self._joiners = joiners
         self._fleet = fleet
         self._authorize = authorize
         self._metrics = metrics
@@ -157,8 +160,18 @@ class Session:
             notes = self._fleet.hello(connection, frame)
         else:
             notes = self._fleet.receive(connection, frame)
+            if isinstance(frame, State):
+                self._warm(connection, frame)
         self._metrics.frame(kind(frame), len(data))
         self._count(notes)
+
+    def _warm(self, connection: Connection, state: State) -> None:
+        """All ranks of a worker are one engine's, and told as one."""
+        hello = connection.ranks[state.rank].hello
+        if self._joiners is None or hello is None or state.rank != min(connection.ranks):
+            return
+        if (warm := self._joiners.reported(hello, state)) is not None:
+            self._outbox.send(warm)
 
     async def _frame(self, limit: int) -> bytes | None:
         message: Message = await self._receive()

@@ -1,0 +1,105 @@
+"""Blocks that our requests under way will fill on one worker, what they have in common counted once. Pure.
+
+A worker's report shows what its requests use now; what they will still fill, and what was sent too late to be seen,
+only we know. Of each request it is known how many blocks it needs and which of them, by their keys, it has in common
+with others. It shares with others only what is certainly there when it comes: blocks that the index says are held, and
+those of a request that has its first token. Everything else it has alone: two equal prompts that are computed at the
+same time fill their blocks twice.
+
+Keys commit to all before them, so chains in the order of their bytes lie beside those they share most with, and the
+distinct blocks of all are the sum of their lengths less what each has in common with the one before it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Final
+
+KEY_BYTES: Final = 8
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """One request's: the blocks of ``chain`` (packed keys), and so many ``alone``."""
+
+    chain: bytes
+    alone: int
+
+
+class Claims:
+    """All claims on one worker; each change costs some comparisons of chains, however long they are."""
+
+    def __init__(self) -> None:
+        self._chains: list[bytes] = []
+        self._common = 0
+        self._alone = 0
+
+    @property
+    def blocks(self) -> int:
+        """Distinct blocks that all of them need."""
+        return self._common + self._alone
+
+    def take(self, keys: bytes, *, blocks: int, held: int) -> Claim:
+        """Claim ``blocks``; of ``keys``, those that others may share, the first ``held`` are there already."""
+        there = min(max(held, self._known(keys)), len(keys) // KEY_BYTES, blocks)
+        claim = Claim(keys[: KEY_BYTES * there], blocks - there)
+        self._alone += claim.alone
+        self._insert(claim.chain)
+        return claim
+
+    def computed(self, claim: Claim, keys: bytes) -> None:
+        """All of ``keys``, which ``take`` was given, are there now: others may share them."""
+        new = len(keys) // KEY_BYTES - self._known(keys)
+        self._remove(claim.chain)
+        claim.chain, claim.alone = keys, claim.alone - new
+        self._alone -= new
+        self._insert(keys)
+
+    def drop(self, claim: Claim) -> None:
+        """Its request is over."""
+        self._alone -= claim.alone
+        self._remove(claim.chain)
+
+    def _known(self, keys: bytes) -> int:
+        """The longest prefix, in blocks, that ``keys`` share with any chain."""
+        place = bisect_left(self._chains, keys)
+        return max((shared_blocks(keys, self._chains[i]) for i in (place - 1, place) if self._has(i)), default=0)
+
+    def _insert(self, chain: bytes) -> None:
+        if chain:
+            place = bisect_left(self._chains, chain)
+            self._chains.insert(place, chain)
+            self._common += self._distinct(place)
+
+    def _remove(self, chain: bytes) -> None:
+        if chain:
+            place = bisect_left(self._chains, chain)
+            self._common -= self._distinct(place)
+            del self._chains[place]
+
+    def _distinct(self, place: int) -> int:
+        """Blocks that only the chain at ``place`` has."""
+        near = [self._chains[i] if self._has(i) else b"" for i in (place - 1, place, place + 1)]
+        before, chain, after = near
+        shared = shared_blocks(before, chain) + shared_blocks(chain, after) - shared_blocks(before, after)
+        return len(chain) // KEY_BYTES - shared
+
+    def _has(self, place: int) -> bool:
+        return 0 <= place < len(self._chains)
+
+
+def shared_blocks(a: bytes, b: bytes, *, at_least: int = 0) -> int:
+    """Length in blocks of the common prefix of two packed chains, or ``at_least`` where it is no longer than that.
+
+    A key commits to all before it, so equality is monotone, and one comparison tells whether there is more.
+    """
+    length = min(len(a), len(b)) // KEY_BYTES
+    if length <= at_least or _differ(a, b, at_least):
+        return at_least
+    return bisect_left(range(length), True, lo=at_least, key=lambda block: _differ(a, b, block))  # noqa: FBT003 - looked for
+
+
+def _differ(a: bytes, b: bytes, block: int) -> bool:
+    span = slice(KEY_BYTES * block, KEY_BYTES * (block + 1))
+    return a[span] != b[span]

@@ -1,0 +1,82 @@
+"""Why an engine served less of a prompt from its cache than a decision had predicted: a table of rules. Pure.
+
+The first rule that holds gives the cause, what is certain before what is likely:
+
+====================  ==============================================================================================
+cause                 holds where
+====================  ==============================================================================================
+moved                 another worker answered than the one predicted for
+rendered_differently  the engine counts another number of prompt tokens than the ids had by which blocks were known
+salted                the version of the tenant's salt changed between decision and answer
+restarted             the worker began a new epoch since the decision, or is gone
+evicted               by the index, blocks that were predicted were removed from the worker since the decision
+stale                 the worker's report was older than OLD_REPORT_SECONDS when it was decided
+unknown               none of these
+====================  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+OLD_REPORT_SECONDS: Final = 2.0
+"""Workers report each second: who is later has missed one, and may have evicted since."""
+
+
+class Cause(StrEnum):
+    """Why less was served from cache than predicted; a metric's label."""
+
+    MOVED = "moved"
+    RENDERED_DIFFERENTLY = "rendered_differently"
+    SALTED = "salted"
+    RESTARTED = "restarted"
+    EVICTED = "evicted"
+    STALE = "stale"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """One answered request; None is what nobody told."""
+
+    predicted_tokens: int
+    cached_tokens: int | None
+    """As the engine says."""
+    worker: str
+    """The one predicted for, by whatever name ``answered_by`` has too."""
+    answered_by: str
+    rendered_tokens: int | None = None
+    """Of the prompt; None where its length was only estimated."""
+    prompt_tokens: int | None = None
+    """As the engine says; None where it counts more than the one prompt."""
+    salt_version: int | None = None
+    """When it was decided; None where the pools share their blocks."""
+    salt_version_now: int | None = None
+    restarted: bool = False
+    evicted: bool = False
+    report_age: float | None = None
+    """Seconds, when it was decided; 0 where the prediction did not rest on a report."""
+
+
+RULES: Final[tuple[tuple[Cause, Callable[[Facts], bool]], ...]] = (
+    (Cause.MOVED, lambda facts: facts.answered_by != facts.worker),
+    (Cause.RENDERED_DIFFERENTLY, lambda facts: _differ(facts.rendered_tokens, facts.prompt_tokens)),
+    (Cause.SALTED, lambda facts: _differ(facts.salt_version, facts.salt_version_now)),
+    (Cause.RESTARTED, lambda facts: facts.restarted),
+    (Cause.EVICTED, lambda facts: facts.evicted),
+    (Cause.STALE, lambda facts: facts.report_age is None or facts.report_age > OLD_REPORT_SECONDS),
+)
+
+
+def shortfall(facts: Facts) -> Cause | None:
+    """The cause; None where as much was cached as predicted, or the engine does not tell."""
+    if facts.cached_tokens is None or facts.cached_tokens >= facts.predicted_tokens:
+        return None
+    return next((cause for cause, holds in RULES if holds(facts)), Cause.UNKNOWN)
+
+
+def _differ(before: int | None, after: int | None) -> bool:
+    return None not in (before, after) and before != after
