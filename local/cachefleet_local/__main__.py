@@ -13,22 +13,16 @@ import typer
 from rich.console import Console
 
 from cachefleet_controlplane.routing import RoutingPolicy
-from cachefleet_local.admin_client import (
-    TOKEN_FILE_VARIABLE,
-    URL_VARIABLE,
-    AdminAccess,
-    admin_client,
-    find_access,
-)
+from cachefleet_local import doctor, tenant_commands
+from cachefleet_local.admin_client import AdminAccess, admin_client, find_access
 from cachefleet_local.data_folder import DEFAULT_DATA_DIR
+from cachefleet_local.explain import explain
 from cachefleet_local.failure import FailureError
 from cachefleet_local.listing import DECISIONS, POOLS, WORKERS, Column, Item, Output, listing
 from cachefleet_local.local_fleet import Options
+from cachefleet_local.options import DATA_DIR_HELP, EPILOG, DataDir, Format, TokenFile, Url
 from cachefleet_local.up import problem_lines, read_pools
 from cachefleet_local.up import up as run_up
-
-EPILOG = "Exit status: 0 done, 1 failed, 2 bad input."
-DATA_DIR_HELP = "Folder of the local fleet: secrets, logs, database."
 
 app = typer.Typer(
     name="cachefleet",
@@ -39,6 +33,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(tenant_commands.app, name="tenants")
+app.add_typer(doctor.app, name="doctor")
 
 PoolFile = Annotated[Path, typer.Argument(metavar="POOL.yaml", help="Pool file; may hold several pools.")]
 
@@ -83,20 +80,6 @@ def check(pool_file: PoolFile) -> None:
         typer.echo(f"{pool.key}: sound")
 
 
-Url = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL", help=f"Internal address of the control plane. Default: ${URL_VARIABLE}, else the local fleet's."
-    ),
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help=f"Admin token. Default: ${TOKEN_FILE_VARIABLE}, else the local fleet's."),
-]
-DataDir = Annotated[Path, typer.Option(metavar="DIR", help=DATA_DIR_HELP)]
-Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
-
-
 @app.command(epilog=EPILOG, short_help="List pools.")
 def pools(
     *,
@@ -137,6 +120,9 @@ def decisions(
     access = find_access(url=url, token_file=token_file, data_dir=data_dir)
     parameters = {"limit": str(limit)} | ({"model": model} if model else {})
     _list("decisions", DECISIONS, output, access, parameters=parameters)
+
+
+app.command("explain", epilog=EPILOG, short_help="Explain a decision.")(explain)
 
 
 def _list(

@@ -68,30 +68,55 @@ class AdminClient:
     async def put(self, path: str, body: Mapping[str, Any]) -> Any:
         return await self._ask("PUT", path, json=dict(body))
 
-    async def _ask(self, method: str, path: str, **more: Any) -> Any:
+    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        return await self._ask("POST", path, json=dict(body))
+
+    async def send(self, path: str, body: bytes, parameters: Mapping[str, str]) -> Any:
+        """POST a body that is JSON already, or is for the control plane to refuse."""
+        headers = {"Content-Type": "application/json"}
+        return await self._ask("POST", path, params=dict(parameters), data=body, headers=headers)
+
+    async def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        return await self._ask("PATCH", path, json=dict(body))
+
+    async def delete(self, path: str) -> Any:
+        return await self._ask("DELETE", path)
+
+    async def _ask(self, method: str, path: str, *, headers: Mapping[str, str] | None = None, **more: Any) -> Any:
         url = f"{self._access.url}/admin/v1/{path}"
-        headers = {"Authorization": f"Bearer {self._access.token}"}
+        headers = {**(headers or {}), "Authorization": f"Bearer {self._access.token}"}
         try:
             async with self._session.request(method, url, headers=headers, **more) as response:
                 if response.status >= 400:
-                    raise FailureError([f"{method} {url}: {await _complaint(response)}"])
-                return await response.json()
+                    raise await _refused(f"{method} {url}", response)
+                return None if response.status == 204 else await response.json()
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise FailureError([f"cannot reach the control plane at {self._access.url}: {_reason(error)}"]) from error
 
 
 @asynccontextmanager
-async def admin_client(access: AdminAccess) -> AsyncIterator[AdminClient]:
-    """A client for as long as the context lasts."""
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT_SECONDS)) as session:
+async def admin_client(access: AdminAccess, *, seconds: float = TIMEOUT_SECONDS) -> AsyncIterator[AdminClient]:
+    """A client for as long as the context lasts; an answer may take ``seconds``."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(seconds)) as session:
         yield AdminClient(session, access)
 
 
-async def _complaint(response: aiohttp.ClientResponse) -> str:
-    words = {401: "the admin token is not accepted", 403: "the admin token may not do this", 404: "not found"}
+async def _refused(asked: str, response: aiohttp.ClientResponse) -> FailureError:
+    words = {401: "the admin token is not accepted", 403: "the admin token may not do this"}
     if response.status in words:
-        return words[response.status]
-    return f"status {response.status}: {(await response.text())[:200]}"
+        return FailureError([f"{asked}: {words[response.status]}"])
+    status = Exit.BAD_INPUT if response.status in {400, 422} else Exit.FAILED
+    return FailureError([f"{asked}: {line}" for line in _complaints(response.status, await response.text())], status)
+
+
+def _complaints(status: int, body: str) -> list[str]:
+    """A problem in the words of the admin API: a line for each field, else its detail."""
+    try:
+        problem = json.loads(body)
+        fields = [f"{error['field']}: {error['message']}" for error in problem["errors"]]
+        return fields or [str(problem["detail"])]
+    except (ValueError, KeyError, TypeError):
+        return ["not found" if status == 404 else f"status {status}: {body[:200]}"]
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What ``cachefleet pools``, ``workers`` and ``decisions`` print: the admin API's items as a table, JSON or YAML."""
+"""What commands like ``cachefleet pools`` print: the admin API's items as a table, JSON or YAML."""
 
 from __future__ import annotations
 
@@ -60,6 +60,10 @@ def _age(item: Item) -> object:
     return None if value is None else f"{value:.1f} s"
 
 
+def _second(time: str | None) -> object:
+    return time and time[:19].replace("T", " ")
+
+
 POOLS: Final = (
     Column("POOL", lambda item: item["key"]),
     Column("MODEL", lambda item: item["model"]),
@@ -96,6 +100,40 @@ DECISIONS: Final = (
 )
 
 
+TENANTS: Final = (
+    Column("TENANT", lambda item: item["name"]),
+    Column("PRIORITY", lambda item: item["priority"], right=True),
+    Column("AT ONCE", lambda item: item["requestsAtOnce"], right=True),
+    Column("TOKENS/MIN", lambda item: item["tokensPerMinute"], right=True),
+    Column("SALT", lambda item: item["saltVersion"], right=True),
+    Column("STATE", lambda item: "disabled" if item["disabled"] else "enabled"),
+    Column("CREATED", lambda item: _second(item["created"])),
+)
+KEYS: Final = (
+    Column("ID", lambda item: item["id"]),
+    Column("BEGINS", lambda item: item["hint"]),
+    Column("STATE", lambda item: item["state"]),
+    Column("CREATED", lambda item: _second(item["created"])),
+    Column("EXPIRES", lambda item: _second(item["expires"])),
+    Column("REVOKED", lambda item: _second(item["revoked"])),
+)
+NEW_KEYS: Final = (
+    Column("KEY", lambda item: item["key"]),
+    Column("ID", lambda item: item["id"]),
+    Column("EXPIRES", lambda item: _second(item["expires"])),
+)
+USAGE: Final = (
+    Column("HOUR", lambda item: str(item["hour"])[:13]),
+    Column("TENANT", lambda item: item["tenant"]),
+    Column("MODEL", lambda item: item["model"]),
+    Column("REQUESTS", lambda item: item["requests"], right=True),
+    Column("PROMPT", lambda item: item["promptTokens"], right=True),
+    Column("CACHED", lambda item: item["cachedTokens"], right=True),
+    Column("COMPUTED", lambda item: item["computedTokens"], right=True),
+    Column("COMPLETION", lambda item: item["completionTokens"], right=True),
+)
+
+
 def listing(items: Sequence[Item], columns: Sequence[Column], output: Output) -> str:
     """The items as text, without a newline at its end."""
     match output:
@@ -105,6 +143,17 @@ def listing(items: Sequence[Item], columns: Sequence[Column], output: Output) ->
             return str(yaml.safe_dump(list(items), sort_keys=False)).rstrip("\n")
         case Output.TABLE:
             return _table(items, columns)
+
+
+def single(item: Item, columns: Sequence[Column], output: Output) -> str:
+    """One item: as a table of one row, else as it is."""
+    match output:
+        case Output.JSON:
+            return json.dumps(dict(item), indent=2)
+        case Output.YAML:
+            return str(yaml.safe_dump(dict(item), sort_keys=False)).rstrip("\n")
+        case Output.TABLE:
+            return _table([item], columns)
 
 
 def _table(items: Sequence[Item], columns: Sequence[Column]) -> str:

@@ -133,6 +133,9 @@ def _control_plane(place: Place) -> ProcessSpec:
         "ADMIN_TOKEN_FILE": str(folder.admin_token_file),
         "POLICY": place.policy,
         "DRAIN_SECONDS": str(DRAIN_SECONDS),
+        # Nobody else could be sent the requests: it starts and ends without waiting for anybody.
+        "WITHDRAW_SECONDS": "0",
+        "INTRODUCTION_SECONDS": "0",
         "LOG_FORMAT": "text",
     }
     return ProcessSpec(

@@ -19,7 +19,7 @@ import shutil
 import sys
 import tempfile
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -203,3 +203,16 @@ def _bytes(values: array[float]) -> bytes:
     if sys.byteorder == "big":
         values.byteswap()
     return values.tobytes()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``SOURCE FOLDER``: write a model where something else will look for it, as a pod's volume."""
+    if len(arguments) != 2 or arguments[0] not in SIZES:
+        sys.stderr.write(f"usage: python -m cachefleet_local.tiny_model {{{','.join(SIZES)}}} FOLDER\n")
+        return 2
+    make_model(Path(arguments[1]), SIZES[arguments[0]])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -39,11 +39,19 @@ def run(*arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return status, out, err
 
 
-@pytest.mark.parametrize("command", ["up", "check", "pools", "workers", "decisions", "version"])
+COMMANDS = [
+    *("up", "check", "pools", "workers", "decisions", "explain", "version", "tenants", "tenants keys"),
+    *(f"tenants {name}" for name in ("list", "create", "set", "delete", "usage")),
+    *(f"doctor {name}" for name in ("certify", "certificates", "hit")),
+    *(f"tenants keys {name}" for name in ("list", "create", "rotate", "revoke")),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_the_exit_statuses(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, out, _ = run(command, "--help", monkeypatch=monkeypatch, capsys=capsys)
+    status, out, _ = run(*command.split(), "--help", monkeypatch=monkeypatch, capsys=capsys)
     assert status == 0
     assert "Exit status: 0 done, 1 failed, 2 bad input." in out
 

@@ -60,7 +60,14 @@ POOL = schemas.Pool(
     model="tiny",
     generation=1,
     contract=None,
-    hit_ratio=schemas.HitRatio(value=None, window_seconds=600, objective=None, queried_tokens=0, hit_tokens=0),
+    hit_ratio=schemas.HitRatio(
+        value=None,
+        window_seconds=600,
+        objective=None,
+        queried_tokens=0,
+        hit_tokens=0,
+        sampled_at=datetime(2027, 1, 15, tzinfo=UTC),
+    ),
     workers=schemas.WorkerCounts(total=2, ready=1, fresh=1, excluded=0),
 )
 DECISION = schemas.Decision(
@@ -71,18 +78,27 @@ DECISION = schemas.Decision(
     endpoint="/v1/chat/completions",
     policy="cacheAware",
     verdict="route",
-    reason="most_cached",
+    reason="longest_prefix",
+    why="because",
     worker="demo-0",
     knowledge="exact",
+    rung="render",
+    render_failure=None,
+    tenant="default",
+    isolation="PerTenant",
+    salt_version=1,
     prompt_tokens=100,
     predicted_tokens=96,
     cached_tokens=96,
     completion_tokens=16,
     ttft_seconds=0.0123,
+    queued_seconds=None,
     status=200,
     legs=(),
     candidates=(),
     candidates_left_out=0,
+    shortfall=None,
+    continuation=None,
 )
 
 
@@ -119,7 +135,7 @@ def test_pools_without_a_worker_yet() -> None:
 
 def test_decisions_show_what_was_predicted_and_what_was_cached() -> None:
     row = listing([item(DECISION)], DECISIONS, Output.TABLE).splitlines()[1]
-    assert " ".join(row.split()) == "03:04:05.678 d1 tiny demo-0 cacheAware exact 100 96 96 12 ms 200 most_cached"
+    assert " ".join(row.split()) == "03:04:05.678 d1 tiny demo-0 cacheAware exact 100 96 96 12 ms 200 longest_prefix"
 
 
 def test_json_and_yaml_are_the_items_as_they_came() -> None:

@@ -4,13 +4,19 @@ import socket
 
 import pytest
 
-from cachefleet_local.ports import PortError, take_ports
+from cachefleet_local.ports import EPHEMERAL, PortError, take_ports
 
 
 def test_free_ports_differ() -> None:
     ports = take_ports(dict.fromkeys("abcdefgh", 0))
     assert len(set(ports.values())) == 8
     assert all(port > 0 for port in ports.values())
+
+
+def test_a_chosen_port_is_none_of_outgoing_connections() -> None:
+    """One of those could be taken while its worker is down."""
+    first = int(EPHEMERAL.read_text().split()[0])
+    assert max(take_ports(dict.fromkeys("abcdefgh", 0)).values()) < first
 
 
 def test_a_taken_port_is_named_with_what_it_was_for() -> None:
