@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -35,6 +36,7 @@ RESULTS: Final = Path(__file__).parent / "results" / "gateway.json"
 CHAT: Final = "/v1/chat/completions"
 WORDS: Final = "cache fleet worker prefix block token request answer engine router prompt system "
 TICKS: Final = os.sysconf("SC_CLK_TCK")
+_NUMBERS: Final = itertools.count()
 _VARYING: Final = re.compile(rb'"id":"[^"]*"|"created":\d+')
 
 
@@ -84,10 +86,10 @@ SHAPES: Final = [
 WINDOW_SECONDS: Final = 1.0
 
 
-def body(model: str, shape: Shape, number: int) -> dict[str, Any]:
-    """A prompt of which all but the end is the same each time, as in a conversation."""
+def body(model: str, shape: Shape) -> dict[str, Any]:
+    """A prompt of which all but the end is the same each time, as in a conversation; none comes twice."""
     text = (WORDS * (shape.characters // len(WORDS) + 1))[: shape.characters]
-    messages = [{"role": "system", "content": text}, {"role": "user", "content": f"question {number % 8}"}]
+    messages = [{"role": "system", "content": text}, {"role": "user", "content": f"question {next(_NUMBERS)}"}]
     return {"model": model, "messages": messages, "max_tokens": 4, "temperature": 0, "stream": shape.stream}
 
 
@@ -118,7 +120,7 @@ async def check(http: aiohttp.ClientSession, direct: Side, through: Side, asked:
 async def measure(shape: Shape, engine: Engine, running: Running, direct: Side, through: Side, *, rounds: int) -> Times:
     """Both ways in turns, until each has been asked ``rounds`` times."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
-        await check(http, direct, through, body(engine.model, shape, 0))
+        await check(http, direct, through, body(engine.model, shape))
         collected: dict[str, list[float]] = {direct.url: [], through.url: []}
         spent, cpu = dict.fromkeys(collected, 0.0), 0.0
         while min(map(len, collected.values())) < rounds:
@@ -134,7 +136,7 @@ async def measure(shape: Shape, engine: Engine, running: Running, direct: Side, 
 async def window(http: aiohttp.ClientSession, side: Side, shape: Shape, model: str) -> list[float]:
     """One request of one connection, or a second's worth of all."""
     if shape.pause is None:
-        return [(await ask(http, side, body(model, shape, time.monotonic_ns())))[0]]
+        return [(await ask(http, side, body(model, shape)))[0]]
     end = time.perf_counter() + WINDOW_SECONDS
     gathered = await asyncio.gather(
         *(connection(http, side, shape, model, end=end, number=n) for n in range(shape.connections))
@@ -151,7 +153,7 @@ async def connection(
     out = []
     while due < end:
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        out.append((await ask(http, side, body(model, shape, number)))[0])
+        out.append((await ask(http, side, body(model, shape)))[0])
         due = max(due + pause, time.perf_counter())
     return out
 
@@ -165,8 +167,8 @@ async def rendering(engine: Engine, direct: Side, shape: Shape, *, rounds: int) 
     """The median of what the worker's renderer takes for such a prompt, asked as the gateway asks it."""
     seconds = []
     async with aiohttp.ClientSession() as http:
-        for turn in range(rounds):
-            data = json.dumps(body(engine.model, shape, turn) | direct.extra).encode()
+        for _ in range(rounds):
+            data = json.dumps(body(engine.model, shape) | direct.extra).encode()
             began = time.perf_counter()
             async with http.post(f"{direct.url}{CHAT}/render", data=data, headers=direct.headers) as answer:
                 await answer.read()
@@ -176,7 +178,7 @@ async def rendering(engine: Engine, direct: Side, shape: Shape, *, rounds: int) 
 
 async def until_exact(through: Side, engine: Engine) -> None:
     """Wait until an agent has reported: decisions then cost what they cost in earnest."""
-    asked = body(engine.model, SHAPES[0], 0)
+    asked = body(engine.model, SHAPES[0])
     async with asyncio.timeout(60), aiohttp.ClientSession() as http:
         while True:
             async with http.post(through.url + CHAT, json=asked, headers=through.headers) as answer:

@@ -1,4 +1,4 @@
-"""A control plane, one worker and its agent as processes of their own, for benchmarks."""
+"""A control plane, workers and their agents as processes of their own, for benchmarks."""
 
 from __future__ import annotations
 
@@ -65,12 +65,17 @@ def cores(wanted: int) -> list[set[int]]:
 
 @contextlib.contextmanager
 def process(
-    arguments: Sequence[str], *, log: Path, core: set[int], environment: Mapping[str, str] | None = None
+    arguments: Sequence[str],
+    *,
+    log: Path,
+    core: set[int],
+    environment: Mapping[str, str] | None = None,
+    python: str = sys.executable,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """``python ARGUMENTS``, on ``core``; ended with the block."""
     with log.open("wb") as output:
         started = subprocess.Popen(
-            [sys.executable, *arguments], stdout=output, stderr=output, env={**os.environ, **(environment or {})}
+            [python, *arguments], stdout=output, stderr=output, env={**os.environ, **(environment or {})}
         )
         os.sched_setaffinity(started.pid, core)
         try:
@@ -85,8 +90,8 @@ def process(
 
 
 @contextlib.contextmanager
-def fake_engine(folder: Path, key: str, *, core: set[int]) -> Iterator[Engine]:
-    """A fake engine that computes in no time."""
+def fake_engine(folder: Path, key: str, *, core: set[int], **changes: object) -> Iterator[Engine]:
+    """A fake engine that computes in no time; ``changes`` are further fields of its EngineOptions."""
     model, block_size, max_model_len = "bench", 16, 16_384
     log = folder / "engine.log"
     options = {
@@ -96,7 +101,7 @@ def fake_engine(folder: Path, key: str, *, core: set[int]) -> Iterator[Engine]:
         "num-blocks": 4096,
         "max-model-len": max_model_len,
         "remembered-requests": 1,
-    }
+    } | {name.replace("_", "-"): value for name, value in changes.items()}
     flags = [part for name, option in options.items() for part in (f"--{name}", str(option))]
     with process(["-m", "tests.fakes.engine", *flags], log=log, core=core) as started:
         ready = json.loads(_first_line(log, started))
@@ -113,37 +118,49 @@ def fake_engine(folder: Path, key: str, *, core: set[int]) -> Iterator[Engine]:
 
 @contextlib.contextmanager
 def control_plane(
-    folder: Path, key: FleetKey, engine: Engine, *, core: set[int], agent_core: set[int]
+    folder: Path, key: FleetKey, engine: Engine, *, core: set[int], agent_core: set[int], **settings: str
 ) -> Iterator[Running]:
-    """The control plane on a core of its own, and the agent beside the engine."""
-    ports = take_ports({"gateway": 0, "internal": 0, "agent": 0})
-    _write(folder, key, engine)
+    """The control plane on a core of its own, and the agent beside the engine; ``settings`` as for ``plane``."""
     with (
-        process(
-            ["-m", "cachefleet_controlplane"],
-            log=folder / "controlplane.log",
-            core=core,
-            environment=_control_plane_environment(folder, ports),
-        ) as started,
+        plane(folder, key, {WORKER: engine}, core=core, **settings) as running,
         process(
             ["-m", "cachefleet_worker.agent"],
             log=folder / "agent.log",
             core=agent_core,
-            environment=_agent_environment(folder, ports, engine),
+            environment=agent_environment(folder, running, WORKER, engine),
         ),
     ):
+        yield running
+
+
+@contextlib.contextmanager
+def plane(
+    folder: Path, key: FleetKey, engines: Mapping[str, Engine], *, core: set[int], **settings: str
+) -> Iterator[Running]:
+    """The control plane alone, before workers of these names; ``settings`` of its own, as in ``knowledge="load"``."""
+    ports = take_ports({"gateway": 0, "internal": 0})
+    _write(folder, key, engines)
+    own = {f"CACHEFLEET_{name.upper()}": value for name, value in settings.items()}
+    with process(
+        ["-m", "cachefleet_controlplane"],
+        log=folder / "controlplane.log",
+        core=core,
+        environment=_control_plane_environment(folder, ports) | own,
+    ) as started:
         running = Running(f"http://127.0.0.1:{ports['gateway']}", f"http://127.0.0.1:{ports['internal']}", started.pid)
         _wait(f"{running.internal}/readyz", started, folder / "controlplane.log")
         yield running
 
 
-def _write(folder: Path, key: FleetKey, engine: Engine) -> None:
+def _write(folder: Path, key: FleetKey, engines: Mapping[str, Engine]) -> None:
+    engine = next(iter(engines.values()))
+    endpoints = [{"name": name, "url": one.url, "ready": True} for name, one in engines.items()]
     pool = _POOL_FILE.format(
         model=engine.model, block_size=engine.block_size, max_model_len=engine.max_model_len, resource=engine.resource
     )
     files = {
         "pool.yaml": pool,
-        "endpoints.json": json.dumps({POOL: [{"name": WORKER, "url": engine.url, "ready": True}]}),
+        "endpoints.json": json.dumps({POOL: endpoints}),
         "fleet.key": key.format(),
         "index.key": base64.urlsafe_b64encode(key.index_key).decode(),
         "worker.key": key.worker_key(POOL),
@@ -164,32 +181,36 @@ def _control_plane_environment(folder: Path, ports: Mapping[str, int]) -> dict[s
         "CACHEFLEET_REPORTS_TOKEN_FILE": str(folder / "reports.token"),
         "CACHEFLEET_ADMIN_TOKEN_FILE": str(folder / "admin.token"),
         "CACHEFLEET_DATA_DIR": str(folder / "data"),
+        "CACHEFLEET_WITHDRAW_SECONDS": "0",
+        "CACHEFLEET_INTRODUCTION_SECONDS": "0",
     }
 
 
-def _agent_environment(folder: Path, ports: Mapping[str, int], engine: Engine) -> dict[str, str]:
+def agent_environment(folder: Path, running: Running, worker: str, engine: Engine) -> dict[str, str]:
+    """What an agent is told; its own port is any that is free."""
     return {
-        "CACHEFLEET_WORKER": WORKER,
+        "CACHEFLEET_WORKER": worker,
         "CACHEFLEET_POOL": POOL,
         "CACHEFLEET_ENGINE_URL": engine.url,
         "CACHEFLEET_EVENTS_ENDPOINT": engine.events,
         "CACHEFLEET_REPLAY_ENDPOINT": engine.replay,
-        "CACHEFLEET_CONTROL_PLANES": f"ws://127.0.0.1:{ports['internal']}",
+        "CACHEFLEET_CONTROL_PLANES": running.internal.replace("http", "ws", 1),
         "CACHEFLEET_TOKEN_FILE": str(folder / "reports.token"),
         "CACHEFLEET_INDEX_KEY_FILE": str(folder / "index.key"),
         "CACHEFLEET_WORKER_KEY_FILE": str(folder / "worker.key"),
         "CACHEFLEET_WEIGHTS": "bench",
         "CACHEFLEET_HTTP_HOST": "127.0.0.1",
-        "CACHEFLEET_HTTP_PORT": str(ports["agent"]),
+        "CACHEFLEET_HTTP_PORT": "0",
     }
 
 
 def _first_line(log: Path, started: subprocess.Popen[bytes]) -> str:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and started.poll() is None:
-        lines = log.read_text().splitlines()
-        if lines:
-            return lines[0]
+        lines = log.read_text().splitlines(keepends=True)
+        said = [line for line in lines if line.startswith("{") and line.endswith("\n")]  # and no warning before it
+        if said:
+            return said[0]
         time.sleep(0.02)
     raise RuntimeError(f"the engine did not start: {log.read_text()[-2000:]}")
 

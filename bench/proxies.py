@@ -1,0 +1,177 @@
+"""The gateway as a proxy, beside sglang-router and vllm-router in their cache-aware modes.
+
+    python -m bench.proxies                # about six minutes
+    python -m bench.proxies --rounds 1     # whether it runs
+
+Each proxy is a process on a core of its own, before the same four engines, which answer at once from memory and share
+the other core with the client. All get the same bodies in the same order, from the same client, in turns: request by
+request on one connection for what a proxy adds; WINDOW_SECONDS at a time on CONNECTIONS without pause for what it gets
+through. Answers are checked to be equal before anything is timed. Requests per second of CPU are what a core gets
+through when it has nothing else to do; CPU is that of the proxy's process, all threads. Ours decides on the approximate
+rung, from the prompt's text, as the peers do; the exact rung is measured for itself, before a fake engine that renders,
+and what rendering takes is told apart. Peers are installed from their packages the first time. Rows go to
+bench/results/proxies.json; the command fails where an answer is wrong, not where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from bench.bars import Bar
+from bench.gateway import cpu_seconds
+from bench.parts import cores
+from bench.proxies_client import Caller, ProxyError, Shape, latencies, load
+from bench.proxies_engine import engines
+from bench.proxies_exact import exact_rows
+from bench.proxies_sides import OURS, PEER_ROUTERS, Proxy, ours, routed
+from bench.rows import Row, median, percentile, row
+
+RESULTS: Final = Path(__file__).parent / "results" / "proxies.json"
+WORKERS: Final = 4
+CONNECTIONS: Final = 16
+WINDOW_SECONDS: Final = 2.0
+TURNS: Final = 40
+"""Requests of one connection and round."""
+BODIES: Final = 640
+ADDED_MS: Final = 1.0
+SHAPES: Final = tuple(Shape(size, stream) for size in (32 * 1024, 2 * 1024) for stream in (True, False))
+
+
+class Figures:
+    """What was measured of one proxy and shape, round by round."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.rates: list[float] = []
+        self.per_cpu: list[float] = []
+
+
+async def check(proxies: Sequence[Proxy], direct: str, shape: Shape) -> None:
+    """A wrong answer voids the measurement."""
+    for body in itertools.islice(shape.bodies(), 3):
+        heard = {}
+        for name, url in [("direct", direct), *((proxy.name, proxy.url) for proxy in proxies)]:
+            caller = await Caller.to(url)
+            heard[name] = (await caller.ask(body)).text
+            caller.close()
+        for name, text in heard.items():
+            if text != heard["direct"]:
+                raise ProxyError(f"{name} answers otherwise:\n{heard['direct'][:600]!r}\n{text[:600]!r}")
+
+
+async def measure(
+    proxies: Sequence[Proxy], direct: str, shape: Shape, *, rounds: int
+) -> tuple[dict[str, Figures], list[float]]:
+    """Figures by proxy, and seconds without any."""
+    await check(proxies, direct, shape)
+    figures = {proxy.name: Figures() for proxy in proxies}
+    straight: list[float] = []
+    fresh = shape.bodies()
+    for number in range(rounds):
+        turns = list(itertools.islice(fresh, TURNS))
+        urls = [direct, *(proxy.url for proxy in proxies)]
+        seconds = await latencies(urls, turns, pick=lambda heard: heard.first if shape.stream else heard.whole)
+        straight += seconds[0]
+        bodies = list(itertools.islice(fresh, BODIES))
+        for proxy, times in zip(proxies, seconds[1:], strict=True):
+            figures[proxy.name].seconds += times
+        for proxy in (proxies, proxies[::-1])[number % 2]:
+            await _window(proxy, bodies, figures[proxy.name])
+    return figures, straight
+
+
+async def _window(proxy: Proxy, bodies: Sequence[bytes], figures: Figures) -> None:
+    before = cpu_seconds(proxy.pid)
+    count, seconds = await load(proxy.url, bodies, connections=CONNECTIONS, seconds=WINDOW_SECONDS)
+    figures.rates.append(count / seconds)
+    figures.per_cpu.append(count / max(cpu_seconds(proxy.pid) - before, 1e-9))
+
+
+def rows_of(shape: Shape, figures: dict[str, Figures], straight: Sequence[float]) -> list[Row]:
+    """Ours beside each peer, with the bars."""
+    own = figures[OURS]
+    out = []
+    for peer in PEER_ROUTERS:
+        other, beside = figures[peer.name], f"beside {peer.name}"
+        bar = Bar("proxies", "", "ratio", peer.bar, at_least=True)
+        out.append(judged(row(f"{shape.name}: per second of CPU, {beside}", *_medians("per_cpu", own, other)), bar))
+        out.append(row(f"{shape.name}: at {CONNECTIONS} connections, {beside}", *_medians("rates", own, other)))
+        for one in out[-2:]:
+            one["unit"] = "requests/s"
+        for share in (50, 95):
+            pair = [1000 * added(one.seconds, straight, share) for one in (own, other)]
+            out.append(row(f"{shape.name}: added p{share}, {beside}", *pair))
+    value = row(f"{shape.name}: added p50, approximate rung", 1000 * added(own.seconds, straight, 50))
+    return [*out, judged(value, Bar("proxies", "", "ours", ADDED_MS))]
+
+
+def _medians(name: str, *figures: Figures) -> list[float]:
+    return [median(getattr(one, name)) for one in figures]
+
+
+def judged(one: Row, bar: Bar) -> Row:
+    return one | {"bar": str(bar), "kept": bar.holds(one[bar.column])}
+
+
+def added(through: Sequence[float], direct: Sequence[float], share: int) -> float:
+    return percentile(through, share) - percentile(direct, share)
+
+
+async def beside(folder: Path, shapes: Sequence[Shape], *, rounds: int) -> list[Row]:
+    """All that needs the peers."""
+    _, core = cores(2)
+    out: list[Row] = []
+    async with engines(WORKERS) as urls:
+        with ExitStack() as stack:
+            starts = [ours(folder, urls, core=core), *(routed(peer, folder, urls, core=core) for peer in PEER_ROUTERS)]
+            # They are waited for in a thread: their probes are answered in this one.
+            proxies = [await asyncio.to_thread(stack.enter_context, start) for start in starts]
+            for shape in shapes:
+                found = rows_of(shape, *await measure(proxies, urls[0], shape, rounds=rounds))
+                show(found)
+                out += found
+    return out
+
+
+def show(rows: Sequence[Row]) -> None:
+    for one in rows:
+        figures = "".join("" if one[name] is None else f"{one[name]:>10.4g}" for name in ("ours", "peer", "ratio"))
+        verdict = f"   {one['bar']} {'kept' if one['kept'] else 'MISSED'}" if "bar" in one else ""
+        print(f"{one['row']:<72}{figures} {one['unit']}{verdict}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10, help="windows of each proxy and shape")
+    given = parser.parse_args()
+    mine, _ = cores(2)
+    os.sched_setaffinity(0, mine)
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores")
+    print(f"{'':<72}{'ours':>10}{'peer':>10}{'ratio':>10}")
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            result = uvloop.run(beside(Path(name), SHAPES, rounds=given.rounds))
+            exact = exact_rows(Path(name), SHAPES[:2], rounds=10 * given.rounds)
+            show(exact)
+        except ProxyError as error:
+            sys.exit(str(error))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(result + exact, indent=1) + "\n")
+    print(f"written to {os.path.relpath(RESULTS)}")
+
+
+if __name__ == "__main__":
+    main()

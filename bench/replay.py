@@ -1,0 +1,179 @@
+"""Recorded workloads through the real decision path in virtual time, beside what else could decide.
+
+    python -m bench.replay                      # a few minutes
+    python -m bench.replay --requests 3000      # the beginning of each trace
+
+The Mooncake conversation trace scaled 1:32, on four workers of 5,000 blocks each; then an hour of thirty coding-agent
+sessions scaled 1:4, all begun within ten minutes, on four of 10,000. Every policy sees the same requests at the same
+moments.
+
+Real: the Fleet, the index and the choice (native where installed), block keys, the frames and their encoding, and of
+the worker's agent what reads the engine's events, holds its blocks and measures its load. Modelled: the engine, which
+is the block pool and the scheduler of the protocol-true fake one with a fixed prefill rate and inter-token latency;
+and time, so that an hour passes in half a minute. Not there: HTTP, sockets, tokenizers and the gateway. Answers are as
+many tokens as the trace says, scaled too, and no trace says which: what a later prompt repeats of an answer is
+computed again, under every policy and in the ideal.
+
+Before anything is reported, it is checked that each request was answered once and whole, that the blocks served from
+cache had been stored and not removed as the engine's events tell it, and that at the end the index, the agent and the
+engine's own pool have one digest for every worker. A bar missed does not fail the command; a check does. Rows go to
+bench/results/replay.json: ``ours`` is the cache-aware policy, ``peer`` the one a row names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+from bench.bars import Bar
+from bench.replay_policies import ideal_hits
+from bench.replay_run import POLICIES, Replay, Result
+from bench.replay_work import Request, blocks, mooncake, sessions
+from bench.replay_worker import ReplayError, Setup
+from bench.rows import Row, percentile, row
+from cachefleet_core.native import choose
+
+RESULTS: Final = Path(__file__).parent / "results" / "replay.json"
+IDEAL: Final = "ideal shared cache"
+AIM: Final = 0.92
+"""Of the ideal; the bar is what must hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A workload and the fleet that it is replayed on; ``barred``: the bars are meant for it."""
+
+    name: str
+    load: Callable[[], list[Request]]
+    setup: Setup
+    barred: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of a run, by what it is called in rows."""
+
+    name: str
+    unit: str
+    of: Callable[[Result], float]
+
+
+TRACES: Final = (
+    Trace("mooncake", mooncake, Setup(), barred=True),
+    Trace(
+        "agent sessions",
+        partial(sessions, within=600.0, until=3600.0),
+        Setup(blocks=10_000, prefill_tokens_per_second=3000.0, batched_tokens=512, model_len=131_072),
+    ),
+)
+HITS: Final = Metric("block hit ratio", "share", lambda run: run.hit_ratio)
+METRICS: Final = (
+    HITS,
+    Metric("queue met, p99", "s", lambda run: percentile(run.queues, 99)),
+    Metric("fullest queue of each second, p99", "s", lambda run: percentile(run.worst, 99)),
+    Metric("time to first token, mean", "s", lambda run: fmean(run.first_tokens)),
+    Metric("time to first token, p99", "s", lambda run: percentile(run.first_tokens, 99)),
+)
+BARS: Final = (
+    Bar("replay", rf"hit ratio, beside {IDEAL}", "ratio", 0.80, at_least=True),
+    Bar("replay", r"hit ratio, beside random", "ratio", 1.9, at_least=True),
+    Bar("replay", r"queue.*, beside leastLoaded", "ratio", 1.10),
+)
+
+
+def replayed(trace: Trace, requests: Sequence[Request]) -> Iterator[Result]:
+    """Every policy's run; each is told when it is there. ReplayError where one is not sound."""
+    print(f"{trace.name}: {len(requests)} requests, {blocks(requests)} blocks, {trace.setup}")
+    print(f"  {'':<12}{'hits':>7}{'queue met p50':>15}{'p99':>7}{'fullest p99':>13}{'first token':>13}{'p99':>7}")
+    for policy in POLICIES:
+        run = Replay(requests, trace.setup, policy).run()
+        _, met, fullest, first, late = (metric.of(run) for metric in METRICS)
+        print(
+            f"  {policy:<12}{run.hit_ratio:>7.3f}{percentile(run.queues, 50):>13.2f} s{met:>5.1f} s{fullest:>11.1f} s"
+            f"{first:>11.2f} s{late:>5.1f} s   served by each {run.served}, waited {run.waited}",
+            flush=True,
+        )
+        yield run
+
+
+def trace_rows(trace: Trace, requests: Sequence[Request]) -> Iterator[Row]:
+    """Ours beside the ideal, and beside every other policy, metric by metric."""
+    ours, *others = replayed(trace, requests)
+    size = trace.setup.workers * trace.setup.blocks
+    ideal = ideal_hits(requests, size) / blocks(requests)
+    found = [row(f"{HITS.name}, beside {IDEAL}", ours.hit_ratio, ideal, unit=HITS.unit)]
+    found += [
+        row(f"{metric.name}, beside {other.policy}", metric.of(ours), metric.of(other), unit=metric.unit)
+        for metric in METRICS
+        for other in others
+    ]
+    found.append(row("hits the index predicted, beside those found", *_predicted(ours), unit="blocks"))
+    for one in found:
+        named = {**one, "row": f"{trace.name}: {one['row']}"}
+        yield barred(named) if trace.barred else named
+
+
+def barred(one: Row) -> Row:
+    """The row with its bar, where it has one."""
+    for bar in BARS:
+        if re.search(bar.pattern, one["row"]):
+            return {**one, "bar": str(bar), "kept": bar.holds(one[bar.column])}
+    return one
+
+
+def line(one: Row) -> str:
+    figures = "".join("" if one[name] is None else f"{one[name]:>12.4g}" for name in ("ours", "peer", "ratio"))
+    verdict = f"   {one['bar']} {'kept' if one['kept'] else 'MISSED'}" if "bar" in one else ""
+    return f"{one['row']:<66}{figures} {one['unit']:<6}{verdict}"
+
+
+def measured(limit: int | None) -> Iterator[Row]:
+    """The rows of the traces that are there."""
+    for trace in TRACES:
+        try:
+            requests = trace.load()[:limit]
+        except FileNotFoundError as error:
+            print(
+                f"{trace.name}: left out, there is no {error.filename or error}; CACHEFLEET_TRACES says where to look"
+            )
+            continue
+        yield from trace_rows(trace, requests)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, metavar="N", help="no more than the first N of each trace")
+    given = parser.parse_args()
+    code = choose()
+    print(f"index and block keys: {code.name} ({code.reason})")
+    try:
+        rows = list(measured(given.requests))
+    except ReplayError as error:
+        sys.exit(str(error))
+    if not rows:
+        return
+    print(f"\n{'':<66}{'ours':>12}{'peer':>12}{'ratio':>12}")
+    for one in rows:
+        print(line(one))
+    share = rows[0]["ratio"]
+    print(f"of the ideal {share:.3f}, the aim is {AIM:g}")
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+    print(f"written to {os.path.relpath(RESULTS)}")
+
+
+def _predicted(run: Result) -> tuple[float, float]:
+    return float(run.predicted_blocks), float(run.hit_blocks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Who gets a request: the control plane's own policies, and what others do, re-stated.
+
+*Random* and *round robin* know nothing. *Least loaded* is the control plane's by waiting work. The *bounded hash* is
+consistent hashing with bounded loads on the prompt's beginning, as KubeAI and AIBrix describe theirs: a ring with many
+points for each worker, the key's place on it, and from there the first worker whose requests under way do not exceed
+the mean, this one counted, by more than a quarter. The *ideal* is one cache of all workers' blocks that has whatever
+came before at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from bisect import bisect_left
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from bench.replay_work import BLOCK, Request, chains
+from bench.replay_worker import ReplayError
+from cachefleet_controlplane.fleet import Fleet
+from cachefleet_controlplane.routing import Knowledge, Prompt, RoutingPolicy, Verdict
+
+MODEL: Final = "replay"
+POINTS: Final = 256
+"""Of each worker on the ring."""
+MEAN_LOAD: Final = 1.25
+HASHED_BLOCKS: Final = 2
+"""Of a prompt's beginning; of Mooncake's prompts the first one is the same in all."""
+
+
+class Under(Protocol):
+    """A request under way, as a ``Flight`` is."""
+
+    def first_token(self) -> None: ...
+    def finish(self, *, cached_tokens: int | None = None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A request's worker; ``predicted`` tokens of it are cached there, as far as the index knows."""
+
+    worker: str
+    under: Under
+    predicted: int = 0
+
+
+class Policy(Protocol):
+    def place(self, request: Request, tokens: list[int]) -> Placed | None:
+        """Where a request goes now; None where it has to wait."""
+        ...
+
+
+class FleetPolicy:
+    """One of the control plane's own, over the live picture."""
+
+    def __init__(self, fleet: Fleet, policy: RoutingPolicy) -> None:
+        self._fleet = fleet
+        self._policy = policy
+
+    def place(self, request: Request, tokens: list[int]) -> Placed | None:
+        keyer = self._fleet.keyer(MODEL)
+        if keyer is None:
+            raise ReplayError("no worker has said hello")
+        prompt = Prompt(
+            tokens=len(tokens),
+            keys=keyer.packed_keys(tokens),
+            block_size=BLOCK,
+            max_tokens=request.outputs,
+            knowledge=Knowledge.EXACT,
+        )
+        decision = self._fleet.route(MODEL, prompt, policy=self._policy)
+        if decision.verdict is Verdict.QUEUE:
+            return None
+        if decision.verdict is not Verdict.ROUTE:
+            raise ReplayError(f"request {request.number} was refused: {decision.reason}")
+        return Placed(decision.worker, self._fleet.begin(decision, prompt), decision.predicted_tokens)
+
+
+class RandomPolicy:
+    def __init__(self, workers: Sequence[str], chance: random.Random) -> None:
+        self._workers = workers
+        self._chance = chance
+
+    def place(self, _request: Request, _tokens: list[int]) -> Placed | None:
+        return Placed(self._chance.choice(self._workers), _Under(lambda: None))
+
+
+class BoundedHashPolicy:
+    """See the module."""
+
+    def __init__(self, workers: Sequence[str], *, hashed_blocks: int = HASHED_BLOCKS) -> None:
+        self._workers = workers
+        self._hashed = hashed_blocks
+        self._ring = sorted((_place(f"{worker}/{point}"), worker) for worker in workers for point in range(POINTS))
+        self._requests: Counter[str] = Counter()
+
+    def place(self, request: Request, _tokens: list[int]) -> Placed | None:
+        worker = self._first_below(_place(repr(request.blocks[: self._hashed])))
+        self._requests[worker] += 1
+        return Placed(worker, _Under(lambda: self._requests.subtract((worker,))))
+
+    def _first_below(self, place: int) -> str:
+        bound = math.ceil((self._requests.total() + 1) / len(self._workers) * MEAN_LOAD)
+        start = bisect_left(self._ring, (place, ""))
+        for step in range(len(self._ring)):
+            _, worker = self._ring[(start + step) % len(self._ring)]
+            if self._requests[worker] < bound:
+                return worker
+        raise ReplayError("every worker has more than the mean")
+
+
+def ideal_hits(requests: Sequence[Request], blocks: int) -> int:
+    """Blocks that one cache of ``blocks`` serves, least recently used out first, a prompt's tail before its head."""
+    held: OrderedDict[int, None] = OrderedDict()
+    hits = 0
+    for request, chain in zip(requests, chains(requests), strict=True):
+        found = next((place for place, block in enumerate(chain) if block not in held), len(chain))
+        hits += min(found, request.usable)
+        for block in reversed(chain):
+            held[block] = None
+            held.move_to_end(block)
+        while len(held) > blocks:
+            held.popitem(last=False)
+    return hits
+
+
+class _Under:
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+
+    def first_token(self) -> None:
+        pass
+
+    def finish(self, *, cached_tokens: int | None = None) -> None:  # noqa: ARG002 - as a flight's
+        self._ended()
+
+
+def _place(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
