@@ -8,9 +8,12 @@ from typing import Any, Final
 from e2e.engine.side import Exchange
 
 FREE_TEXT: Final = frozenset(
-    {"content", "text", "system_fingerprint", "id", "request_id", "endpoint", "replay_endpoint"}
+    {
+        *("content", "text", "system_fingerprint", "id", "request_id", "endpoint", "replay_endpoint"),
+        *("delta", "item_id"),
+    }
 )
-FREE_NUMBER: Final = frozenset({"created"})
+FREE_NUMBER: Final = frozenset({"created", "created_at", "sequence_number"})
 
 
 def comparable(value: Any, name: str = "", *, in_choice: bool = False) -> Any:
@@ -37,8 +40,10 @@ def summary(exchange: Exchange) -> Any:
     put the tokens of two steps into one.
     """
     body = exchange.body
-    if not (isinstance(body, list) and body and "choices" in body[0]):
+    streamed = isinstance(body, list) and exchange.content_type.startswith("text/event-stream")
+    if not (streamed and body):
         return exchange.status, exchange.content_type, comparable(body), exchange.done
-    body = sorted(body, key=lambda chunk: [choice["index"] for choice in chunk["choices"]] or [99])
+    if "choices" in body[0]:
+        body = sorted(body, key=lambda chunk: [choice["index"] for choice in chunk["choices"]] or [99])
     pieces = [piece for piece, _ in groupby(comparable(body))]
     return exchange.status, exchange.content_type, pieces, exchange.done

@@ -58,6 +58,21 @@ class Up:
         except OSError:
             return []
 
+    def decision(self, number: str) -> dict[str, Any]:
+        """A request's record, by the id that its answer named."""
+        (found,) = [each for each in self.admin("decisions?limit=500") if each["id"] == number]
+        return found
+
+    def engine(self, worker: str) -> psutil.Process:
+        """The vLLM of a worker."""
+        (port,) = [each["url"].rpartition(":")[2] for each in self.workers() if each["name"] == worker]
+        (found,) = [engine for engine in self.below("vllm.entrypoints") if port in engine.cmdline()]
+        return found
+
+    def live(self, workers: int) -> bool:
+        """So many are ready, and their reports come."""
+        return len([each for each in self.workers() if each["ready"] and each["stream"] == "live"]) == workers
+
     def below(self, name: str) -> list[psutil.Process]:
         """Processes of the fleet with ``name`` on their command line; the guards are not asked."""
         found = []

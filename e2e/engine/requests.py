@@ -24,6 +24,8 @@ class Sent:
 CHAT: Final = "/v1/chat/completions"
 COMPLETION: Final = "/v1/completions"
 GENERATE: Final = "/inference/v1/generate"
+RESPONSES: Final = "/v1/responses"
+MESSAGES: Final = "/v1/messages"
 TURNS: Final = [
     {"role": "system", "content": "You answer questions about the weather, the sea and the mountains. " * 6},
     {"role": "user", "content": "What is the weather like tomorrow?"},
@@ -56,6 +58,14 @@ def _completion(**body: Any) -> Sent:
 
 def _generate(*, sampling: dict[str, Any] | None = None, **body: Any) -> Sent:
     return Sent(GENERATE, {"token_ids": IDS, "sampling_params": sampling or SHORT} | body)
+
+
+def _response(**body: Any) -> Sent:
+    return Sent(RESPONSES, {"model": "tiny", "input": TURNS, "max_output_tokens": 4, "temperature": 0} | body)
+
+
+def _message(**body: Any) -> Sent:
+    return Sent(MESSAGES, {"model": "tiny", "messages": TURNS[1:], "max_tokens": 4, "temperature": 0} | body)
 
 
 ANSWERED: Final = [
@@ -102,6 +112,21 @@ ANSWERED: Final = [
     Sent(f"{COMPLETION}/render", {"model": "tiny", "prompt": TEXT, "max_tokens": 4}),
     Sent(f"{COMPLETION}/render", {"prompt": ["abc", "d"]}),
     Sent(f"{COMPLETION}/render", {"prompt": IDS}),
+    _response(ignore_eos=True),
+    _response(ignore_eos=True, stream=True),
+    _response(ignore_eos=True, input="hello", instructions="You are terse.", cache_salt="tenant", metadata={"a": "b"}),
+    _response(ignore_eos=True, input=PARTS[:1], store=False, user="u", truncation="auto"),
+    _message(),
+    _message(stream=True),
+    _message(system=[{"type": "text", "text": "You are "}, {"type": "text", "text": "terse."}], cache_salt="tenant"),
+    _message(
+        messages=[{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]
+    ),
+    Sent(f"{MESSAGES}/count_tokens", {"model": "tiny", "messages": TURNS[1:], "system": "You are terse."}),
+    Sent(f"{RESPONSES}/render", {"input": TURNS, "max_output_tokens": 4, "cache_salt": "s"}),
+    Sent(f"{RESPONSES}/render", {"input": "hello", "instructions": "You are terse.", "max_output_tokens": 3}),
+    Sent(f"{MESSAGES}/render", {"model": "tiny", "messages": TURNS[1:], "max_tokens": 4, "cache_salt": "s"}),
+    Sent(f"{MESSAGES}/render", {"model": "tiny", "messages": USER, "system": "You are terse.", "max_tokens": 3}),
     Sent("/tokenize", {"model": "tiny", "prompt": "héllo, wörld 😀 <|im_end|> 字"}, anonymous=True),
     Sent("/tokenize", {"prompt": "hello world", "return_token_strs": True}),
     Sent("/tokenize", {"model": "tiny", "messages": TURNS}),
@@ -119,6 +144,15 @@ REFUSED: Final = [
     Sent("/v1/none", method="GET"),
     Sent(CHAT, method="GET"),
     _chat(model="other"),
+    _response(model="other"),
+    _message(model="other"),
+    Sent(RESPONSES, {"model": "tiny"}),
+    Sent(RESPONSES, {"input": "x"}, anonymous=True),
+    _response(previous_response_id="resp_none"),
+    Sent(MESSAGES, {"model": "tiny", "messages": USER}),
+    Sent(MESSAGES, {"messages": USER}, anonymous=True),
+    Sent(f"{MESSAGES}/count_tokens", {"model": "other", "messages": USER}),
+    Sent("/v1/embeddings", {"model": "tiny", "input": "x"}),
     _completion(model="other"),
     _generate(model="other"),
     Sent(f"{CHAT}/render", {"model": "other", "messages": USER}),

@@ -93,9 +93,19 @@ class Side:
 
 
 def _stream(status: int, kind: str, text: str) -> Exchange:
-    events = [event.removeprefix("data: ") for event in text.split("\n\n") if event]
+    events = [_data(event) for event in text.split("\n\n") if event]
     done = bool(events) and events[-1] == "[DONE]"
     return Exchange(status, kind, [json.loads(event) for event in events if event != "[DONE]"], done)
+
+
+def _data(event: str) -> str:
+    """The payload of an event, which a line with its name may precede."""
+    name, _, data = event.partition("\n")
+    if not data:
+        return event.removeprefix("data: ")
+    payload = data.removeprefix("data: ")
+    assert f'"type":"{name.removeprefix("event: ")}"' in payload, event
+    return payload
 
 
 def _replay(endpoint: str, start: int) -> list[Batch]:

@@ -3,7 +3,7 @@
 Both get the same model folder, so ids, block hashes and numbers must be equal, not only alike. What a random model
 says cannot be: the text and ids of answers are compared by type and length. What else differs, on purpose:
 
-- log probabilities (``logprobs``, ``prompt_logprobs``) are null in the fake: nobody here reads them;
+- log probabilities are made up, or null, in the fake; a forced tool call or JSON of a schema is the smallest there is;
 - ``vllm:estimated_*_per_gpu`` metrics, process metrics but the start time, and the HTTP server's are missing;
 - ``cache_config_info`` has fewer labels;
 - ``/abort_requests``, ``/server_info`` and other routes that no part of cachefleet uses are missing.

@@ -35,7 +35,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 @pytest.fixture(autouse=True)
 def _whole(fleet: Up) -> None:
-    until(lambda: all(worker["ready"] and worker["stream"] == "live" for worker in _two(fleet)), READY_SECONDS, "whole")
+    until(lambda: fleet.live(2), READY_SECONDS, "whole")
 
 
 async def test_a_killed_engine_fails_only_the_streams_it_had_begun(fleet: Up) -> None:
@@ -43,7 +43,7 @@ async def test_a_killed_engine_fails_only_the_streams_it_had_begun(fleet: Up) ->
     async with _traffic(fleet) as traffic:
         await _until(lambda: len(traffic.sent) > 40 and _is_streaming(traffic, "demo-0"))
         killed = time.monotonic()
-        _engine(fleet, "demo-0").kill()
+        fleet.engine("demo-0").kill()
         await _until(lambda: not _worker(fleet, "demo-0")["ready"])
         await _until(lambda: _worker(fleet, "demo-0")["heldBlocks"] == 0, seconds=GONE_SECONDS)
         await asyncio.sleep(5)
@@ -139,12 +139,6 @@ def _two(fleet: Up) -> list[dict[str, Any]]:
 
 def _worker(fleet: Up, name: str) -> dict[str, Any]:
     (found,) = [worker for worker in fleet.workers() if worker["name"] == name]
-    return found
-
-
-def _engine(fleet: Up, worker: str) -> psutil.Process:
-    port = _worker(fleet, worker)["url"].rpartition(":")[2]
-    (found,) = [engine for engine in fleet.below("vllm.entrypoints") if port in engine.cmdline()]
     return found
 
 

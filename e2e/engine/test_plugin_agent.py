@@ -209,6 +209,7 @@ async def test_a_policy_is_live_and_what_it_takes_away_is_reported(desk: Desk) -
 
 
 @on_engine
+@pytest.mark.requirement("C5")
 async def test_warm_prefixes_are_found_by_requests_and_again_after_a_clearing(desk: Desk) -> None:
     plane, salt = desk.plane, "tenant"
     system = [CONVERSATION[0]]
@@ -234,6 +235,7 @@ async def _cached(desk: Desk, salt: str) -> int:
 
 
 @on_engine
+@pytest.mark.requirement("A8")
 async def test_a_restarted_agent_takes_the_engine_for_the_same_and_refuses_old_handles(
     desk: Desk, settings: dict[str, Any]
 ) -> None:
@@ -271,6 +273,7 @@ def _spoil(file: Path, tensor: str) -> None:
     file.write_bytes(data)
 
 
+@pytest.mark.requirement("C12")
 async def test_an_engine_that_answers_with_no_numbers_is_withdrawn(
     broken_server: VllmServer, agent_settings: Callable[[VllmServer], dict[str, Any]]
 ) -> None:

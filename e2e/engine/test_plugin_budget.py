@@ -122,6 +122,7 @@ async def test_a_reset_of_an_idle_engine_is_published_without_a_step(side: Side)
 
 
 @on_engine
+@pytest.mark.requirement("C2")
 async def test_a_lower_bound_evicts_an_idle_engines_blocks_at_once_and_subscribers_see_it(side: Side) -> None:
     fleet = Fleet(side)
     for name in range(7):
@@ -206,6 +207,7 @@ def hybrid(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield server
 
 
+@pytest.mark.requirement("C8")
 async def test_chains_of_a_hybrid_model_are_kept_or_lost_as_a_whole(hybrid: VllmServer) -> None:
     async with aiohttp.ClientSession() as session:
         side = side_of(hybrid, session)

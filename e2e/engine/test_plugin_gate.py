@@ -93,6 +93,7 @@ def streaming(stream: bool) -> dict[str, Any]:  # noqa: FBT001 - a parameter of 
 both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
+@pytest.mark.requirement("B2", "B4", "B6", "B14")
 def test_the_four_requests_of_the_proposal(vllm_server: VllmServer) -> None:
     check_gate_scenario(vllm_server)
 
@@ -101,6 +102,7 @@ def test_the_four_requests_of_the_proposal(vllm_server: VllmServer) -> None:
 
 
 @pytest.mark.parametrize("value", WRONG)
+@pytest.mark.requirement("B3")
 async def test_what_is_no_ratio_is_refused_by_each_api(engine: Side, value: str) -> None:
     top = f', "cache_hit_threshold": {value}}}'
     xargs = f', "vllm_xargs": {{"cache_hit_threshold": {value}}}}}'
@@ -128,6 +130,7 @@ async def test_null_is_absent(engine: Side) -> None:
         assert set(reasons(await engine.send(path, body)).values()) == {"length"}
 
 
+@pytest.mark.requirement("B12")
 async def test_empty_prompts_are_vllms_own_400(engine: Side) -> None:
     for prompt in ("", list[int]()):
         assert (await engine.send(COMPLETION, completion(prompt, cache_hit_threshold=0.5))).status == 400
@@ -139,6 +142,7 @@ async def test_empty_prompts_are_vllms_own_400(engine: Side) -> None:
 
 
 @both
+@pytest.mark.requirement("B2")
 async def test_a_requests_own_zero_always_runs(engine: Side, strict: None, stream: bool) -> None:  # noqa: FBT001
     for path, body in ((CHAT, chat(cache_hit_threshold=0)), (COMPLETION, completion(cold(), cache_hit_threshold=0.0))):
         assert set(reasons(await engine.send(path, body | streaming(stream))).values()) == {"length"}
@@ -222,6 +226,7 @@ async def test_apis_that_could_not_say_so_are_never_refused(engine: Side, strict
     assert REFUSED not in set(reasons(beams).values())
 
 
+@pytest.mark.requirement("B9")
 async def test_one_that_waits_for_its_prefix_runs(engine: Side) -> None:
     """Nine at once for eight places: the last is judged when the first is done."""
     shared = cold(96)
@@ -248,6 +253,7 @@ async def settled(server: VllmServer, engine: Side) -> dict[str, Any]:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.requirement("B22")
 async def test_refusals_of_an_idle_engine_leave_nothing(vllm_server: VllmServer, engine: Side) -> None:
     before = await settled(vllm_server, engine)
     for _ in range(200):

@@ -19,7 +19,7 @@ from e2e.engine.side import Side
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 
 NAMES: Final = re.compile(
-    rb'"(id|request_id|created|system_fingerprint|endpoint|replay_endpoint)":\s*("[^"]*"|\d+|null)'
+    rb'"(id|item_id|request_id|created|created_at|system_fingerprint|endpoint|replay_endpoint)":\s*("[^"]*"|\d+|null)'
 )
 HEADERS: Final = {"Content-Type", "Content-Length", "Transfer-Encoding", "Cache-Control", "Connection"}
 
@@ -132,6 +132,7 @@ async def stock(tiny_model: Path, tmp_path: Path) -> dict[str, Answer]:
 
 
 @pytest.mark.parametrize("vllm_server", [VllmOptions(plugin=True)], indirect=True)
+@pytest.mark.requirement("B13")
 async def test_the_plugin_changes_no_byte(vllm_server: VllmServer, stock: dict[str, Answer]) -> None:
     assert len(stock) == len(REQUESTS) > 50
     assert await differing(vllm_server, stock) == {}

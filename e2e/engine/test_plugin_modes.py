@@ -120,6 +120,7 @@ def test_the_four_requests_with_overlapped_steps(overlapped: VllmServer) -> None
     assert "two steps overlap" in overlapped.log.read_text(errors="replace")
 
 
+@pytest.mark.requirement("B4")
 async def test_a_connectors_blocks_count(overlapped: VllmServer) -> None:
     async with side(overlapped) as engine:
         (prompt,) = prompts(11, count=1, length=10 * BLOCK)
@@ -133,6 +134,7 @@ async def test_a_connectors_blocks_count(overlapped: VllmServer) -> None:
         }
 
 
+@pytest.mark.requirement("B20")
 async def test_a_prefill_leg_runs_cold(overlapped: VllmServer) -> None:
     leg = {"kv_transfer_params": {"do_remote_decode": True}, "cache_hit_threshold": 0.9}
     async with side(overlapped) as engine:

@@ -48,6 +48,7 @@ def check(found: Storm, tokenizer: Any) -> None:
     assert all(answer["usage"]["completion_tokens"] == OUTPUT_TOKENS for answer in found.survivors)
 
 
+@pytest.mark.requirement("B10", "B11")
 async def test_marked_victims_come_back_and_go_on_elsewhere(engine: Side, half: None, vllm_server: VllmServer) -> None:
     """What they had and what follows it is what an answer without preemption would have been."""
     before = (await stats(engine))["counts"].get("handed_back", 0)

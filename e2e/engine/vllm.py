@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -122,8 +123,19 @@ def _ports() -> dict[str, int]:
     """Each rank publishes at the next port, so events and replays are apart."""
     while True:
         ports = take_ports({"engine": 0, "events": 0, "replay": 0})
-        if abs(ports["events"] - ports["replay"]) >= MAX_RANKS:
+        others = [ports[name] + rank for name in ("events", "replay") for rank in range(1, MAX_RANKS)]
+        if abs(ports["events"] - ports["replay"]) >= MAX_RANKS and all(map(_is_free, others)):
             return ports
+
+
+def _is_free(port: int) -> bool:
+    """Nobody else, as another test's fleet, has it now."""
+    with socket.socket() as one:
+        try:
+            one.bind(("", port))
+        except (OSError, OverflowError):
+            return False
+    return True
 
 
 def _program(options: VllmOptions, folder: Path) -> list[str]:

@@ -1,0 +1,104 @@
+"""Conversations on real vLLM with the plugin: what turns leave, stored responses, and the examination of a profile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import openai
+import pytest
+
+from e2e.engine.fleet import READY_SECONDS, Up, running_up, until
+
+POOL: Final = """
+apiVersion: cachefleet.io/v1alpha1
+kind: PrefixCachePool
+metadata: {name: talk}
+spec:
+  model: {name: tiny, source: cachefleet/tiny, weightsMiB: 2, kvBytesPerToken: 512}
+  engine: {maxModelLen: 3072, dtype: float32}
+  device: {resource: "", memoryMiB: 1024, activationMiB: 512, floorMiB: 504}
+  prefixCache: {budgetMiB: 4}
+  continuation: {storeHistory: true}
+"""
+FIRST: Final = "Tell me what is in the first box, and who put it there. " * 8
+SECOND: Final = "And what about the second one?"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    folder = tmp_path_factory.mktemp("conversations")
+    pool = folder / "pool.yaml"
+    pool.write_text(POOL)
+    with running_up(pool, folder) as up:
+        until(lambda: up.live(1), READY_SECONDS, "whole")
+        yield up
+
+
+@pytest.fixture
+def client(fleet: Up) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{fleet.gateway}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def test_a1_a2_each_turn_finds_what_the_one_before_left(fleet: Up, client: openai.OpenAI) -> None:
+    messages: list[Any] = [{"role": "user", "content": f"A question of boxes. {FIRST}"}]
+    found, cached = [], []
+    for turn in range(3):
+        raw = client.chat.completions.with_raw_response.create(
+            model="tiny", messages=messages, max_tokens=6, extra_headers={"x-cachefleet-session": "box"}
+        )
+        said = raw.parse()
+        found.append(fleet.decision(raw.headers["x-cachefleet-decision"])["continuation"])
+        assert said.usage is not None
+        assert said.usage.prompt_tokens_details is not None
+        cached.append(said.usage.prompt_tokens_details.cached_tokens)
+        messages += [{"role": "assistant", "content": "I see."}, {"role": "user", "content": f"{turn}: {SECOND}"}]
+    assert found == ["no_checkpoint", "artifact_hit", "artifact_hit"]
+    assert cached[0] == 0
+    assert all(cached[1:])
+
+
+def test_a14_a_turn_taken_back_is_answered_all_the_same(fleet: Up, client: openai.OpenAI) -> None:
+    headers = {"x-cachefleet-session": "back"}
+    for messages, outcome in (([FIRST, "So?", SECOND], "no_checkpoint"), ([SECOND, "So?", FIRST], "artifact_miss")):
+        roles = ("user", "assistant", "user")
+        asked: list[Any] = [{"role": role, "content": text} for role, text in zip(roles, messages, strict=True)]
+        raw = client.chat.completions.with_raw_response.create(
+            model="tiny", messages=asked, max_tokens=4, extra_headers=headers
+        )
+        assert raw.parse().choices[0].message.content is not None
+        assert fleet.decision(raw.headers["x-cachefleet-decision"])["continuation"] == outcome
+
+
+def test_a12_a_response_is_continued_by_its_id(client: openai.OpenAI) -> None:
+    """Its answer is that of the whole conversation sent at once."""
+    first = client.responses.create(model="tiny", input=FIRST, max_output_tokens=6, temperature=0)
+    by_id = client.responses.create(
+        model="tiny", input=SECOND, previous_response_id=first.id, max_output_tokens=6, temperature=0
+    )
+    whole: list[Any] = [
+        {"role": "user", "content": FIRST},
+        *(item.model_dump(exclude_none=True) for item in first.output),
+        {"role": "user", "content": SECOND},
+    ]
+    at_once = client.responses.create(model="tiny", input=whole, max_output_tokens=6, temperature=0, store=False)
+    assert by_id.output_text == at_once.output_text
+    assert by_id.usage is not None
+    assert at_once.usage is not None
+    assert by_id.usage.input_tokens == at_once.usage.input_tokens
+    assert by_id.previous_response_id == first.id
+    assert client.responses.retrieve(first.id).output_text == first.output_text
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+
+
+def test_a21_a_profile_is_examined_and_certified(fleet: Up) -> None:
+    examined = fleet.command("doctor", "certify", "--model", "tiny", "--chats", "4", "-o", "json")
+    assert examined.returncode == 0, examined.stderr + examined.stdout
+    (certificate,) = json.loads(examined.stdout)
+    assert certificate["certified"], certificate
+    listed = fleet.command("doctor", "certificates", "-o", "json")
+    assert [one["profile"] for one in json.loads(listed.stdout)] == [certificate["profile"]]
