@@ -17,8 +17,8 @@ MANAGER: Final = "cachefleet-operator"
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 MAX_MESSAGE: Final = 1024
 
-_UNKNOWN_FIELD: Final = "failed to create typed patch object"
-"""How a server-side apply of an unknown field is refused: with a status of 500, but for good."""
+_REFUSALS: Final = ("failed to create typed patch object", "Internal error occurred: failed calling webhook")
+"""What is told with a status of 500 though it lasts: a field that is unknown, an admission webhook that is away."""
 
 Object = dict[str, Any]
 
@@ -27,6 +27,8 @@ _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "Deployment": ("apps/v1", "deployments"),
     "Event": ("v1", "events"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
+    "Pod": ("v1", "pods"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "PrefixCachePool": ("cachefleet.io/v1alpha1", "prefixcachepools"),
     "Secret": ("v1", "secrets"),
     "Service": ("v1", "services"),
@@ -97,12 +99,16 @@ class Api:
                 return None
             raise
 
-    async def list(self, kind: str, namespace: str, *, page: int) -> list[Object] | None:
-        """All objects of a kind, of one namespace or (empty) of all; None where the kind is not served."""
+    async def list(self, kind: str, namespace: str, *, page: int, selector: str = "") -> list[Object] | None:
+        """Objects of a kind, of one namespace or (empty) of all; None where the kind is not served.
+
+        ``selector`` is of labels.
+        """
         items: list[Object] = []
         token = ""
         while True:
-            query = {"limit": str(page), **({"continue": token} if token else {})}
+            given = {"limit": str(page), "labelSelector": selector, "continue": token}
+            query = {name: text for name, text in given.items() if text}
             try:
                 found = await self._request("list", kind, _path(Ref(kind, namespace, "")), query=query)
             except RefusedError as error:
@@ -187,7 +193,7 @@ def error_of(status: int, text: str) -> ApiError:
         answer = {}
     reason = str(answer.get("reason") or "Unknown")
     message = str(answer.get("message") or text.strip())[:MAX_MESSAGE]
-    retryable = status in {0, 401, 408, 409, 429} or (status >= 500 and not message.startswith(_UNKNOWN_FIELD))
+    retryable = status in {0, 401, 408, 409, 429} or (status >= 500 and not message.startswith(_REFUSALS))
     return (RetryableError if retryable else RefusedError)(status, reason, message)
 
 

@@ -1,15 +1,12 @@
-"""What is said about a pool: conditions and the rest of its status (pure)."""
+"""What is said about a pool in conditions (pure). The summary comes last."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
 
-from cachefleet_core.budget import BudgetPlan
-from cachefleet_operator import names
-
-MAX_MESSAGE: Final = 1024
+from cachefleet_operator.facts import Difference, Facts, Member, excluded, failed
+from cachefleet_operator.reasons import Reason
+from cachefleet_operator.situation import NOTHING, Scene, Verdict, Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,130 +19,140 @@ class Finding:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """What a Deployment says about its pods; ``current`` where that is about the pool as it is now."""
-
-    wanted: int = 0
-    total: int = 0
-    ready: int = 0
-    updated: int = 0
-    current: bool = False
-    stalled: str = ""
-    failure: str = ""
-
-    @property
-    def settled(self) -> bool:
-        return self.current and self.updated == self.total == self.wanted and self.ready == self.wanted
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What was made of the pool's spec. ``invalid`` holds (reason, message) where it cannot be used."""
-
-    invalid: tuple[str, str] | None = None
-    budget: BudgetPlan | None = None
-    replicas: int | None = None
-    """Workers wanted, where the spec could be read."""
-
-    @property
-    def admitted(self) -> bool:
-        """Whether workers may be started for it."""
-        return self.invalid is None and self.budget is not None and self.budget.admitted is not False
-
-
-def workers_of(deployment: Mapping[str, Any] | None, *, wanted: int | None, applied: bool) -> Workers:
-    """Read a live Deployment; ``applied`` where nothing had to be changed about it."""
-    if deployment is None:
-        return Workers(wanted=wanted or 0)
-    spec, status = deployment.get("spec") or {}, deployment.get("status") or {}
-    said = {condition["type"]: condition for condition in status.get("conditions") or ()}
-    return Workers(
-        wanted=spec.get("replicas", 1) if wanted is None else wanted,
-        total=status.get("replicas", 0),
-        ready=status.get("readyReplicas", 0),
-        updated=status.get("updatedReplicas", 0),
-        current=applied and status.get("observedGeneration") == deployment["metadata"].get("generation"),
-        stalled=_said(said, "Progressing", "False"),
-        failure=_said(said, "ReplicaFailure", "True"),
-    )
-
-
-def findings(verdict: Verdict, workers: Workers) -> tuple[Finding, ...]:
+def findings(verdict: Verdict, workers: Workers, scene: Scene = NOTHING) -> tuple[Finding, ...]:
     """All conditions of a pool, the summary last."""
     config, budget = _config(verdict), _budget(verdict)
-    available, progressing = _available(workers), _progressing(verdict, workers)
-    return (config, budget, available, progressing, _ready(config, budget, available, progressing, workers))
-
-
-def status(
-    verdict: Verdict, workers: Workers, *, name: str, generation: int, previous: Sequence[Mapping[str, Any]], now: str
-) -> dict[str, Any]:
-    """The fields of ``status`` that the operator owns. A condition's time moves only with its status."""
-    times = {
-        (condition.get("type"), condition.get("status")): condition.get("lastTransitionTime") for condition in previous
-    }
-    value: dict[str, Any] = {
-        "observedGeneration": generation,
-        "conditions": [
-            {
-                "type": finding.type,
-                "status": finding.status,
-                "reason": finding.reason,
-                "message": finding.message[:MAX_MESSAGE],
-                "observedGeneration": generation,
-                "lastTransitionTime": times.get((finding.type, finding.status)) or now,
-            }
-            for finding in findings(verdict, workers)
-        ],
-        "replicas": workers.total,
-        "readyReplicas": workers.ready,
-        "selector": names.selector(name),
-    }
-    if verdict.budget is not None:
-        value["budget"] = {
-            "requestedMiB": verdict.budget.budget_mib,
-            "kvCacheMiB": verdict.budget.kv_cache_mib,
-            "admittedMiB": verdict.budget.budget_mib if verdict.admitted else 0,
-        }
-    return value
+    available, progressing = _available(workers, scene), _progressing(verdict, workers, scene)
+    return (
+        config,
+        budget,
+        available,
+        _contract(scene),
+        _fresh(scene.facts),
+        _hit_rate(verdict, scene.facts),
+        progressing,
+        _degraded(workers, scene),
+        _ready(config, budget, available, progressing, workers),
+    )
 
 
 def _config(verdict: Verdict) -> Finding:
     if verdict.invalid is not None:
         return Finding("ConfigValid", "False", *verdict.invalid)
-    return Finding("ConfigValid", "True", "Valid", "the pool is valid")
+    return Finding("ConfigValid", "True", Reason.VALID, "the pool is valid")
 
 
 def _budget(verdict: Verdict) -> Finding:
     if verdict.budget is None:
-        return Finding("BudgetAdmitted", "Unknown", "ConfigInvalid", "the pool cannot be read")
+        return Finding("BudgetAdmitted", "Unknown", Reason.CONFIG_INVALID, "the pool cannot be read")
     words = {True: "True", False: "False", None: "Unknown"}
     return Finding("BudgetAdmitted", words[verdict.budget.admitted], verdict.budget.reason, verdict.budget.message)
 
 
-def _available(workers: Workers) -> Finding:
+def _available(workers: Workers, scene: Scene) -> Finding:
     count = f"{workers.ready} of {workers.wanted} workers ready"
+    status = "True" if workers.ready else "False"
     if workers.failure:
-        return Finding(
-            "WorkersAvailable", "False" if not workers.ready else "True", "PodsRefused", f"{count}: {workers.failure}"
-        )
+        return Finding("WorkersAvailable", status, Reason.PODS_REFUSED, f"{count}: {workers.failure}")
     if workers.wanted == 0:
-        return Finding("WorkersAvailable", "False", "NoWorkersWanted", "no worker is wanted")
-    if workers.ready == 0:
-        return Finding("WorkersAvailable", "False", "NoneReady", count)
-    reason = "AllReady" if workers.ready >= workers.wanted else "SomeReady"
-    return Finding("WorkersAvailable", "True", reason, count)
+        return Finding("WorkersAvailable", "False", Reason.NO_WORKERS_WANTED, "no worker is wanted")
+    if workers.ready >= workers.wanted:
+        return Finding("WorkersAvailable", "True", Reason.ALL_READY, count)
+    if scene.trouble:
+        return Finding("WorkersAvailable", status, scene.trouble.reason, f"{count}: {scene.trouble.message}")
+    words = f"{count}; {scene.ended}" if scene.ended else count
+    return Finding("WorkersAvailable", status, Reason.SOME_READY if workers.ready else Reason.NONE_READY, words)
 
 
-def _progressing(verdict: Verdict, workers: Workers) -> Finding:
+def _contract(scene: Scene) -> Finding:
+    if member := excluded(scene.facts):
+        words = "; ".join(map(_differs, member.differences))
+        return Finding("ContractConsistent", "False", Reason.CONTRACT_MISMATCH, f"worker {member.name}: {words}")
+    if scene.disagreement:
+        return Finding("ContractConsistent", "False", Reason.POOLS_DIFFER, scene.disagreement)
+    known = scene.facts.known
+    if known is None:
+        return _unknown("ContractConsistent", scene.facts)
+    if known.contract is None:
+        return Finding("ContractConsistent", "Unknown", Reason.NO_CONTRACT, "no worker has announced its contract yet")
+    return Finding("ContractConsistent", "True", Reason.CONSISTENT, "all workers mean the same by a block")
+
+
+def _differs(difference: Difference) -> str:
+    return f"{difference.field} is {difference.actual!r}, the pool's is {difference.expected!r}"
+
+
+def _fresh(facts: Facts) -> Finding:
+    if facts.known is None:
+        return _unknown("IndexFresh", facts)
+    ready = [member for member in facts.known.members if member.ready]
+    if not ready:
+        return Finding("IndexFresh", "Unknown", Reason.NO_READY_WORKERS, "no worker is ready")
+    stale = [member.name for member in ready if not member.fresh]
+    words = f"{len(ready) - len(stale)} of {len(ready)} ready workers report what they hold"
+    if not stale:
+        return Finding("IndexFresh", "True", Reason.FRESH, words)
+    return Finding("IndexFresh", "False", Reason.STALE, f"{words}; {stale[0]} does not")
+
+
+def _hit_rate(verdict: Verdict, facts: Facts) -> Finding:
+    if verdict.objective is None:
+        return Finding("HitRateMet", "Unknown", Reason.NO_OBJECTIVE, "hit.objective is not set")
+    if facts.known is None:
+        return _unknown("HitRateMet", facts)
+    measured = facts.known.hit_ratio
+    window = f"the last {measured.window_seconds:.0f} s"
+    if measured.value is None:
+        return Finding("HitRateMet", "Unknown", Reason.NO_SAMPLES, f"no prompt was looked up in {window}")
+    words = f"{measured.value:.2f} of prompt tokens were found in {window}, the objective is {verdict.objective:g}"
+    if measured.value >= verdict.objective:
+        return Finding("HitRateMet", "True", Reason.OBJECTIVE_MET, words)
+    return Finding("HitRateMet", "False", Reason.BELOW_OBJECTIVE, words)
+
+
+def _unknown(kind: str, facts: Facts) -> Finding:
+    return Finding(kind, "Unknown", facts.reason, facts.message)
+
+
+def _progressing(verdict: Verdict, workers: Workers, scene: Scene) -> Finding:
+    kind = "Progressing"
     if not verdict.admitted:
-        return Finding("Progressing", "False", "Held", "running workers stay as they are, no worker is started")
-    if workers.stalled:
-        return Finding("Progressing", "False", "Stalled", workers.stalled)
+        return Finding(kind, "False", Reason.HELD, "running workers stay as they are, no worker is started")
+    if scene.paused:
+        cause = f": {scene.trouble.message}" if scene.trouble else ""
+        words = "new workers fail, the rollout stands still until they are well or the pool changes"
+        return Finding(kind, "False", Reason.ROLLOUT_PAUSED, words + cause)
     if workers.settled:
-        return Finding("Progressing", "False", "Settled", "all workers run the pool as it is")
-    return Finding("Progressing", "True", "RollingOut", "workers are being started or replaced")
+        return Finding(kind, "False", Reason.SETTLED, "all workers run the pool as it is")
+    if scene.trouble:
+        return Finding(kind, "False", scene.trouble.reason, scene.trouble.message)
+    if workers.stalled:
+        return Finding(kind, "False", Reason.STALLED, workers.stalled)
+    return Finding(kind, "True", Reason.ROLLING_OUT, "workers are being started or replaced")
+
+
+def _degraded(workers: Workers, scene: Scene) -> Finding:
+    """The first of what is wrong with something that should run or runs."""
+    trouble, member, stranger = scene.trouble, failed(scene.facts), excluded(scene.facts)
+    wrong = (
+        (workers.failure, Reason.PODS_REFUSED, workers.failure),
+        (scene.paused, Reason.ROLLOUT_PAUSED, trouble.message if trouble else "new workers are not ready in time"),
+        (trouble, trouble.reason if trouble else "", trouble.message if trouble else ""),
+        (workers.stalled and not workers.settled, Reason.STALLED, workers.stalled),
+        (member, Reason.WORKER_FAILED, _failed_words(member)),
+        (stranger, Reason.CONTRACT_MISMATCH, f"worker {stranger.name} is used last" if stranger else ""),
+        (scene.disagreement, Reason.POOLS_DIFFER, scene.disagreement),
+    )
+    for present, reason, message in wrong:
+        if present:
+            return Finding("Degraded", "True", reason, message)
+    return Finding("Degraded", "False", Reason.NOTHING_WRONG, "nothing is known to be wrong with a worker")
+
+
+def _failed_words(member: Member | None) -> str:
+    if member is None:
+        return ""
+    return f"worker {member.name} says that it failed" + (f": {member.phase_reason}" if member.phase_reason else "")
 
 
 def _ready(config: Finding, budget: Finding, available: Finding, progressing: Finding, workers: Workers) -> Finding:
@@ -153,13 +160,8 @@ def _ready(config: Finding, budget: Finding, available: Finding, progressing: Fi
         if finding.status == "False":
             return Finding("Ready", "False", finding.reason, finding.message)
     if workers.settled and not workers.failure:
-        return Finding("Ready", "True", "WorkersReady" if workers.wanted else "NoWorkersWanted", available.message)
-    cause = available if workers.failure or progressing.reason == "Settled" else progressing
-    return Finding("Ready", "False", cause.reason, cause.message if workers.stalled else available.message)
-
-
-def _said(conditions: Mapping[str, Mapping[str, Any]], kind: str, status_: str) -> str:
-    condition = conditions.get(kind)
-    if condition is None or condition.get("status") != status_:
-        return ""
-    return str(condition.get("message") or condition.get("reason") or kind)
+        reason = Reason.WORKERS_READY if workers.wanted else Reason.NO_WORKERS_WANTED
+        return Finding("Ready", "True", reason, available.message)
+    cause = available if workers.failure or progressing.reason == Reason.SETTLED else progressing
+    held = cause is progressing and progressing.status == "False"
+    return Finding("Ready", "False", cause.reason, cause.message if held else available.message)

@@ -17,8 +17,8 @@ from typing import Any, Final
 DIGEST: Final = "cachefleet.io/applied"
 """Annotation with the digest of what was applied: a field that left the manifest shows in no comparison of values."""
 
-_QUANTITY: Final = re.compile(r"^([+-]?[0-9.]{1,32})(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$")
-_DECIMAL: Final = {"m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_QUANTITY: Final = re.compile(r"^([+-]?[0-9.]{1,32})(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,2})?$")
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 # What lists of named things are matched by; the first name that all entries have.
 _NAMES: Final = (
@@ -85,5 +85,7 @@ def _amount(value: Any) -> Decimal | None:
     if match is None or match[1].count(".") > 1 or not any(map(str.isdigit, match[1])):
         return None
     suffix = match[2] or ""
-    factor = Decimal(2) ** _BINARY[suffix] if suffix in _BINARY else Decimal(10) ** _DECIMAL[suffix]
-    return Decimal(match[1]) * factor
+    if suffix in _BINARY:
+        return Decimal(match[1]) * Decimal(2) ** _BINARY[suffix]
+    power = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
+    return Decimal(match[1]).scaleb(power)

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import kopf
@@ -19,6 +21,8 @@ CHILDREN: Final = (
     ("", "v1", "services"),
     ("", "v1", "configmaps"),
     ("", "v1", "serviceaccounts"),
+    ("policy", "v1", "poddisruptionbudgets"),
+    ("", "v1", "pods"),
 )
 """Not Secrets: the operator reads those by name alone. A lost one is made again at the next resync."""
 
@@ -52,6 +56,8 @@ def settings() -> kopf.OperatorSettings:
     chosen.process.ultimate_exiting_timeout = None  # else it would end this process in the middle of a long exit
     chosen.queueing.exit_timeout = 1.0  # handlers end at once
     chosen.queueing.idle_timeout = 1.0
+    # One namespace that may not be read any more is no reason to end the watches of the others.
+    chosen.networking.error_backoffs = (1, 1, 2, 3, 5, 8, 13) + (20,) * 10_000
     for group, _, plural in CHILDREN:
         chosen.watching.label_selectors[group, plural] = f"{names.MANAGED_BY}={names.OPERATOR}"
     return chosen
@@ -59,5 +65,13 @@ def settings() -> kopf.OperatorSettings:
 
 def _login(**given: Any) -> kopf.ConnectionInfo | None:
     """As our own client does it: the service account where there is one, else the kubeconfig."""
-    login = kopf.login_with_service_account if SERVICE_ACCOUNT.exists() else kopf.login_with_kubeconfig
-    return login(**given)
+    if not SERVICE_ACCOUNT.exists():
+        return kopf.login_with_kubeconfig(**given)
+    info = kopf.login_with_service_account(**given)
+    return info and replace(info, server=server(os.environ))
+
+
+def server(environment: Mapping[str, str]) -> str:
+    """By its address: the API server must be found while a cluster's name server is away."""
+    host, port = environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

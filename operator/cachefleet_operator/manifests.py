@@ -12,8 +12,9 @@ from cachefleet_core.pool import API_VERSION, KIND, PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator import names
 from cachefleet_operator.api import Ref
+from cachefleet_operator.container import AGENT_PORT, ENGINE_PORT
 from cachefleet_operator.drift import stamped
-from cachefleet_operator.pod import AGENT_PORT, ENGINE_PORT, pod_template
+from cachefleet_operator.pod import pod_template
 from cachefleet_operator.settings import Settings
 
 Manifest = dict[str, Any]
@@ -35,12 +36,20 @@ def keys_secret(pool: PrefixCachePool, fleet: FleetKey) -> Manifest:
     return {**_begin(pool, "Secret", names.keys(pool)), "type": "Opaque", "data": data}
 
 
-def children(pool: PrefixCachePool, settings: Settings) -> tuple[Manifest, ...]:
-    """What is applied for a pool, in the order in which it is needed. TemplateError from a bad ``podTemplate``."""
-    return tuple(
-        stamped(manifest)
-        for manifest in (_service_account(pool), _policy(pool), _service(pool), _deployment(pool, settings))
+def children(pool: PrefixCachePool, settings: Settings, *, chat_template: str = "") -> tuple[Manifest, ...]:
+    """What is applied for a pool, in the order in which it is needed. TemplateError from a bad ``podTemplate``.
+
+    ``chat_template`` is the digest of the pool's chat template, "" where it names none.
+    """
+    template = pod_template(pool, settings, chat_template=chat_template)
+    made = (
+        _service_account(pool),
+        _policy(pool),
+        _service(pool),
+        _disruption_budget(pool),
+        _deployment(pool, settings, template),
     )
+    return tuple(map(stamped, made))
 
 
 def refs(namespace: str, name: str) -> tuple[Ref, ...]:
@@ -50,6 +59,7 @@ def refs(namespace: str, name: str) -> tuple[Ref, ...]:
         "ServiceAccount": "worker",
         "ConfigMap": "policy",
         "Service": "workers",
+        "PodDisruptionBudget": "workers",
         "Deployment": "workers",
     }
     return tuple(Ref(kind, namespace, f"{name}-{suffix}") for kind, suffix in suffixes.items())
@@ -75,7 +85,19 @@ def _service(pool: PrefixCachePool) -> Manifest:
     return {**_begin(pool, "Service", names.service(pool)), "spec": spec}
 
 
-def _deployment(pool: PrefixCachePool, settings: Settings) -> Manifest:
+def _disruption_budget(pool: PrefixCachePool) -> Manifest:
+    """One worker after the other leaves a node that is drained; the only one of a pool may go, too, and so may one
+    that is not ready.
+    """
+    spec = {
+        "maxUnavailable": max(1, pool.spec.rollout.max_unavailable),
+        "selector": {"matchLabels": {names.POOL_LABEL: pool.metadata.name}},
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
+    return {**_begin(pool, "PodDisruptionBudget", names.disruption_budget(pool)), "spec": spec}
+
+
+def _deployment(pool: PrefixCachePool, settings: Settings, template: Manifest) -> Manifest:
     rollout = pool.spec.rollout
     spec = {
         "replicas": pool.spec.replicas,
@@ -86,7 +108,7 @@ def _deployment(pool: PrefixCachePool, settings: Settings) -> Manifest:
             "type": "RollingUpdate",
             "rollingUpdate": {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable},
         },
-        "template": pod_template(pool, settings),
+        "template": template,
     }
     return {**_begin(pool, "Deployment", names.deployment(pool.metadata.name)), "spec": spec}
 

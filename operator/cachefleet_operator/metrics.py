@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_VALUES: Final = {"True": 1, "False": 0}
 
 
 class Metrics:
@@ -15,33 +18,33 @@ class Metrics:
 
     def __init__(self, version: str) -> None:
         self.registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, buckets=_SECONDS, registry=self.registry)
         Info("cachefleet_operator_build", "What runs here", registry=self.registry).info({"version": version})
-        self._reconciles = Counter(
-            "cachefleet_operator_reconciles", "Reconciliations by how they ended", ["outcome"], registry=self.registry
-        )
-        self._durations = Histogram(
-            "cachefleet_operator_reconcile_seconds",
-            "Time of one reconciliation",
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self._requests = Histogram(
+        self._reconciles = counter("cachefleet_operator_reconciles", "Reconciliations by how they ended", ["outcome"])
+        self._durations = histogram("cachefleet_operator_reconcile_seconds", "Time of one reconciliation")
+        self._requests = histogram(
             "cachefleet_operator_api_request_seconds",
             "Time of one request to the Kubernetes API",
             ["verb", "kind", "code"],
-            buckets=_SECONDS,
-            registry=self.registry,
         )
-        self.waiting = Gauge(
-            "cachefleet_operator_queue_depth", "Pools waiting to be reconciled", registry=self.registry
+        self.waiting = gauge("cachefleet_operator_queue_depth", "Pools waiting to be reconciled")
+        self.leading = gauge("cachefleet_operator_leading", "1 while this process holds the Lease")
+        self._facts = counter(
+            "cachefleet_operator_facts_failures", "Questions to the control plane that had no answer", ["reason"]
         )
-        self.leading = Gauge(
-            "cachefleet_operator_leading", "1 while this process holds the Lease", registry=self.registry
+        self._conditions = gauge(
+            "cachefleet_operator_pool_condition",
+            "A pool's condition: 1 true, 0 false, -1 unknown",
+            ["namespace", "pool", "type"],
         )
-        self._last_event = Gauge(
-            "cachefleet_operator_last_event_timestamp_seconds",
-            "When a watch last told of a change",
-            registry=self.registry,
+        self._shown: dict[tuple[str, str], set[str]] = {}
+        self._noticed_at: float | None = None
+        gauge(
+            "cachefleet_operator_watch_age_seconds", "Since a watch last told of anything; 0 while none runs"
+        ).set_function(self._watch_age)
+        self._last_event = gauge(
+            "cachefleet_operator_last_event_timestamp_seconds", "When a watch last told of a change"
         )
 
     def reconciled(self, outcome: str, seconds: float) -> None:
@@ -55,3 +58,40 @@ class Metrics:
     def noticed(self) -> None:
         """A watch told of a change."""
         self._last_event.set(time.time())
+        self._noticed_at = time.monotonic()
+
+    def watching(self) -> None:
+        """Watches begin."""
+        self._noticed_at = time.monotonic()
+
+    def not_watching(self) -> None:
+        """Watches have ended, and with them what is known of pools."""
+        self._noticed_at = None
+        for namespace, pool in tuple(self._shown):
+            self.forget(namespace, pool)
+
+    def unanswered(self, reason: str) -> None:
+        """The control plane did not say what it was asked for."""
+        self._facts.labels(reason).inc()
+
+    def conditions(self, namespace: str, pool: str, conditions: Sequence[Mapping[str, Any]]) -> None:
+        """A pool's conditions are these."""
+        types = {str(condition["type"]) for condition in conditions}
+        for gone in self._shown.get((namespace, pool), set()) - types:
+            self._conditions.remove(namespace, pool, gone)
+        for condition in conditions:
+            value = _VALUES.get(str(condition["status"]), -1)
+            self._conditions.labels(namespace, pool, str(condition["type"])).set(value)
+        self._shown[namespace, pool] = types
+
+    def pools(self) -> set[str]:
+        """The keys of all pools that are shown."""
+        return {f"{namespace}/{pool}" for namespace, pool in self._shown}
+
+    def forget(self, namespace: str, pool: str) -> None:
+        """There is no such pool."""
+        for kind in self._shown.pop((namespace, pool), set()):
+            self._conditions.remove(namespace, pool, kind)
+
+    def _watch_age(self) -> float:
+        return 0.0 if self._noticed_at is None else time.monotonic() - self._noticed_at

@@ -14,6 +14,10 @@ FLEET_KEY: Final = "fleet.key"
 INDEX_KEY: Final = "index.key"
 WORKER_KEY: Final = "worker.key"
 POLICY_FILE: Final = "policy.json"
+TEMPLATE: Final = "cachefleet.io/template"
+"""Annotation of a pod with the digest of the template it was made from."""
+CHAT_TEMPLATE: Final = "cachefleet.io/chat-template"
+"""Annotation of a pod with the digest of the chat template it was made with."""
 
 
 def selector(name: str) -> str:
@@ -38,6 +42,10 @@ def deployment(name: str) -> str:
 
 
 def service(pool: PrefixCachePool) -> str:
+    return f"{pool.metadata.name}-workers"
+
+
+def disruption_budget(pool: PrefixCachePool) -> str:
     return f"{pool.metadata.name}-workers"
 
 

@@ -46,8 +46,8 @@ def _merged_value(name: str, old: Json, new: Json) -> Json:
     if isinstance(new, Mapping):
         return merged(old if isinstance(old, Mapping) else {}, new)
     key = _KEYS.get(name)
-    if key and _named(old, key) and _named(new, key):
-        return _merged_list(old, new, key, whole=name in _WHOLE)
+    if key and _named(new, key):
+        return _merged_list(old if _named(old, key) else [], new, key, whole=name in _WHOLE)
     return new
 
 

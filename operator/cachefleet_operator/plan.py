@@ -6,94 +6,169 @@ plan that was cut off anywhere is continued by the next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime as dt
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cachefleet_core.pool import API_VERSION, KIND
-from cachefleet_operator import names
+from cachefleet_operator import names, rollout
+from cachefleet_operator.actions import Action, Apply, Create, Emit, WriteStatus
 from cachefleet_operator.api import Ref
-from cachefleet_operator.conditions import Verdict, status, workers_of
+from cachefleet_operator.costs import costs
 from cachefleet_operator.drift import holds
 from cachefleet_operator.events import Subject, events_of
+from cachefleet_operator.reasons import Reason
+from cachefleet_operator.situation import NOTHING, Scene, Verdict, workers_of
+from cachefleet_operator.standoffs import applied
+from cachefleet_operator.status import due, status, written_at
 
 Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
-    """Make an object that is never overwritten."""
-
-    manifest: Manifest
-
-
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """Make an object say what the manifest says."""
-
-    manifest: Manifest
-
-
-@dataclass(frozen=True, slots=True)
-class Emit:
-    """Tell of a change; told already is as good."""
-
-    event: Manifest
-
-
-@dataclass(frozen=True, slots=True)
-class WriteStatus:
-    """Write the operator's fields of a pool's status."""
-
-    manifest: Manifest
-
-
-Action = Create | Apply | Emit | WriteStatus
-
-
-@dataclass(frozen=True, slots=True)
 class Desired:
-    """What a pool asks for. Both lists are empty where no worker may be started."""
+    """What a pool asks for. The lists are empty where no worker may be started."""
 
     verdict: Verdict
     create: tuple[Manifest, ...] = ()
     apply: tuple[Manifest, ...] = ()
 
+    def judged(self, verdict: Verdict) -> Desired:
+        """The same under another verdict on the spec; what was found wrong with the objects stays."""
+        if not verdict.admitted:
+            return Desired(verdict)
+        return replace(self, verdict=replace(verdict, invalid=self.verdict.invalid))
+
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The pool as the API server has it, and those of its objects that exist."""
+    """The pool as the API server has it, those of its objects that exist, and what else is seen."""
 
     pool: Manifest
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
+    scene: Scene = NOTHING
+    in_vain: frozenset[tuple[Ref, str]] = frozenset()
+    """Objects with the digest of what was applied to them and changed nothing."""
+
+    @property
+    def deployment(self) -> Manifest | None:
+        metadata = self.pool["metadata"]
+        return self.children.get(Ref("Deployment", metadata["namespace"], names.deployment(metadata["name"])))
+
+    @property
+    def namespace(self) -> str:
+        return str(self.pool["metadata"]["namespace"])
 
 
-def plan(desired: Desired, observed: Observed, now: str) -> list[Action]:
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The time as text for objects, and for how many seconds a status that moves all the time stands."""
+
+    now: str
+    status_seconds: float = 0.0
+
+    def since(self, moment: dt.datetime | None) -> float:
+        """Seconds; endless where there was no such moment."""
+        return float("inf") if moment is None else (dt.datetime.fromisoformat(self.now) - moment).total_seconds()
+
+
+def plan(desired: Desired, observed: Observed, clock: Clock) -> list[Action]:
     """All that is left to do, in the order in which it must be done."""
     if taken := foreign(desired, observed):
-        verdict = replace(desired.verdict, invalid=("NameTaken", f"{taken} exists and is not this pool's"))
-        return report(verdict, observed, now)
+        verdict = replace(desired.verdict, invalid=(Reason.NAME_TAKEN, f"{taken} exists and is not this pool's"))
+        return report(verdict, observed, clock)
+    desired, paused = _paced(desired, observed)
+    observed = replace(observed, scene=replace(observed.scene, paused=paused))
     work = _children(desired, observed)
-    return [*work, *report(desired.verdict, observed, now, applied=not any(_is_deployment(action) for action in work))]
+    current = not any(_is_deployment(action) for action in work)
+    return [*_costs(work, observed), *work, *report(desired.verdict, observed, clock, applied=current)]
 
 
-def report(verdict: Verdict, observed: Observed, now: str, *, applied: bool = True) -> list[Action]:
-    """The events and the status that follow from a verdict and the live Deployment."""
+def report(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool = True) -> list[Action]:
+    """The events and the status that follow from a verdict, the live Deployment and what else is seen."""
+    wanted, wait = _status(verdict, observed, clock, applied=applied)
+    if wait != 0.0:
+        return []
     metadata = observed.pool["metadata"]
-    live = observed.pool.get("status") or {}
-    previous = live.get("conditions") or ()
-    ref = Ref("Deployment", metadata["namespace"], names.deployment(metadata["name"]))
-    deployment = observed.children.get(ref)
+    previous = (observed.pool.get("status") or {}).get("conditions") or ()
+    subject = Subject(metadata["name"], metadata["namespace"], metadata["uid"], metadata["resourceVersion"])
+    told = events_of(previous, wanted["conditions"], subject, now=clock.now)
+    return [*(Emit(event) for event in told), WriteStatus(_status_manifest(metadata, wanted))]
+
+
+def look_again(desired: Desired, observed: Observed, clock: Clock) -> float | None:
+    """Seconds after which something may have to be done though nothing has happened, None where nothing may."""
+    waits = [pod.look_again for pod in observed.scene.pods if pod.look_again is not None]
+    wait = _status(desired.verdict, observed, clock, applied=True)[1]
+    return min([*waits, *([wait] if wait else [])], default=None)
+
+
+def fewer_or_other_pods(desired: Desired, observed: Observed) -> bool:
+    """Whether carrying the plan out makes pods go: what they are worth must be known before."""
+    live = observed.deployment
+    return any(
+        live is not None and manifest["kind"] == "Deployment" and _takes_pods(manifest, live)
+        for manifest in desired.apply
+    )
+
+
+def _status(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool) -> tuple[Manifest, float | None]:
+    metadata, live = observed.pool["metadata"], observed.pool.get("status") or {}
+    deployment = observed.deployment
     ours = deployment if deployment and _is_ours(deployment) else None
     workers = workers_of(ours, wanted=verdict.replicas, applied=applied)
     wanted = status(
-        verdict, workers, name=metadata["name"], generation=metadata["generation"], previous=previous, now=now
+        verdict,
+        workers,
+        observed.scene,
+        name=metadata["name"],
+        generation=metadata["generation"],
+        previous=live,
+        now=clock.now,
     )
-    if holds(wanted, live):
-        return []
-    subject = Subject(metadata["name"], metadata["namespace"], metadata["uid"], metadata["resourceVersion"])
-    told = events_of(previous, wanted["conditions"], subject, now=now)
-    return [*(Emit(event) for event in told), WriteStatus(_status_manifest(metadata, wanted))]
+    age = clock.since(written_at(observed.pool))
+    return wanted, due(wanted, live, age=age, seconds=clock.status_seconds)
+
+
+def _paced(desired: Desired, observed: Observed) -> tuple[Desired, bool]:
+    """The Deployment told to stand still or to go on; where none is applied, it stays as it is."""
+    live = observed.deployment
+    paused = rollout.stands_still(live)
+    made = []
+    for manifest in desired.apply:
+        if manifest["kind"] == "Deployment":
+            marked = rollout.marked(manifest)
+            paused = rollout.pause(rollout.rollout_of(marked, live, observed.scene.pods))
+            made.append(rollout.marked(manifest, paused=paused))
+        else:
+            made.append(manifest)
+    return replace(desired, apply=tuple(made)), paused
+
+
+def _costs(work: Sequence[Action], observed: Observed) -> list[Action]:
+    live, facts = observed.deployment, observed.scene.facts
+    goes = any(
+        isinstance(action, Apply) and _is_deployment(action) and live and _takes_pods(action.manifest, live)
+        for action in work
+    )
+    values = facts.known.values if facts.known else {}
+    return list(costs(observed.namespace, observed.scene.pods, values)) if goes else []
+
+
+def as_wanted(desired: Desired, observed: Observed) -> frozenset[str]:
+    """The pods that were made as the pool now wants them, by name."""
+    wanted = {_template(manifest) for manifest in desired.apply if manifest["kind"] == "Deployment"}
+    return frozenset(pod.name for pod in observed.scene.pods if pod.template in wanted)
+
+
+def _takes_pods(manifest: Manifest, live: Manifest) -> bool:
+    fewer = manifest["spec"].get("replicas", 1) < live["spec"].get("replicas", 1)
+    return fewer or _template(manifest) != rollout.digest_of(live)
+
+
+def _template(deployment: Manifest) -> str:
+    return rollout.digest_of(deployment) or rollout.digest_of(rollout.marked(deployment))
 
 
 def leaving(observed: Observed) -> bool:
@@ -120,7 +195,10 @@ def foreign(desired: Desired, observed: Observed) -> str:
 def _children(desired: Desired, observed: Observed) -> list[Action]:
     made: list[Action] = [Create(manifest) for manifest in desired.create if Ref.of(manifest) not in observed.children]
     changed = [
-        Apply(manifest) for manifest in desired.apply if _drifted(manifest, observed.children.get(Ref.of(manifest)))
+        Apply(manifest)
+        for manifest in desired.apply
+        if _drifted(manifest, observed.children.get(Ref.of(manifest)))
+        and (Ref.of(manifest), applied(manifest)) not in observed.in_vain
     ]
     return [*made, *changed]
 

@@ -1,7 +1,7 @@
 """Names waiting to be reconciled: each at most once, never two workers on one, failures tried again later.
 
 Bounded by the number of pools there are: a name is either waiting, being worked on (and perhaps marked to be looked
-at again), or due at one time.
+at again or due later), or due at one time.
 """
 
 from __future__ import annotations
@@ -38,6 +38,15 @@ class WorkQueue(Generic[K]):
             self._waiting[key] = None
             self._arrived.set()
 
+    def add_later(self, key: K, seconds: float) -> None:
+        """Look at ``key`` after so long; anything that makes somebody look before comes first."""
+        loop = asyncio.get_running_loop()
+        due = self._due.get(key)
+        if key in self._waiting or key in self._again or (due and due.when() <= loop.time() + seconds):
+            return
+        self._cancel(key)
+        self._due[key] = loop.call_later(seconds, self.add, key)
+
     async def get(self) -> K:
         """The next name. Each must be given back with ``done``."""
         while not self._waiting:
@@ -56,6 +65,7 @@ class WorkQueue(Generic[K]):
             self._again.discard(key)
             self.add(key)
         elif failed:
+            self._cancel(key)
             self._due[key] = asyncio.get_running_loop().call_later(self.pause(self._failures[key]), self.add, key)
         if not self._failures[key]:
             del self._failures[key]

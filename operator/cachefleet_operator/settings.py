@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from cachefleet_core.pool_section import ObjectName
+
 PREFIX = "CACHEFLEET_"
 DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
@@ -37,12 +39,20 @@ class Settings(BaseSettings):
 
     # What it puts into worker pods.
     agent_image: str = Field(min_length=1, max_length=1024)
+    agent_pull_policy: Literal["", "Always", "IfNotPresent", "Never"] = ""
+    """When that image is pulled; empty for Kubernetes' own default."""
+    image_pull_secrets: Annotated[tuple[ObjectName, ...], NoDecode, BeforeValidator(_names), Field(max_length=16)] = ()
+    """Secrets to pull images with, comma separated; each in the namespace of the pool."""
     control_plane: str = Field(default="", max_length=512)
     """Host and port under which agents look the control plane's replicas up. Default: its Service beside us."""
     shared_memory_mib: int = Field(default=4096, ge=160, le=1_048_576)
     """Bound on a worker's /dev/shm; what is written there counts as the pod's memory."""
     worker_start_seconds: int = Field(default=3600, ge=60, le=86_400)
     """How long an engine may take from its start to its first answer: weights may have to be downloaded."""
+    worker_drain_seconds: int = Field(default=120, ge=1, le=86_400)
+    """How long a worker that is to go lets running requests end."""
+    worker_shutdown_seconds: int = Field(default=30, ge=0, le=3600)
+    """How long vLLM itself then waits for what still runs; 0 cuts it off."""
 
     # The Lease. A leader that cannot renew stops after renew_seconds, before another may take over.
     lease_name: DnsLabel = "cachefleet-operator"
@@ -64,6 +74,27 @@ class Settings(BaseSettings):
     """How often to look whether the CRD is there."""
     list_page: int = Field(default=500, ge=1, le=10_000)
     """Pools asked for in one page of a list."""
+
+    # What the control plane is asked about pools; without an address nothing is asked.
+    admin_url: str = Field(default="", max_length=512, pattern=r"^(https?://\S+)?$")
+    """Where its admin API is: scheme, host and port."""
+    admin_token_file: Path | None = None
+    """The projected service-account token, audience cachefleet; read again for every question."""
+    facts_seconds: float = Field(default=5, ge=0.1, le=300)
+    """How often every pool is asked about."""
+    facts_timeout_seconds: float = Field(default=2, ge=0.1, le=60)
+    facts_keep_seconds: float = Field(default=15, ge=0, le=3600)
+    """How long an answer counts when none follows it."""
+    facts_at_once: int = Field(default=8, ge=1, le=256)
+    """Questions on their way at the same time."""
+
+    # What is said of pools.
+    status_seconds: float = Field(default=30, ge=0, le=3600)
+    """A status in which only figures have moved is written at most this often."""
+    unschedulable_seconds: float = Field(default=5, ge=0, le=3600)
+    """How long a pod may be without a node before that is told."""
+    chat_template_seconds: float = Field(default=15, ge=0.1, le=3600)
+    """How often the ConfigMap of a chat template is read again."""
 
     # Probes and metrics.
     http_host: str = "0.0.0.0"  # noqa: S104  # the kubelet's probes and Prometheus come from outside the pod

@@ -65,6 +65,7 @@ class Watch:
             registry=registry(lambda key: _hand_over(outer, self._enqueue, key)),
             settings=settings(),
             standalone=True,
+            identity="cachefleet-operator",  # type: ignore[arg-type]  # else it asks for a user name; a pod's has none
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
             stop_flag=stop,

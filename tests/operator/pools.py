@@ -6,8 +6,8 @@ from copy import deepcopy
 from typing import Any
 
 from cachefleet_core.pool import PrefixCachePool
-from cachefleet_operator.reconcile import judge
 from cachefleet_operator.settings import Settings
+from cachefleet_operator.verdicts import judge
 
 SPEC: dict[str, Any] = {
     "model": {"name": "tiny", "source": "org/tiny", "weightsMiB": 100, "kvBytesPerToken": 1024},

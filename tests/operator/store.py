@@ -36,6 +36,16 @@ class Store:
         self.before("get", ref)
         return deepcopy(self.objects.get(ref))
 
+    async def list(self, kind: str, namespace: str, *, page: int, selector: str = "") -> list[Object] | None:
+        self.before("list", Ref(kind, namespace, ""))
+        wanted = dict(part.split("=") for part in selector.split(",")) if selector else {}
+        return [
+            deepcopy(each)
+            for ref, each in self.objects.items()
+            if (ref.kind, ref.namespace) == (kind, namespace)
+            and wanted.items() <= (each["metadata"].get("labels") or {}).items()
+        ]
+
     async def create(self, manifest: Object) -> Object:
         ref = Ref.of(manifest)
         self.before("create", ref)

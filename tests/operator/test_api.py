@@ -20,6 +20,11 @@ def test_an_unknown_field_is_refused_for_good_whatever_its_status() -> None:
     assert isinstance(error_of(500, json.dumps({"message": message})), RefusedError)
 
 
+def test_a_webhook_that_is_away_is_told_of() -> None:
+    message = 'Internal error occurred: failed calling webhook "x.example.org": no endpoints available for service "x"'
+    assert isinstance(error_of(500, json.dumps({"message": message})), RefusedError)
+
+
 def test_says_what_the_server_said() -> None:
     error = error_of(422, json.dumps({"reason": "Invalid", "message": "spec.x: no"}))
     assert (error.status, error.reason, error.message) == (422, "Invalid", "spec.x: no")

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_operator.conditions import Verdict, Workers, findings, status, workers_of
-from cachefleet_operator.reconcile import judge
+from cachefleet_operator.conditions import findings
+from cachefleet_operator.situation import Verdict, Workers, workers_of
+from cachefleet_operator.status import status
+from cachefleet_operator.verdicts import judge
 from tests.operator.pools import document
 
 GOOD = judge(document())[1]
@@ -100,8 +102,8 @@ def test_ready_means_that_all_is_well(verdict: Verdict, seen: Workers) -> None:
 def test_a_condition_keeps_its_time_until_its_status_changes(
     first: Verdict, seen: Workers, second: Verdict, later: Workers
 ) -> None:
-    before = _status(first, seen, [], "2026-01-01T00:00:00Z")
-    after = _status(second, later, before["conditions"], "2026-01-02T00:00:00Z")
+    before = _status(first, seen, {}, "2026-01-01T00:00:00Z")
+    after = _status(second, later, before, "2026-01-02T00:00:00Z")
     for old, new in zip(before["conditions"], after["conditions"], strict=True):
         assert (old["lastTransitionTime"] == new["lastTransitionTime"]) == (old["status"] == new["status"])
 
@@ -114,5 +116,5 @@ def test_a_deployment_that_has_not_seen_its_spec_is_not_current() -> None:
     assert not workers_of(deployment, wanted=1, applied=False).current
 
 
-def _status(verdict: Verdict, seen: Workers, previous: list[dict[str, Any]], now: str) -> dict[str, Any]:
+def _status(verdict: Verdict, seen: Workers, previous: dict[str, Any], now: str) -> dict[str, Any]:
     return status(verdict, seen, name="demo", generation=1, previous=previous, now=now)

@@ -2,6 +2,8 @@ import base64
 import json
 from typing import Any
 
+import pytest
+
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator.api import Ref
 from cachefleet_operator.manifests import children, fleet_key_secret, keys_secret, refs
@@ -53,7 +55,7 @@ def test_a_policy_edit_restarts_nobody() -> None:
         {
             "hit": {"threshold": 0.25},
             "preemption": {"rejectBelow": 0.9, "policy": "Recompute"},
-            "prefixCache": {"maxEntries": 3},
+            "prefixCache": {"budgetMiB": 0, "maxEntries": 3},
         },
         generation=2,
     )
@@ -71,3 +73,22 @@ def test_scaling_touches_nothing_but_the_number() -> None:
     before, after = by_kind()["Deployment"]["spec"], by_kind({"replicas": 7})["Deployment"]["spec"]
     assert after["replicas"] == 7
     assert {**after, "replicas": 2} == before
+
+
+@pytest.mark.parametrize(("replicas", "unavailable", "expected"), [(1, 0, 1), (4, 0, 1), (4, 3, 3)])
+def test_a_node_that_is_drained_loses_one_worker_at_a_time_and_is_never_blocked(
+    replicas: int, unavailable: int, expected: int
+) -> None:
+    budget = by_kind({"replicas": replicas, "rollout": {"maxUnavailable": unavailable}})["PodDisruptionBudget"]
+    assert budget["metadata"]["name"] == "demo-workers"
+    assert budget["spec"] == {
+        "maxUnavailable": expected,
+        "selector": by_kind()["Deployment"]["spec"]["selector"],
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
+
+
+def test_another_chat_template_replaces_pods_and_nothing_else() -> None:
+    given = {"model": {"chatTemplate": {"configMapKeyRef": {"name": "t", "key": "k"}}}}
+    first, second = (children(pool(given), SETTINGS, chat_template=text) for text in ("a", "b"))
+    assert [old["kind"] for old, new in zip(first, second, strict=True) if old != new] == ["Deployment"]

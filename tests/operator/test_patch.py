@@ -35,6 +35,7 @@ mappings = st.dictionaries(names, values, max_size=4)
             {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "p"}}}]},
         ),
         ({"containers": [{"name": "engine"}]}, {"containers": "nonsense"}, {"containers": "nonsense"}),
+        ({}, {"env": [{"name": "A", "value": None}]}, {"env": [{"name": "A"}]}),
     ],
 )
 def test_merges(base: dict[str, Any], patch: dict[str, Any], expected: dict[str, Any]) -> None:

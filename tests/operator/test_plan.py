@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator import manifests
+from cachefleet_operator.actions import Apply, Create, Emit, WriteStatus
 from cachefleet_operator.api import Object, Ref
 from cachefleet_operator.apply import Applier
-from cachefleet_operator.plan import Apply, Create, Desired, Emit, Observed, WriteStatus, leaving, plan
-from cachefleet_operator.reconcile import Outcome, PoolKey, Reconciler, judge
+from cachefleet_operator.plan import Clock, Desired, Observed, leaving, plan
+from cachefleet_operator.reconcile import Outcome, PoolKey, Reconciler
+from cachefleet_operator.verdicts import judge
 from tests.operator.pools import SETTINGS, document, pool
 from tests.operator.store import CrashError, Store
 
 KEY = FleetKey(bytes(range(32)))
-NOW = "2026-01-01T00:00:00Z"
+NOW = Clock("2026-01-01T00:00:00Z")
 POOL = Ref("PrefixCachePool", "serving", "demo")
 
 specs = st.fixed_dictionaries(
@@ -137,8 +139,8 @@ def desired(**spec: Any) -> Desired:
 
 def test_in_an_empty_world_everything_is_made_in_order() -> None:
     kinds = [type(action) for action in plan(desired(), world(), NOW)]
-    assert kinds == [Create, Apply, Apply, Apply, Apply, Emit, WriteStatus]
-    last = plan(desired(), world(), NOW)[4]
+    assert kinds == [Create, Apply, Apply, Apply, Apply, Apply, Emit, WriteStatus]
+    last = plan(desired(), world(), NOW)[5]
     assert isinstance(last, Apply)
     assert last.manifest["kind"] == "Deployment"
 

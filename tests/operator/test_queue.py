@@ -53,3 +53,21 @@ async def test_closing_forgets_what_is_due() -> None:
 @pytest.mark.parametrize(("failures", "pause"), [(1, 0.01), (2, 0.02), (3, 0.04), (4, 0.05), (5000, 0.05)])
 def test_the_pause_doubles_up_to_its_bound(failures: int, pause: float) -> None:
     assert queue().pause(failures) == pytest.approx(pause)
+
+
+async def test_what_is_due_later_comes_then_or_before() -> None:
+    names = queue()
+    names.add("a")
+    names.add_later(await names.get(), 0.02)
+    names.add_later("a", 3600)
+    names.done("a", failed=False)
+    assert len(names) == 0
+    assert await asyncio.wait_for(names.get(), 30) == "a"
+    names.add_later("a", 3600)
+    names.done("a", failed=True)
+    assert await asyncio.wait_for(names.get(), 30) == "a"
+    names.add_later("a", 3600)
+    names.add("a")
+    names.done("a", failed=False)
+    assert len(names) == 1
+    names.close()

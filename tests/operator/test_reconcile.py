@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator import manifests
 from cachefleet_operator.api import ApiError, Object, Ref, RefusedError, RetryableError
 from cachefleet_operator.apply import Applier, NotLeadingError
-from cachefleet_operator.reconcile import FleetKeyError, Outcome, PoolKey, Reconciler, judge
+from cachefleet_operator.reconcile import FleetKeyError, Outcome, PoolKey, Reconciler
+from cachefleet_operator.verdicts import judge
 from tests.operator.pools import SETTINGS, document
 from tests.operator.store import Store
 
@@ -48,9 +50,11 @@ async def test_a_broken_fleet_key_is_never_replaced(data: Any) -> None:
     secret = {**FLEET_KEY.manifest(), "data": data}
     store = Store(document(), secret)
     with pytest.raises(FleetKeyError):
-        await reconciler(store).reconcile(KEY)
+        await reconciler(store).fleet_key()
+    await reconciler(store).reconcile(KEY)
     assert store.objects[FLEET_KEY]["data"] == data
-    assert store.writes == []
+    assert {ref.kind for _, ref in store.writes} == {"Event", "PrefixCachePool"}
+    assert conditions(store)["Ready"]["reason"] == "FleetKeyBroken"
 
 
 async def test_all_workers_of_a_fleet_hold_keys_of_one_secret() -> None:
@@ -86,6 +90,39 @@ async def test_what_the_server_refuses_becomes_a_condition() -> None:
     store.before = lambda _verb, _ref: None
     assert await reconciler(store).reconcile(KEY) is Outcome.WROTE
     assert conditions(store)["ConfigValid"]["status"] == "True"
+
+
+async def test_a_refusal_in_other_words_each_time_is_told_once() -> None:
+    """As of a webhook that numbers its refusals, or of two bad annotations, which come in any order."""
+    store, count = Store(document()), itertools.count()
+
+    def before(verb: str, ref: Ref) -> None:
+        if verb != "get" and ref.kind == "Deployment":
+            raise RefusedError(403, "Forbidden", f"denied, request {next(count)}")
+
+    store.before = before
+    for _ in range(2):
+        assert await reconciler(store).reconcile(KEY) is Outcome.REFUSED
+        store.objects[POOL]["metadata"]["managedFields"] = [
+            {"manager": "cachefleet-operator", "subresource": "status", "time": "2026-01-01T00:00:00Z"}
+        ]
+    written = [(verb, ref.kind) for verb, ref in store.writes if ref.kind in {"Event", "PrefixCachePool"}]
+    assert written == [("create", "Event"), ("patch", "PrefixCachePool")]
+
+
+async def test_what_is_being_deleted_does_not_serve_as_it_should() -> None:
+    """In the foreground it stays until its last pod has gone."""
+    store = Store(document())
+    await reconciler(store).reconcile(KEY)
+    store.settle()
+    await reconciler(store).reconcile(KEY)
+    assert conditions(store)["Ready"]["status"] == "True"
+    deployment = store.objects[Ref("Deployment", "serving", "demo-workers")]
+    deployment["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    deployment["status"]["readyReplicas"] = 0
+    with pytest.raises(RetryableError):
+        await reconciler(store).reconcile(KEY)
+    assert conditions(store)["Ready"]["status"] == "False"
 
 
 async def test_a_namespace_that_went_meanwhile_is_no_failure() -> None:

@@ -1,0 +1,58 @@
+"""Every reason that a condition or an event of a pool can have; docs/operations.md explains each."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """In the order of the conditions that use them; those of BudgetAdmitted are in ``cachefleet_core.budget``."""
+
+    # ConfigValid
+    VALID = "Valid"
+    INVALID = "Invalid"
+    INVALID_POD_TEMPLATE = "InvalidPodTemplate"
+    REFUSED = "Refused"
+    NAME_TAKEN = "NameTaken"
+    CHAT_TEMPLATE_MISSING = "ChatTemplateMissing"
+    FLEET_KEY_BROKEN = "FleetKeyBroken"
+    # BudgetAdmitted
+    CONFIG_INVALID = "ConfigInvalid"
+    # WorkersAvailable
+    ALL_READY = "AllReady"
+    SOME_READY = "SomeReady"
+    NONE_READY = "NoneReady"
+    NO_WORKERS_WANTED = "NoWorkersWanted"
+    PODS_REFUSED = "PodsRefused"
+    # Troubles of a pod, under WorkersAvailable, Progressing and Degraded
+    IMAGE_UNAVAILABLE = "ImageUnavailable"
+    CONTAINER_REFUSED = "ContainerRefused"
+    CRASH_LOOPING = "CrashLooping"
+    OUT_OF_MEMORY = "OutOfMemory"
+    UNSCHEDULABLE = "Unschedulable"
+    # ContractConsistent, IndexFresh and HitRateMet
+    NO_CONTROL_PLANE = "NoControlPlane"
+    CONTROL_PLANE_UNREACHABLE = "ControlPlaneUnreachable"
+    POOL_NOT_KNOWN = "PoolNotKnown"
+    CONSISTENT = "Consistent"
+    NO_CONTRACT = "NoContractYet"
+    CONTRACT_MISMATCH = "ContractMismatch"
+    POOLS_DIFFER = "PoolsDiffer"
+    FRESH = "ReportsFresh"
+    STALE = "ReportsStale"
+    NO_READY_WORKERS = "NoReadyWorkers"
+    NO_OBJECTIVE = "NoObjective"
+    NO_SAMPLES = "NoSamples"
+    OBJECTIVE_MET = "ObjectiveMet"
+    BELOW_OBJECTIVE = "BelowObjective"
+    # Progressing
+    HELD = "Held"
+    STALLED = "Stalled"
+    SETTLED = "Settled"
+    ROLLING_OUT = "RollingOut"
+    ROLLOUT_PAUSED = "RolloutPaused"
+    # Degraded
+    NOTHING_WRONG = "NothingWrong"
+    WORKER_FAILED = "WorkerFailed"
+    # Ready
+    WORKERS_READY = "WorkersReady"
