@@ -1,0 +1,62 @@
+{{/*
+What the operator may do in the namespaces of pools and, of it, in its own; e2e/cluster/rights.py is the same list, held
+to the API server's audit log, and tests/chart/test_rights.py compares the two.
+*/}}
+{{- define "cachefleet.operatorRules" -}}
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [create, get, list, patch, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, patch, watch]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create, get]
+- apiGroups: [""]
+  resources: [serviceaccounts]
+  verbs: [create, get, list, patch, watch]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [create, get, list, patch, watch]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [create, get, list, patch, watch]
+- apiGroups: [cachefleet.io]
+  resources: [prefixcachepools]
+  verbs: [get, list, watch]
+- apiGroups: [cachefleet.io]
+  resources: [prefixcachepools/status]
+  verbs: [patch]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [create, get, list, patch, watch]
+{{- end }}
+
+{{/* The Lease, and the fleet's key: made once, read ever after. */}}
+{{- define "cachefleet.operatorHomeRules" -}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create, get, update]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create, get]
+{{- end }}
+
+{{- define "cachefleet.controlPlaneRules" -}}
+- apiGroups: [cachefleet.io]
+  resources: [prefixcachepools]
+  verbs: [list, watch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [list, watch]
+{{- end }}
+
+{{/* One subject of a binding: an account of this release. */}}
+{{- define "cachefleet.subject" -}}
+- kind: ServiceAccount
+  name: {{ .account }}
+  namespace: {{ .root.Release.Namespace }}
+{{- end }}

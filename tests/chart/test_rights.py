@@ -1,0 +1,150 @@
+"""Rights: exactly those that the parts use, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import pytest
+
+from e2e.cluster.rights import RIGHTS
+from tests.chart.helm import NAMESPACE, Object, Rendered, template
+from tests.chart.matrix import MATRIX
+
+pytestmark = pytest.mark.cluster
+
+Rights = dict[tuple[str, str], frozenset[str]]
+
+CONTROL_PLANE: Final[Mapping[tuple[str, str], frozenset[str]]] = {
+    ("cachefleet.io", "prefixcachepools"): frozenset({"list", "watch"}),
+    ("discovery.k8s.io", "endpointslices"): frozenset({"list", "watch"}),
+}
+HOME: Final = {("coordination.k8s.io", "leases"), ("", "secrets")}
+
+
+def rights(rules: Iterable[Object]) -> Rights:
+    found: dict[tuple[str, str], set[str]] = {}
+    for rule in rules:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                found.setdefault((group, resource), set()).update(rule["verbs"])
+    return {key: frozenset(verbs) for key, verbs in found.items()}
+
+
+def granted(objects: Rendered, account: str) -> dict[str, Rights]:
+    """By namespace ("" for all), what the rules that are bound to an account allow."""
+    found: dict[str, list[Object]] = {}
+    for binding in [*objects.of("ClusterRoleBinding"), *objects.of("RoleBinding")]:
+        subject = {"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}
+        if subject in binding["subjects"] and binding["roleRef"]["name"] != "system:auth-delegator":
+            namespace = binding["metadata"].get("namespace", "")
+            roles = [role for role in objects.of(binding["roleRef"]["kind"]) if _is(role, binding, namespace)]
+            assert len(roles) == 1
+            found.setdefault(namespace, []).extend(roles[0]["rules"])
+    return {namespace: rights(rules) for namespace, rules in found.items()}
+
+
+def _is(role: Object, binding: Object, namespace: str) -> bool:
+    metadata = role["metadata"]
+    return bool(metadata["name"] == binding["roleRef"]["name"] and metadata.get("namespace", "") == namespace)
+
+
+def merged(*parts: Rights) -> Rights:
+    return rights(
+        {"apiGroups": [group], "resources": [resource], "verbs": sorted(verbs)}
+        for part in parts
+        for (group, resource), verbs in part.items()
+    )
+
+
+def test_the_operator_has_the_rights_it_was_seen_to_use() -> None:
+    have = granted(template(), "cachefleet-operator")
+
+    assert have.keys() == {"", NAMESPACE}
+    assert merged(*have.values()) == RIGHTS
+    assert have[NAMESPACE].keys() == HOME
+
+
+def test_leases_are_its_own_namespace_s_alone() -> None:
+    assert ("coordination.k8s.io", "leases") not in granted(template(), "cachefleet-operator")[""]
+
+
+def test_in_listed_namespaces_it_has_the_same_and_no_more() -> None:
+    wide = granted(template(), "cachefleet-operator")
+    narrow = granted(template(MATRIX["namespaced"]), "cachefleet-operator")
+
+    assert narrow.keys() == {"serving", "batch", NAMESPACE}
+    assert narrow["serving"] == narrow["batch"] == wide[""]
+    assert narrow[NAMESPACE] == wide[NAMESPACE]
+
+
+def test_the_release_s_own_namespace_may_be_listed() -> None:
+    have = granted(template(MATRIX["namespaced with its own"]), "cachefleet-operator")
+
+    assert have == {NAMESPACE: RIGHTS}
+
+
+def test_the_control_plane_reads_and_asks() -> None:
+    assert granted(template(), "cachefleet-controlplane") == {"": CONTROL_PLANE}
+    assert granted(template(MATRIX["namespaced"]), "cachefleet-controlplane") == {
+        "serving": CONTROL_PLANE,
+        "batch": CONTROL_PLANE,
+    }
+
+
+@pytest.mark.parametrize("values", ["defaults", "namespaced", "placed"])
+def test_tokens_are_reviewed_by_the_cluster_s_own_role(values: str) -> None:
+    [binding] = [o for o in template(MATRIX[values]).of("ClusterRoleBinding") if "delegator" in o["metadata"]["name"]]
+
+    assert binding["roleRef"]["name"] == "system:auth-delegator"
+    account = template(MATRIX[values]).pod("controlplane")["serviceAccountName"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}]
+
+
+def test_nothing_cluster_wide_is_made_where_that_is_asked_for() -> None:
+    assert {found["kind"] for found in template(MATRIX["nothing cluster-wide"])}.isdisjoint(
+        {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+    )
+
+
+def test_listed_namespaces_leave_one_cluster_wide_binding() -> None:
+    bindings = template(MATRIX["namespaced"]).of("ClusterRoleBinding")
+
+    assert [binding["roleRef"]["name"] for binding in bindings] == ["system:auth-delegator"]
+
+
+def test_no_rule_has_a_wildcard() -> None:
+    for kind in ("Role", "ClusterRole"):
+        for role in template().of(kind):
+            assert "*" not in [text for rule in role["rules"] for texts in rule.values() for text in texts]
+
+
+def test_no_rights_are_made_where_somebody_else_grants_them() -> None:
+    left = [o for kind in ("Role", "RoleBinding") for o in template(MATRIX["bare"]).of(kind)]
+
+    assert left == []
+
+
+def test_people_see_and_change_pools_by_the_roles_they_have() -> None:
+    def verbs(role: str) -> set[str]:
+        label = f"rbac.authorization.k8s.io/aggregate-to-{role}"
+        roles = [o for o in template().of("ClusterRole") if o["metadata"]["labels"].get(label) == "true"]
+        return set().union(*(rights(o["rules"])[("cachefleet.io", "prefixcachepools")] for o in roles))
+
+    read = {"get", "list", "watch"}
+    assert verbs("view") == read
+    assert verbs("edit") == verbs("admin") == read | {"create", "update", "patch", "delete", "deletecollection"}
+    assert not [o for o in template({"rbac": {"aggregatedRoles": False}}).of("ClusterRole") if "pools" in str(o)[:200]]
+
+
+def test_pods_use_the_accounts_that_have_the_rights() -> None:
+    for values in ("defaults", "placed"):
+        objects = template(MATRIX[values])
+        for part in ("operator", "controlplane"):
+            account = objects.pod(part)["serviceAccountName"]
+            assert granted(objects, account)
+    assert {o["metadata"]["name"] for o in template().of("ServiceAccount")} == {
+        "cachefleet-operator",
+        "cachefleet-controlplane",
+    }
+    assert template(MATRIX["placed"]).of("ServiceAccount") == []

@@ -1,0 +1,92 @@
+"""What the chart tells each process is what the process understands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pytest
+from pydantic_settings import BaseSettings
+
+from cachefleet_controlplane.settings import Settings as ControlPlaneSettings
+from cachefleet_operator.settings import Settings as OperatorSettings
+from tests.chart.helm import Object, template
+from tests.chart.matrix import MATRIX
+
+pytestmark = pytest.mark.cluster
+
+PREFIX = "CACHEFLEET_"
+PROCESSES: Mapping[str, type[BaseSettings]] = {"operator": OperatorSettings, "controlplane": ControlPlaneSettings}
+
+
+def variables(container: Object) -> dict[str, str]:
+    """By name; what comes from a Secret has a value of its kind."""
+    secret = {"CACHEFLEET_DATABASE_URL": "postgresql://cachefleet@db/cachefleet"}
+    return {entry["name"]: entry.get("value", secret.get(entry["name"], "")) for entry in container["env"]}
+
+
+def settings(part: str, values: Object, monkeypatch: pytest.MonkeyPatch) -> BaseSettings:
+    for name in list(os.environ):
+        if name.startswith(PREFIX):
+            monkeypatch.delenv(name)
+    for name, value in variables(template(values).container(part)).items():
+        monkeypatch.setenv(name, value)
+    return PROCESSES[part]()
+
+
+@pytest.mark.parametrize("part", PROCESSES)
+@pytest.mark.parametrize("values", MATRIX)
+def test_every_variable_is_a_setting(part: str, values: str) -> None:
+    names = [entry["name"] for entry in template(MATRIX[values]).container(part)["env"]]
+
+    assert len(names) == len(set(names))
+    assert {name.removeprefix(PREFIX).lower() for name in names} <= set(PROCESSES[part].model_fields)
+
+
+@pytest.mark.parametrize("part", PROCESSES)
+@pytest.mark.parametrize("values", MATRIX)
+def test_every_value_is_allowed(part: str, values: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings(part, dict(MATRIX[values]), monkeypatch)
+
+
+def test_what_the_control_plane_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = settings("controlplane", dict(MATRIX["tuned"]), monkeypatch)
+
+    assert isinstance(told, ControlPlaneSettings)
+    assert (told.policy, told.knowledge, told.api_keys) == ("leastLoaded", "load", "required")
+    assert told.renderer_urls == ("http://renderer-0:8000", "http://renderer-1:8000")
+    assert (told.queue_requests, told.request_max_bytes) == (0, 1024**3)
+    assert (told.withdraw_seconds, told.drain_seconds) == (0, 3600)
+    assert (told.pool_source, told.auth, told.replicas) == ("kubernetes", "kubernetes", 2)
+    assert (told.log_level, told.log_format) == ("WARNING", "text")
+
+
+def test_what_the_operator_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {**MATRIX["tuned"], "namespaces": ["a", "b"], "image": {"pullSecrets": ["one", "two"]}}
+    told = settings("operator", values, monkeypatch)
+
+    assert isinstance(told, OperatorSettings)
+    assert told.namespaces == ("a", "b")
+    assert told.operator_namespace == "cachefleet-system"
+    assert (told.workers, told.resync_seconds) == (8, 86400)
+    assert (told.shared_memory_mib, told.worker_start_seconds) == (1048576, 7200)
+    assert (told.worker_drain_seconds, told.worker_shutdown_seconds) == (600, 0)
+    assert (told.agent_pull_policy, told.image_pull_secrets) == ("IfNotPresent", ("one", "two"))
+    assert told.agent_image == "cachefleet:0.1.0"
+
+
+def test_both_find_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = settings("operator", {"fullnameOverride": "fleet"}, monkeypatch)
+    services = {o["metadata"]["name"]: o["spec"] for o in template({"fullnameOverride": "fleet"}).of("Service")}
+
+    assert isinstance(told, OperatorSettings)
+    assert told.control_plane_address == "fleet-controlplane-headless.cachefleet-system.svc:8081"
+    assert told.admin_url == "http://fleet-controlplane.cachefleet-system.svc:8081"
+    for name in ("fleet-controlplane-headless", "fleet-controlplane"):
+        assert [port["port"] for port in services[name]["ports"]] == [8081]
+
+
+def test_extra_variables_stand_above_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in PROCESSES:
+        told = settings(part, dict(MATRIX["placed"]), monkeypatch)
+        assert getattr(told, "log_level") == "DEBUG"  # noqa: B009  # both kinds have it
