@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ CHILDREN: Final = {
     "ServiceAccount": "worker",
     "ConfigMap": "policy",
     "Service": "workers",
+    "PodDisruptionBudget": "workers",
     "Deployment": "workers",
 }
 SPEC: Final[Object] = {
@@ -110,6 +112,7 @@ class Bench:
         found: Object = {kind: _plain(self.child(kind, name)) for kind in CHILDREN}
         pool = self.kube.read("PrefixCachePool", self.namespace, name)
         found["status"] = _plain({"metadata": {}, **pool.get("status", {})})
+        found["status"]["workers"] = sorted(each["state"] for each in found["status"].get("workers", ()))
         found["pods"] = len(
             [pod for pod in self.kube.list("Pod", self.namespace) if "deletionTimestamp" not in pod["metadata"]]
         )
@@ -142,11 +145,11 @@ def _renamed(value: Any, namespace: str) -> Any:
     """Two namespaces' objects become comparable: the name, and what is derived from it."""
     match value:
         case dict():
-            # Keys and digests follow from the namespace's name and the pool's uid.
-            hidden = ("cachefleet.io/applied", "worker.key", "index.key", "policy.json")
+            # Keys, digests and the drain's path follow from the namespace's name and the pool's uid.
+            hidden = ("cachefleet.io/applied", "cachefleet.io/template", "worker.key", "index.key", "policy.json")
             return {k: "..." if k in hidden else _renamed(v, namespace) for k, v in value.items()}
         case list():
             return [_renamed(each, namespace) for each in value]
         case str():
-            return value.replace(namespace, "NAMESPACE")
+            return re.sub(r"/drain/[0-9a-f]+", "/drain/...", value.replace(namespace, "NAMESPACE"))
     return value

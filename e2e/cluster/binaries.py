@@ -1,7 +1,8 @@
-"""The programs of a Kubernetes control plane: found where they are already, else built once from pinned Go modules.
+"""The programs of a Kubernetes cluster: found where they are already, else built once from pinned Go modules.
 
 Looked for in this order: the folder that KUBEBUILDER_ASSETS names, the cache folder of the pinned versions, a Go
-build into that folder. Run as a program, it makes sure that all of them are there.
+build into that folder. Those of a node are no part of KUBEBUILDER_ASSETS: for them only the cache and the build are
+left. Run as a program, it makes sure that all of them are there.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 MODULES = Path(__file__).parent / "modules"
 PROGRESS_SECONDS = 10.0
+WAIT_SECONDS = 0.5
 
 
 class UnavailableError(RuntimeError):
@@ -41,7 +43,20 @@ PROGRAMS = (
     Program("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     Program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
 )
-_PINNED = {"etcd": "go.etcd.io/etcd/server/v3", "kubernetes": "k8s.io/kubernetes"}
+NODE_PROGRAMS = (
+    Program("kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    Program("kubelet", "kubernetes", "k8s.io/kubernetes/cmd/kubelet"),
+    Program("kube-proxy", "kubernetes", "k8s.io/kubernetes/cmd/kube-proxy"),
+    Program("coredns", "coredns", "."),
+    Program("pause", "pause", "."),
+)
+HELM = Program("helm", "helm", "helm.sh/helm/v3/cmd/helm")
+_PINNED = {
+    "coredns": "github.com/coredns/coredns",
+    "etcd": "go.etcd.io/etcd/server/v3",
+    "helm": "helm.sh/helm/v3",
+    "kubernetes": "k8s.io/kubernetes",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +74,22 @@ def find() -> Binaries:
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets:
         return _assets(Path(assets))
-    paths = {program.name: cached(program) for program in PROGRAMS}
-    if not all(path.exists() for path in paths.values()):
-        _build_missing()
+    paths = ensured(PROGRAMS)
     return Binaries(paths["etcd"], paths["kube-apiserver"], paths["kube-controller-manager"], paths["kubectl"])
 
 
+def ensured(programs: Sequence[Program]) -> dict[str, Path]:
+    """Paths by name of programs in the cache, built where they are not there yet; UnavailableError as ``find``."""
+    paths = {program.name: cached(program) for program in programs}
+    if not all(path.exists() for path in paths.values()):
+        _build_missing(programs)
+    return paths
+
+
 def version(module: str) -> str:
-    """The version that a module's go.mod pins, as in "v1.34.4"."""
+    """The version that a module's go.mod pins, as in "v1.34.4"; a module that is ours alone has version "v1"."""
+    if module not in _PINNED:
+        return "v1"
     text = (MODULES / module / "go.mod").read_text()
     match = re.search(rf"^require {re.escape(_PINNED[module])} (v\S+)", text, re.MULTILINE)
     if match is None:
@@ -95,26 +118,36 @@ def _assets(folder: Path) -> Binaries:
     return Binaries(etcd, apiserver, optional("kube-controller-manager"), optional("kubectl"))
 
 
-def _build_missing() -> None:
+def _build_missing(programs: Sequence[Program]) -> None:
     if shutil.which("go") is None:
+        missing = ", ".join(program.name for program in programs if not cached(program).exists())
         raise UnavailableError(
-            "etcd and kube-apiserver are not there: install Go (https://go.dev/dl) to have them built once, "
-            "or point KUBEBUILDER_ASSETS at a folder that setup-envtest made"
+            f"{missing}: not there; install Go (https://go.dev/dl) to have them built once, "
+            "or (for etcd and kube-apiserver) point KUBEBUILDER_ASSETS at a folder that setup-envtest made"
         )
-    with _only_one():
-        for program in PROGRAMS:
-            if not cached(program).exists():
+    for program in programs:
+        with _turn(program) as ours:
+            if ours:
                 _build(program)
 
 
 @contextmanager
-def _only_one() -> Iterator[None]:
-    """Builds share a compiler cache and a target: one at a time on a machine, the next finds the work done."""
+def _turn(program: Program) -> Iterator[bool]:
+    """Builds share a compiler cache: one at a time on a machine. False where another has built the program meanwhile,
+    whatever that one builds now.
+    """
     folder = cache_root() / "bin"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        while not cached(program).exists():
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(WAIT_SECONDS)
+            else:
+                yield not cached(program).exists()
+                return
+        yield False
 
 
 def _build(program: Program) -> None:
@@ -151,14 +184,24 @@ def _watch(process: subprocess.Popen[bytes], program: Program, log: Path, starte
 
 
 def _ldflags(program: Program) -> str:
-    flags = "-s -w"
-    if program.module == "kubernetes":
-        # Without these the server says v0.0.0, and clients compare versions.
-        pinned = version("kubernetes")
-        major, minor, *_ = pinned.removeprefix("v").split(".")
-        where = "k8s.io/component-base/version"
-        flags += f" -X {where}.gitVersion={pinned} -X {where}.gitMajor={major} -X {where}.gitMinor={minor}"
-    return flags
+    values = {"kubernetes": _kubernetes_values, "helm": _helm_values}.get(program.module, dict[str, str])()
+    return " ".join(["-s -w", *(f"-X {name}={value}" for name, value in values.items())])
+
+
+def _kubernetes_values() -> dict[str, str]:
+    """Without these the server says v0.0.0, and clients compare versions."""
+    pinned = version("kubernetes")
+    major, minor, *_ = pinned.removeprefix("v").split(".")
+    where = "k8s.io/component-base/version"
+    return {f"{where}.gitVersion": pinned, f"{where}.gitMajor": major, f"{where}.gitMinor": minor}
+
+
+def _helm_values() -> dict[str, str]:
+    """Without these it takes itself, and the cluster for which it renders without asking one, to be years old."""
+    major, minor, *_ = version("kubernetes").removeprefix("v").split(".")
+    where = "helm.sh/helm/v3/pkg/chartutil"
+    version_ = {"helm.sh/helm/v3/internal/version.version": version("helm")}
+    return version_ | {f"{where}.k8sVersionMajor": major, f"{where}.k8sVersionMinor": minor}
 
 
 def _lines(log: Path) -> list[str]:
@@ -171,6 +214,6 @@ def _say(text: str) -> None:
 
 if __name__ == "__main__":
     try:
-        print(find())
+        print(find(), ensured((*NODE_PROGRAMS, HELM)))
     except UnavailableError as problem:
         sys.exit(f"error: {problem}")

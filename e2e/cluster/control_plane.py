@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import http.client
-import json
 import shutil
 import signal
 import ssl
@@ -20,15 +19,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
 import yaml
 
+from e2e.cluster import audit
 from e2e.cluster.binaries import Binaries
 from e2e.cluster.certificates import Authority, Pair, kubeconfig
 from e2e.cluster.processes import end, free_ports, spawn
 
+LOOPBACK = "127.0.0.1"
 START_SECONDS = 60.0
 ATTEMPTS = 3
 CRDS = Path(__file__).parents[2] / "crds"
@@ -46,13 +47,7 @@ CONTROLLERS = (
     "serviceaccount-controller",
     "serviceaccount-token-controller",
 )
-_SERVICE_HOSTS = ("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
-_AUDIT_POLICY = {
-    "apiVersion": "audit.k8s.io/v1",
-    "kind": "Policy",
-    "omitStages": ["RequestReceived"],
-    "rules": [{"level": "Metadata"}],
-}
+_SERVICE_HOSTS = ("127.0.0.1", "10.96.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
 
 class StartError(RuntimeError):
@@ -81,6 +76,8 @@ class ControlPlane:
     audit: bool = True
     crds: Path | None = CRDS
     controllers: bool = True
+    address: str = LOOPBACK  # a node's pods reach any other
+    with_node: bool = False
     folder: Path = field(init=False)
     url: str = field(init=False, default="")
     kubeconfig: Path = field(init=False)
@@ -132,6 +129,10 @@ class ControlPlane:
             self._pairs[identity] = self._authority.client(identity.name, identity.groups)
         return self._pairs[identity]
 
+    def server_pair(self, name: str, hosts: tuple[str, ...]) -> Pair:
+        """A certificate and key for a server that is reached as any of ``hosts``."""
+        return self._authority.server(name, hosts)
+
     @property
     def ca(self) -> Path:
         return self._authority.certificate
@@ -151,10 +152,16 @@ class ControlPlane:
         finally:
             process.send_signal(signal.SIGCONT)
 
+    def restart_api_server(self) -> None:
+        """Stop it and start it anew: it remembers nothing of what was watched."""
+        old = self._processes["kube-apiserver"]
+        end(old)
+        self._spawn("kube-apiserver", cast("list[object]", old.args))
+        self._wait(lambda: self._answers("/readyz"), "kube-apiserver")
+
     def requests(self) -> list[dict[str, Any]]:
         """The audit log: one entry for each finished request, oldest first."""
-        with (self.folder / "audit.log").open() as lines:
-            return [json.loads(line) for line in lines if line.endswith("\n")]
+        return audit.requests(self.folder)
 
     def install(self, manifests: Path) -> None:
         """Create the CRDs in a folder and wait until they are served."""
@@ -171,7 +178,7 @@ class ControlPlane:
         self._authority = Authority(self.folder, dt.datetime.now(dt.UTC))
         self._accounts = self._authority.key("service-accounts")
         ports = free_ports(3)
-        self.url = f"https://127.0.0.1:{ports[2]}"
+        self.url = f"https://{self.address}:{ports[2]}"
         self.kubeconfig = self.kubeconfig_for(ADMIN)
         self._spawn("etcd", self._etcd(ports[0], ports[1]))
         self._spawn("kube-apiserver", self._apiserver(ports[0], ports[2]))
@@ -197,11 +204,11 @@ class ControlPlane:
         ]
 
     def _apiserver(self, etcd: int, port: int) -> list[object]:
-        serving = self._authority.server("kube-apiserver", _SERVICE_HOSTS)
+        serving = self.server_pair("kube-apiserver", (*_SERVICE_HOSTS, self.address))
         return [
             self.binaries.apiserver,
             f"--etcd-servers=http://127.0.0.1:{etcd}",
-            "--bind-address=127.0.0.1",
+            f"--bind-address={self.address}",
             f"--secure-port={port}",
             f"--cert-dir={self.folder}",
             f"--tls-cert-file={serving.certificate}",
@@ -214,15 +221,20 @@ class ControlPlane:
             "--service-cluster-ip-range=10.96.0.0/16",
             "--allow-privileged",
             "--shutdown-delay-duration=0s",
-            *self._audit_flags(),
+            *(audit.flags(self.folder) if self.audit else ()),
+            *self._node_flags(),
         ]
 
-    def _audit_flags(self) -> list[str]:
-        if not self.audit:
+    def _node_flags(self) -> list[str]:
+        if not self.with_node:
             return []
-        policy = self.folder / "audit-policy.yaml"
-        policy.write_text(yaml.safe_dump(_AUDIT_POLICY))
-        return [f"--audit-policy-file={policy}", f"--audit-log-path={self.folder / 'audit.log'}"]
+        pair = self.client_pair(Identity("kube-apiserver-kubelet-client", ("system:masters",)))
+        return [
+            f"--advertise-address={self.address}",
+            f"--kubelet-client-certificate={pair.certificate}",
+            f"--kubelet-client-key={pair.key}",
+            "--kubelet-preferred-address-types=InternalIP",
+        ]
 
     def _controller_manager(self, binary: Path) -> list[object]:
         kubeconfig = self.kubeconfig_for(Identity("system:kube-controller-manager"))
@@ -237,7 +249,7 @@ class ControlPlane:
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
             "--secure-port=0",
-            f"--controllers={','.join(CONTROLLERS)}",
+            f"--controllers={'*' if self.with_node else ','.join(CONTROLLERS)}",
         ]
 
     def _spawn(self, name: str, command: list[object]) -> None:

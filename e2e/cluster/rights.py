@@ -12,40 +12,53 @@ ROLE: Final = "cachefleet-operator"
 RIGHTS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("", "configmaps"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("", "events"): frozenset({"create"}),
+    ("", "pods"): frozenset({"list", "patch", "watch"}),
     ("", "secrets"): frozenset({"create", "get"}),
     ("", "serviceaccounts"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("", "services"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("apps", "deployments"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("cachefleet.io", "prefixcachepools"): frozenset({"get", "list", "watch"}),
     ("cachefleet.io", "prefixcachepools/status"): frozenset({"patch"}),
+    ("policy", "poddisruptionbudgets"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("coordination.k8s.io", "leases"): frozenset({"create", "get", "update"}),
 }
 
 
 def define(kube: Kube) -> None:
-    """Create the role."""
-    rules = [
-        {"apiGroups": [group], "resources": [resource], "verbs": sorted(verbs)}
-        for (group, resource), verbs in RIGHTS.items()
-    ]
-    metadata = {"name": ROLE}
-    kube.create(
-        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": metadata, "rules": rules}
-    )
+    """Create the role for all of a cluster."""
+    kube.create(_role("ClusterRole", {"name": ROLE}))
+
+
+def grant_role(kube: Kube, identity: Identity, namespace: str) -> None:
+    """Give a user a role of one namespace alone."""
+    metadata = {"name": ROLE, "namespace": namespace}
+    kube.create(_role("Role", metadata))
+    kube.create(_binding("RoleBinding", metadata, "Role", identity))
 
 
 def grant(kube: Kube, identity: Identity, namespace: str = "") -> None:
     """Give a user the role, in one namespace or (empty) in all."""
     kind = "RoleBinding" if namespace else "ClusterRoleBinding"
     metadata = {"name": identity.name} | ({"namespace": namespace} if namespace else {})
-    binding: Object = {
+    kube.create(_binding(kind, metadata, "ClusterRole", identity))
+
+
+def _role(kind: str, metadata: Object) -> Object:
+    rules = [
+        {"apiGroups": [group], "resources": [resource], "verbs": sorted(verbs)}
+        for (group, resource), verbs in RIGHTS.items()
+    ]
+    return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata, "rules": rules}
+
+
+def _binding(kind: str, metadata: Object, role: str, identity: Identity) -> Object:
+    return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": kind,
         "metadata": metadata,
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": ROLE},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": identity.name}],
     }
-    kube.create(binding)
 
 
 def used(requests: Iterable[Mapping[str, Any]], identity: Identity) -> dict[tuple[str, str], set[str]]:

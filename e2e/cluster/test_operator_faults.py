@@ -147,15 +147,32 @@ def test_only_the_final_state_counts_for_one_that_was_away(bench: Bench) -> None
     assert adopted["metadata"]["ownerReferences"][0]["uid"] == replaced["metadata"]["uid"]
 
 
+def test_watches_that_expired_are_begun_anew(binaries: Binaries, tmp_path: Path) -> None:
+    """An API server that has started anew answers an old resource version with 410: all is listed again."""
+    with ControlPlane(binaries, controllers=False) as cluster, ExitStack() as stack:
+        bench = _apart(cluster, tmp_path, stack)
+        bench.operator(resync_seconds=3600, lease_seconds=90, renew_seconds=60)
+        bench.create()
+        until(partial(bench.child, "Deployment"))
+        term = _term(bench)
+        for number in range(20):  # versions go on, unseen by the operator's watches
+            bench.kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": f"other-{number}"}})
+        asked = len(cluster.requests())
+        cluster.restart_api_server()
+        bench.create("second")
+        until(partial(bench.child, "Deployment", "second"))
+        bench.kube.delete("Service", bench.namespace, "demo-workers")
+        until(partial(bench.child, "Service"))
+        assert _term(bench) == term
+        assert _listed(cluster.requests()[asked:], bench.identity) >= {"prefixcachepools", "services"}
+
+
 def test_waits_for_its_crd_and_survives_losing_it(binaries: Binaries, tmp_path: Path) -> None:
     if binaries.kubectl is None:
         pytest.skip("KUBEBUILDER_ASSETS has no kubectl")
     with ControlPlane(binaries, crds=None, controllers=False) as cluster, ExitStack() as stack:
-        kube = Kube(cluster)
-        rights.define(kube)
-        kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ops"}})
-        bench = Bench(cluster, kube, "ops", Identity("operator"), tmp_path, stack)
-        rights.grant(kube, bench.identity)
+        bench = _apart(cluster, tmp_path, stack)
+        kube = bench.kube
         operator = bench.operator(namespaces="", resync_seconds=1)
         missing = (503, "the CRD prefixcachepools.cachefleet.io is not installed")
         until(lambda: operator.probe("/readyz") == missing)
@@ -168,6 +185,25 @@ def test_waits_for_its_crd_and_survives_losing_it(binaries: Binaries, tmp_path: 
             kube.delete("CustomResourceDefinition", "", "prefixcachepools.cachefleet.io")
             until(lambda: operator.probe("/readyz") == missing)
         assert operator.running
+
+
+def _apart(cluster: ControlPlane, folder: Path, stack: ExitStack) -> Bench:
+    """A bench on a control plane of its own."""
+    kube = Kube(cluster)
+    rights.define(kube)
+    kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ops"}})
+    bench = Bench(cluster, kube, "ops", Identity("operator"), folder, stack)
+    rights.grant(kube, bench.identity)
+    return bench
+
+
+def _term(bench: Bench) -> str:
+    """When the leader became one: no other has followed it, nor has it let go."""
+    return str(bench.kube.read("Lease", bench.namespace, "cachefleet-operator")["spec"]["acquireTime"])
+
+
+def _listed(requests: list[Object], who: Identity) -> set[str]:
+    return {each["objectRef"]["resource"] for each in rights.by(requests, who) if each["verb"] == "list"}
 
 
 def _bench(cluster: ControlPlane, kube: Kube, folder: Path, stack: ExitStack) -> Bench:

@@ -1,0 +1,48 @@
+"""The words of a kubelet, written by hand: pods of this cluster never run."""
+
+from __future__ import annotations
+
+from e2e.cluster.kube import Kube, Object
+
+NOW = "2026-01-01T00:00:00Z"
+
+
+def ready(kube: Kube, pod: Object) -> None:
+    """All its containers run and it takes traffic."""
+    status = {
+        "name": "engine",
+        "ready": True,
+        "restartCount": 0,
+        "image": "i",
+        "imageID": "i",
+        "state": {"running": {}},
+    }
+    conditions = [{"type": kind, "status": "True", "lastTransitionTime": NOW} for kind in ("Ready", "ContainersReady")]
+    _write(kube, pod, {"phase": "Running", "conditions": conditions, "containerStatuses": [status]})
+
+
+def waiting(kube: Kube, pod: Object, reason: str, message: str, *, restarts: int = 0) -> None:
+    """Its engine does not come up."""
+    ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "boom"}} if restarts else {}
+    status = {
+        "name": "engine",
+        "ready": False,
+        "restartCount": restarts,
+        "image": "i",
+        "imageID": "",
+        "state": {"waiting": {"reason": reason, "message": message}},
+        "lastState": ended,
+    }
+    conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": NOW}]
+    _write(kube, pod, {"phase": "Pending", "conditions": conditions, "containerStatuses": [status]})
+
+
+def unschedulable(kube: Kube, pod: Object, message: str) -> None:
+    """No node takes it."""
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    _write(kube, pod, {"phase": "Pending", "conditions": [condition | {"lastTransitionTime": NOW}]})
+
+
+def _write(kube: Kube, pod: Object, status: Object) -> None:
+    metadata = pod["metadata"]
+    kube.patch("Pod", metadata["namespace"], metadata["name"], {"status": status}, subresource="status")

@@ -1,0 +1,4 @@
+// What holds a pod's namespaces open.
+module cachefleet.io/e2e/cluster/pause
+
+go 1.24.0

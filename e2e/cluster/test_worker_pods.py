@@ -1,0 +1,89 @@
+"""Worker pods against a real API server: what it refuses of them, and what it makes of the examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachefleet_core.pool_yaml import documents
+from e2e.cluster.bench import Bench
+from e2e.cluster.kube import Object, Refused, until
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "weights-volume.yaml"
+
+
+def restrict(bench: Bench) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    bench.kube.patch("Namespace", "", bench.namespace, {"metadata": {"labels": labels}})
+
+
+def pod_of(bench: Bench, template: Object) -> Object:
+    metadata = {**template.get("metadata", {}), "name": "one", "namespace": bench.namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+def live_template(bench: Bench, name: str = "demo") -> Object:
+    deployment = bench.child("Deployment", name)
+    assert deployment is not None
+    template: Object = deployment["spec"]["template"]
+    return template
+
+
+def test_the_server_takes_every_field_of_the_pod_and_keeps_it(bench: Bench) -> None:
+    restrict(bench)
+    bench.operator()
+    bench.create()
+    bench.settled()
+    template = live_template(bench)
+    names = [each["name"] for each in template["spec"]["initContainers"]]
+    assert names == ["plugin", "agent"]
+    # Strict: a field that the server does not know is an error here, and not dropped as in a pod of a ReplicaSet.
+    made = bench.kube.create(pod_of(bench, template), dry_run=True)
+    engine = made["spec"]["containers"][0]
+    assert engine["lifecycle"]["preStop"]["httpGet"]["port"] == 8082
+    assert made["spec"]["topologySpreadConstraints"][0]["matchLabelKeys"] == ["pod-template-hash"]
+
+
+def test_a_pod_that_would_break_the_profile_is_refused(bench: Bench) -> None:
+    restrict(bench)
+    bench.operator()
+    bench.create()
+    bench.settled()
+    pod = pod_of(bench, live_template(bench))
+    del pod["spec"]["initContainers"][0]["securityContext"]["capabilities"]
+    with pytest.raises(Refused, match=r'violates PodSecurity "restricted:latest": unrestricted capabilities'):
+        bench.kube.create(pod, dry_run=True)
+
+
+def test_a_disruption_budget_that_is_gone_comes_back_and_follows_the_pool(bench: Bench) -> None:
+    bench.operator()
+    bench.create()
+    bench.settled()
+    first = bench.child("PodDisruptionBudget")
+    assert first is not None
+    assert first["spec"]["maxUnavailable"] == 1
+    bench.kube.delete("PodDisruptionBudget", bench.namespace, "demo-workers")
+    again = until(lambda: bench.child("PodDisruptionBudget"))
+    assert again["metadata"]["uid"] != first["metadata"]["uid"]
+    bench.edit(rollout={"maxUnavailable": 2})
+    until(lambda: (bench.child("PodDisruptionBudget") or first)["spec"]["maxUnavailable"] == 2)
+
+
+def test_the_example_with_weights_on_a_volume_is_taken_as_it_is(bench: Bench) -> None:
+    restrict(bench)
+    given: dict[str, Any] = {document["kind"]: document for _, document in documents(EXAMPLE.read_text())}
+    for document in given.values():
+        document["metadata"]["namespace"] = bench.namespace
+        bench.kube.create(document, dry_run=True)
+    bench.kube.create(pod_of(bench, given["Job"]["spec"]["template"]), dry_run=True)
+    bench.operator()
+    bench.kube.create(given["PrefixCachePool"])
+    bench.settled("qwen3-8b")
+    pods = bench.kube.list("Pod", bench.namespace)
+    assert len(pods) == 3
+    mounts = [mount["mountPath"] for mount in pods[0]["spec"]["containers"][0]["volumeMounts"]]
+    assert "/weights" in mounts
