@@ -1,0 +1,102 @@
+"""One cluster, one release of the chart, one pool and one client for a test session; tests run in the files' order.
+
+With KUBECONFIG and CACHEFLEET_E2E_IMAGES (a prefix below which ``cachefleet:dev`` and ``vllm-cpu:dev`` are) the
+tests use that cluster, which must be empty of ours; else a node is made on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from e2e.cluster.binaries import HELM, UnavailableError, ensured
+from e2e.node import pools
+from e2e.node.client import Client, running
+from e2e.node.images import REPOSITORY
+from e2e.node.machine import check_machine
+from e2e.node.node import Node
+from e2e.node.site import Images, Site
+
+RESULTS: Final = Path(__file__).parents[2] / ".results" / "node.json"
+WORKLOADS: Final = "serving"
+"""The namespace of the pool that tests share."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Say what is missing before any test's clock runs; with CACHEFLEET_NODE=optional, skip these tests for it."""
+    wanted = [item for item in items if item.get_closest_marker("node")]
+    if not wanted or config.option.collectonly or _foreign():
+        return
+    try:
+        check_machine()
+    except UnavailableError as problem:
+        if os.environ.get("CACHEFLEET_NODE") != "optional":
+            pytest.exit(str(problem), returncode=2)
+        for item in wanted:
+            item.add_marker(pytest.mark.skip(str(problem)))
+
+
+@pytest.fixture(scope="session")
+def figures() -> Iterator[dict[str, float]]:
+    """Seconds and shares that tests measured, by name; written to a file and printed at the end."""
+    measured: dict[str, float] = {}
+    yield measured
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(measured, indent=1) + "\n")
+    print("\n" + "\n".join(f"  {name}: {value:.2f}" for name, value in measured.items()))
+
+
+@pytest.fixture(scope="session")
+def site(figures: dict[str, float]) -> Iterator[Site]:
+    if _foreign():
+        yield _given_site()
+        return
+    programs = ensured((HELM,))
+    started = time.monotonic()
+    with Node() as node:
+        figures["node_ready_seconds"] = time.monotonic() - started
+        kubectl = node.cluster.binaries.kubectl
+        assert kubectl is not None
+        programs["kubectl"] = kubectl
+        yield Site(node.kubeconfig, programs, Images.below(REPOSITORY), node.cluster.requests)
+
+
+@pytest.fixture(scope="session")
+def pool(site: Site, figures: dict[str, float]) -> pools.Pool:
+    """The release, just installed, and a pool of two workers that are ready."""
+    site.kubectl("create", "namespace", WORKLOADS)
+    site.kubectl("label", "namespace", WORKLOADS, "pod-security.kubernetes.io/enforce=restricted")
+    started = time.monotonic()
+    site.install()
+    figures["chart_installed_seconds"] = time.monotonic() - started
+    made = pools.Pool(site, WORKLOADS, "tiny")
+    made.apply()
+    made.ready()
+    figures["install_to_ready_seconds"] = time.monotonic() - started
+    return made
+
+
+@pytest.fixture(scope="session")
+def client(site: Site, pool: pools.Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """An application beside the pool."""
+    with running(site, pool.namespace, tmp_path_factory.mktemp("client")) as made:
+        yield made
+
+
+def _foreign() -> bool:
+    return bool(os.environ.get("KUBECONFIG") and os.environ.get("CACHEFLEET_E2E_IMAGES"))
+
+
+def _given_site() -> Site:
+    programs = {name: Path(path) for name in ("kubectl", "helm") if (path := shutil.which(name))}
+    return Site(
+        Path(os.environ["KUBECONFIG"]), programs, Images.below(os.environ["CACHEFLEET_E2E_IMAGES"]), requests=None
+    )

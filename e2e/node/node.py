@@ -1,0 +1,147 @@
+"""A real Kubernetes cluster of one node on this machine: control plane, scheduler, kubelet, kube-proxy, names, images.
+
+Needs root and Debian's containerd, runc, CNI plugins, iptables, buildah and debootstrap. One at a time on a machine,
+since the bridge and the rules of kube-proxy have fixed names. Everything else is in one folder, and all of it goes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final, Self
+
+from e2e.cluster import binaries
+from e2e.cluster.binaries import NODE_PROGRAMS, cache_root
+from e2e.cluster.control_plane import ControlPlane, Identity, StartError
+from e2e.cluster.processes import end, spawn
+from e2e.node import kubelet, leftovers, network
+from e2e.node.containerd import Containerd
+from e2e.node.images import Builder, Image, vllm_image
+from e2e.node.machine import check_machine
+
+READY_SECONDS: Final = 120.0
+
+
+class Node:
+    """Use as a context manager; ``cluster`` is its control plane, ``images`` what pods can be made from."""
+
+    def __init__(self, *, crds: Path | None = None) -> None:
+        self._crds = crds
+        self._stack = ExitStack()
+        self.images: dict[str, Image] = {}
+
+    def __enter__(self) -> Self:
+        check_machine()
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.cluster.kubeconfig
+
+    @property
+    def folder(self) -> Path:
+        return self.cluster.folder
+
+    def _start(self) -> None:
+        self._stack.enter_context(_alone())
+        programs = binaries.ensured(NODE_PROGRAMS)
+        found = binaries.find()
+        self._builder = Builder()
+        pause = self._builder.pause(programs["pause"])
+        marker = cache_root() / "node" / ".running"
+        self._stack.enter_context(leftovers.swept(marker))
+        network.up()
+        self.cluster = ControlPlane(found, crds=self._crds, address=network.ADDRESS, with_node=True)
+        self._stack.callback(self._remove_folder)
+        self.cluster.start()
+        marker.write_text(str(self.folder))
+        network.configure(self.folder / "cni")
+        self._containerd = Containerd(self.folder, pause)
+        self._containerd.start()
+        self._stack.callback(self._containerd.stop)
+        self._load(pause)
+        self._run_parts(programs)
+        self._wait(self._is_ready, "node")
+
+    def _load(self, pause: Image) -> None:
+        builder, containerd = self._builder, self._containerd
+        vllm, product = vllm_image(), builder.product()
+        containerd.load(vllm, builder.save_vllm)
+        for image in (pause, product):
+            containerd.load(image, partial(builder.save, image))
+        containerd.keep_only({image.reference for image in (pause, vllm, product)})
+        builder.keep_only((builder.python(), pause, product))
+        self.images = {"vllm": vllm, "cachefleet": product}
+
+    def _run_parts(self, programs: dict[str, Path]) -> None:
+        folder, cluster = self.folder, self.cluster
+        serving = cluster.server_pair(kubelet.NODE, (kubelet.NODE, network.ADDRESS))
+        pki = kubelet.Pki(cluster.ca, serving)
+        self._spawn("kube-scheduler", kubelet.scheduler(programs["kube-scheduler"], self._own("system:kube-scheduler")))
+        own = self._own(f"system:node:{kubelet.NODE}", "system:nodes")
+        socket = self._containerd.socket
+        self._spawn("kubelet", kubelet.kubelet(programs["kubelet"], folder, kubeconfig=own, pki=pki, socket=socket))
+        proxy = kubelet.proxy(programs["kube-proxy"], folder, kubeconfig=self._own("system:kube-proxy"))
+        self._spawn("kube-proxy", proxy)
+        self._spawn("coredns", kubelet.name_server(programs["coredns"], folder, kubeconfig=cluster.kubeconfig))
+
+    def _own(self, user: str, *groups: str) -> Path:
+        return self.cluster.kubeconfig_for(Identity(user, groups))
+
+    def _spawn(self, name: str, command: list[object]) -> None:
+        process = spawn(command, self.folder / f"{name}.log")
+        self._stack.callback(end, process)
+
+    def _is_ready(self) -> bool:
+        path = "-o=jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}"
+        return self.kubectl("get", "nodes", path).strip() == "True"
+
+    def kubectl(self, *arguments: str) -> str:
+        """What kubectl prints; StartError where it fails."""
+        command = [str(part) for part in (*self.cluster.kubectl(), *arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise StartError(f"kubectl {' '.join(arguments)}: {done.stderr}")
+        return done.stdout
+
+    def _wait(self, ready: Callable[[], bool], name: str) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while not ready():
+            if time.monotonic() > deadline:
+                raise StartError(f"the {name} was not ready in time:\n{self.cluster.tail('kubelet')}")
+            time.sleep(0.2)
+
+    def _remove_folder(self) -> None:
+        leftovers.unmount(self.folder)
+        self.cluster.stop()
+
+
+class _alone:  # noqa: N801  # used as a function
+    """One node at a time on a machine."""
+
+    def __enter__(self) -> None:
+        path = cache_root() / "node" / ".lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("w")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print("waiting for the other node on this machine to end", file=sys.stderr, flush=True)
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *exc: object) -> None:
+        self._file.close()

@@ -1,0 +1,105 @@
+"""Pools of the tiny model on CPU, as a user would write them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from e2e.cluster.kube import until
+from e2e.node.site import Object, Site
+
+EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "cluster-tiny.yaml"
+READY_SECONDS: Final = 900.0
+"""Far more than a worker takes here: a busy machine decides no test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One pool in a cluster."""
+
+    site: Site
+    namespace: str
+    name: str
+
+    def apply(self, changes: Mapping[str, Any] | None = None) -> None:
+        """Make it as the example says; ``changes`` replace parts of the spec by dotted path."""
+        self.site.apply(manifest(self.site, self.namespace, self.name, changes or {}))
+
+    def patch(self, spec: Mapping[str, Any]) -> None:
+        change = json.dumps({"spec": spec})
+        self.site.kubectl("patch", "pcp", self.name, "-n", self.namespace, "--type=merge", "-p", change)
+
+    def scale(self, replicas: int) -> None:
+        """As a person or an autoscaler does it."""
+        self.site.kubectl("scale", "pcp", self.name, "-n", self.namespace, f"--replicas={replicas}")
+
+    def delete(self) -> None:
+        self.site.kubectl("delete", "pcp", self.name, "-n", self.namespace, "--wait=true")
+        until(lambda: not self.pods(), seconds=180)
+
+    def read(self) -> Object:
+        return self.site.get("pcp", self.name, self.namespace)
+
+    def condition(self, kind: str) -> Object:
+        """One condition as it is now; empty where there is none yet."""
+        found = (self.read().get("status") or {}).get("conditions") or ()
+        return next((one for one in found if one["type"] == kind), {})
+
+    def ready(self) -> None:
+        """Wait until the pool as it is now serves as asked."""
+        until(self._is_ready, seconds=READY_SECONDS)
+
+    def _is_ready(self) -> bool:
+        generation = self.read()["metadata"]["generation"]
+        condition = self.condition("Ready")
+        return condition.get("status") == "True" and condition.get("observedGeneration") == generation
+
+    def becomes(self, kind: str, status: str, reason: str, *, seconds: float = 120.0) -> Object:
+        """Wait for a condition; the condition."""
+
+        def look() -> Object | None:
+            found = self.condition(kind)
+            assert (found.get("status"), found.get("reason")) == (status, reason), found
+            return found
+
+        return until(look, seconds=seconds)
+
+    def pods(self) -> list[Object]:
+        """Its workers that are not on their way out."""
+        found = self.site.list("pods", self.namespace, selector=f"cachefleet.io/pool={self.name}")
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def starts(self) -> dict[str, int]:
+        """Each container of each worker, and how often it was started anew."""
+        return {
+            f"{pod['metadata']['uid']}/{one['name']}": one["restartCount"]
+            for pod in self.pods()
+            for one in (*pod["status"]["containerStatuses"], *pod["status"]["initContainerStatuses"])
+        }
+
+    def events(self) -> list[Object]:
+        """What was told of it."""
+        found = self.site.list("events", self.namespace)
+        return [event for event in found if event["involvedObject"]["name"] == self.name]
+
+
+def manifest(site: Site, namespace: str, name: str, changes: Mapping[str, Any]) -> Object:
+    """The example in a namespace, with the site's images; ``changes`` replace parts of the spec by dotted path."""
+    made: Object = copy.deepcopy(yaml.safe_load(EXAMPLE.read_text()))
+    made["metadata"] = {"name": name, "namespace": namespace}
+    spec = made["spec"]
+    spec["engine"]["image"] = site.images.vllm
+    spec["podTemplate"]["spec"]["initContainers"][0]["image"] = site.images.product
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        target = spec
+        for parent in parents:
+            target = target.setdefault(parent, {})
+        target[last] = value
+    return made

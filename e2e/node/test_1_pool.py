@@ -1,0 +1,142 @@
+"""A pool as its users meet it: answers from cache, what kubectl says, live changes, clear words about trouble.
+
+The tests of this folder are one story in a real cluster, from ``helm install`` to ``helm uninstall``, in the order of
+the files: starting a vLLM takes most of a minute on a small machine.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import pytest
+
+from e2e.cluster.kube import until
+from e2e.node.client import Client, failures
+from e2e.node.looks import idle_blocks, writes
+from e2e.node.pools import Pool
+from e2e.node.site import NAMESPACE, RELEASE, Site
+
+# What is asked for, the condition that tells of it, and a word that its message must have.
+WRONG: Final[dict[str, tuple[dict[str, Any], tuple[str, str, str], str]]] = {
+    "too-much": (
+        {"model.name": "a", "prefixCache.budgetMiB": 900},
+        ("BudgetAdmitted", "False", "BudgetExceedsKVCache"),
+        "900",
+    ),
+    "no-image": (
+        # With nothing of the example's that runs before the engine's image is asked for.
+        {"model.name": "b", "engine.image": "localhost/none:1", "replicas": 1, "podTemplate.spec.initContainers": []},
+        ("Degraded", "True", "ImageUnavailable"),
+        "none:1",
+    ),
+    # Of the fleet of the shared pool, as it serves the same model.
+    "misshapen": ({"engine.blockSize": 64, "replicas": 1}, ("ContractConsistent", "False", "PoolsDiffer"), "64"),
+}
+pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
+LOOKED_AT: Final = 40.0
+"""Seconds in which every pool is looked at many times, and its state written once or twice."""
+
+
+def test_a_conversation_s_next_turn_is_served_from_cache(client: Client) -> None:
+    first, second = client.ask(2, conversations=1, stream="never", seed=77)
+    assert not failures([first, second])
+    assert first["cached"] == 0
+    assert second["cached"] > 200
+    assert second["worker"] == first["worker"]
+
+
+def test_the_release_s_own_test_passes(site: Site, pool: Pool) -> None:
+    assert "Phase:          Succeeded" in site.helm("test", RELEASE, "-n", NAMESPACE, "--timeout", "3m")
+    assert pool.condition("Ready")["status"] == "True"
+    assert not [each for each in site.list("pods", NAMESPACE) if each["metadata"]["name"].endswith("test-hit")]
+
+
+def test_kubectl_tells_all_of_a_pool(site: Site, pool: Pool, client: Client) -> None:
+    client.ask(12, conversations=2, seed=78)
+    until(lambda: (pool.read()["status"].get("hitRatio") or {}).get("value"), seconds=90)
+    head, row = site.kubectl("get", "pcp", "-n", pool.namespace).splitlines()
+    shown = dict(zip(re.split(r"\s{2,}", head.strip()), re.split(r"\s{2,}", row.strip()), strict=True))
+    assert {name: shown[name] for name in ("NAME", "READY", "MODEL", "WORKERS", "BUDGET", "REASON")} == {
+        "NAME": "tiny",
+        "READY": "True",
+        "MODEL": "tiny",
+        "WORKERS": "2",
+        "BUDGET": "4",
+        "REASON": "WorkersReady",
+    }
+    assert 0 < float(shown["HIT"]) < 1
+    status = pool.read()["status"]
+    assert {worker["state"] for worker in status["workers"]} == {"ready"}
+    assert status["contract"]
+    assert {one["type"] for one in status["conditions"]} == {
+        *("Ready", "ConfigValid", "BudgetAdmitted", "WorkersAvailable", "ContractConsistent"),
+        *("IndexFresh", "HitRateMet", "Progressing", "Degraded"),
+    }
+    explained = site.kubectl("explain", "pcp.spec.prefixCache")
+    assert "budgetMiB" in explained
+    assert "idle" in explained
+
+
+def test_a_second_look_writes_nothing(site: Site, pool: Pool) -> None:
+    if site.requests is None:
+        pytest.skip("this cluster's audit log cannot be read")
+    before = len(writes(site))
+    time.sleep(LOOKED_AT)
+    later = writes(site)[before:]
+    assert [line for line in later if "prefixcachepools/status" not in line] == []
+    assert len(later) <= 2  # at most one of a pool's state in 30 seconds
+    assert pool.condition("Ready")["status"] == "True"
+
+
+def test_a_budget_changes_live(pool: Pool, client: Client, figures: dict[str, float]) -> None:
+    """The engine's own bound on idle blocks moves, and nothing is started anew."""
+    client.ask(60, conversations=60, seed=79, tokens=2)
+    starts = pool.starts()
+    assert max(idle_blocks(pool)) > 128  # more than the new budget allows
+    started = time.monotonic()
+    pool.patch({"prefixCache": {"budgetMiB": 1}})
+    try:
+        until(lambda: max(idle_blocks(pool)) <= 64, seconds=90)  # 1 MiB is 64 blocks of 32 tokens of 512 bytes
+        figures["budget_change_seconds"] = time.monotonic() - started
+        assert pool.starts() == starts
+    finally:
+        pool.patch({"prefixCache": {"budgetMiB": 4}})
+    pool.ready()
+    assert pool.starts() == starts
+
+
+def test_what_cannot_be_is_said_and_harms_no_other(site: Site, pool: Pool, figures: dict[str, float]) -> None:
+    starts = pool.starts()
+    made = {name: Pool(site, pool.namespace, name) for name in WRONG}
+    for name, (changes, *_) in WRONG.items():
+        made[name].apply(changes)
+    try:
+        with ThreadPoolExecutor() as at_once:
+            shown = at_once.map(lambda name: _shows(made[name], *WRONG[name][1:]), WRONG)
+            figures |= {
+                f"{expected[2]}_seconds": each for (_, expected, _), each in zip(WRONG.values(), shown, strict=True)
+            }
+        assert pool.condition("Ready")["status"] == "True"
+        assert pool.starts() == starts
+    finally:
+        for each in made.values():
+            each.delete()
+    pool.becomes("ContractConsistent", "True", "Consistent")
+
+
+def _shows(pool: Pool, expected: tuple[str, str, str], word: str) -> float:
+    """Seconds until the condition was there, with a word in its message and an event of the same reason."""
+    kind, status, reason = expected
+    # An engine must have started to have a contract.
+    found = pool.becomes(kind, status, reason, seconds=600 if kind == "ContractConsistent" else 120)
+    assert word in found["message"]
+    until(lambda: [event for event in pool.events() if event["reason"] == reason], seconds=60)
+    return _between(pool.read()["metadata"]["creationTimestamp"], found["lastTransitionTime"])
+
+
+def _between(first: str, second: str) -> float:
+    parsed = [time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")) for text in (first, second)]
+    return parsed[1] - parsed[0]

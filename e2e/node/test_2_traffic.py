@@ -1,0 +1,83 @@
+"""Under constant traffic: rollout, scale-in, pods deleted and killed; what fails, and what the cache is worth after."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from e2e.cluster.kube import until
+from e2e.node.client import Client, failures, hit_ratio
+from e2e.node.looks import all_up, cache_values, is_ready, kill_engine, one_pod
+from e2e.node.pools import Pool
+from e2e.node.site import Site
+
+pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
+
+
+def test_a_rollout_under_traffic_fails_nothing(pool: Pool, client: Client, figures: dict[str, float]) -> None:
+    before = {pod["metadata"]["uid"] for pod in pool.pods()}
+    with client.traffic(rate=2, seed=80) as traffic:
+        traffic.reach(40)
+        earlier = hit_ratio(traffic.read()[-40:])
+        started = time.monotonic()
+        pool.patch({"engine": {"env": [{"name": "CACHEFLEET_E2E_ROUND", "value": "2"}]}})
+        pool.ready()
+        figures["rollout_seconds"] = time.monotonic() - started
+        ended = time.time()
+        traffic.reach(40)
+    assert not before & {pod["metadata"]["uid"] for pod in pool.pods()}
+    later = hit_ratio([one for one in traffic.results if one["at"] > ended][:40])
+    figures |= {"hit_ratio_before_rollout": earlier, "hit_ratio_after_rollout": later}
+    assert failures(traffic.results) == []
+    assert later >= 0.9 * earlier
+
+
+def test_a_smaller_fleet_gives_up_its_least_valuable_worker(
+    site: Site, pool: Pool, client: Client, figures: dict[str, float]
+) -> None:
+    with client.traffic(rate=2, conversations=1, seed=84) as traffic:  # all of it to one worker
+        traffic.reach(20)
+        values = cache_values(site)
+        started = time.monotonic()
+        pool.scale(1)
+        until(lambda: len(pool.pods()) == 1, seconds=120)
+        figures["scale_in_seconds"] = time.monotonic() - started
+        left = [pod["metadata"]["name"] for pod in pool.pods()]
+        traffic.reach(30)
+    pool.scale(2)
+    pool.ready()
+    assert failures(traffic.results) == []
+    assert len(values) == 2
+    assert left == [max(values, key=lambda name: values[name])]
+
+
+@pytest.mark.parametrize("part", ["worker", "gateway", "operator"])
+def test_a_pod_deleted_under_traffic_fails_nothing(
+    site: Site, pool: Pool, client: Client, part: str, figures: dict[str, float]
+) -> None:
+    with client.traffic(rate=2, seed=82) as traffic:
+        traffic.reach(20)
+        namespace, pod = one_pod(site, pool, part)
+        started = time.monotonic()
+        site.kubectl("delete", "pod", pod, "-n", namespace, "--wait=true", "--timeout=300s")
+        figures[f"{part}_pod_gone_seconds"] = time.monotonic() - started
+        until(lambda: all_up(site, pool.namespace), seconds=900)
+        figures[f"{part}_pod_replaced_seconds"] = time.monotonic() - started
+        traffic.reach(20)
+    assert failures(traffic.results) == []
+
+
+def test_a_worker_that_is_killed_fails_only_streams_it_was_writing(
+    site: Site, pool: Pool, client: Client, figures: dict[str, float]
+) -> None:
+    with client.traffic(rate=2, seed=83, tokens=32) as traffic:
+        traffic.reach(20)
+        pod = pool.pods()[0]["metadata"]["name"]
+        started = time.monotonic()
+        kill_engine(site, pool.namespace, pod)
+        until(lambda: not is_ready(site, pool.namespace, pod), seconds=120)
+        until(lambda: is_ready(site, pool.namespace, pod), seconds=900)
+        figures["killed_engine_recovered_seconds"] = time.monotonic() - started
+        traffic.reach(20)
+    assert [one for one in failures(traffic.results) if not (one["stream"] and one.get("begun"))] == []
