@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ import psutil
 
 READY_SECONDS = 900.0
 GONE_SECONDS = 60.0
+PATIENCE = {"CACHEFLEET_RENDER_TIMEOUT_SECONDS": "60"}
+"""No rung of the ladder is left because the machine is slow."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ def start(pool_file: Path, folder: Path, *arguments: str) -> Up:
             [sys.executable, "-m", "cachefleet_local", "up", str(pool_file), *options, *arguments],
             stdout=out,
             stderr=out,
+            env=os.environ | PATIENCE,
             start_new_session=True,
         )
     return Up(process, folder, output)
@@ -135,4 +139,7 @@ def until(condition: Callable[[], object], seconds: float, what: str, up: Up | N
 
 
 def is_gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -21,7 +21,7 @@ from e2e.engine.requests import CHAT, COMPLETION, GENERATE, Sent
 from e2e.engine.side import Side
 
 AT_ONCE: Final = 16
-ANSWER_SECONDS: Final = 120.0
+ANSWER_SECONDS: Final = 600.0
 SETTLE_SECONDS: Final = 120.0
 POLICY_SECONDS: Final = 0.25
 THRESHOLDS: Final = (None, None, None, None, 0, 0.2, 0.5, 0.9, 1)

@@ -17,6 +17,8 @@ from tests.controlplane.gateway.harness import SALT, Front, direct, front
 
 ATTEMPTS: Final = 40
 """vLLM puts tokens that a busy server could not send in time into one event; that differs from time to time."""
+SILENCE_SECONDS: Final = 120.0
+"""vLLM loads its grammars' library with the first request that has one, and says nothing meanwhile."""
 WITH_TOOLS: Final = VllmOptions(
     extra=(
         *("--enable-auto-tool-choice", "--tool-call-parser=hermes"),
@@ -30,7 +32,7 @@ EMBEDDING: Final = VllmOptions(extra=("--runner=pooling", "--convert=embed"))
 @pytest.fixture
 async def gate(vllm_server: VllmServer) -> AsyncIterator[Front]:
     options = vllm_server.options
-    async with front([vllm_server], model=options.model, key=options.api_key) as made:
+    async with front([vllm_server], model=options.model, key=options.api_key, idle_seconds=SILENCE_SECONDS) as made:
         yield made
 
 

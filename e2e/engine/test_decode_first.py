@@ -75,9 +75,11 @@ async def test_b16_a_threshold_of_the_request_is_tried_at_the_engine(fleet: Up) 
     """Its own share of what is there decides, and nobody but vLLM counts what a connector holds."""
     messages = [{"role": "user", "content": "Say at length what is in each of the boxes. " * 20}]
     body: dict[str, Any] = {"model": "tiny", "messages": messages, "max_tokens": 8, "stream": True}
+    before = _held(fleet)
     first = await ask(fleet.gateway, CHAT, body | {"cache_hit_threshold": 0.9})
     assert (first.error, first.finish) == ("", "length")
     assert _legs(fleet, first)[-2:] == ["prefill-0", "decode-0"]
+    until(lambda: _held(fleet) >= before + first.usage["prompt_tokens"] // BLOCK, REPORT_SECONDS, "reported")
     again = await ask(fleet.gateway, CHAT, body | {"cache_hit_threshold": 0.9})
     assert (_legs(fleet, again), again.text) == (["decode-0"], first.text)
     small = await ask(

@@ -284,7 +284,7 @@ async def test_mixed_requests_leave_nothing_behind(vllm_server: VllmServer, engi
     chance = random.Random(count)
     bases = [cold(200) for _ in range(6)]
     outcomes: Counter[str] = Counter()
-    limit = asyncio.Semaphore(24)
+    limit, ended = asyncio.Semaphore(24), asyncio.Event()
     began = time.monotonic()
 
     async def one() -> None:
@@ -292,14 +292,15 @@ async def test_mixed_requests_leave_nothing_behind(vllm_server: VllmServer, engi
             outcomes[await mixed(engine, chance, bases)] += 1
 
     async def change() -> None:
-        while True:
+        while not ended.is_set():
             await asyncio.sleep(chance.random())
             value = chance.choice([0.0, 0.0, 0.3])
             await asyncio.to_thread(put_policy, vllm_server, threshold=value, reject_below=chance.random())
 
     changing = asyncio.create_task(change())
     await asyncio.gather(*(one() for _ in range(count)))
-    changing.cancel()
+    ended.set()
+    await changing
     put_policy(vllm_server)
     stats = await settled(vllm_server, engine)
     print(f"{count} mixed requests in {time.monotonic() - began:.1f} s: {dict(outcomes)}, {stats['counts']}")

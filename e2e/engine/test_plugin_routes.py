@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from e2e.engine.fleet import until
 from e2e.engine.plugin_client import WIDE, ask_keys, call, features, fleet
-from e2e.engine.vllm import VllmOptions, VllmServer
+from e2e.engine.vllm import START_SECONDS, VllmOptions, VllmServer
 
 PLUGIN: Final = "cachefleet_worker.plugin"
 BROKEN: Final = VllmOptions(
@@ -112,11 +113,16 @@ def test_bodies_are_bounded_in_size_and_time(vllm_server: VllmServer) -> None:
 
 @on_wide
 def test_it_is_told_at_the_start_what_is_on(vllm_server: VllmServer) -> None:
-    lines = [line for line in vllm_server.log.read_text().splitlines() if "cachefleet 0." in line]
-    api = [line for line in lines if "on vLLM" in line]
-    assert len(api) == 2, "one line of each API server"
-    assert all("gate in_loop" in line and "keys render" in line for line in api)
-    assert sorted(line.partition("rank ")[2][0] for line in lines if "rank " in line) == ["0", "1"]
+    def lines() -> list[str]:
+        return [line for line in vllm_server.log.read_text().splitlines() if "cachefleet 0." in line]
+
+    def api() -> list[str]:
+        return [line for line in lines() if "on vLLM" in line]
+
+    until(lambda: len(api()) >= 2, START_SECONDS, "both API servers, which start at the same time")
+    assert len(api()) == 2, "one line of each API server"
+    assert all("gate in_loop" in line and "keys render" in line for line in api())
+    assert sorted(line.partition("rank ")[2][0] for line in lines() if "rank " in line) == ["0", "1"]
 
 
 @on_wide

@@ -131,7 +131,10 @@ async def test_a_snapshot_is_what_the_engine_holds(vllm_server: VllmServer, engi
     head = await client.fetch(0, draft)
     audit = fleet(vllm_server, "/audit")["ranks"]["0"]
     assert (audit["ledger_missing"], audit["ledger_extra"]) == (0, 0)
-    assert (head.blocks, head.sequence) == (audit["blocks_cached"], audit["sequence"])
+    assert head.blocks == audit["blocks_cached"]
+    since = [each for each in await engine.replay(head.sequence + 1) if each.sequence <= audit["sequence"]]
+    assert [each.sequence for each in since] == list(range(head.sequence + 1, audit["sequence"] + 1))
+    assert not any(each.events for each in since), "heartbeats at most"
     assert draft.held > 0
     found = keys_of(vllm_server, {"prompt": prompts(13, count=3)[2], "cache_salt": "tenant"})
     held = {key for chain in draft.snapshot() for key in chain.unpack()}

@@ -49,6 +49,10 @@ class Traffic:
     def failed(self) -> list[Sent]:
         return [one for one in self.sent if one.error]
 
+    @property
+    def answered(self) -> list[Sent]:
+        return [one for one in self.sent if one.ended and not one.error]
+
     async def _talk(self, session: aiohttp.ClientSession, client: int) -> None:
         for number, messages in enumerate(_turns(client)):
             if self._stopped.is_set():
