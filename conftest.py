@@ -1,7 +1,10 @@
-"""What every test run shares: how many examples property tests try."""
+"""What every test run shares: how many examples property tests try, and when all garbage is looked for."""
 
+import gc
 import os
+from itertools import count
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("default", deadline=None, max_examples=100)
@@ -12,3 +15,19 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+_ended = count(1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """A full collection stops the process for seconds: from here on there are none within a test."""
+    gc.collect()
+    gc.freeze()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, 1_000_000)
+
+
+def pytest_runtest_logfinish() -> None:
+    if next(_ended) % 200 == 0:
+        gc.collect()

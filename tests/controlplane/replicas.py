@@ -99,6 +99,7 @@ class FakeService:
         self._replicas = replicas
         self._late = late
         self._chosen = list(replicas)
+        self._left: set[str] = set()
         self._turn = count()
         self._relays: set[asyncio.Task[None]] = set()
         self.url = ""
@@ -117,6 +118,14 @@ class FakeService:
                 task.cancel()
             await asyncio.gather(watching, *self._relays, return_exceptions=True)
 
+    def told_of_end(self, replica: Replica) -> None:
+        """As by the deletion of its pod: at the time of the signal, whatever the replica says of itself."""
+        asyncio.get_running_loop().call_later(self._late, self._leave, replica)
+
+    def _leave(self, replica: Replica) -> None:
+        self._left.add(replica.gateway)
+        self._take(self._chosen)
+
     async def _watch(self) -> None:
         while True:
             ready = [one for one in self._replicas if await one.ready()]
@@ -124,7 +133,7 @@ class FakeService:
             await asyncio.sleep(0.1)
 
     def _take(self, ready: list[Replica]) -> None:
-        self._chosen = ready
+        self._chosen = [one for one in ready if one.gateway not in self._left]
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -35,7 +35,7 @@ async def _connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
 
 
 async def _closed(reader: asyncio.StreamReader) -> bool:
-    async with asyncio.timeout(4 * HEAD_SECONDS):
+    async with asyncio.timeout(30):
         return await reader.read() == b""
 
 

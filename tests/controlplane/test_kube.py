@@ -25,7 +25,7 @@ from tests.controlplane.kube_server import (
 from tests.controlplane.waiting import until, value
 
 QUICK = WatchBounds(
-    inactivity_seconds=5, request_seconds=2, first_pause_seconds=0.02, longest_pause_seconds=0.05, page=2
+    inactivity_seconds=30, request_seconds=30, first_pause_seconds=0.02, longest_pause_seconds=0.05, page=2
 )
 Picture = tuple[PoolView, ...]
 
@@ -158,7 +158,7 @@ async def test_a_silent_watch_is_given_up_and_everything_listed_again(
     server: KubeServer, api: HttpKubeApi, metrics: Metrics
 ) -> None:
     bounds = WatchBounds(
-        inactivity_seconds=0.2, request_seconds=2, first_pause_seconds=0.02, longest_pause_seconds=0.05
+        inactivity_seconds=0.2, request_seconds=30, first_pause_seconds=0.02, longest_pause_seconds=0.05
     )
     async with watching(api, metrics, bounds=bounds) as watcher:
         await until(lambda: watcher.pictures == [()])

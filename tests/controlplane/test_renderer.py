@@ -179,7 +179,7 @@ async def test_a_worker_that_is_away_is_left_out_for_a_while_and_another_one_ask
 
 async def test_a_worker_that_hangs_leaves_time_for_another() -> None:
     async with engine() as hanging, engine() as alive, upstream() as http:
-        render = Rendered(http, [hanging, alive], seconds=0.4)
+        render = Rendered(http, [hanging, alive], seconds=4)
         hanging.hang()
         assert (await render(ask())).rung is Rung.RENDER
         assert len(alive.requests) == 1

@@ -33,11 +33,12 @@ async def two_replicas(folder: Path, worker: FakeEngine, **settings: object) -> 
 async def test_a_replica_that_goes_costs_no_request(tmp_path: Path) -> None:
     async with (
         engine(inter_token_seconds=0.02) as worker,
-        two_replicas(tmp_path, worker, withdraw_seconds=3) as (one, other),
+        two_replicas(tmp_path, worker, withdraw_seconds=5) as (one, other),
         FakeService([one, other], late=LATE_SECONDS).running() as service,
         Traffic(service.url).flowing() as traffic,
     ):
         await until(lambda: traffic.answered >= 30)
+        service.told_of_end(one)
         one.end()
         async with asyncio.timeout(60):
             assert await one.process.wait() == 0
@@ -71,7 +72,7 @@ async def test_what_it_says_on_its_way_out(tmp_path: Path) -> None:
     """Not ready at once, still serving, every connection ended with its answer, agents told last."""
     async with (
         engine(inter_token_seconds=0.2) as worker,
-        replica(tmp_path, "a", {"demo-0": worker}, withdraw_seconds=3) as one,
+        replica(tmp_path, "a", {"demo-0": worker}, withdraw_seconds=12, report_hello_seconds=60) as one,
         aiohttp.ClientSession() as http,
     ):
         headers = {"authorization": "Bearer for-agents"}
@@ -94,7 +95,7 @@ async def test_what_it_says_on_its_way_out(tmp_path: Path) -> None:
         status, body = await long
         assert (status, b'"completion_tokens":30' in body) == (200, True)
         assert not agent.closed
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert (await agent.receive()).type is aiohttp.WSMsgType.CLOSE
         assert agent.close_code == 1012  # the server restarts: come again
         assert await one.process.wait() == 0

@@ -78,7 +78,12 @@ async def test_a_fleet_that_cannot_start_says_which_process_and_shows_its_log(tm
 
 async def test_waiting_too_long_says_what_was_waited_for(tmp_path: Path) -> None:
     with small_fleet(tmp_path, ENGINE="import time; time.sleep(60)") as fleet:
-        patient = replace(fleet, options=replace(fleet.options, wait_seconds=1.5))
+        at_once = tuple(replace(spec, after=()) for spec in fleet.plan.processes)
+        patient = replace(
+            fleet,
+            plan=replace(fleet.plan, processes=at_once),
+            options=replace(fleet.options, wait_seconds=1.5),
+        )
         with pytest.raises(FailureError) as failure:
             async with LocalFleet(patient):
                 pass

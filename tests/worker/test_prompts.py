@@ -283,7 +283,7 @@ async def test_a_draining_worker_takes_no_prompt(make_settings: Make) -> None:
 async def test_requests_at_one_time_are_bounded(make_settings: Make) -> None:
     async with calling(make_settings, continue_requests=1, inter_token_seconds=0.02) as caller:
         cache = await caller.keep(PREFIX)
-        first = asyncio.create_task(caller.proceed(following(cache, [7])))
+        first = asyncio.create_task(caller.proceed(following(cache, [7], sampling_params=GREEDY | {"max_tokens": 100})))
         await ControlPlane().until(lambda: caller.engine.worker.scheduler.busy)
         assert await caller.refused("/v1/handles", b"{") == (503, "busy")
         await first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -16,7 +17,8 @@ from tests.worker.receiver import Receiver
 from tests.worker.snapshot_server import SnapshotServer
 
 Change = Callable[[list[bytes]], list[bytes]]
-LIMITS = SnapshotLimits(seconds=2.0, silence_seconds=0.2, frame_bytes=10_000)
+LIMITS = SnapshotLimits(seconds=60, silence_seconds=30, frame_bytes=10_000)
+HASTY = replace(LIMITS, silence_seconds=0.2)
 
 
 @pytest.fixture
@@ -37,9 +39,9 @@ async def server(engine: ModelEngine) -> AsyncIterator[SnapshotServer]:
         yield server
 
 
-async def fetched(server: SnapshotServer, key: str = "key") -> tuple[Head, Residents]:
+async def fetched(server: SnapshotServer, key: str = "key", limits: SnapshotLimits = LIMITS) -> tuple[Head, Residents]:
     draft = Residents(INDEX_KEY, CONTRACT, block_size=BLOCK_SIZE)
-    return await SnapshotClient(server.url, key=key, limits=LIMITS).fetch(0, draft), draft
+    return await SnapshotClient(server.url, key=key, limits=limits).fetch(0, draft), draft
 
 
 async def test_a_whole_snapshot_fills_the_draft(server: SnapshotServer, engine: ModelEngine) -> None:
@@ -122,7 +124,7 @@ async def test_an_engine_that_is_gone_or_silent_is_an_error(server: SnapshotServ
     port = listener.sockets[0].getsockname()[1]
     server.url = f"http://127.0.0.1:{port}"
     with pytest.raises(SnapshotError, match="Timeout"):
-        await fetched(server)
+        await fetched(server, limits=HASTY)
     await left.wait()
     listener.close()
     with pytest.raises(SnapshotError, match="ClientConnectorError"):

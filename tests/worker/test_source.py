@@ -40,7 +40,7 @@ class Publisher:
 
     async def __aenter__(self) -> Self:
         context = zmq.asyncio.Context.instance()
-        self.pub, self.router = context.socket(zmq.PUB), context.socket(zmq.ROUTER)
+        self.pub, self.router = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
         for each in (self.pub, self.router):
             each.linger = 0
         if self.connect_to:
@@ -58,6 +58,11 @@ class Publisher:
             await self._task
         self.pub.close()
         self.router.close()
+
+    async def joined(self) -> None:
+        """Somebody has subscribed: from here on nothing published is lost on its way."""
+        async with asyncio.timeout(30):
+            assert (await self.pub.recv())[:1] == b"\x01"
 
     async def publish(self, *, lose: bool = False) -> None:
         seq, payload = self.engine.publish()
@@ -155,7 +160,7 @@ async def test_a_silent_replay_socket_does_not_stop_the_stream() -> None:
     async with Publisher(mute=True) as publisher:
         await publisher.store(1)
         async with followed(Endpoints(publisher.events, publisher.replay)) as one:
-            await asyncio.sleep(0.2)
+            await publisher.joined()
             late = await publisher.store(2)
             await one.holds(late)
             assert one.count("replay_failures") >= 2
@@ -163,7 +168,7 @@ async def test_a_silent_replay_socket_does_not_stop_the_stream() -> None:
 
 async def test_no_replay_socket_means_only_what_comes_live() -> None:
     async with Publisher() as publisher, followed(Endpoints(publisher.events, "")) as one:
-        await asyncio.sleep(0.2)
+        await publisher.joined()
         first = await publisher.store(1)
         await one.holds(first)
         await publisher.store(2, lose=True)
@@ -203,6 +208,7 @@ async def test_an_engine_that_connects_to_us_is_followed() -> None:
         first = await publisher.store(1)
         async with followed(Endpoints(events, publisher.replay, bind=True)) as one:
             await one.holds(first)
+            await publisher.joined()
             second = await publisher.store(2)
             await one.holds(first, second)
 
@@ -212,11 +218,11 @@ async def test_the_end_of_the_process_is_seen_at_once(bind: bool) -> None:  # no
     port = take_ports({"events": 0})["events"]
     publisher = Publisher(connect_to=f"tcp://127.0.0.1:{port}" if bind else "")
     async with publisher, followed(Endpoints(publisher.events, publisher.replay, bind=bind)) as one:
-        await asyncio.sleep(0.4)  # connected, by whoever connects
+        await publisher.joined()
         first = await publisher.store(1)
         await one.holds(first)
         publisher.pub.close()
-        await ControlPlane().until(lambda: one.restarts == ["disconnected"], 2)
+        await ControlPlane().until(lambda: one.restarts == ["disconnected"])
 
 
 def test_sockets_follow_from_what_the_engine_says() -> None:
@@ -279,7 +285,7 @@ async def test_a_loss_beyond_replay_costs_nothing(rig: Rig) -> None:
     blocks = [await rig.publisher.store(0)]
     async with followed(rig.endpoints, rig.server) as one:
         await one.holds(*blocks)
-        await asyncio.sleep(0.2)
+        await rig.publisher.joined()
         blocks += [await rig.publisher.store(number, lose=number < 8) for number in range(1, 9)]
         await one.holds(*blocks)
         assert one.count("losses") == 0
@@ -288,7 +294,7 @@ async def test_a_loss_beyond_replay_costs_nothing(rig: Rig) -> None:
 
 async def test_a_heartbeat_reveals_a_lost_tail(rig: Rig) -> None:
     async with followed(rig.endpoints, rig.server) as one:
-        await asyncio.sleep(0.3)
+        await rig.publisher.joined()
         blocks = [await rig.publisher.store(number, lose=True) for number in range(5)]
         assert one.residents.held == 0
         await rig.publisher.heartbeat()
@@ -299,7 +305,7 @@ async def test_a_mark_that_differs_brings_a_snapshot(rig: Rig) -> None:
     block = await rig.publisher.store(1)
     async with followed(rig.endpoints, rig.server) as one:
         await one.holds(block)
-        await asyncio.sleep(0.2)
+        await rig.publisher.joined()
         one.residents.forget()
         await rig.publisher.heartbeat()
         await one.holds(block)
@@ -311,16 +317,16 @@ async def test_a_mark_that_differs_brings_a_snapshot(rig: Rig) -> None:
 
 async def test_a_mark_of_another_process_ends_the_epoch(rig: Rig) -> None:
     async with followed(rig.endpoints, rig.server) as one:
-        await asyncio.sleep(0.3)
+        await rig.publisher.joined()
         rig.publisher.engine.boot = "another"
         await rig.publisher.heartbeat()
-        await ControlPlane().until(lambda: one.restarts == ["boot"], 2)
+        await ControlPlane().until(lambda: one.restarts == ["boot"])
 
 
 async def test_a_snapshot_of_another_process_ends_the_epoch(rig: Rig) -> None:
     rig.publisher.engine.boot = "another"
     async with followed(rig.endpoints, rig.server) as one:
-        await ControlPlane().until(lambda: one.restarts == ["boot"], 2)
+        await ControlPlane().until(lambda: one.restarts == ["boot"])
         assert one.residents.held == 0
 
 
@@ -328,7 +334,7 @@ async def test_a_batch_that_cannot_be_read_is_made_good(rig: Rig) -> None:
     block = await rig.publisher.store(1)
     async with followed(rig.endpoints, rig.server) as one:
         await one.holds(block)
-        await asyncio.sleep(0.2)
+        await rig.publisher.joined()
         other = await rig.publisher.store(2, lose=True)
         bad = rig.publisher.engine.seq
         await rig.publisher.pub.send_multipart([b"", bad.to_bytes(8, "big"), b"\xc1"])
@@ -351,12 +357,12 @@ async def test_a_broken_off_snapshot_changes_nothing(rig: Rig) -> None:
     blocks = [await rig.publisher.store(number) for number in range(5)]
     async with followed(rig.endpoints, rig.server) as one:
         await one.holds(*blocks)
-        await asyncio.sleep(0.2)
+        await rig.publisher.joined()
         rig.server.change = lambda frames: frames[:-1]
         taken = []
         one.source._changed = lambda: taken.append(one.residents.held)
         blocks += [await rig.publisher.store(number, lose=number < 9) for number in range(5, 10)]
-        await ControlPlane().until(lambda: one.count("snapshot_failures"), 2)
+        await ControlPlane().until(lambda: one.count("snapshot_failures"))
         rig.server.change = list
         await one.holds(*blocks)
         assert 0 not in taken

@@ -99,11 +99,10 @@ async def test_a_control_plane_may_come_later(make_settings: Make, caplog: pytes
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     async with side(make_settings(control_planes=f"ws://127.0.0.1:{port}")) as one:
-        await asyncio.sleep(0.2)
+        await ControlPlane().until(lambda: one.metric("connects_total", outcome="failed") >= 2)
         assert not one.uplink.registered
         async with ControlPlane(port) as plane:
             await plane.until(lambda: plane.state)
-    assert one.metric("connects_total", outcome="failed") >= 2
     said = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert said.count("control plane not reached") == 1
 

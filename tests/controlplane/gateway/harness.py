@@ -203,8 +203,8 @@ async def front(
     model: str = MODEL,
     key: str = WORKER_KEY,
     ready: bool = True,
-    idle_seconds: float = 5,
-    render_seconds: float = 1,
+    idle_seconds: float = 60,
+    render_seconds: float = 30,
     max_legs: int = 3,
     queue_requests: int = 8,
     admission: str = "{}",
@@ -252,11 +252,11 @@ async def front(
             ),
             door=Door(known or Known(), hash_key=FLEET_KEY.api_key_hash_key, metrics=metrics, record=used),
             record=records.append,
-            bounds=bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=5, requests=100),
+            bounds=bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=30, requests=100),
             turns=turns(fleet, metrics, renderer) if turns else None,
             new_id=lambda: f"d{next(numbers)}",
         )
-        server = http_server(gateway, host="127.0.0.1", port=0, head_seconds=2, drain_seconds=1)
+        server = http_server(gateway, host="127.0.0.1", port=0, head_seconds=30, drain_seconds=1)
         serving = asyncio.create_task(server.serve())
         url = f"http://127.0.0.1:{await server.listening()}"
         http = await stack.enter_async_context(aiohttp.ClientSession())

@@ -91,7 +91,7 @@ async def test_without_admission_the_same_burst_preempts() -> None:
 
 async def test_they_are_served_in_order_and_a_large_one_is_not_starved() -> None:
     """The first leaves room for a small one, which waits all the same: a large one came before it."""
-    async with small() as worker, gate_before(worker) as gate:
+    async with small(inter_token_seconds=0.02) as worker, gate_before(worker) as gate:
         answers = [ask(gate, "first", prompt=200)]
         await until(lambda: asked(worker) == ["first"])
         sizes = {"large": 350, "small": 20, "tiny": 1}
@@ -105,7 +105,10 @@ async def test_they_are_served_in_order_and_a_large_one_is_not_starved() -> None
 
 async def test_a_tenant_of_higher_priority_goes_first() -> None:
     urgent = TenantRecord(name=UMBRELLA.name, priority=0)
-    async with small() as worker, gate_before(worker, known=Known(directory(ACME, urgent))) as gate:
+    async with (
+        small(inter_token_seconds=0.02) as worker,
+        gate_before(worker, known=Known(directory(ACME, urgent))) as gate,
+    ):
         answers = []
         for number, (tenant, name) in enumerate([(ACME, "first"), (ACME, "patient"), (urgent, "urgent")]):
             key = {"authorization": f"Bearer {KEYS[tenant.name]}"}
