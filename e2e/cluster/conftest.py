@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubernetes import client, config
@@ -51,7 +52,12 @@ async def closed_connections(request: pytest.FixtureRequest) -> AsyncIterator[No
     """A TLS connection is gone some turns of the loop after it was closed; before, it would warn in another test."""
     yield
     if inspect.iscoroutinefunction(request.function):
-        await asyncio.sleep(0.1)
+        loop: Any = asyncio.get_running_loop()
+        async with asyncio.timeout(10):
+            while len(loop._selector.get_map()) > 1:  # noqa: ASYNC110  # one socket is the loop's own
+                await asyncio.sleep(0.01)
+        for _ in range(3):  # what nobody listens to any more is closed in the next turn
+            await asyncio.sleep(0)
 
 
 @pytest.fixture

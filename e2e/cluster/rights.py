@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from e2e.cluster.control_plane import Identity
-from e2e.cluster.kube import Kube, Object
+from e2e.cluster.kube import Kube, Object, until
 
 ROLE: Final = "cachefleet-operator"
 RIGHTS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
@@ -34,6 +35,7 @@ def grant_role(kube: Kube, identity: Identity, namespace: str) -> None:
     metadata = {"name": ROLE, "namespace": namespace}
     kube.create(_role("Role", metadata))
     kube.create(_binding("RoleBinding", metadata, "Role", identity))
+    wait_for_right(kube, identity.name, "cachefleet.io", "prefixcachepools", "list", namespace=namespace)
 
 
 def grant(kube: Kube, identity: Identity, namespace: str = "") -> None:
@@ -41,6 +43,25 @@ def grant(kube: Kube, identity: Identity, namespace: str = "") -> None:
     kind = "RoleBinding" if namespace else "ClusterRoleBinding"
     metadata = {"name": identity.name} | ({"namespace": namespace} if namespace else {})
     kube.create(_binding(kind, metadata, "ClusterRole", identity))
+    wait_for_right(kube, identity.name, "cachefleet.io", "prefixcachepools", "list", namespace=namespace)
+
+
+def allowed(kube: Kube, user: str, group: str, resource: str, verb: str, *, namespace: str = "") -> bool:
+    """Whether the API server lets a user do this, in one namespace or (empty) in all; parts as "resource/part"."""
+    resource, _, part = resource.partition("/")
+    asked = {"group": group, "resource": resource, "subresource": part, "verb": verb, "namespace": namespace}
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "resourceAttributes": asked},
+    }
+    answer = kube.request("POST", "apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+    return bool(answer["status"]["allowed"])
+
+
+def wait_for_right(kube: Kube, user: str, group: str, resource: str, verb: str, *, namespace: str = "") -> None:
+    """Wait until the API server knows of a binding: it learns of roles and bindings some time after they are made."""
+    until(partial(allowed, kube, user, group, resource, verb, namespace=namespace))
 
 
 def _role(kind: str, metadata: Object) -> Object:

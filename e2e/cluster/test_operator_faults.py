@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final
 
 import pytest
@@ -17,12 +18,14 @@ from e2e.cluster.bench import CHILDREN, Bench
 from e2e.cluster.binaries import Binaries
 from e2e.cluster.control_plane import CRDS, ControlPlane, Identity
 from e2e.cluster.kube import Kube, Object, until
+from e2e.cluster.operator_process import OperatorProcess
 from e2e.cluster.proxy import WriteProxy
 
 pytestmark = pytest.mark.cluster
 
-LEASE: Final[dict[str, Any]] = {"lease_seconds": 3, "renew_seconds": 2, "stop_seconds": 0.9, "retry_seconds": 0.2}
+LEASE: Final[dict[str, Any]] = {"lease_seconds": 10, "renew_seconds": 5, "stop_seconds": 5, "retry_seconds": 0.2}
 MOST_WRITES = 30
+QUIET_SECONDS = 3.0
 
 
 def created(bench: Bench) -> None:
@@ -33,7 +36,7 @@ def edited(bench: Bench) -> None:
     bench.edit(replicas=3, hit={"threshold": 0.5}, engine={"env": [{"name": "X", "value": "1"}]})
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("change", [created, edited], ids=["created", "edited"])
 def test_killed_after_any_write_it_ends_the_same(
     controllers: ControlPlane, kube: Kube, tmp_path: Path, change: Callable[[Bench], None]
@@ -92,9 +95,9 @@ def test_a_frozen_leader_wakes_up_as_none(bench: Bench) -> None:
     bench.create()
     bench.settled()
     other = bench.operator(identity=other_as, **LEASE)
-    bench.edit(replicas=3)
     frozen.freeze()
     try:
+        bench.edit(replicas=3)
         bench.settled()
         bench.edit(replicas=1)
         bench.settled()
@@ -220,25 +223,40 @@ _numbers = itertools.count()
 
 def _killed_after(bench: Bench, k: int, wanted: Object) -> bool:
     """Whether an operator made ``k`` writes and died of it; else it came to its end with fewer."""
+    victims: SimpleQueue[OperatorProcess] = SimpleQueue()
     with WriteProxy(bench.cluster, bench.identity) as proxy:
+        proxy.strike(k, lambda: victims.get().kill())
         victim = bench.operator(server=proxy.url, lease_name="victim")
-        proxy.strike(k, victim.kill)
+        victims.put(victim)
         until(lambda: not victim.running or bench.essence() == wanted)
         victim.kill()
         return len(proxy.writes) >= k
 
 
 def _steady(bench: Bench) -> Object:
-    """What a pool comes to when nobody is killed."""
+    """What a pool comes to when nobody is killed: controllers are done, and then nothing moves for a while."""
     bench.settled()
 
     def check() -> Object:
+        _rolled_as_far_as_it_goes(bench)
         before = bench.essence()
-        time.sleep(0.5)
+        time.sleep(QUIET_SECONDS)
         _is(bench, before)
         return before
 
     return until(check)
+
+
+def _rolled_as_far_as_it_goes(bench: Bench) -> None:
+    """No new pod becomes ready, so no old one goes: beside those there is as much surge as is allowed."""
+    deployment = bench.kube.read("Deployment", bench.namespace, "demo-workers")
+    sets = bench.kube.list("ReplicaSet", bench.namespace)
+    spec, status = deployment["spec"], deployment["status"]
+    surge = spec["strategy"]["rollingUpdate"]["maxSurge"] if len(sets) > 1 else 0
+    assert status.get("observedGeneration") == deployment["metadata"]["generation"]
+    assert status.get("updatedReplicas", 0) > 0
+    assert sum(each["spec"]["replicas"] for each in sets) == spec["replicas"] + surge
+    assert sum(each["status"]["replicas"] for each in sets) == status["replicas"] == spec["replicas"] + surge
 
 
 def _is(bench: Bench, wanted: Object) -> bool:

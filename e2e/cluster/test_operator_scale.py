@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 POOLS: Final = 100
 DONE: Final = 'cachefleet_operator_reconciles_total{outcome="done"}'
-LEASE: Final[dict[str, Any]] = {"lease_seconds": 3, "renew_seconds": 2, "stop_seconds": 0.9, "retry_seconds": 0.2}
+LEASE: Final[dict[str, Any]] = {"lease_seconds": 10, "renew_seconds": 5, "stop_seconds": 5, "retry_seconds": 0.2}
 
 
 @pytest.mark.timeout(400)

@@ -15,7 +15,9 @@ from cachefleet_controlplane.kube_api import HttpKubeApi
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.contract import IndexContract
 from cachefleet_core.reports import Hello
+from e2e.cluster import rights
 from e2e.cluster.control_plane import ControlPlane, Identity
+from e2e.cluster.kube import Kube
 
 pytestmark = pytest.mark.cluster
 
@@ -31,7 +33,8 @@ def hello(worker: str, pool: str) -> Hello:
 class Accounts:
     """Service accounts of one namespace, their pods and tokens."""
 
-    def __init__(self, api: client.ApiClient, namespace: str) -> None:
+    def __init__(self, api: client.ApiClient, kube: Kube, namespace: str) -> None:
+        self._kube = kube
         self._core = client.CoreV1Api(api)
         self._rbac = client.RbacAuthorizationV1Api(api)
         self.namespace = namespace
@@ -69,10 +72,12 @@ class Accounts:
         subject = client.RbacV1Subject(kind="ServiceAccount", name="worker", namespace=self.namespace)
         binding = client.V1RoleBinding(metadata=metadata, role_ref=role, subjects=[subject])
         self._rbac.create_namespaced_role_binding(self.namespace, binding)
+        user = f"system:serviceaccount:{self.namespace}:worker"
+        rights.wait_for_right(self._kube, user, "cachefleet.io", "prefixcachepools", verbs[0], namespace=self.namespace)
 
 
 @pytest.fixture(scope="module")
-def reviewer(api: client.ApiClient) -> Identity:
+def reviewer(api: client.ApiClient, kube: Kube) -> Identity:
     """May review, and nothing else."""
     role = client.V1RoleRef(api_group="rbac.authorization.k8s.io", kind="ClusterRole", name="system:auth-delegator")
     subject = client.RbacV1Subject(api_group="rbac.authorization.k8s.io", kind="User", name=REVIEWER.name)
@@ -80,12 +85,13 @@ def reviewer(api: client.ApiClient) -> Identity:
         metadata=client.V1ObjectMeta(name=REVIEWER.name), role_ref=role, subjects=[subject]
     )
     client.RbacAuthorizationV1Api(api).create_cluster_role_binding(binding)
+    rights.wait_for_right(kube, REVIEWER.name, "authentication.k8s.io", "tokenreviews", "create")
     return REVIEWER
 
 
 @pytest.fixture
-def accounts(api: client.ApiClient, controllers: ControlPlane, namespace: str) -> Accounts:
-    return Accounts(api, namespace)
+def accounts(api: client.ApiClient, controllers: ControlPlane, kube: Kube, namespace: str) -> Accounts:
+    return Accounts(api, kube, namespace)
 
 
 @pytest.fixture

@@ -35,9 +35,10 @@ class Traffic:
         self.read()
 
     def read(self) -> list[Object]:
-        """What came so far, oldest first."""
-        lines = self.log.read_text().splitlines()
-        self.results = sorted((json.loads(line) for line in lines if line.startswith("{")), key=lambda one: one["at"])
+        """What came so far, oldest first; a line that is being written is none yet."""
+        with self.log.open() as lines:
+            whole = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
+        self.results = sorted(whole, key=lambda one: one["at"])
         return self.results
 
     def reach(self, count: int) -> None:
@@ -80,7 +81,7 @@ class Client:
             "url": f"http://{RELEASE}-gateway.{NAMESPACE}.svc:8080",
             "model": "tiny",
             "rate": 4,
-            "seconds": 900,
+            "seconds": 3600,
             "conversations": 8,
             "tokens": 8,
             "stream": "mixed",

@@ -22,11 +22,13 @@ from e2e.node.client import Client, running
 from e2e.node.images import REPOSITORY
 from e2e.node.machine import check_machine
 from e2e.node.node import Node
+from e2e.node.prepare import prepare
 from e2e.node.site import Images, Site
 
 RESULTS: Final = Path(__file__).parents[2] / ".results" / "node.json"
 WORKLOADS: Final = "serving"
 """The namespace of the pool that tests share."""
+_prepared: list[Exception | None] = []
 
 
 @pytest.hookimpl(trylast=True)
@@ -44,6 +46,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(str(problem)))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build what is missing before any test's clock runs; the tests tell of what went wrong."""
+    if session.config.option.collectonly or _foreign() or _prepared:
+        return
+    if any(item.get_closest_marker("node") and not item.get_closest_marker("skip") for item in session.items):
+        try:
+            prepare()
+        except Exception as problem:  # noqa: BLE001  # whatever it is, the fixture that needs it raises it
+            _prepared.append(problem)
+        else:
+            _prepared.append(None)
+
+
 @pytest.fixture(scope="session")
 def figures() -> Iterator[dict[str, float]]:
     """Seconds and shares that tests measured, by name; written to a file and printed at the end."""
@@ -59,6 +74,8 @@ def site(figures: dict[str, float]) -> Iterator[Site]:
     if _foreign():
         yield _given_site()
         return
+    if problem := _prepared[0]:
+        raise problem
     programs = ensured((HELM,))
     started = time.monotonic()
     with Node() as node:

@@ -21,9 +21,11 @@ TOOLS: Final = {
     f"{PLUGINS}/bridge": "containernetworking-plugins",
 }
 """What must be installed, and the Debian package that has it."""
+BRIDGE: Final = f"cftry{os.getpid()}"
+"""Of this process alone: another may be trying the same now."""
 PROBES: Final = {
-    "a bridge": "ip link add cachefleet-try type bridge && ip link delete cachefleet-try",
-    "rules of iptables": "iptables -t nat -S",
+    "a bridge": f"ip link add {BRIDGE} type bridge && ip link delete {BRIDGE}",
+    "rules of iptables": "iptables -w -t nat -S",
     "mounts": "unshare --mount sh -c 'mount -t tmpfs none /mnt'",
     "namespaces": "unshare --pid --net --uts --ipc --fork true",
 }

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, Self
 
 from e2e.cluster import binaries
@@ -60,10 +61,9 @@ class Node:
         self._stack.enter_context(_alone())
         programs = binaries.ensured(NODE_PROGRAMS)
         found = binaries.find()
-        self._builder = Builder()
-        pause = self._builder.pause(programs["pause"])
-        marker = cache_root() / "node" / ".running"
+        marker = _marker()
         self._stack.enter_context(leftovers.swept(marker))
+        pause, self.images = _load(programs["pause"], marker)
         network.up()
         self.cluster = ControlPlane(found, crds=self._crds, address=network.ADDRESS, with_node=True)
         self._stack.callback(self._remove_folder)
@@ -73,19 +73,8 @@ class Node:
         self._containerd = Containerd(self.folder, pause)
         self._containerd.start()
         self._stack.callback(self._containerd.stop)
-        self._load(pause)
         self._run_parts(programs)
         self._wait(self._is_ready, "node")
-
-    def _load(self, pause: Image) -> None:
-        builder, containerd = self._builder, self._containerd
-        vllm, product = vllm_image(), builder.product()
-        containerd.load(vllm, builder.save_vllm)
-        for image in (pause, product):
-            containerd.load(image, partial(builder.save, image))
-        containerd.keep_only({image.reference for image in (pause, vllm, product)})
-        builder.keep_only((builder.python(), pause, product))
-        self.images = {"vllm": vllm, "cachefleet": product}
 
     def _run_parts(self, programs: dict[str, Path]) -> None:
         folder, cluster = self.folder, self.cluster
@@ -128,6 +117,37 @@ class Node:
     def _remove_folder(self) -> None:
         leftovers.unmount(self.folder)
         self.cluster.stop()
+
+
+def load_images() -> None:
+    """Beforehand what takes minutes on a new machine: programs and images, kept where a node looks for them."""
+    check_machine()
+    programs = binaries.ensured(NODE_PROGRAMS)
+    marker = _marker()
+    with _alone(), leftovers.swept(marker):
+        _load(programs["pause"], marker)
+
+
+def _load(pause_program: Path, marker: Path) -> tuple[Image, dict[str, Image]]:
+    """What holds a pod's network, and what its containers are made from. The containerd that takes them ends again."""
+    builder = Builder()
+    pause, vllm, product = builder.pause(pause_program), vllm_image(), builder.product()
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory(prefix="cachefleet-images-", ignore_cleanup_errors=True))
+        marker.write_text(folder)
+        containerd = Containerd(Path(folder), pause)
+        containerd.start()
+        stack.callback(containerd.stop)
+        containerd.load(vllm, builder.save_vllm)
+        for image in (pause, product):
+            containerd.load(image, partial(builder.save, image))
+        containerd.keep_only({image.reference for image in (pause, vllm, product)})
+    builder.keep_only((builder.python(), pause, product))
+    return pause, {"vllm": vllm, "cachefleet": product}
+
+
+def _marker() -> Path:
+    return cache_root() / "node" / ".running"
 
 
 class _alone:  # noqa: N801  # used as a function

@@ -5,28 +5,37 @@ On a new machine that is a quarter of an hour. Nothing depends on it: who needs 
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
-from e2e.cluster.binaries import HELM, NODE_PROGRAMS, UnavailableError, ensured, find
-from e2e.cluster.control_plane import StartError
+from e2e.cluster.binaries import HELM, UnavailableError, ensured, find
 from e2e.node.containerd import ContainerdError
 from e2e.node.images import ImageError
-from e2e.node.machine import check_machine
-from e2e.node.node import Node
+from e2e.node.node import load_images
+
+
+def prepare() -> None:
+    """All of it, in the order in which tiers ask."""
+    ensured((HELM,))
+    find()
+    load_images()
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, _leave)
     try:
-        ensured((HELM,))  # in the order in which tiers ask
-        find()
-        ensured(NODE_PROGRAMS)
-        check_machine()
-        with Node():
-            return 0
-    except (UnavailableError, StartError, ContainerdError, ImageError, subprocess.CalledProcessError) as problem:
+        prepare()
+    except (UnavailableError, ContainerdError, ImageError, subprocess.CalledProcessError) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1
+    return 0
+
+
+def _leave(*_: object) -> None:
+    """End as after an error: what runs is ended, and what is half made is removed. Asking again hurries nothing."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def test_a_conversation_s_next_turn_is_served_from_cache(client: Client) -> None
 
 def test_the_release_s_own_test_passes(site: Site, pool: Pool) -> None:
     assert "Phase:          Succeeded" in site.helm("test", RELEASE, "-n", NAMESPACE, "--timeout", "3m")
-    assert pool.condition("Ready")["status"] == "True"
+    pool.ready()
     assert not [each for each in site.list("pods", NAMESPACE) if each["metadata"]["name"].endswith("test-hit")]
 
 
@@ -88,7 +88,7 @@ def test_a_second_look_writes_nothing(site: Site, pool: Pool) -> None:
     later = writes(site)[before:]
     assert [line for line in later if "prefixcachepools/status" not in line] == []
     assert len(later) <= 2  # at most one of a pool's state in 30 seconds
-    assert pool.condition("Ready")["status"] == "True"
+    pool.ready()
 
 
 def test_a_budget_changes_live(pool: Pool, client: Client, figures: dict[str, float]) -> None:
@@ -119,7 +119,7 @@ def test_what_cannot_be_is_said_and_harms_no_other(site: Site, pool: Pool, figur
             figures |= {
                 f"{expected[2]}_seconds": each for (_, expected, _), each in zip(WRONG.values(), shown, strict=True)
             }
-        assert pool.condition("Ready")["status"] == "True"
+        pool.ready()
         assert pool.starts() == starts
     finally:
         for each in made.values():

@@ -25,7 +25,7 @@ def test_the_rights_that_are_granted_are_those_that_are_used(site: Site, pool: P
     """After all that the other tests made them do."""
     if site.requests is None:
         pytest.skip("this cluster's audit log cannot be read")
-    assert pool.condition("Ready")["status"] == "True"
+    pool.ready()
     account = f"{RELEASE}-{part}"
     assert used(site.requests(), f"system:serviceaccount:{NAMESPACE}:{account}") == granted(site, account)
 
@@ -54,8 +54,7 @@ def test_an_uninstalled_release_leaves_pools_and_nothing_else(site: Site, pool: 
     starts = pool.starts()
     site.helm("uninstall", RELEASE, "-n", NAMESPACE, "--wait")
     until(lambda: not site.list("pods", NAMESPACE), seconds=180)
-    left = site.kubectl("get", _kinds(), "-A", "-l", f"app.kubernetes.io/instance={RELEASE}", "-o", "name").split()
-    assert [name for name in left if not name.startswith("customresourcedefinition")] == []
+    until(lambda: _only_definitions_are_left(site), seconds=180)
     assert pool.starts() == starts
     assert client.site is site
 
@@ -67,6 +66,12 @@ def test_pools_go_with_all_they_own_when_the_operator_is_gone(site: Site, pool: 
     site.kubectl("delete", "namespace", NAMESPACE, "--timeout=180s")
     everything = site.kubectl("get", _kinds(), "-A", "-l", "app.kubernetes.io/part-of=cachefleet", "-o", "name")
     assert everything.split() == []
+
+
+def _only_definitions_are_left(site: Site) -> bool:
+    left = site.kubectl("get", _kinds(), "-A", "-l", f"app.kubernetes.io/instance={RELEASE}", "-o", "name").split()
+    assert [name for name in left if not name.startswith("customresourcedefinition")] == []
+    return True
 
 
 def _owned(site: Site, pool: Pool) -> list[str]:
