@@ -24,6 +24,8 @@ from cachefleet_controlplane.store.repository import StoreError
 
 logger = logging.getLogger(__name__)
 
+ALIVE: Final = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 11_000}
+"""A PostgreSQL server that vanished without a word is given up after 11 s, unless the URL says otherwise."""
 MAX_ASIDE: Final = 8
 """Corrupt files kept; beyond this the disk is at fault and a new file would not help."""
 _FILES: Final = ("", "-wal", "-shm")
@@ -59,7 +61,7 @@ class Database:
         """One transaction, committed at the end; a writer takes SQLite's write lock at its beginning."""
         engine = self._connected()
         try:
-            with _faults(), engine.execution_options(cachefleet_write=write).begin() as connection:
+            with _transaction(engine, write=write) as connection:
                 yield connection
         except StoreError as error:
             self._suspect = self._suspect or error.kind == "corrupt"
@@ -77,26 +79,29 @@ class Database:
     def _open(self) -> None:
         if self._engine is not None and self._file_identity() != self._identity:
             self.close()
+        if self._engine is not None:
+            self._prepare(self._engine)
+            return
         with _faults():
-            if self._engine is None:
-                self._connect()
-            if self._suspect:
-                self._check_integrity()
-        with self.transaction(write=True) as connection:
-            migrate(connection)
-
-    def _connect(self) -> None:
-        if self._file is not None:
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        engine = _engine(self._url, self._timeout_seconds)
+            if self._file is not None:
+                self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            engine = _engine(self._url, self._timeout_seconds)
         try:
-            engine.connect().close()  # creates the file, whose identity is then known
+            with _faults():
+                engine.connect().close()  # creates the file, whose identity is then known
+            self._identity = self._file_identity()
+            self._prepare(engine)
         except BaseException:
             engine.dispose()
             raise
-        # The identity first: a reader in another thread looks at both as soon as there is an engine.
-        self._identity = self._file_identity()
-        self._engine = engine
+        self._engine = engine  # last: from here on other threads read, and find all tables
+
+    def _prepare(self, engine: Engine) -> None:
+        if self._suspect and self._file is not None:
+            _check_integrity(engine)
+            self._suspect = False
+        with _transaction(engine, write=True) as connection:
+            migrate(connection)
 
     def _connected(self) -> Engine:
         if self._engine is None:
@@ -104,15 +109,6 @@ class Database:
         if self._file_identity() != self._identity:
             raise StoreError("missing", "database missing: its file was removed or replaced")
         return self._engine
-
-    def _check_integrity(self) -> None:
-        if self._file is None:
-            return
-        with self.transaction() as connection:
-            verdict = connection.execute(text("PRAGMA quick_check(1)")).scalar()
-        if verdict != "ok":
-            raise StoreError("corrupt", f"database corrupt: {verdict}")
-        self._suspect = False
 
     def _file_identity(self) -> tuple[int, int] | None:
         if self._file is None:
@@ -138,6 +134,19 @@ class Database:
                 if (part := file.with_name(file.name + suffix)).exists():
                     part.rename(file.with_name(aside + suffix))
         logger.error("a corrupt database was moved aside and a new one is made", extra={"aside": aside})
+
+
+@contextmanager
+def _transaction(engine: Engine, *, write: bool) -> Iterator[Connection]:
+    with _faults(), engine.execution_options(cachefleet_write=write).begin() as connection:
+        yield connection
+
+
+def _check_integrity(engine: Engine) -> None:
+    with _transaction(engine, write=False) as connection:
+        verdict = connection.execute(text("PRAGMA quick_check(1)")).scalar()
+    if verdict != "ok":
+        raise StoreError("corrupt", f"database corrupt: {verdict}")
 
 
 @contextmanager
@@ -171,13 +180,29 @@ def _engine(url: URL, timeout_seconds: float) -> Engine:
             hide_parameters=True,
             pool_pre_ping=True,
             pool_timeout=timeout_seconds,
-            connect_args={"connect_timeout": max(1, round(timeout_seconds))} if server else {},
+            connect_args=_patience(url, timeout_seconds) if server else {},
         )
     except ModuleNotFoundError as error:
         raise StoreError("unavailable", f"{url.drivername} needs the package {error.name!r}, not installed") from error
-    if url.get_backend_name() == "sqlite":
+    if server:
+        _bound_locks(engine, timeout_seconds)
+    else:
         _tune_sqlite(engine, timeout_seconds)
     return engine
+
+
+def _patience(url: URL, timeout_seconds: float) -> dict[str, Any]:
+    """How long PostgreSQL may keep us waiting for a connection and for a sign of life; what the URL says goes first."""
+    ours = ALIVE | {"connect_timeout": max(1, round(timeout_seconds))}
+    return {name: value for name, value in ours.items() if name not in url.query}
+
+
+def _bound_locks(engine: Engine, timeout_seconds: float) -> None:
+    """A bounded wait for locks, which a replica that hangs may hold; in each transaction, as poolers share sessions."""
+
+    @event.listens_for(engine, "begin")
+    def _begun(connection: Connection) -> None:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {max(1, round(timeout_seconds * 1000))}")
 
 
 def _tune_sqlite(engine: Engine, timeout_seconds: float) -> None:

@@ -17,11 +17,26 @@ _KINDS: Final = {
     sqlite3.SQLITE_CORRUPT: "corrupt",
     sqlite3.SQLITE_NOTADB: "corrupt",
 }
+# PostgreSQL's SQLSTATEs.
+_STATES: Final = {
+    "55P03": "locked",  # lock_not_available
+    "40P01": "locked",  # deadlock_detected
+    "53100": "full",  # disk_full
+    "XX001": "corrupt",  # data_corrupted
+    "XX002": "corrupt",  # index_corrupted
+}
 
 
 def store_error(error: Exception) -> StoreError:
     """The StoreError for an error of SQLAlchemy or a driver; its text holds no parameters of a statement."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     code = getattr(cause, "sqlite_errorcode", None)
-    kind = "unavailable" if code is None else _KINDS.get(code & 0xFF, "unavailable")
-    return StoreError(kind, f"database {kind}: {cause}")
+    kind = _STATES.get(getattr(cause, "sqlstate", None) or "") if code is None else _KINDS.get(code & 0xFF)
+    kind = kind or "unavailable"
+    return StoreError(kind, f"database {kind}: {_words(cause)}")
+
+
+def _words(cause: BaseException) -> str:
+    """What a driver says; PostgreSQL's details, which quote values, are left out."""
+    told = getattr(cause, "diag", None)
+    return getattr(told, "message_primary", None) or str(cause)

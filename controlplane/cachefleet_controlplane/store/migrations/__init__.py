@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Lock
+from typing import Final
 
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from cachefleet_controlplane.store.repository import StoreError
 
+KEY: Final = int.from_bytes(b"cachefle")
+"""Names PostgreSQL's lock that a replica has while it migrates."""
+_alone = Lock()
+"""Alembic has one context for all threads."""
+
 
 def migrate(connection: Connection, revision: str = "head") -> None:
-    """Bring the schema up to ``revision`` within the transaction of ``connection``."""
+    """Bring the schema up to ``revision`` within the transaction of ``connection``; other replicas wait their turn."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": KEY})
     try:
-        command.upgrade(configuration(connection), revision)
+        with _alone:
+            command.upgrade(configuration(connection), revision)
     except CommandError as error:
         raise StoreError("newer", f"database newer than this program: {error}") from error
 
