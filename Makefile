@@ -124,7 +124,7 @@ soak: setup ## Ten minutes at 80 % of capacity while workers die and return (SOA
 	@$(BIN)/python -m bench.soak $(if $(SOAK_SECONDS),--seconds $(SOAK_SECONDS))
 
 requirements: setup ## Pin requirements/ anew from pyproject.toml
-	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --group dev --group engine -o requirements/dev.txt
+	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --extra postgres --group dev --group engine -o requirements/dev.txt
 	@echo "uv==$$($(BIN)/uv --version | cut -d" " -f2)" | $(COMPILE) - -o requirements/uv.txt
 	@for extra in operator controlplane worker; do $(COMPILE) pyproject.toml --extra $$extra -c requirements/dev.txt -o requirements/$$extra.txt; done
 	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --extra postgres -c requirements/dev.txt -o requirements/image.txt

@@ -44,11 +44,13 @@ async def test_the_first_key_closes_the_gateway_to_all_others_and_stays_over_a_r
             assert [await ask(made, key), await ask(made, new)] == [401, 200]
 
 
-async def test_two_replicas_know_of_each_others_changes_and_count_into_one_account(tmp_path: Path) -> None:
-    """Over one SQLite file, which is not how replicas are run, but is the same to them."""
+async def test_two_replicas_know_of_each_others_changes_and_count_into_one_account(
+    tmp_path: Path, database_url: str
+) -> None:
+    """Over one PostgreSQL, as replicas are run; over one SQLite file it is the same to them."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-    shared: dict[str, Any] = {"database_url": f"sqlite:///{tmp_path}/x.db", "tenants_poll_seconds": 0.05}
+    shared: dict[str, Any] = {"database_url": database_url, "tenants_poll_seconds": 0.05}
     async with (
         engine() as worker,
         running(tmp_path / "a", worker, **shared) as one,

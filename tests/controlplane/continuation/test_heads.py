@@ -1,12 +1,10 @@
-"""Heads of conversations in a real SQLite file: compare-and-swap, branches, expiry, and what is forgotten."""
+"""Heads of conversations in real SQLite and PostgreSQL: compare-and-swap, branches, expiry, and what is forgotten."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
-from pathlib import Path
 from threading import Barrier
 from typing import Any
 
@@ -30,13 +28,6 @@ from tests.controlplane.continuation.made import HERE, fresh, lineage
 ACME = Owner(TenantId("acme"), "default/m")
 OTHER = Owner(TenantId("umbrella"), "default/m")
 PROMPT = list(range(1, 12))
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    database = Database(f"sqlite:///{tmp_path / 'c.db'}", timeout_seconds=10)
-    yield database
-    database.close()
 
 
 @pytest.fixture

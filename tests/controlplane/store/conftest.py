@@ -1,6 +1,7 @@
 """Records, and each implementation of the repository."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.records import CandidateRecord, DecisionRecord, LegRecord, ShortfallRecord
 from cachefleet_controlplane.store.repository import DecisionRepository, InMemoryDecisions
 from cachefleet_controlplane.store.sql import SqlDecisions
+from tests.controlplane.conftest import KINDS, new_database
 
 RING = 10
 CANDIDATE = CandidateRecord(
@@ -32,22 +34,15 @@ CANDIDATE = CandidateRecord(
 MakeRecord = Callable[..., DecisionRecord]
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    database = Database(f"sqlite:///{tmp_path / 'store' / 'c p%.db'}", timeout_seconds=0.05)
-    yield database
-    database.close()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def repository(request: pytest.FixtureRequest, database: Database) -> DecisionRepository:
-    kinds: dict[str, DecisionRepository] = {
-        "memory": InMemoryDecisions(max_rows=RING),
-        "sqlite": SqlDecisions(database, max_rows=RING),
-    }
-    found = kinds[request.param]
-    found.open()
-    return found
+@pytest.fixture(params=["memory", *KINDS])
+def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DecisionRepository]:
+    if request.param == "memory":
+        yield InMemoryDecisions(max_rows=RING)
+        return
+    with closing(Database(new_database(request.param, request, tmp_path), timeout_seconds=10)) as database:
+        found = SqlDecisions(database, max_rows=RING)
+        found.open()
+        yield found
 
 
 @pytest.fixture

@@ -1,31 +1,30 @@
-"""A SQLite file through its faults, and the schema through its revisions."""
+"""A SQLite file through its faults."""
 
 import shutil
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import inspect, text
-from sqlmodel import SQLModel
+from sqlalchemy import text
 
 from cachefleet_controlplane.store.database import MAX_ASIDE, Database
-from cachefleet_controlplane.store.migrations import configuration, migrate
-from cachefleet_controlplane.store.records import DecisionRecord
 from cachefleet_controlplane.store.repository import StoreError
 from cachefleet_controlplane.store.sql import SqlDecisions
-from cachefleet_controlplane.store.tables import DecisionRow
 from tests.controlplane.store.conftest import MakeRecord
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "store" / "c p%.db"
+
+
+@pytest.fixture
+def database(file: Path) -> Iterator[Database]:
+    with closing(Database(f"sqlite:///{file}", timeout_seconds=0.05)) as database:
+        yield database
 
 
 @pytest.fixture
@@ -59,60 +58,6 @@ def test_sqlite_is_tuned_on_every_connection(database: Database) -> None:
 def test_the_data_folder_is_private(database: Database, file: Path) -> None:
     database.open()
     assert file.parent.stat().st_mode & 0o077 == 0
-
-
-def test_migrations_make_the_tables_of_the_models(database: Database) -> None:
-    database.open()
-    with database.transaction() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), SQLModel.metadata) == []
-
-
-def test_rows_have_exactly_the_fields_of_records() -> None:
-    assert set(DecisionRow.model_fields) - {"seq"} == {field.name for field in fields(DecisionRecord)}
-
-
-def test_migrations_go_down_and_up_again(database: Database, decisions: SqlDecisions, make: MakeRecord) -> None:
-    with database.transaction(write=True) as connection:
-        command.downgrade(configuration(connection), "base")
-    with database.transaction() as connection:
-        assert "decisions" not in inspect(connection).get_table_names()
-    decisions.open()
-    decisions.save([make(1)])
-
-
-def test_decisions_of_before_candidates_were_left_out_are_read(database: Database, make: MakeRecord) -> None:
-    database.open()
-    SqlDecisions(database, max_rows=9).save([make(1)])
-    with database.transaction(write=True) as connection:
-        command.downgrade(configuration(connection), "0001")
-    database.open()
-    old = replace(make(1), candidates_left_out=0, tenant="", isolation="", salt_version=None, rung="")
-    assert SqlDecisions(database, max_rows=9).get("d1") == old
-
-
-def test_a_migration_that_fails_leaves_nothing_behind(database: Database) -> None:
-    database.open()
-    with database.transaction(write=True) as connection:
-        command.downgrade(configuration(connection), "base")
-
-    def migrate_and_fail() -> None:
-        with database.transaction(write=True) as connection:
-            migrate(connection)
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        migrate_and_fail()
-    with database.transaction() as connection:
-        assert "decisions" not in inspect(connection).get_table_names()
-
-
-def test_a_database_of_a_newer_program_is_said_so(database: Database) -> None:
-    database.open()
-    with database.transaction(write=True) as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(StoreError, match="newer") as error:
-        database.open()
-    assert kind_of(error) == "newer"
 
 
 def test_locked_writes_fail_in_bounded_time_and_reads_are_served(
@@ -223,7 +168,8 @@ def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
     assert kind_of(error) == "unavailable"
 
 
-def test_a_driver_that_is_not_installed_is_named() -> None:
+def test_a_driver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(StoreError, match="psycopg") as error:
         Database("postgresql://someone:secret@localhost/x", timeout_seconds=0.05).open()
     assert "secret" not in str(error.value)

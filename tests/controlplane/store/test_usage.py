@@ -1,8 +1,8 @@
-"""What tenants used: sums in a real SQLite file, and the log that writes them."""
+"""What tenants used: sums in real SQLite and PostgreSQL, and the log that writes them."""
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 import pytest
@@ -59,8 +59,11 @@ def repository(database: Database) -> Faulty:
 
 
 @pytest.fixture
-def log(repository: Faulty, metrics: Metrics) -> UsageLog:
-    return UsageLog(repository, metrics=metrics, wall_clock=lambda: NOW, bounds=QUICK)
+def log(repository: Faulty, metrics: Metrics) -> Iterator[UsageLog]:
+    """Its thread has ended before the database is closed."""
+    made = UsageLog(repository, metrics=metrics, wall_clock=lambda: NOW, bounds=QUICK)
+    yield made
+    made._thread.shutdown()
 
 
 def everything(repository: SqlUsage) -> list[UsageRecord]:
@@ -184,6 +187,7 @@ async def test_a_store_that_answers_nothing_holds_up_neither_who_asks_nor_the_en
         with pytest.raises(StoreError, match="in time"):
             await log.between(0, NOW + 1, limit=9)
     release.set()
+    log._thread.shutdown()
 
 
 async def test_old_hours_are_forgotten(log: UsageLog, repository: Faulty) -> None:

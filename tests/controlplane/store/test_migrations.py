@@ -1,0 +1,98 @@
+"""The schema through its revisions, on every kind of database."""
+
+from dataclasses import fields, replace
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, inspect, text
+from sqlmodel import SQLModel
+
+from cachefleet_controlplane.store import continuation_tables, tables
+from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.migrations import configuration, migrate
+from cachefleet_controlplane.store.records import DecisionRecord
+from cachefleet_controlplane.store.repository import StoreError
+from cachefleet_controlplane.store.sql import SqlDecisions
+from cachefleet_controlplane.store.tables import DecisionRow
+from tests.controlplane.store.conftest import MakeRecord
+
+TABLES = (tables, continuation_tables)
+"""Modules whose import tells SQLModel of their tables."""
+
+
+@pytest.fixture
+def decisions(database: Database) -> SqlDecisions:
+    decisions = SqlDecisions(database, max_rows=1000)
+    decisions.open()
+    return decisions
+
+
+def test_migrations_make_the_tables_of_the_models(database: Database) -> None:
+    database.open()
+    with database.transaction() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), SQLModel.metadata) == []
+
+
+def test_rows_have_exactly_the_fields_of_records() -> None:
+    assert set(DecisionRow.model_fields) - {"seq"} == {field.name for field in fields(DecisionRecord)}
+
+
+def test_migrations_go_down_and_up_again(database: Database, decisions: SqlDecisions, make: MakeRecord) -> None:
+    with database.transaction(write=True) as connection:
+        command.downgrade(configuration(connection), "base")
+    with database.transaction() as connection:
+        assert "decisions" not in inspect(connection).get_table_names()
+    decisions.open()
+    decisions.save([make(1)])
+
+
+def test_decisions_of_before_candidates_were_left_out_are_read(database: Database, make: MakeRecord) -> None:
+    database.open()
+    SqlDecisions(database, max_rows=9).save([make(1)])
+    with database.transaction(write=True) as connection:
+        command.downgrade(configuration(connection), "0001")
+    database.open()
+    old = replace(make(1), candidates_left_out=0, tenant="", isolation="", salt_version=None, rung="")
+    assert SqlDecisions(database, max_rows=9).get("d1") == old
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(database: Database) -> None:
+    database.open()
+    with database.transaction(write=True) as connection:
+        command.downgrade(configuration(connection), "base")
+
+    def migrate_and_fail() -> None:
+        with database.transaction(write=True) as connection:
+            migrate(connection)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        migrate_and_fail()
+    with database.transaction() as connection:
+        assert "decisions" not in inspect(connection).get_table_names()
+
+
+def test_a_database_of_a_newer_program_is_said_so(database: Database) -> None:
+    database.open()
+    with database.transaction(write=True) as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreError, match="newer") as error:
+        database.open()
+    assert error.value.kind == "newer"
+
+
+def test_nobody_reads_before_all_tables_are_there(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def looked(connection: Connection) -> None:
+        with pytest.raises(StoreError, match="not open"):
+            SqlDecisions(database, max_rows=1).get("d1")
+        seen.append("looked")
+        migrate(connection)
+
+    monkeypatch.setattr("cachefleet_controlplane.store.database.migrate", looked)
+    database.open()
+    assert seen == ["looked"]
+    assert SqlDecisions(database, max_rows=1).get("d1") is None
