@@ -38,9 +38,21 @@ class Pki:
 
 def kubelet(binary: Path, folder: Path, *, kubeconfig: Path, pki: Pki, socket: Path) -> list[object]:
     """The command line of a kubelet; its configuration is written into ``folder``."""
+    flags = {
+        "config": _written(folder / "kubelet.yaml", _configuration(folder, pki, socket)),
+        "kubeconfig": kubeconfig,
+        "hostname-override": NODE,
+        "node-ip": ADDRESS,
+        "root-dir": folder / "kubelet",
+        "cert-dir": folder,
+    }
+    return [binary, *(f"--{name}={value}" for name, value in flags.items())]
+
+
+def _configuration(folder: Path, pki: Pki, socket: Path) -> dict[str, Any]:
     names = folder / "resolv.conf"  # what pods inherit: nothing of this machine
     names.write_text("")
-    configuration: dict[str, Any] = {
+    return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "address": ADDRESS,
@@ -68,15 +80,6 @@ def kubelet(binary: Path, folder: Path, *, kubeconfig: Path, pki: Pki, socket: P
         "volumePluginDir": str(folder / "volume-plugins"),
         "podLogsDir": str(folder / "pod-logs"),
     }
-    flags = {
-        "config": _written(folder / "kubelet.yaml", configuration),
-        "kubeconfig": kubeconfig,
-        "hostname-override": NODE,
-        "node-ip": ADDRESS,
-        "root-dir": folder / "kubelet",
-        "cert-dir": folder,
-    }
-    return [binary, *(f"--{name}={value}" for name, value in flags.items())]
 
 
 def scheduler(binary: Path, kubeconfig: Path) -> list[object]:

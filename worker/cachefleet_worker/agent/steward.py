@@ -63,22 +63,25 @@ class Steward:
         self._clears = 0
         self.draining = Draining(settings.drain_settle_seconds)
         self.handles = _handles(settings)
-        self._warm_up = WarmUp(
-            settings,
-            client,
-            metrics,
-            changed=changed,
-            corrupted=self.corrupted,
-            told_in_time=self._told_in_time,
-            registered=registered,
-            clock=clock,
-        )
+        self._warm_up = self._warming(client)
         self.enforcer = Enforcer(
             client,
             metrics,
             pool=settings.pool,
             retry_seconds=(settings.policy_retry_seconds, settings.policy_retry_cap_seconds),
             applied=self._in_force,
+        )
+
+    def _warming(self, client: EngineClient) -> WarmUp:
+        return WarmUp(
+            self._settings,
+            client,
+            self._metrics,
+            changed=self._changed,
+            corrupted=self.corrupted,
+            told_in_time=self._told_in_time,
+            registered=self._registered,
+            clock=self._clock,
         )
 
     # Where the worker stands
