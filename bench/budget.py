@@ -25,7 +25,7 @@ from e2e.engine.side import Side
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 
 MIB: Final = 1024 * 1024
-OPTIONS: Final = VllmOptions(plugin=True, num_blocks=4096, max_model_len=2048, max_batched_tokens=2048)
+OPTIONS: Final = VllmOptions(forked=False, plugin=True, num_blocks=4096, max_model_len=2048, max_batched_tokens=2048)
 PROMPTS: Final = 60
 PROMPT_TOKENS: Final = 2000
 BUDGETS: Final = (48, 40, 32, 24, 16, 8, 4, 2, 1, 0)

@@ -242,7 +242,7 @@ def vllm_engine(folder: Path, key: str, *, core: set[int]) -> Iterator[Engine]:
     from cachefleet_local.tiny_model import tiny_model_path  # noqa: PLC0415 - only where it is asked for
     from e2e.engine.vllm import VllmOptions, running_vllm  # noqa: PLC0415 - as above
 
-    options = VllmOptions(api_key=key, max_model_len=8192, num_blocks=512)
+    options = VllmOptions(forked=False, api_key=key, max_model_len=8192, num_blocks=512)
     with running_vllm(options, tiny_model_path(), folder / "vllm.log") as server:
         os.sched_setaffinity(server.pid, core)
         yield Engine(

@@ -22,7 +22,7 @@ from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 REQUESTS: Final = 2000
 REFUSALS: Final = 200
 WARM_REFUSALS: Final = 10
-PLUGIN: Final = VllmOptions(plugin=True)
+PLUGIN: Final = VllmOptions(plugin=True, forked=False)
 
 
 def run(*, requests: int = REQUESTS) -> list[rows.Row]:

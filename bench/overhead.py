@@ -40,7 +40,7 @@ WARM_BATCHES: Final = 8
 CHECKED: Final = 16
 REQUEST_SECONDS: Final = 120.0
 
-STOCK: Final = VllmOptions(num_blocks=512, max_batched_tokens=512, max_model_len=2048)
+STOCK: Final = VllmOptions(forked=False, num_blocks=512, max_batched_tokens=512, max_model_len=2048)
 PLUGIN: Final = replace(STOCK, plugin=True)
 
 Pair = tuple[float, float]

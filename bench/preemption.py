@@ -28,8 +28,8 @@ from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 
 ROUNDS: Final = 15
 REJECT_BELOW: Final = 0.5
-STOCK: Final = VllmOptions()
-PLUGIN: Final = VllmOptions(plugin=True)
+STOCK: Final = VllmOptions(forked=False)
+PLUGIN: Final = VllmOptions(plugin=True, forked=False)
 
 
 def storm(*, rounds: int = ROUNDS) -> list[rows.Row]:

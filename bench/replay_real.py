@@ -211,7 +211,7 @@ def replay(folder: Path, *, most: int, some: int) -> list[Row]:
     agent_sessions("", most=1)
     pool = folder / "pool.yaml"
     pool.write_text(POOL)
-    with running_up(pool, folder) as fleet:
+    with running_up(pool, folder, forked=False) as fleet:
         until(lambda: fleet.live(WORKERS), READY_SECONDS, "whole")
         return asyncio.run(measured(fleet, most, some))
 

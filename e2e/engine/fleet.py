@@ -18,6 +18,8 @@ from typing import Any
 
 import psutil
 
+from e2e.engine.forks import engine_python, forked_for
+
 READY_SECONDS = 900.0
 GONE_SECONDS = 60.0
 PATIENCE = {"CACHEFLEET_RENDER_TIMEOUT_SECONDS": "60"}
@@ -69,22 +71,27 @@ class Up:
     def engine(self, worker: str) -> psutil.Process:
         """The vLLM of a worker."""
         (port,) = [each["url"].rpartition(":")[2] for each in self.workers() if each["name"] == worker]
-        (found,) = [engine for engine in self.below("vllm.entrypoints") if port in engine.cmdline()]
+        (found,) = [engine for engine in self.below("vllm.entrypoints") if port in " ".join(engine.cmdline()).split()]
         return found
 
     def live(self, workers: int) -> bool:
         """So many are ready, and their reports come."""
         return len([each for each in self.workers() if each["ready"] and each["stream"] == "live"]) == workers
 
+    def processes(self) -> list[psutil.Process]:
+        """All of the fleet's: below its own process, and those of engines that were forked for it."""
+        own = psutil.Process(self.process.pid).children(recursive=True)
+        return own + forked_for(process.pid for process in own)
+
     def below(self, name: str) -> list[psutil.Process]:
-        """Processes of the fleet with ``name`` on their command line; the guards are not asked."""
+        """Processes of the fleet with ``name`` on their command line, less those that only stand before another."""
         found = []
-        for process in psutil.Process(self.process.pid).children(recursive=True):
+        for process in self.processes():
             try:
                 line = " ".join(process.cmdline())
             except psutil.Error:
                 continue
-            if name in line and "guard.py" not in line:
+            if name in line and "guard.py" not in line and "fork_client.py" not in line:
                 found.append(process)
         return found
 
@@ -98,12 +105,14 @@ def cachefleet(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
-def start(pool_file: Path, folder: Path, *arguments: str) -> Up:
+def start(pool_file: Path, folder: Path, *arguments: str, forked: bool = True) -> Up:
+    """``cachefleet up``, whose engines are forks of the run's fork server unless told otherwise."""
     output = folder / "output.txt"
+    engines = ["--engine-python", engine_python()] if forked else []
     options = ["--data-dir", str(folder / "data"), "--gateway-port", "0", "--internal-port", "0"]
     with output.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cachefleet_local", "up", str(pool_file), *options, *arguments],
+            [sys.executable, "-m", "cachefleet_local", "up", str(pool_file), *options, *engines, *arguments],
             stdout=out,
             stderr=out,
             env=os.environ | PATIENCE,
@@ -113,13 +122,13 @@ def start(pool_file: Path, folder: Path, *arguments: str) -> Up:
 
 
 @contextmanager
-def running_up(pool_file: Path, folder: Path, *arguments: str) -> Iterator[Up]:
+def running_up(pool_file: Path, folder: Path, *arguments: str, forked: bool = True) -> Iterator[Up]:
     """A fleet from ready to stopped; that it stops cleanly and leaves no process is part of every use."""
-    up = start(pool_file, folder, *arguments)
+    up = start(pool_file, folder, *arguments, forked=forked)
     try:
         until(lambda: "Ctrl-C stops" in up.output.read_text(), READY_SECONDS, "ready", up)
         yield up
-        everything = psutil.Process(up.process.pid).children(recursive=True)
+        everything = up.processes()
         up.process.send_signal(signal.SIGINT)
         assert up.process.wait(GONE_SECONDS) == 0, up.output.read_text()
         assert [process for process in everything if not is_gone(process)] == []

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from e2e.engine.forks import engine_python
+
 MOST_RECOMPUTED = 0.65
 """Of what round robin recomputes."""
 MOST_GONE = 0.02
@@ -14,7 +16,15 @@ MOST_GONE = 0.02
 
 
 def test_cache_aware_routing_recomputes_far_less_than_round_robin(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "cachefleet_local.demo", "--data-dir", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "cachefleet_local.demo",
+        "--data-dir",
+        str(tmp_path),
+        "--engine-python",
+        engine_python(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1100)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "demo.json").read_text())

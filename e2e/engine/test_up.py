@@ -1,4 +1,7 @@
-"""``cachefleet up`` as a person runs it: real control plane, real agent, real vLLM, signals from outside."""
+"""``cachefleet up`` as a person runs it: real control plane, real agent, real vLLM, signals from outside.
+
+Engines start by themselves here: how they start and what is left of them is what these tests are about.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ MESSAGE = " ".join(["Read the report and answer the question."] * 12)
 def started(folder: Path) -> Up:
     pool_file = folder / "pool.yaml"
     pool_file.write_text(POOL)
-    return start(pool_file, folder)
+    return start(pool_file, folder, forked=False)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +44,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("up")
     pool_file = folder / "pool.yaml"
     pool_file.write_text(POOL)
-    with running_up(pool_file, folder) as running:
+    with running_up(pool_file, folder, forked=False) as running:
         yield running
     assert "everything has stopped" in running.output.read_text()
     assert not (running.data_dir / "fleet.json").exists()

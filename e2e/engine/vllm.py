@@ -21,13 +21,12 @@ from cachefleet_core import engine
 from cachefleet_local import guard
 from cachefleet_local.ports import take_ports
 from e2e.engine import faulty
+from e2e.engine.forks import engine_python
 from e2e.engine.versions import import_path
 
 ROOT: Final = Path(__file__).parents[2]
 START_SECONDS: Final = 900.0
 """Imports alone take 10 to 30 s on two cores, more when other tests run."""
-IN_PROCESS: Final = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-"""As on one GPU. What vLLM picks on CPUs is one process more, which spins while it waits."""
 STOP_SECONDS: Final = 15.0
 MAX_RANKS: Final = 8
 LOG_TAIL: Final = 6000
@@ -38,6 +37,7 @@ ENVIRONMENT: Final = {
     # Without these two several engines fight for, or pin themselves to, the same cores.
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "TORCH_COMPILE_DISABLE": "1",  # as in engines of a pool
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -72,8 +72,15 @@ class VllmOptions:
     """Started by vLLM's own command: "serve", or "launch render" (which has no engine); "" by its module."""
     faults: tuple[str, ...] = ()
     """Functions and methods, as "module:path", that raise from the server's start on (faulty.py)."""
+    forked: bool = True
+    """From the process that has imported vLLM; not where ``version`` or ``cli`` asks for another program."""
     environment: tuple[tuple[str, str], ...] = ()
     extra: tuple[str, ...] = ()
+
+    @property
+    def python(self) -> str:
+        """What to start it with."""
+        return engine_python() if self.forked and not (self.version or self.cli) else sys.executable
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ class VllmServer:
     """The model's folder, which is its tokenizer's too."""
     log: Path
     pid: int
-    """Of the guard, below which all of vLLM runs."""
+    """Of the guard, below which all of vLLM runs that was not forked."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -102,7 +109,7 @@ class VllmServer:
 def running_vllm(options: VllmOptions, folder: Path, log: Path) -> Iterator[VllmServer]:
     """Run vLLM with the model in ``folder``; on leaving, no process of it is left. EngineStartError."""
     ports = _ports()
-    command = [sys.executable, *_program(options, folder), *_arguments(options, folder, ports)]
+    command = [options.python, *_program(options, folder), *_arguments(options, folder, ports)]
     environment = os.environ | ENVIRONMENT | _plugin_environment(options, log.parent) | dict(options.environment)
     environment |= _import_path(options, log.parent)
     with log.open("wb") as output, _guarded(command, environment, output.fileno()) as process:
@@ -164,7 +171,7 @@ def _arguments(options: VllmOptions, folder: Path, ports: dict[str, int]) -> lis
         "block-size": str(options.block_size),
         "num-gpu-blocks-override": str(options.num_blocks),
         "kv-events-config": json.dumps(events),
-        "distributed-executor-backend": IN_PROCESS,
+        "distributed-executor-backend": engine.IN_PROCESS,
     }
     keys = ["--api-key", options.api_key, *filter(None, [options.user_key])]
     switches = ["--enforce-eager", "--enable-prompt-tokens-details", *engine.scale_out(options.version)]

@@ -27,7 +27,7 @@ GRACE_SECONDS: Final = 10.0
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 _SET_CHILD_SUBREAPER: Final = 36
 _SWEEP_SECONDS: Final = 0.02
-_SWEEPS: Final = 250
+_MAX_SWEEPS: Final = 250
 
 
 def main(arguments: list[str]) -> int:
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     try:
         _watch(child, wake, grace=grace)
     finally:
-        _sweep(os.getpid())
+        sweep(os.getpid())
     status = child.wait()
     return status if status >= 0 else 128 - status
 
@@ -102,9 +102,9 @@ def _asked_to_end(ready: set[int], wake: int) -> bool:
     return sys.stdin.fileno() in ready or any(number != signal.SIGCHLD for number in numbers)
 
 
-def _sweep(root: int) -> None:
+def sweep(root: int) -> None:
     """Kill what is left below ``root`` until nothing is; a process that forks meanwhile is met in the next round."""
-    for _ in range(_SWEEPS):
+    for _ in range(_MAX_SWEEPS):
         left = descendants(root)
         for pid in left:
             _kill(pid)

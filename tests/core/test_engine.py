@@ -72,12 +72,25 @@ def test_events_go_where_they_are_read_and_can_be_replayed_for_minutes() -> None
     }
 
 
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"tensorParallelSize": 2},
+        {"env": [{"name": "VLLM_CPU_OMP_THREADS_BIND", "value": "0-3"}]},
+        {"env": [{"name": "OMP_NUM_THREADS", "value": "4"}]},
+    ],
+)
+def test_a_cpu_pool_that_says_how_its_threads_run_has_worker_processes(engine: dict[str, object]) -> None:
+    assert "--distributed-executor-backend" not in arguments(**CPU, engine=engine)
+
+
 def test_a_pool_on_a_cpu() -> None:
     given = arguments(**CPU)
 
     assert option(given, "--block-size") == "32"
     assert option(given, "--kv-cache-memory-bytes") == str(63 * 1024 * 1024)
     assert "--enforce-eager" in given
+    assert option(given, "--distributed-executor-backend").endswith(".UniProcExecutor"), "no process that only spins"
     assert "--revision" not in given
     assert engine_environment(pool(**CPU).spec) == {
         "DO_NOT_TRACK": "1",

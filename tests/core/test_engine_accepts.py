@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.engine import engine_arguments, engine_environment
+from cachefleet_core.engine import IN_PROCESS, engine_arguments, engine_environment
 from cachefleet_core.pool import read_pool
 from cachefleet_core.pool_worker import MANAGED_ARGUMENTS
 from tests.core.invalid_pools import VALID, merged
@@ -90,3 +90,4 @@ def test_a_pool_on_a_cpu_is_read_as_meant(parsed: dict[str, Any]) -> None:
 
     assert (read["block_size"], read["enforce_eager"], read["enable_prefix_caching"]) == (32, True, False)
     assert read["kv_transfer_config"] is None
+    assert read["distributed_executor_backend"] == IN_PROCESS

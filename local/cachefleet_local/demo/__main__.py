@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,6 +18,7 @@ from cachefleet_local.data_folder import DEFAULT_DATA_DIR, write_whole
 from cachefleet_local.demo.report import Phase, objections, recomputed_share, table
 from cachefleet_local.demo.stage import compare
 from cachefleet_local.demo.workload import Shape, workload
+from cachefleet_local.engine_forks.fork_server import fork_server
 from cachefleet_local.failure import FailureError
 from cachefleet_local.local_fleet import LocalFleet, Options, Prepared, prepared
 from cachefleet_local.screen import Screen
@@ -27,6 +30,9 @@ POOL_FILE: Final = Path("examples/demo.yaml")
 def demo(
     pool_file: Annotated[Path, typer.Argument(metavar="POOL.yaml", help="Pool to run.")] = POOL_FILE,
     data_dir: Annotated[Path, typer.Option(help="Folder for the demo's fleet and its result.")] = DEFAULT_DATA_DIR,
+    engine_python: Annotated[
+        str, typer.Option(help="Python interpreter of the engines; by default they are forks of one that has vLLM.")
+    ] = "",
 ) -> None:
     """Send the same agents' work through two real workers, under round robin and cache-aware, and compare.
 
@@ -37,13 +43,20 @@ def demo(
     pools = [with_reset(pool) for pool in read_pools(pool_file)]
     # A folder and ports of its own: a fleet that runs on the data folder is left alone.
     options = Options(data_dir=data_dir / "demo", gateway_port=0, internal_port=0, policy="roundRobin")
-    with prepared(pools, options) as fleet:
+    with ExitStack() as stack:
+        python = engine_python or str(stack.enter_context(fork_server(_log(options.data_dir))))
+        fleet = stack.enter_context(prepared(pools, replace(options, engine_python=python)))
         screen = Screen(console)
         try:
             until_stopped(_run(fleet, screen, console, data_dir / "demo.json"), screen)
         finally:
             screen.stopped()
     console.print(f"took {time.monotonic() - began:.0f} s", highlight=False)
+
+
+def _log(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / "fork_server.log"
 
 
 def with_reset(pool: PrefixCachePool) -> PrefixCachePool:
