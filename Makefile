@@ -9,11 +9,10 @@ NATIVE_SOURCES := native/Cargo.toml native/pyproject.toml native/cachefleet_nati
 CARGO_TARGET_DIR ?= $(HOME)/.cache/cachefleet/native-target
 export CARGO_TARGET_DIR
 COMPILE := $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links
-TIER := bash .ci/tier
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo crds cluster node e2e image bench bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-worker check-native fuzz-native nightly unit engine test-cluster test-vllm-matrix requirements requirements-table soak clean
+.PHONY: help setup check test flakes demo crds cluster node e2e image bench bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-worker check-native fuzz-native nightly unit engine test-cluster test-vllm-matrix requirements requirements-table soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,19 +46,20 @@ check-native: ## Formatting, lint and Rust tests of the native part, where cargo
 fuzz-native: ## Random bytes and histories at the native part, ten minutes of each kind
 	@cd native && CACHEFLEET_FUZZ_SECONDS=600 cargo test --no-default-features --test random_bytes
 
-check: setup check-native ## Formatting, lint, types, layers, generated files (under a minute)
-	@$(BIN)/ruff format --check .
-	@$(BIN)/ruff check .
-	@$(BIN)/mypy core controlplane worker operator local bench e2e tests
-	@$(BIN)/lint-imports
-	@$(BIN)/python -m cachefleet_core.crd --check
+check: setup ## Formatting, lint, types, layers, generated files (about a minute)
+	@$(BIN)/python -m tests.reporting.steps check \
+	  "$(MAKE) --no-print-directory check-native" \
+	  "$(BIN)/ruff format --check ." \
+	  "$(BIN)/ruff check ." \
+	  "$(BIN)/mypy core controlplane worker operator local bench e2e tests" \
+	  "$(BIN)/lint-imports" \
+	  "$(BIN)/python -m cachefleet_core.crd --check"
 
-test: setup ## All tests, tier by tier: check, unit, cluster, engine, node
-	@$(TIER) check $(MAKE) --no-print-directory check
-	@$(TIER) unit $(MAKE) --no-print-directory unit
-	@$(TIER) cluster $(MAKE) --no-print-directory test-cluster
-	@$(TIER) engine $(MAKE) --no-print-directory engine
-	@CACHEFLEET_NODE=optional $(TIER) node $(MAKE) --no-print-directory e2e
+test: setup ## All tests, tier by tier: check, unit, cluster, engine, node; ends with a table of them
+	@CACHEFLEET_NODE=optional $(BIN)/python -m tests.reporting.tiers
+
+flakes: setup ## Tests that fail now and then: tiers in random order beside busy processes (ROUNDS=3 TIERS="unit cluster engine" HOGS=2)
+	@$(BIN)/python -m tests.reporting.flakes $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(HOGS),--hogs $(HOGS)) $(TIERS)
 
 unit: setup ## Tests of the parts, no real engine or cluster (about a minute)
 	@$(BIN)/pytest -q --junitxml=.results/unit.xml -m "not engine and not cluster and not node and not slow" tests

@@ -1,4 +1,4 @@
-"""What every test run shares: how many examples property tests try, and when all garbage is looked for."""
+"""What every test run shares: its reports, how many examples property tests try, when all garbage is looked for."""
 
 import gc
 import os
@@ -6,6 +6,8 @@ from itertools import count
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+pytest_plugins = ("tests.reporting.durations", "tests.reporting.failures")
 
 settings.register_profile("default", deadline=None, max_examples=100)
 settings.register_profile(
