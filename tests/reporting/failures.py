@@ -22,8 +22,8 @@ CLOCKS_DIFFER_SECONDS: Final = 1.0
 """A file system stamps what is written with a clock that may be behind."""
 MAX_LOGS: Final = 2
 TAIL_BYTES: Final = 6000
-WHOLE: Final = 2
-"""From this verbosity on nothing is shortened."""
+WHOLE: Final = 1
+"""From this verbosity on (``-v``, or ``-q -vv``) nothing is shortened."""
 _started: Final = pytest.StashKey[float]()
 
 
