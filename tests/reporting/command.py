@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 PYTEST: Final = ".venv/bin/pytest"
-CHANGES_TESTS: Final = ("HYPOTHESIS_PROFILE", "CACHEFLEET_NODE")
+CHANGES_TESTS: Final = ("HYPOTHESIS_PROFILE", "KUBEBUILDER_ASSETS")
 """Variables on which it depends what a test does."""
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from tests.reporting import record, steps
 from tests.reporting.budgets import BY_NAME, TIERS, Tier
 from tests.reporting.record import Run
 from tests.reporting.tiers import outcomes_of
+from tests.requirements.found import ROOT
 
 GOOD, BAD = (f"{sys.executable} -S -c 'raise SystemExit({status})'" for status in (0, 3))
 
@@ -31,6 +34,24 @@ def test_a_tier_that_tells_nothing_has_not_the_results_of_the_run_before(tmp_pat
     record.keep(tmp_path, "unit", Run(seconds=1, budget=2, passed=7))
     (outcome,) = outcomes_of([BY_NAME["unit"]], lambda tier: 2, tmp_path)
     assert (outcome.passed, outcome.failed) == (0, 1)
+
+
+def test_all_tiers_end_with_a_table_and_a_runner_s_closing_line(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text("check:\n\t@echo checked\nunit:\n\t@exit 3\n")
+    command = [sys.executable, "-m", "tests.reporting.tiers"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 2
+    assert lines[:3] == ["", "=== check", "checked"]
+    assert [line.split()[:3] for line in lines[-7:-2]] == [
+        ["unit", "0", "1"],
+        ["cluster", "not", "run"],
+        ["engine", "not", "run"],
+        ["node", "not", "run"],
+        ["all", "0", "1"],
+    ]
+    assert lines[-1] == "0 passed, 1 failed"
 
 
 def test_steps_are_counted_and_timed_like_tests(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
