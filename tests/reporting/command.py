@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 PYTEST: Final = ".venv/bin/pytest"
-CHANGES_TESTS: Final = ("HYPOTHESIS_PROFILE", "KUBEBUILDER_ASSETS")
+CHANGES_TESTS: Final = ("HYPOTHESIS_PROFILE",)
 """Variables on which it depends what a test does."""
 
 

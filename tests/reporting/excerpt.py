@@ -12,6 +12,7 @@ HEADINGS: Final = 2
 """The test's name and, with pytest-xdist, the worker it ran on."""
 ENGINE_LINES: Final = 15
 CAPTURED_LINES: Final = 12
+"""More where the traceback leaves them."""
 MAX_SECTIONS: Final = 3
 """Of output, and of logs."""
 WIDTH: Final = 240
@@ -33,10 +34,11 @@ class Failure:
 def excerpt(failure: Failure, command: str) -> Failure:
     """At most ``LINES`` lines: the command, the engine's last ones, the last output; the traceback has the others."""
     logs = _last([section for section in failure.sections if not section[0].startswith(_CAPTURED)], ENGINE_LINES)
-    captured = _last([section for section in failure.sections if section[0].startswith(_CAPTURED)], CAPTURED_LINES)
-    sections = [*captured, *logs, (ALONE, command)]
-    room = LINES - HEADINGS - sum(map(_lines, sections))
-    return Failure(shortened(failure.trace, room), sections)
+    last = [*logs, (ALONE, command)]
+    room = LINES - HEADINGS - sum(map(_lines, last))
+    captured = [section for section in failure.sections if section[0].startswith(_CAPTURED)]
+    shown = _last(captured, max(CAPTURED_LINES, room - len(failure.trace)))
+    return Failure(shortened(failure.trace, room - sum(map(_lines, shown))), [*shown, *last])
 
 
 def shortened(trace: Sequence[str], room: int) -> list[str]:
