@@ -8,6 +8,8 @@ NATIVE := $(VENV)/.native
 NATIVE_SOURCES := native/Cargo.toml native/pyproject.toml native/cachefleet_native.pyi $(shell find native/src -name '*.rs')
 CARGO_TARGET_DIR ?= $(HOME)/.cache/cachefleet/native-target
 export CARGO_TARGET_DIR
+# What Python compiles is kept: without it each start of vLLM would compile ten thousand modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 COMPILE := $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
