@@ -2,12 +2,17 @@
 
 import gc
 import os
+import sys
 from itertools import count
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ("tests.reporting.durations", "tests.reporting.failures")
+
+# Tests start processes and import vLLM: compiling what is imported once and for all saves more than anything else.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("default", deadline=None, max_examples=100)
 settings.register_profile(
