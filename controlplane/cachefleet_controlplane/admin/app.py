@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 from fastapi import APIRouter, FastAPI, HTTPException, Path, Query
 from fastapi.exceptions import RequestValidationError
@@ -14,7 +14,7 @@ from cachefleet_controlplane.admin.access import AdminAuthorizer
 from cachefleet_controlplane.admin.certificates import Certifier, certificate_routes
 from cachefleet_controlplane.admin.explain import Explain, explain_routes
 from cachefleet_controlplane.admin.guard import BodyBound, Guard
-from cachefleet_controlplane.admin.openapi import told
+from cachefleet_controlplane.admin.openapi import ERRORS, refusals, told
 from cachefleet_controlplane.admin.tenant_desk import TenantDesk
 from cachefleet_controlplane.admin.tenants import key_routes, tenant_routes
 from cachefleet_controlplane.admin.usage import usage_routes
@@ -32,10 +32,7 @@ Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
 ManyLimit = Annotated[int, Query(ge=1, le=10_000, description="How many at most.")]
 Name = Annotated[str, Path(min_length=1, max_length=253)]
 Filter = Annotated[str | None, Query(min_length=1, max_length=512)]
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": schemas.Problem} for status in (400, 401, 403, 413, 422, 503)
-}
-_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": schemas.Problem}}
+_NOT_FOUND = refusals(404)
 
 
 class LiveFleet(Protocol):
@@ -63,7 +60,7 @@ def admin_app(
     of_fleet = (_fleet_routes(fleet), _decision_routes(decisions), explain_routes(explain), _routing_routes(fleet))
     of_conversations = () if certifier is None else (certificate_routes(certifier),)
     for router in (*of_fleet, *of_tenants, *of_conversations, _meta_routes(app)):
-        app.include_router(router, responses=_ERRORS)
+        app.router.routes.extend(router.routes)  # including a router makes each of its routes once more
     app.add_exception_handler(StarletteHTTPException, problems.http_problem)
     app.add_exception_handler(RequestValidationError, problems.invalid_problem)
     app.add_exception_handler(ApiError, problems.api_problem)
@@ -80,7 +77,7 @@ def admin_app(
 
 
 def _fleet_routes(fleet: LiveFleet) -> APIRouter:
-    router = APIRouter(tags=["fleet"])
+    router = APIRouter(tags=["fleet"], responses=ERRORS)
 
     @router.get("/pools", summary="All pools")
     async def pools() -> schemas.PoolList:
@@ -103,7 +100,7 @@ def _fleet_routes(fleet: LiveFleet) -> APIRouter:
 
 
 def _decision_routes(decisions: DecisionLog) -> APIRouter:
-    router = APIRouter(tags=["decisions"])
+    router = APIRouter(tags=["decisions"], responses=ERRORS)
 
     @router.get("/decisions", summary="The latest decisions, last first")
     async def recent(model: Filter = None, limit: Limit = 50) -> schemas.DecisionList:
@@ -122,7 +119,7 @@ def _decision_routes(decisions: DecisionLog) -> APIRouter:
 
 
 def _routing_routes(fleet: LiveFleet) -> APIRouter:
-    router = APIRouter(tags=["routing"])
+    router = APIRouter(tags=["routing"], responses=ERRORS)
 
     @router.get("/routing", summary="The routing policy in force")
     async def routing() -> schemas.Routing:
@@ -137,7 +134,7 @@ def _routing_routes(fleet: LiveFleet) -> APIRouter:
 
 
 def _meta_routes(app: FastAPI) -> APIRouter:
-    router = APIRouter()
+    router = APIRouter(responses=ERRORS)
 
     @router.get("/openapi.json", include_in_schema=False)
     async def openapi() -> JSONResponse:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Final, Protocol
 
 from fastapi import APIRouter, HTTPException
 from pydantic import ConfigDict, Field
 
-from cachefleet_controlplane.admin import schemas
+from cachefleet_controlplane.admin.openapi import ERRORS, refusals
 from cachefleet_controlplane.admin.schemas import Schema
 from cachefleet_controlplane.store.continuation_records import Certificate
 
 MAX_CHATS: Final = 200
-_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {status: {"model": schemas.Problem} for status in (404, 409)}
+_REFUSALS: Final = refusals(404, 409)
 
 
 class Certified(Schema):
@@ -70,7 +70,7 @@ class Certifier(Protocol):
 
 
 def certificate_routes(certifier: Certifier) -> APIRouter:
-    router = APIRouter(tags=["continuation"])
+    router = APIRouter(tags=["continuation"], responses=ERRORS)
 
     @router.get("/certificates", summary="Certified render profiles, and those refused")
     async def certificates() -> CertificateList:

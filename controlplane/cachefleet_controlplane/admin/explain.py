@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Protocol
 from fastapi import APIRouter, Query, Request
 
 from cachefleet_controlplane.admin import schemas, shown
+from cachefleet_controlplane.admin.openapi import ERRORS, refusals
 from cachefleet_controlplane.store.records import DecisionRecord
 from cachefleet_core.pool_section import TENANT
 
@@ -21,7 +22,7 @@ _BODY: Final[dict[str, Any]] = {
         "content": {"application/json": {"schema": {"type": "object"}}},
     }
 }
-_PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {status: {"model": schemas.Problem} for status in (404, 413)}
+_PROBLEMS: Final = refusals(404, 413)
 
 
 class Explain(Protocol):
@@ -31,7 +32,7 @@ class Explain(Protocol):
 
 
 def explain_routes(explain: Explain) -> APIRouter:
-    router = APIRouter(tags=["decisions"])
+    router = APIRouter(tags=["decisions"], responses=ERRORS)
 
     @router.post("/explain", summary="Decide, and send nothing", responses=_PROBLEMS, openapi_extra=_BODY)
     async def explained(request: Request, tenant: Tenant = None) -> schemas.Decision:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, HTTPException, Path, Response
 
-from cachefleet_controlplane.admin import schemas
 from cachefleet_controlplane.admin import tenant_schemas as told
+from cachefleet_controlplane.admin.openapi import ERRORS, refusals
 from cachefleet_controlplane.admin.tenant_desk import TenantDesk
 from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord
 from cachefleet_core.pool_section import TENANT
@@ -21,14 +21,13 @@ KeyId = Annotated[str, Path(min_length=1, max_length=32)]
 MAX_LIFE_DAYS: Final = 36_500
 MAX_LIFE_SECONDS: Final = MAX_LIFE_DAYS * 86_400
 
-_PROBLEM: Final[dict[str, Any]] = {"model": schemas.Problem}
-_NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {404: _PROBLEM}
-_CONFLICT: Final[dict[int | str, dict[str, Any]]] = {409: _PROBLEM}
+_NOT_FOUND: Final = refusals(404)
+_CONFLICT: Final = refusals(409)
 _BOTH: Final = _NOT_FOUND | _CONFLICT
 
 
 def tenant_routes(desk: TenantDesk) -> APIRouter:
-    router = APIRouter(tags=["tenants"])
+    router = APIRouter(tags=["tenants"], responses=ERRORS)
 
     @router.get("/tenants", summary="All tenants")
     async def tenants() -> told.TenantList:
@@ -55,7 +54,7 @@ def tenant_routes(desk: TenantDesk) -> APIRouter:
 
 
 def key_routes(desk: TenantDesk) -> APIRouter:
-    router = APIRouter(tags=["tenants"], prefix="/tenants/{tenant}/keys")
+    router = APIRouter(tags=["tenants"], responses=ERRORS, prefix="/tenants/{tenant}/keys")
 
     @router.get("", summary="A tenant's keys", responses=_NOT_FOUND)
     async def keys(tenant: Name) -> told.KeyList:

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Header, HTTPException, Query, Response
 from pydantic import AwareDatetime
 
 from cachefleet_controlplane.admin import tenant_schemas as told
+from cachefleet_controlplane.admin.openapi import ERRORS
 from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.store.usage import UsageLog
 from cachefleet_core.pool_section import TENANT
@@ -39,7 +40,7 @@ Limit = Annotated[int, Query(ge=1, le=MAX_ROWS, description="How many rows at mo
 
 
 def usage_routes(usage: UsageLog, wall_clock: Callable[[], float]) -> APIRouter:
-    router = APIRouter(tags=["tenants"])
+    router = APIRouter(tags=["tenants"], responses=ERRORS)
 
     @router.get("/usage", summary="What tenants used", response_model=told.UsageList, responses=_IN_CSV)
     async def used(
