@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, text
 
@@ -23,6 +26,8 @@ def migrate(connection: Connection, revision: str = "head") -> None:
     """Bring the schema up to ``revision`` within the transaction of ``connection``; other replicas wait their turn."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": KEY})
+    if revision == "head" and MigrationContext.configure(connection).get_current_revision() == _newest():
+        return  # each repository of a database asks
     try:
         with _alone:
             command.upgrade(configuration(connection), revision)
@@ -32,7 +37,17 @@ def migrate(connection: Connection, revision: str = "head") -> None:
 
 def configuration(connection: Connection) -> Config:
     """Alembic's configuration for a connection; there is no alembic.ini."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config = _scripts()
     config.attributes["connection"] = connection
     return config
+
+
+def _scripts() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    return config
+
+
+@cache
+def _newest() -> str | None:
+    return ScriptDirectory.from_config(_scripts()).get_current_head()
