@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cachefleet_controlplane.store import database as opened
 from cachefleet_controlplane.store.database import Database
+from tests.controlplane.migrated import quick_migrate
 from tests.controlplane.postgresql import NoAccountError, PostgreSQL, programs
 
 KINDS = ("sqlite", "postgresql")
@@ -27,6 +29,12 @@ def postgresql() -> Iterator[PostgreSQL]:
         except NoAccountError as error:
             pytest.skip(str(error))
         yield server
+
+
+@pytest.fixture(autouse=True)
+def migrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty database is made by the statements of the first one's migrations; test_migrations.py runs them all."""
+    monkeypatch.setattr(opened, "migrate", quick_migrate)
 
 
 @pytest.fixture(params=KINDS)

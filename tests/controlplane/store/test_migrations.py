@@ -23,6 +23,11 @@ TABLES = (tables, continuation_tables)
 
 
 @pytest.fixture
+def migrated_once() -> None:
+    """Not here."""
+
+
+@pytest.fixture
 def decisions(database: Database) -> SqlDecisions:
     decisions = SqlDecisions(database, max_rows=1000)
     decisions.open()

@@ -109,7 +109,7 @@ def test_what_the_url_says_of_patience_goes_first(url: str) -> None:
 
 
 def test_a_database_that_is_not_there_is_named(url: str) -> None:
-    missing = url.replace("/t", "/none")
+    missing = url.replace("/postgres", "/none")
     with closing(Database(missing, timeout_seconds=1)) as database, pytest.raises(StoreError, match="none") as error:
         database.open()
     assert error.value.kind == "unavailable"
