@@ -23,8 +23,8 @@ def test_where_all_pools_share_there_is_none() -> None:
 
 
 def test_what_is_forgotten_is_made_again() -> None:
-    salter = Salter(SALT_KEY)
-    before = salter.salt([pool()], ACME)
+    salter, pools = Salter(SALT_KEY), [pool()]
+    before = salter.salt(pools, ACME)
     for number in range(MAX_REMEMBERED + 1):
-        salter.salt([pool()], TenantId(f"t{number}"))
-    assert salter.salt([pool()], ACME) == before
+        salter.salt(pools, TenantId(f"t{number}"))
+    assert salter.salt(pools, ACME) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -17,6 +18,8 @@ MESSAGES: Final[list[Any]] = [
 USER: Final[list[Any]] = [MESSAGES[1]]
 PROMPT: Final = "hello there my friend, ünïcode 漢字 🙂 and more"
 TOOL_NAME: Final = "look_up"
+PLAIN: Final = ssl.create_default_context()
+"""Made once: a client reads all authorities that a machine knows, and the gateway speaks plain HTTP."""
 MANY: Final = 200
 """Tokens enough for the arguments of a call."""
 
@@ -66,7 +69,19 @@ Scenario = Callable[[Clients], Awaitable[None]]
 def clients(url: str, *, model: str, key: str = "sk-someone") -> Clients:
     """Unchanged clients, told nothing but where the gateway is; they do not hide a failure by a retry."""
     return Clients(
-        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=120),
-        anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0, timeout=120),
+        openai.AsyncOpenAI(
+            base_url=f"{url}/v1",
+            api_key=key,
+            max_retries=0,
+            timeout=120,
+            http_client=openai.DefaultAsyncHttpxClient(verify=PLAIN),
+        ),
+        anthropic.AsyncAnthropic(
+            base_url=url,
+            api_key=key,
+            max_retries=0,
+            timeout=120,
+            http_client=anthropic.DefaultAsyncHttpxClient(verify=PLAIN),
+        ),
         model,
     )

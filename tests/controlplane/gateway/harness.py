@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
 from typing import Any, Protocol
 
@@ -70,7 +71,13 @@ spec:
 
 def pool(*, isolation: str = "PerTenant", model: str = MODEL, **fields: Any) -> PrefixCachePool:
     others = {"block_size": BLOCK_SIZE, "admission": "{}", "continuation": "{}", "max_model_len": 4096} | fields
-    return parse_pools(_POOL.format(model=model, isolation=isolation, **others))[0]
+    return _declared(_POOL.format(model=model, isolation=isolation, **others))
+
+
+@cache
+def _declared(text: str) -> PrefixCachePool:
+    """Pools never change; reading one takes longer than most tests."""
+    return parse_pools(text)[0]
 
 
 def engine(**options: Any) -> FakeEngine:

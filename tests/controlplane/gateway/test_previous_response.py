@@ -17,6 +17,7 @@ from cachefleet_controlplane.continuation.allowance import allowance
 from cachefleet_controlplane.gateway.tenants import Directory
 from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord
 from cachefleet_core.tenancy import TenantId, api_key_hash
+from tests.controlplane.gateway.client_setup import clients
 from tests.controlplane.gateway.conversations import STORED, Kept, introduce, keyed, outcomes
 from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, Front, Known, front, pool
 from tests.controlplane.gateway.test_responses import told
@@ -291,7 +292,7 @@ async def test_a_store_that_fails_answers_but_what_needs_it(gate: Front, kept: K
 
 
 async def test_the_official_client_continues_shows_and_deletes(gate: Front) -> None:
-    async with openai.AsyncOpenAI(base_url=f"{gate.url}/v1", api_key="any", max_retries=0) as client:
+    async with clients(gate.url, model=MODEL).openai as client:
         first = await client.responses.create(model=MODEL, input="one", max_output_tokens=4)
         introduce(gate)
         async with client.responses.stream(
