@@ -14,7 +14,7 @@ pytest_plugins = ("tests.reporting.durations", "tests.reporting.failures")
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-settings.register_profile("default", deadline=None, max_examples=100)
+settings.register_profile("default", deadline=None, max_examples=30)
 settings.register_profile(
     "nightly",
     deadline=None,

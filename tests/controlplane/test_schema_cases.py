@@ -13,7 +13,7 @@ from tests.controlplane.gateway.harness import MODEL
 from tests.controlplane.schema_cases import Run, run_cases, served
 
 ADMIN = "for-people"
-FEW = 250
+FEW = 100
 MANY = 2_500
 """Of each document."""
 

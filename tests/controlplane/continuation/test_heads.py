@@ -301,4 +301,4 @@ class Heads(RuleBasedStateMachine):
 
 
 TestA20Heads = Heads.TestCase
-TestA20Heads.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestA20Heads.settings = settings(max_examples=settings().max_examples // 3, stateful_step_count=30, deadline=None)
