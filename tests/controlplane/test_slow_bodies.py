@@ -14,6 +14,8 @@ from cachefleet_controlplane.http_server import HttpServer
 from tests.controlplane.gateway.harness import engine
 from tests.controlplane.test_app import settings
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 GENEROUS = 30
 SHORT = 0.5
 LIMIT = 100_000

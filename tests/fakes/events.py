@@ -17,6 +17,7 @@ from typing import Final
 import zmq
 
 from tests.fakes.kv_events import Encoding, Event
+from tests.fakes.loop_clock import clock
 
 END: Final = (-1).to_bytes(8, "big", signed=True)
 HIGH_WATER: Final = 100_000
@@ -73,7 +74,7 @@ class Publisher:
     def publish(self, events: Sequence[Event]) -> None:
         payload = self._encoding.batch(time.time(), events, self._rank)
         if self.delay > 0 or not self._late.empty():
-            self._late.put_nowait((time.monotonic() + self.delay, payload))
+            self._late.put_nowait((clock() + self.delay, payload))
         else:
             self._send(payload)
 
@@ -100,7 +101,7 @@ class Publisher:
     async def _publish_late(self) -> None:
         while True:
             due, payload = await self._late.get()
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await asyncio.sleep(max(0.0, due - clock()))
             self._send(payload)
 
     def _serve_replay(self) -> None:

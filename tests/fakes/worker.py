@@ -12,6 +12,7 @@ from tests.fakes.block_pool import BlockPool
 from tests.fakes.events import Publisher
 from tests.fakes.finish import Finish
 from tests.fakes.kv_events import Encoding
+from tests.fakes.loop_clock import clock
 from tests.fakes.metrics import EngineMetrics
 from tests.fakes.options import EngineOptions
 from tests.fakes.sampler import Sampler
@@ -70,7 +71,7 @@ class Worker:
 
     def add(self, sequence: Sequence, on_output: Callable[[Sequence], None]) -> None:
         sequence.on_output = on_output
-        sequence.arrived = time.monotonic()
+        sequence.arrived = clock()
         self.scheduler.add(sequence)
         self._work.set()
 
@@ -82,12 +83,12 @@ class Worker:
         del sequence.tokens[length:]
         sequence.finish, sequence.stop_reason = Finish.STOP, stop
         if not ended:
-            self.metrics.finished(sequence, time.monotonic())
+            self.metrics.finished(sequence, clock())
 
     def abort(self, sequence: Sequence) -> None:
         if sequence.finish is None:
             self.scheduler.abort(sequence)
-            self.metrics.finished(sequence, time.monotonic())
+            self.metrics.finished(sequence, clock())
 
     async def _run(self) -> None:
         while True:
@@ -100,7 +101,7 @@ class Worker:
 
     async def _step(self) -> None:
         step = self.scheduler.schedule()
-        now = time.monotonic()
+        now = clock()
         for sequence, _ in step.work:
             sequence.scheduled = sequence.scheduled or now
         await self._spend(self._cost(step), now)
@@ -111,7 +112,7 @@ class Worker:
         self._deliver(step, advanced)
 
     def _deliver(self, step: Step, advanced: list[Sequence]) -> None:
-        now = time.monotonic()
+        now = clock()
         self.metrics.step(step, sum(bool(sequence.output) for sequence in advanced))
         for sequence in advanced:
             if sequence.output:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from cachefleet_worker.agent.settings import AgentSettings
+from tests.fakes import loop_clock
 from tests.worker.controlplane import ControlPlane
 from tests.worker.model import INDEX_KEY
 
@@ -31,7 +33,7 @@ def make_settings(tmp_path: Path) -> MakeSettings:
             "poll_seconds": 0.05,
             "reconnect_base_seconds": 0.02,
             "reconnect_cap_seconds": 0.2,
-            "replay_timeout_seconds": 0.5,
+            "replay_timeout_seconds": 5,
             "resolve_seconds": 0.1,
             "unreachable_polls": 2,
             "drain_settle_seconds": 0.1,
@@ -39,6 +41,13 @@ def make_settings(tmp_path: Path) -> MakeSettings:
         return AgentSettings(**(values | changes))
 
     return make
+
+
+@pytest.fixture
+async def hurried() -> AsyncIterator[None]:
+    """Not too quick for ZMQ, which has a thread of its own."""
+    with loop_clock.hurried(asyncio.get_running_loop(), pace=10):
+        yield
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from tests.fakes.engine import FakeEngine
 from tests.worker.controlplane import ControlPlane
 from tests.worker.model import INDEX_KEY
 
+pytestmark = pytest.mark.usefixtures("hurried")
 Make = Callable[..., AgentSettings]
 
 

@@ -18,6 +18,7 @@ from tests.fakes.engine import FakeEngine
 from tests.worker.controlplane import ControlPlane
 from tests.worker.test_agent import Worker, prompt, working
 
+pytestmark = pytest.mark.usefixtures("hurried")
 Make = Callable[..., AgentSettings]
 QUICK = {
     "warm_retry_seconds": 0.02,

@@ -15,6 +15,7 @@ from cachefleet_worker.agent.settings import AgentSettings
 from tests.worker.controlplane import ControlPlane
 from tests.worker.test_agent import Worker, prompt, working
 
+pytestmark = pytest.mark.usefixtures("hurried")
 Make = Callable[..., AgentSettings]
 PATH = "/drain/0f1e2d3c"
 CHANGES: dict[str, Any] = {"drain_path": PATH, "drain_seconds": 120.0}
