@@ -63,8 +63,8 @@ test: setup ## All tests, tier by tier: check, unit, cluster, engine, node; ends
 flakes: setup ## Tests that fail now and then: tiers in random order beside busy processes (ROUNDS=3 TIERS="unit cluster engine" HOGS=2)
 	@$(BIN)/python -m tests.reporting.flakes $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(HOGS),--hogs $(HOGS)) $(TIERS)
 
-unit: setup ## Tests of the parts, no real engine or cluster (about a minute)
-	@$(BIN)/pytest -q --junitxml=.results/unit.xml -m "not engine and not cluster and not node and not slow" tests
+unit: setup ## Tests of the parts, no real engine or cluster (about two minutes, on all cores)
+	@$(BIN)/pytest -q -n logical --dist worksteal --junitxml=.results/unit.xml -m "not engine and not cluster and not node and not slow" tests
 
 test-cluster: setup ## Tests against a real Kubernetes API server
 	@$(BIN)/pytest -q --junitxml=.results/cluster.xml -m "cluster and not slow" e2e/cluster tests

@@ -15,6 +15,8 @@ FIRST_CHOSEN: Final = 10_240
 TRIES: Final = 100
 EPHEMERAL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 """Its first number begins the ports of outgoing connections: one of them may be taken while a worker restarts."""
+_CHANCE: Final = random.SystemRandom()
+"""Whoever seeds Python's own alike, in two processes, would have both choose alike."""
 
 
 class PortError(Exception):
@@ -34,7 +36,7 @@ def take_ports(wanted: Mapping[str, int]) -> dict[str, int]:
 def _bound(held: ExitStack, name: str, port: int) -> int:
     if port:
         return _listening(held, name, port)
-    for chosen in random.sample(range(FIRST_CHOSEN, _first_ephemeral()), TRIES):
+    for chosen in _CHANCE.sample(range(FIRST_CHOSEN, _first_ephemeral()), TRIES):
         with suppress(PortError):
             return _listening(held, name, chosen)
     return _listening(held, name, 0)
