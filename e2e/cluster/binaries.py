@@ -80,10 +80,9 @@ def find() -> Binaries:
 
 def ensured(programs: Sequence[Program]) -> dict[str, Path]:
     """Paths by name of programs in the cache, built where they are not there yet; UnavailableError as ``find``."""
-    paths = {program.name: cached(program) for program in programs}
-    if not all(path.exists() for path in paths.values()):
+    if _missing(programs):
         _build_missing(programs)
-    return paths
+    return {program.name: cached(program) for program in programs}
 
 
 def version(module: str) -> str:
@@ -120,71 +119,92 @@ def _assets(folder: Path) -> Binaries:
 
 def _build_missing(programs: Sequence[Program]) -> None:
     if shutil.which("go") is None:
-        missing = ", ".join(program.name for program in programs if not cached(program).exists())
+        names = ", ".join(program.name for program in _missing(programs))
         raise UnavailableError(
-            f"{missing}: not there; install Go (https://go.dev/dl) to have them built once, "
+            f"{names}: not there; install Go (https://go.dev/dl) to have them built once, "
             "or (for etcd and kube-apiserver) point KUBEBUILDER_ASSETS at a folder that setup-envtest made"
         )
-    for program in programs:
-        with _turn(program) as ours:
-            if ours:
-                _build(program)
+    for module in dict.fromkeys(program.module for program in programs):
+        with _turn([program for program in programs if program.module == module]) as missing:
+            if missing:
+                _build(module, missing)
 
 
 @contextmanager
-def _turn(program: Program) -> Iterator[bool]:
-    """Builds share a compiler cache: one at a time on a machine. False where another has built the program meanwhile,
-    whatever that one builds now.
+def _turn(programs: Sequence[Program]) -> Iterator[list[Program]]:
+    """Builds share a compiler cache: one at a time on a machine. What is left to build when it is our turn; nothing
+    where others have built it all meanwhile, whatever they build now.
     """
     folder = cache_root() / "bin"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
-        while not cached(program).exists():
+        while missing := _missing(programs):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 time.sleep(WAIT_SECONDS)
             else:
-                yield not cached(program).exists()
-                return
-        yield False
+                missing = _missing(programs)
+                break
+        yield missing
 
 
-def _build(program: Program) -> None:
-    target = cached(program)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{program.name}.partial")
-    log = target.with_name(f"{program.name}.build.log")
-    command = ["go", "build", "-v", "-trimpath", "-ldflags", _ldflags(program), "-o", str(partial), program.package]
+def _missing(programs: Sequence[Program]) -> list[Program]:
+    return [program for program in programs if not cached(program).exists()]
+
+
+def _build(module: str, programs: Sequence[Program]) -> None:
+    """Programs of one module in one go: while the linker works on one of them, the other cores have work too."""
+    folder = cached(programs[0]).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ", ".join(program.name for program in programs)
     started = time.monotonic()
-    _say(f"building {program.name} {version(program.module)} (minutes, once; log: {log})")
-    with log.open("w") as out:
-        environment = {**os.environ, "CGO_ENABLED": "0"}
-        process = subprocess.Popen(command, cwd=MODULES / program.module, env=environment, stdout=out, stderr=out)
-        code = _watch(process, program, log, started)
-    if code:
-        raise UnavailableError(f"go build of {program.name} failed:\n{''.join(_lines(log)[-20:])}")
-    partial.replace(target)  # whole or not there at all
+    with _emptied(folder / ".partial") as partial:
+        log = folder / "build.log"
+        # One program may have another name than its package; several are named after theirs.
+        made = f"{partial}/{programs[0].name}" if len(programs) == 1 else f"{partial}/"
+        options = ["-v", "-trimpath", "-ldflags", _ldflags(module), "-o", made]
+        command = ["go", "build", *options, *(program.package for program in programs)]
+        _say(f"building {names} {version(module)} (minutes, once; log: {log})")
+        with log.open("w") as out:
+            environment = {**os.environ, "CGO_ENABLED": "0"}
+            process = subprocess.Popen(command, cwd=MODULES / module, env=environment, stdout=out, stderr=out)
+            code = _watch(process, module, log, started)
+        if code:
+            raise UnavailableError(f"go build of {names} failed:\n{''.join(_lines(log)[-20:])}")
+        for program in programs:
+            (partial / program.name).replace(cached(program))  # whole or not there at all
     log.unlink()
-    _say(f"built {program.name} in {time.monotonic() - started:.0f} s")
+    _say(f"built {names} in {time.monotonic() - started:.0f} s")
 
 
-def _watch(process: subprocess.Popen[bytes], program: Program, log: Path, started: float) -> int:
+@contextmanager
+def _emptied(folder: Path) -> Iterator[Path]:
+    """A folder for what is half made, of this builder and of one that was killed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def _watch(process: subprocess.Popen[bytes], module: str, log: Path, started: float) -> int:
     try:
         while True:
             try:
                 return process.wait(PROGRESS_SECONDS)
             except subprocess.TimeoutExpired:
                 elapsed = time.monotonic() - started
-                _say(f"  {program.name}: {len(_lines(log))} packages compiled, {elapsed:.0f} s")
+                _say(f"  {module}: {len(_lines(log))} packages compiled, {elapsed:.0f} s")
     finally:
         if process.poll() is None:
             process.terminate()
             process.wait()
 
 
-def _ldflags(program: Program) -> str:
-    values = {"kubernetes": _kubernetes_values, "helm": _helm_values}.get(program.module, dict[str, str])()
+def _ldflags(module: str) -> str:
+    values = {"kubernetes": _kubernetes_values, "helm": _helm_values}.get(module, dict[str, str])()
     return " ".join(["-s -w", *(f"-X {name}={value}" for name, value in values.items())])
 
 
