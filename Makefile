@@ -8,9 +8,11 @@ NATIVE := $(VENV)/.native
 NATIVE_SOURCES := native/Cargo.toml native/pyproject.toml native/cachefleet_native.pyi $(shell find native/src -name '*.rs')
 CARGO_TARGET_DIR ?= $(HOME)/.cache/cachefleet/native-target
 export CARGO_TARGET_DIR
-# What Python compiles is kept: without it each start of vLLM would compile ten thousand modules anew.
+# Modules are compiled once and kept, also where the environment would have each of our many processes do it anew.
 unexport PYTHONDONTWRITEBYTECODE
 COMPILE := $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links
+# More than processors: tests of a cluster mostly wait.
+CLUSTER_WORKERS ?= 4
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
@@ -67,7 +69,7 @@ unit: setup ## Tests of the parts, no real engine or cluster (about two minutes,
 	@$(BIN)/pytest -q -n logical --dist worksteal --junitxml=.results/unit.xml -m "not engine and not cluster and not node and not slow" tests
 
 test-cluster: setup ## Tests against a real Kubernetes API server
-	@$(BIN)/pytest -q --junitxml=.results/cluster.xml -m "cluster and not slow" e2e/cluster tests
+	@$(BIN)/pytest -q -n $(CLUSTER_WORKERS) --dist loadgroup --junitxml=.results/cluster.xml -m "cluster and not slow" e2e/cluster tests/chart
 
 engine: setup ## Tests against real vLLM on CPU
 	@$(BIN)/pytest -q --junitxml=.results/engine.xml -m "engine and not slow" tests e2e/engine

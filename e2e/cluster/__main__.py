@@ -6,9 +6,10 @@ import sys
 import time
 from pathlib import Path
 
+from e2e.cluster.api_server import StartError
 from e2e.cluster.attended import published, wait_for_signal
 from e2e.cluster.binaries import UnavailableError, find
-from e2e.cluster.control_plane import ControlPlane, StartError
+from e2e.cluster.control_plane import ControlPlane
 
 KUBECONFIG = Path(".cachefleet") / "cluster.kubeconfig"
 

@@ -23,7 +23,11 @@ def flags(folder: Path) -> list[str]:
     return [f"--audit-policy-file={policy}", f"--audit-log-path={folder / 'audit.log'}"]
 
 
-def requests(folder: Path) -> list[dict[str, Any]]:
-    """One entry for each finished request, oldest first; a line that is being written is none yet."""
+def requests(folder: Path, user: str = "") -> list[dict[str, Any]]:
+    """One entry for each finished request, of one user or (empty) of all, oldest first.
+
+    A line that is being written is none yet.
+    """
     with (folder / "audit.log").open() as lines:
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        found = (json.loads(line) for line in lines if user in line and line.endswith("\n"))
+        return [request for request in found if user in ("", request["user"].get("username"))]

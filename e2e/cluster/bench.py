@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from e2e.cluster import rights
-from e2e.cluster.control_plane import ControlPlane, Identity
+from e2e.cluster.api_server import ApiServer, Identity
 from e2e.cluster.kube import Kube, Object, until
 from e2e.cluster.operator_process import OperatorProcess
 
@@ -36,7 +36,7 @@ _TRANSIENT: Final = ("uid", "resourceVersion", "generation", "creationTimestamp"
 class Bench:
     """One namespace and everything to try an operator there."""
 
-    cluster: ControlPlane
+    cluster: ApiServer
     kube: Kube
     namespace: str
     identity: Identity
@@ -122,7 +122,7 @@ class Bench:
 
     def writes(self) -> list[str]:
         """What operators wrote so far, Leases left out."""
-        return rights.writes(self.cluster.requests(), self.identity)
+        return rights.writes(self.cluster.requests(self.identity.name), self.identity)
 
 
 def _plain(value: Object | None) -> Object | None:

@@ -6,7 +6,7 @@ import datetime as dt
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _VALID = dt.timedelta(days=7)
+_NAME = "ca"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +26,33 @@ class Pair:
 
 
 class Authority:
-    """Signs certificates into ``folder``; ``ca.crt`` there is what clients trust."""
+    """Signs certificates into ``folder``; ``certificate`` is what clients trust."""
 
-    def __init__(self, folder: Path, now: dt.datetime) -> None:
+    def __init__(self, folder: Path, now: dt.datetime, *, trusted: Path, key: ec.EllipticCurvePrivateKey) -> None:
         self._folder = folder
         self._now = now
-        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._key = key
         self._name = _subject("cachefleet-test-ca", ())
-        builder = self._builder(self._name, self._key).add_extension(
+        self.certificate = trusted
+
+    @classmethod
+    def made(cls, folder: Path, now: dt.datetime) -> Self:
+        """A new one, kept in ``folder``."""
+        made = cls(folder, now, trusted=folder / f"{_NAME}.crt", key=ec.generate_private_key(ec.SECP256R1()))
+        builder = made._builder(made._name, made._key).add_extension(
             x509.BasicConstraints(ca=True, path_length=0), critical=True
         )
-        self._certificate = builder.sign(self._key, hashes.SHA256())
-        self.certificate = folder / "ca.crt"
-        self.certificate.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
+        signed = builder.sign(made._key, hashes.SHA256())
+        made.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        made._write_key(_NAME, made._key)
+        return made
+
+    @classmethod
+    def found(cls, kept: Path, folder: Path, now: dt.datetime) -> Self:
+        """The one that is kept in ``kept``, signing into another folder."""
+        key = serialization.load_pem_private_key((kept / f"{_NAME}.key").read_bytes(), password=None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return cls(folder, now, trusted=kept / f"{_NAME}.crt", key=key)
 
     def server(self, name: str, hosts: tuple[str, ...]) -> Pair:
         """For a server reached as any of ``hosts`` (names or addresses)."""

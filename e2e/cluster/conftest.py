@@ -1,4 +1,4 @@
-"""One control plane for a test session, a namespace for each test."""
+"""One control plane for a test run and all its processes, a namespace for each test."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import asyncio
 import inspect
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes import client, config
 
-from e2e.cluster import rights
+from e2e.cluster import rights, shared
+from e2e.cluster.apart import bench_on
+from e2e.cluster.api_server import ApiServer, Identity
 from e2e.cluster.bench import Bench
 from e2e.cluster.binaries import Binaries, UnavailableError, find
-from e2e.cluster.control_plane import ControlPlane, Identity
+from e2e.cluster.control_plane import ControlPlane
 from e2e.cluster.kube import Kube
 
 _binaries: list[Binaries | UnavailableError] = []
@@ -41,9 +43,34 @@ def binaries() -> Binaries:
 
 
 @pytest.fixture(scope="session")
-def cluster(binaries: Binaries) -> Iterator[ControlPlane]:
-    """A running control plane with the CRDs installed and everything audited."""
-    with ControlPlane(binaries) as running:
+def cluster(binaries: Binaries, request: pytest.FixtureRequest) -> Iterator[ApiServer]:
+    """A running control plane with the CRDs installed and everything audited, the same for all processes of a run."""
+    with shared.using(_run_folder(request.config), binaries) as found:
+        yield found
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run ends after what it started."""
+    if not _is_worker(session.config):
+        shared.ended(_run_folder(session.config))
+
+
+def _run_folder(config: pytest.Config) -> Path:
+    """What all processes of a run have in common."""
+    own: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    return own.parent if _is_worker(config) else own
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+@pytest.fixture(scope="session")
+def own(binaries: Binaries) -> Iterator[ControlPlane]:
+    """A control plane that tests may freeze, restart and look at as a whole: mark them with ``ALONE``."""
+    with ControlPlane(binaries) as running, closing(Kube(running)) as connected:
+        rights.define(connected)
         yield running
 
 
@@ -61,7 +88,7 @@ async def closed_connections(request: pytest.FixtureRequest) -> AsyncIterator[No
 
 
 @pytest.fixture
-def controllers(cluster: ControlPlane) -> ControlPlane:
+def controllers(cluster: ApiServer) -> ApiServer:
     """The cluster, where kube-controller-manager runs too: for what needs pods, garbage collection or tokens."""
     if cluster.binaries.controller_manager is None:
         pytest.skip("KUBEBUILDER_ASSETS has no kube-controller-manager")
@@ -69,34 +96,40 @@ def controllers(cluster: ControlPlane) -> ControlPlane:
 
 
 @pytest.fixture(scope="session")
-def api(cluster: ControlPlane) -> Iterator[client.ApiClient]:
+def api(cluster: ApiServer) -> Iterator[client.ApiClient]:
     """An administrator's client."""
     with config.new_client_from_config(str(cluster.kubeconfig)) as connected:  # type: ignore[no-untyped-call]
         yield connected
 
 
 @pytest.fixture
-def namespace(api: client.ApiClient) -> Iterator[str]:
-    """A fresh namespace; its removal is asked for at the end of the test and not waited for."""
-    core = client.CoreV1Api(api)
+def namespace(kube: Kube) -> str:
+    """A fresh namespace. It goes with the cluster: to remove one costs the API server a hundred requests."""
     name = f"test-{uuid.uuid4().hex[:8]}"
-    core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name)))
-    yield name
-    core.delete_namespace(name)
+    kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    return name
 
 
 @pytest.fixture(scope="session")
-def kube(cluster: ControlPlane) -> Kube:
+def kube(cluster: ApiServer) -> Iterator[Kube]:
     """Plain requests with an administrator's rights; the operator's role is defined."""
-    connected = Kube(cluster)
-    rights.define(connected)
-    return connected
+    with closing(Kube(cluster)) as connected:
+        yield connected
 
 
 @pytest.fixture
-def bench(controllers: ControlPlane, kube: Kube, namespace: str, tmp_path: Path) -> Iterator[Bench]:
+def bench(controllers: ApiServer, kube: Kube, namespace: str, tmp_path: Path) -> Iterator[Bench]:
     """A namespace with a place for operators in it; whatever still runs at the end is killed."""
     with ExitStack() as stack:
         made = Bench(controllers, kube, namespace, Identity(f"operator-{namespace}"), tmp_path, stack)
         rights.grant(kube, made.identity, namespace)
         yield made
+
+
+@pytest.fixture
+def lonely(own: ControlPlane, tmp_path: Path) -> Iterator[Bench]:
+    """As ``bench``, on the control plane that is for tests that disturb others."""
+    if own.binaries.controller_manager is None:
+        pytest.skip("KUBEBUILDER_ASSETS has no kube-controller-manager")
+    with ExitStack() as stack:
+        yield bench_on(own, tmp_path, stack)

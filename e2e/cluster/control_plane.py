@@ -19,14 +19,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, cast
-from urllib.parse import urlsplit
-
-import yaml
+from typing import Self, cast
 
 from e2e.cluster import audit
+from e2e.cluster.api_server import ADMIN, ApiServer, Identity, StartError
 from e2e.cluster.binaries import Binaries
-from e2e.cluster.certificates import Authority, Pair, kubeconfig
+from e2e.cluster.certificates import Authority, Pair
 from e2e.cluster.processes import end, free_ports, spawn
 
 LOOPBACK = "127.0.0.1"
@@ -50,27 +48,9 @@ CONTROLLERS = (
 _SERVICE_HOSTS = ("127.0.0.1", "10.96.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
 
-class StartError(RuntimeError):
-    """A part did not come up; the message ends with the last lines of its log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """A user of the cluster, known by a certificate."""
-
-    name: str
-    groups: tuple[str, ...] = ()
-
-
-ADMIN = Identity("cachefleet-test-admin", ("system:masters",))
-
-
-@dataclass(slots=True)
-class ControlPlane:
-    """Use as a context manager. ``kubeconfig`` is an administrator's; ``kubeconfig_for`` makes others.
-
-    With ``audit`` on, ``requests()`` gives what the API server was asked so far.
-    """
+@dataclass
+class ControlPlane(ApiServer):
+    """Use as a context manager. With ``audit`` on, ``requests()`` gives what the API server was asked so far."""
 
     binaries: Binaries
     audit: bool = True
@@ -78,13 +58,8 @@ class ControlPlane:
     controllers: bool = True
     address: str = LOOPBACK  # a node's pods reach any other
     with_node: bool = False
-    folder: Path = field(init=False)
-    url: str = field(init=False, default="")
-    kubeconfig: Path = field(init=False)
-    _authority: Authority = field(init=False)
     _processes: dict[str, subprocess.Popen[bytes]] = field(init=False, default_factory=dict)
     _accounts: Pair = field(init=False)
-    _pairs: dict[Identity, Pair] = field(init=False, default_factory=dict)
 
     def __enter__(self) -> Self:
         self.start()
@@ -114,34 +89,6 @@ class ControlPlane:
             end(self._processes.pop(name))
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def kubeconfig_for(self, identity: Identity, *, server: str | None = None) -> Path:
-        """A kubeconfig for a user; ``server`` puts something else (a proxy) in the API server's place."""
-        suffix = f"-{urlsplit(server).port}" if server else ""
-        path = self.folder / f"{identity.name.replace(':', '-')}{suffix}.kubeconfig"
-        pair = self.client_pair(identity)
-        document = kubeconfig(server or self.url, self._authority.certificate, identity.name, pair)
-        path.write_text(yaml.safe_dump(document))
-        return path
-
-    def client_pair(self, identity: Identity) -> Pair:
-        """A certificate and key for a user, always the same: processes may be reading them."""
-        if identity not in self._pairs:
-            self._pairs[identity] = self._authority.client(identity.name, identity.groups)
-        return self._pairs[identity]
-
-    def server_pair(self, name: str, hosts: tuple[str, ...]) -> Pair:
-        """A certificate and key for a server that is reached as any of ``hosts``."""
-        return self._authority.server(name, hosts)
-
-    @property
-    def ca(self) -> Path:
-        return self._authority.certificate
-
-    def kubectl(self) -> list[object]:
-        """The beginning of a command line; what it learns of this server is not kept for the next one's."""
-        cache = f"--cache-dir={self.folder / 'kubectl'}"
-        return [_require(self.binaries.kubectl, "kubectl"), f"--kubeconfig={self.kubeconfig}", cache]
-
     @contextmanager
     def frozen(self, name: str) -> Iterator[None]:
         """Stop a part's process for a while: it keeps its connections and answers nothing."""
@@ -159,10 +106,6 @@ class ControlPlane:
         self._spawn("kube-apiserver", cast("list[object]", old.args))
         self._wait(lambda: self._answers("/readyz"), "kube-apiserver")
 
-    def requests(self) -> list[dict[str, Any]]:
-        """The audit log: one entry for each finished request, oldest first."""
-        return audit.requests(self.folder)
-
     def install(self, manifests: Path) -> None:
         """Create the CRDs in a folder and wait until they are served."""
         kube = self.kubectl()
@@ -173,13 +116,11 @@ class ControlPlane:
         _run([*kube, "wait", "--for=condition=Established", "--timeout=30s", *files])
 
     def _start(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="cachefleet-cluster-"))
-        self._pairs.clear()
-        self._authority = Authority(self.folder, dt.datetime.now(dt.UTC))
-        self._accounts = self._authority.key("service-accounts")
+        folder = Path(tempfile.mkdtemp(prefix="cachefleet-cluster-"))
+        authority = Authority.made(folder, dt.datetime.now(dt.UTC))
         ports = free_ports(3)
-        self.url = f"https://{self.address}:{ports[2]}"
-        self.kubeconfig = self.kubeconfig_for(ADMIN)
+        self.reach(f"https://{self.address}:{ports[2]}", folder, authority, own=folder)
+        self._accounts = authority.key("service-accounts")
         self._spawn("etcd", self._etcd(ports[0], ports[1]))
         self._spawn("kube-apiserver", self._apiserver(ports[0], ports[2]))
         self._wait(lambda: self._answers("/readyz"), "kube-apiserver")
@@ -278,12 +219,6 @@ class ControlPlane:
     def tail(self, name: str, lines: int = 20) -> str:
         """The last lines of a part's log."""
         return "\n".join((self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-lines:])
-
-
-def _require(path: Path | None, name: str) -> Path:
-    if path is None:
-        raise StartError(f"{name} is not in KUBEBUILDER_ASSETS")
-    return path
 
 
 def _run(command: list[object]) -> None:

@@ -6,11 +6,13 @@ import http.client
 import json
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-from e2e.cluster.control_plane import ADMIN, ControlPlane
+from e2e.cluster.api_server import ADMIN, ApiServer
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -50,13 +52,19 @@ class Refused(Exception):  # noqa: N818  # reads as what happened in `with pytes
 
 
 class Kube:
-    """One connection for each request: slow enough not to matter, and nothing to keep alive."""
+    """Connections are kept for the next request, of whichever thread: most of a request's cost is the handshake."""
 
-    def __init__(self, cluster: ControlPlane) -> None:
+    def __init__(self, cluster: ApiServer) -> None:
         pair = cluster.client_pair(ADMIN)
         self._context = ssl.create_default_context(cafile=str(cluster.ca))
         self._context.load_cert_chain(pair.certificate, pair.key)
         self._address = urlsplit(cluster.url).netloc
+        self._idle: deque[http.client.HTTPSConnection] = deque()
+
+    def close(self) -> None:
+        """Nothing stays open; the next request would begin anew."""
+        while self._idle:
+            self._idle.pop().close()
 
     def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """The object, or None."""
@@ -103,18 +111,35 @@ class Kube:
         query: Mapping[str, str] | None = None,
     ) -> Object:
         """Any request; Refused where the answer is no success."""
-        connection = http.client.HTTPSConnection(self._address, context=self._context, timeout=20)
+        text = json.dumps(body) if body is not None else None
+        target = f"/{where}" + (f"?{urlencode(query)}" if query else "")
+        headers = {"Content-Type": form, "Accept": "application/json"}
+        status, answer = self._answered(method, target, text, headers)
+        if status >= 300:
+            raise Refused(status, answer.get("message", ""))
+        return answer
+
+    def _answered(self, *request: Any) -> tuple[int, Object]:
+        """On a connection that the server may have left since it was used, else on a new one."""
+        while self._idle:
+            with suppress(ConnectionError, ssl.SSLEOFError):
+                return self._on(self._idle.pop(), *request)
+        return self._on(self._connection(), *request)
+
+    def _connection(self) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection(self._address, context=self._context, timeout=20)
+
+    def _on(self, connection: http.client.HTTPSConnection, *request: Any) -> tuple[int, Object]:
         try:
-            text = json.dumps(body) if body is not None else None
-            target = f"/{where}" + (f"?{urlencode(query)}" if query else "")
-            connection.request(method, target, text, {"Content-Type": form, "Accept": "application/json"})
+            connection.request(*request)
             response = connection.getresponse()
             answer: Object = json.loads(response.read())
-        finally:
+        except BaseException:
             connection.close()
-        if response.status >= 300:
-            raise Refused(response.status, answer.get("message", ""))
-        return answer
+            raise
+        if connection.sock is not None:  # closed by now where the server said so
+            self._idle.append(connection)
+        return response.status, answer
 
 
 def path(kind: str, namespace: str, name: str = "") -> str:

@@ -11,7 +11,7 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 
-from e2e.cluster.control_plane import ControlPlane, Identity
+from e2e.cluster.api_server import ApiServer, Identity
 
 _HOP = {"connection", "content-length", "content-encoding", "transfer-encoding", "host"}
 
@@ -19,7 +19,7 @@ _HOP = {"connection", "content-length", "content-encoding", "transfer-encoding",
 class WriteProxy:
     """Forwards as ``identity``, in a thread of its own. Leases are not counted: they are no part of the work."""
 
-    def __init__(self, cluster: ControlPlane, identity: Identity) -> None:
+    def __init__(self, cluster: ApiServer, identity: Identity) -> None:
         pair = cluster.client_pair(identity)
         self._ssl = ssl.create_default_context(cafile=str(cluster.ca))
         self._ssl.load_cert_chain(pair.certificate, pair.key)

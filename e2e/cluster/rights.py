@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from e2e.cluster.control_plane import Identity
+from e2e.cluster.api_server import Identity
 from e2e.cluster.kube import Kube, Object, until
 
 ROLE: Final = "cachefleet-operator"

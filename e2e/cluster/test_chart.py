@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.cluster.control_plane import ControlPlane
+from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kube import Kube, Object, until
 from e2e.cluster.rights import RIGHTS, allowed
 from tests.chart import helm
@@ -27,17 +27,19 @@ NO_CRD = {"crds": {"install": False}}  # the cluster of these tests has it alrea
 
 
 @pytest.fixture
-def places(kube: Kube, namespace: str) -> Iterator[Mapping[str, str]]:
+def places(kube: Kube, namespace: str) -> Mapping[str, str]:
     """Namespaces that stand for those of the values."""
     made = {name: f"{name}-{namespace}" for name in ("serving", "batch")} | {helm.NAMESPACE: namespace}
     for name in made.values():
         if name != namespace:
             kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     kube.patch("Namespace", "", namespace, RESTRICTED)
-    yield made
-    for name in made.values():
-        if name != namespace:
-            kube.delete("Namespace", "", name)
+    return made
+
+
+def named(namespace: str) -> str:
+    """A release there. What is cluster-wide has its name: no two tests have the same."""
+    return f"cachefleet-{namespace[-8:]}"
 
 
 def placed(values: Any, places: Mapping[str, str]) -> Any:
@@ -49,7 +51,7 @@ def placed(values: Any, places: Mapping[str, str]) -> Any:
     return places.get(values, values) if isinstance(values, str) else values
 
 
-def kubectl(cluster: ControlPlane, *command: str, given: str = "") -> str:
+def kubectl(cluster: ApiServer, *command: str, given: str = "") -> str:
     """What it wrote, warnings too."""
     program = [str(cluster.binaries.kubectl), "--kubeconfig", str(cluster.kubeconfig), *command]
     done = subprocess.run(program, input=given, capture_output=True, text=True, timeout=120, check=False)
@@ -72,9 +74,11 @@ def bound_pods(objects: helm.Rendered) -> list[Object]:
 
 @pytest.mark.parametrize("values", MATRIX)
 def test_the_api_server_takes_every_object(
-    values: str, cluster: ControlPlane, kube: Kube, places: Mapping[str, str]
+    values: str, cluster: ApiServer, kube: Kube, places: Mapping[str, str]
 ) -> None:
-    objects = helm.template(placed(MATRIX[values], places), namespace=places[helm.NAMESPACE])
+    objects = helm.template(
+        placed(MATRIX[values], places), release=named(places[helm.NAMESPACE]), namespace=places[helm.NAMESPACE]
+    )
     until(lambda: kube.get("ServiceAccount", places[helm.NAMESPACE], "default"))
     mine = [found for found in objects if found["apiVersion"] not in OPERATORS]
 
@@ -88,7 +92,7 @@ def test_the_api_server_takes_every_object(
 class Helm:
     """helm in the cluster of the tests."""
 
-    def __init__(self, cluster: ControlPlane, namespace: str, folder: Path) -> None:
+    def __init__(self, cluster: ApiServer, namespace: str, folder: Path) -> None:
         self._options = ["--namespace", namespace, "--kubeconfig", str(cluster.kubeconfig)]
         self._environment = {**os.environ, "HOME": str(folder)}
 
@@ -109,7 +113,7 @@ class Helm:
         return done.stdout
 
 
-def owned(cluster: ControlPlane, release: str) -> set[str]:
+def owned(cluster: ApiServer, release: str) -> set[str]:
     """Everything of a release, of whatever kind; slices of endpoints without the end of their names, which is drawn."""
     kinds = set(kubectl(cluster, "api-resources", "--verbs=list", "-o", "name").split())
     wanted = ",".join(sorted(kinds - {"componentstatuses", "endpoints", "events", "events.events.k8s.io"}))
@@ -129,12 +133,12 @@ def sliced(names: set[str]) -> int:
 
 
 def test_installed_upgraded_rolled_back_and_removed(
-    controllers: ControlPlane, kube: Kube, namespace: str, tmp_path: Path
+    controllers: ApiServer, kube: Kube, namespace: str, tmp_path: Path
 ) -> None:
-    run, release = Helm(controllers, namespace, tmp_path), f"r{namespace[-8:]}"
+    run, release = Helm(controllers, namespace, tmp_path), named(namespace)
     smaller = {**NO_CRD, "controlPlane": {"replicas": 1}, "networkPolicy": {"enabled": False}}
 
-    assert f"{release}-cachefleet-gateway" in run("install", release, values=NO_CRD)
+    assert f"{release}-gateway" in run("install", release, values=NO_CRD)
     until(lambda: sliced(owned(controllers, release)) == 3)
     before = lasting(owned(controllers, release))
     run("upgrade", release, values=smaller)
@@ -155,28 +159,28 @@ def pool_of(notes: str) -> Object:
 
 @pytest.mark.parametrize("values", ["defaults", "single", "persistent", "database", "namespaced"])
 def test_notes_name_what_comes_next(
-    values: str, cluster: ControlPlane, kube: Kube, places: Mapping[str, str], tmp_path: Path
+    values: str, cluster: ApiServer, kube: Kube, places: Mapping[str, str], tmp_path: Path
 ) -> None:
-    run = Helm(cluster, places[helm.NAMESPACE], tmp_path)
+    run, release = Helm(cluster, places[helm.NAMESPACE], tmp_path), named(places[helm.NAMESPACE])
     wanted = {**placed(MATRIX[values], places), **NO_CRD}
 
-    notes = run("install", "cachefleet", "--dry-run=server", values=wanted)
+    notes = run("install", release, "--dry-run=server", values=wanted)
 
     pool = pool_of(notes)
     pool["metadata"]["namespace"] = places["serving"]
     kube.create(pool, dry_run=True)
-    assert "service/cachefleet-gateway" in notes
+    assert f"service/{release}-gateway" in notes
     assert ("NOTE: " in notes) is (values not in {"database", "persistent"})
 
 
 def test_in_listed_namespaces_rights_end_there(
-    controllers: ControlPlane, kube: Kube, places: Mapping[str, str], tmp_path: Path
+    controllers: ApiServer, kube: Kube, places: Mapping[str, str], tmp_path: Path
 ) -> None:
     home = places[helm.NAMESPACE]
-    run = Helm(controllers, home, tmp_path)
-    run("install", "cachefleet", values={**placed(MATRIX["namespaced"], places), **NO_CRD})
-    operator = f"system:serviceaccount:{home}:cachefleet-operator"
-    reviewer = f"system:serviceaccount:{home}:cachefleet-controlplane"
+    run, release = Helm(controllers, home, tmp_path), named(home)
+    run("install", release, values={**placed(MATRIX["namespaced"], places), **NO_CRD})
+    operator = f"system:serviceaccount:{home}:{release}-operator"
+    reviewer = f"system:serviceaccount:{home}:{release}-controlplane"
 
     def may(account: str, namespace: str, group: str, resource: str, verb: str) -> bool:
         return allowed(kube, account, group, resource, verb, namespace=namespace)
@@ -198,18 +202,18 @@ def test_in_listed_namespaces_rights_end_there(
         assert may(reviewer, places["batch"], "cachefleet.io", "prefixcachepools", "watch")
         assert not may(reviewer, "default", "cachefleet.io", "prefixcachepools", "watch")
     finally:
-        run("uninstall", "cachefleet")
+        run("uninstall", release)
 
 
 def test_a_crd_that_is_there_already_is_taken_over_when_asked_and_stays(
-    controllers: ControlPlane, kube: Kube, namespace: str, tmp_path: Path
+    controllers: ApiServer, kube: Kube, namespace: str, tmp_path: Path
 ) -> None:
-    run = Helm(controllers, namespace, tmp_path)
+    run, release = Helm(controllers, namespace, tmp_path), named(namespace)
 
     with pytest.raises(helm.Refused, match="invalid ownership metadata"):
-        run("install", "cachefleet", values={})
-    run("install", "cachefleet", "--take-ownership", values={})
-    run("uninstall", "cachefleet")
+        run("install", release, values={})
+    run("install", release, "--take-ownership", values={})
+    run("uninstall", release)
     assert kube.get("CustomResourceDefinition", "", "prefixcachepools.cachefleet.io") is not None
-    run("install", "cachefleet", values={})  # the same release again needs nobody's leave
-    run("uninstall", "cachefleet")
+    run("install", release, values={})  # the same release again needs nobody's leave
+    run("uninstall", release)

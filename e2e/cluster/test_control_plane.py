@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
+from e2e.cluster.api_server import ApiServer
 from e2e.cluster.binaries import Binaries
 from e2e.cluster.control_plane import ControlPlane
 
@@ -29,7 +30,7 @@ def test_knows_pools(api: client.ApiClient) -> None:
     assert pools["kind"] == "PrefixCachePoolList"
 
 
-def test_tells_what_it_was_asked(api: client.ApiClient, cluster: ControlPlane, namespace: str) -> None:
+def test_tells_what_it_was_asked(api: client.ApiClient, cluster: ApiServer, namespace: str) -> None:
     client.CoreV1Api(api).read_namespace(namespace)
     asked = [
         (request["verb"], request["objectRef"].get("name")) for request in cluster.requests() if "objectRef" in request
@@ -37,7 +38,7 @@ def test_tells_what_it_was_asked(api: client.ApiClient, cluster: ControlPlane, n
     assert ("get", namespace) in asked
 
 
-def test_issues_tokens_that_review_accepts(api: client.ApiClient, controllers: ControlPlane, namespace: str) -> None:
+def test_issues_tokens_that_review_accepts(api: client.ApiClient, controllers: ApiServer, namespace: str) -> None:
     core = client.CoreV1Api(api)
     account = client.V1ServiceAccount(metadata=client.V1ObjectMeta(name="worker"))
     core.create_namespaced_service_account(namespace, account)

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import rights
 from e2e.cluster.bench import CHILDREN, Bench
-from e2e.cluster.control_plane import Identity
 from e2e.cluster.kube import Kube, Refused, path, until
 from tests.core.invalid_pools import INVALID, VALID, Invalid, merged
 
@@ -262,14 +260,6 @@ def test_somebody_elses_object_is_not_taken(bench: Bench) -> None:
     assert bench.kube.read("Service", bench.namespace, "demo-workers")["spec"]["selector"] == {"app": "theirs"}
     bench.kube.delete("Service", bench.namespace, "demo-workers")
     until(lambda: bench.child("Deployment"))
-
-
-def test_one_operator_for_all_namespaces(bench: Bench) -> None:
-    wide = Identity(f"wide-{bench.namespace}")
-    rights.grant(bench.kube, wide)
-    bench.operator(identity=wide, namespaces="", lease_name="wide")
-    bench.create()
-    bench.settled()
 
 
 @pytest.mark.parametrize("case", INVALID, ids=lambda case: case.name)

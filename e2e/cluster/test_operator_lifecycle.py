@@ -273,7 +273,7 @@ def test_rights_granted_are_rights_used(bench: Bench, fleet: FakeControlPlane) -
     bench.edit(replicas=1)
     until(lambda: len(pods(bench)) == 1)
     first.stop()
-    assert rights.used(bench.cluster.requests(), bench.identity) == rights.RIGHTS
+    assert rights.used(bench.cluster.requests(bench.identity.name), bench.identity) == rights.RIGHTS
 
 
 def test_metrics_tell_of_each_pool_and_forget_it(bench: Bench) -> None:

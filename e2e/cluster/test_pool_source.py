@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import signal
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -18,8 +18,9 @@ from cachefleet_controlplane.kube_api import HttpKubeApi
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools import PoolView
 from e2e.cluster import rights
-from e2e.cluster.binaries import Binaries
-from e2e.cluster.control_plane import ControlPlane, Identity
+from e2e.cluster.apart import ALONE
+from e2e.cluster.api_server import ApiServer, Identity
+from e2e.cluster.control_plane import ControlPlane
 from e2e.cluster.kube import Kube
 from tests.controlplane.kube_server import pool
 from tests.controlplane.waiting import until, value
@@ -27,7 +28,8 @@ from tests.controlplane.waiting import until, value
 pytestmark = pytest.mark.cluster
 
 READER = Identity("pool-source-reader")
-NODE = "unserved"
+NODE = f"unserved-{uuid.uuid4().hex[:8]}"
+"""Of this process alone."""
 KINDS = ("prefixcachepools", "endpointslices")
 QUICK = WatchBounds(inactivity_seconds=5, request_seconds=5)
 
@@ -55,7 +57,7 @@ class Watching:
 
 @asynccontextmanager
 async def watching(
-    plane: ControlPlane, *, who: Identity | None = None, namespaces: tuple[str, ...] = (), bounds: WatchBounds = QUICK
+    plane: ApiServer, *, who: Identity | None = None, namespaces: tuple[str, ...] = (), bounds: WatchBounds = QUICK
 ) -> AsyncIterator[Watching]:
     api = await HttpKubeApi.connect(plane.kubeconfig if who is None else plane.kubeconfig_for(who))
     metrics = Metrics()
@@ -134,7 +136,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
     await until(condition, seconds=60)
 
 
-async def test_pools_come_change_and_go(cluster: ControlPlane, admin: Admin, namespace: str) -> None:
+async def test_pools_come_change_and_go(cluster: ApiServer, admin: Admin, namespace: str) -> None:
     await admin.apply("first")
     async with watching(cluster, namespaces=(namespace,)) as seen:
         await eventually(lambda: seen.pool(f"{namespace}/first") is not None)
@@ -151,7 +153,7 @@ async def test_pools_come_change_and_go(cluster: ControlPlane, admin: Admin, nam
         assert value(seen.metrics, "pool_source_errors_total", kind="invalid") == 0
 
 
-async def test_workers_follow_their_pods(controllers: ControlPlane, admin: Admin, namespace: str) -> None:
+async def test_workers_follow_their_pods(controllers: ApiServer, admin: Admin, namespace: str) -> None:
     key = f"{namespace}/demo"
     await admin.apply("demo")
     await admin.service("demo")
@@ -171,15 +173,15 @@ async def test_workers_follow_their_pods(controllers: ControlPlane, admin: Admin
         await eventually(lambda: seen.workers(key) == {"demo-b": True})
 
 
-async def asked(plane: ControlPlane, who: Identity) -> Counter[tuple[str, str]]:
+async def asked(plane: ApiServer, who: Identity) -> Counter[tuple[str, str]]:
     """How often a user did what with which resource; a watch counts from its beginning."""
-    requests = await asyncio.to_thread(plane.requests)
-    mine = {request["auditID"]: request for request in requests if request["user"]["username"] == who.name}
+    requests = await asyncio.to_thread(plane.requests, who.name)
+    mine = {request["auditID"]: request for request in requests}
     return Counter((request["verb"], request.get("objectRef", {}).get("resource", "")) for request in mine.values())
 
 
 async def test_an_idle_watch_goes_on_without_listing_again(
-    cluster: ControlPlane, api: client.ApiClient, kube: Kube, namespace: str
+    cluster: ApiServer, api: client.ApiClient, kube: Kube, namespace: str
 ) -> None:
     allow_reading(api, READER)
     rights.wait_for_right(kube, READER.name, "cachefleet.io", "prefixcachepools", "list")
@@ -196,7 +198,7 @@ async def test_an_idle_watch_goes_on_without_listing_again(
 
 
 async def test_without_permission_it_says_so_and_recovers(
-    cluster: ControlPlane, api: client.ApiClient, namespace: str
+    cluster: ApiServer, api: client.ApiClient, namespace: str
 ) -> None:
     stranger = Identity("pool-source-stranger")
     async with watching(cluster, who=stranger, bounds=replace(QUICK, longest_pause_seconds=1)) as seen:
@@ -207,24 +209,16 @@ async def test_without_permission_it_says_so_and_recovers(
         assert seen.source.problem == ""
 
 
-@pytest.fixture
-def apart(binaries: Binaries) -> Iterator[ControlPlane]:
-    """A control plane that a test may freeze."""
-    with ControlPlane(binaries, controllers=False) as plane:
-        yield plane
-
-
-async def test_a_frozen_api_server_is_noticed_and_caught_up_with(apart: ControlPlane) -> None:
-    with config.new_client_from_config(str(apart.kubeconfig)) as api:  # type: ignore[no-untyped-call]
+@ALONE
+async def test_a_frozen_api_server_is_noticed_and_caught_up_with(own: ControlPlane) -> None:
+    with config.new_client_from_config(str(own.kubeconfig)) as api:  # type: ignore[no-untyped-call]
         admin = Admin(api, "default")
         await admin.apply("demo")
-        async with watching(apart) as seen:
+        async with watching(own) as seen:
             await eventually(lambda: seen.pool("default/demo") is not None)
-            server = apart._processes["kube-apiserver"]
-            server.send_signal(signal.SIGSTOP)
-            await eventually(lambda: "no answer" in seen.source.problem)
-            assert seen.pool("default/demo") is not None
-            server.send_signal(signal.SIGCONT)
+            with own.frozen("kube-apiserver"):
+                await eventually(lambda: "no answer" in seen.source.problem)
+                assert seen.pool("default/demo") is not None
             await admin.apply("other")
             await eventually(lambda: seen.pool("default/other") is not None)
             await eventually(lambda: seen.source.problem == "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,12 +17,13 @@ from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.contract import IndexContract
 from cachefleet_core.reports import Hello
 from e2e.cluster import rights
-from e2e.cluster.control_plane import ControlPlane, Identity
+from e2e.cluster.api_server import ApiServer, Identity
 from e2e.cluster.kube import Kube
 
 pytestmark = pytest.mark.cluster
 
-REVIEWER = Identity("token-reviewer")
+REVIEWER = Identity(f"token-reviewer-{uuid.uuid4().hex[:8]}")
+"""Of this process alone."""
 FORGETFUL = ReviewBounds(known_seconds=0, unknown_seconds=0, allow_seconds=0, deny_seconds=0)
 CONTRACT = IndexContract(weights="w", tokenizer="t", block_size=16)
 
@@ -90,12 +92,12 @@ def reviewer(api: client.ApiClient, kube: Kube) -> Identity:
 
 
 @pytest.fixture
-def accounts(api: client.ApiClient, controllers: ControlPlane, kube: Kube, namespace: str) -> Accounts:
+def accounts(api: client.ApiClient, controllers: ApiServer, kube: Kube, namespace: str) -> Accounts:
     return Accounts(api, kube, namespace)
 
 
 @pytest.fixture
-async def authorizer(cluster: ControlPlane, reviewer: Identity) -> AsyncIterator[TokenReviewAuthorizer]:
+async def authorizer(cluster: ApiServer, reviewer: Identity) -> AsyncIterator[TokenReviewAuthorizer]:
     api = await HttpKubeApi.connect(cluster.kubeconfig_for(reviewer))
     yield TokenReviewAuthorizer(api, metrics=Metrics(), bounds=FORGETFUL)
     await api.close()
@@ -146,7 +148,7 @@ async def test_roles_on_pools_open_the_admin_api(
 
 
 async def test_one_namespace_is_enough_where_one_is_served(
-    cluster: ControlPlane, reviewer: Identity, accounts: Accounts, namespace: str
+    cluster: ApiServer, reviewer: Identity, accounts: Accounts, namespace: str
 ) -> None:
     accounts.allow("list")
     api = await HttpKubeApi.connect(cluster.kubeconfig_for(reviewer))
@@ -155,7 +157,7 @@ async def test_one_namespace_is_enough_where_one_is_served(
     await api.close()
 
 
-async def test_who_may_not_review_lets_nobody_in(cluster: ControlPlane, accounts: Accounts, namespace: str) -> None:
+async def test_who_may_not_review_lets_nobody_in(cluster: ApiServer, accounts: Accounts, namespace: str) -> None:
     api = await HttpKubeApi.connect(cluster.kubeconfig_for(Identity("may-nothing")))
     try:
         authorizer = TokenReviewAuthorizer(api, metrics=Metrics())

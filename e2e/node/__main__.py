@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Final
 
+from e2e.cluster.api_server import StartError
 from e2e.cluster.attended import published, wait_for_signal
 from e2e.cluster.binaries import HELM, UnavailableError, ensured
-from e2e.cluster.control_plane import StartError
 from e2e.node.containerd import ContainerdError
 from e2e.node.images import ImageError
 from e2e.node.machine import check_machine

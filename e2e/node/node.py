@@ -18,8 +18,9 @@ from tempfile import TemporaryDirectory
 from typing import Final, Self
 
 from e2e.cluster import binaries
+from e2e.cluster.api_server import Identity, StartError
 from e2e.cluster.binaries import NODE_PROGRAMS, cache_root
-from e2e.cluster.control_plane import ControlPlane, Identity, StartError
+from e2e.cluster.control_plane import ControlPlane
 from e2e.cluster.processes import end, spawn
 from e2e.node import kubelet, leftovers, network
 from e2e.node.containerd import Containerd

@@ -26,7 +26,7 @@ class Refused(Exception):  # noqa: N818  # reads as what happened in `with pytes
     """Helm gave no objects; the text is what a person would see."""
 
 
-class _Strict(yaml.SafeLoader):
+class _Strict(yaml.CSafeLoader):
     """Refuses a key that is given twice, as strict readers of manifests do."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
