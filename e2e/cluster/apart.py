@@ -27,4 +27,5 @@ def bench_on(cluster: ControlPlane, folder: Path, stack: ExitStack) -> Bench:
     kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     bench = Bench(cluster, kube, name, Identity(f"operator-{name}"), folder, stack)
     rights.grant(kube, bench.identity)
+    stack.enter_context(kube.followed(name))
     return bench

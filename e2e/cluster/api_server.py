@@ -80,9 +80,9 @@ class ApiServer:
         cache = f"--cache-dir={self._own / 'kubectl'}"
         return [_require(self.binaries.kubectl, "kubectl"), f"--kubeconfig={self.kubeconfig}", cache]
 
-    def requests(self, user: str = "") -> list[dict[str, Any]]:
-        """The audit log: one entry for each finished request, of one user or (empty) of all, oldest first."""
-        return audit.requests(self.folder, user)
+    def requests(self, *words: str) -> list[dict[str, Any]]:
+        """The audit log: one entry for each finished request in which all these words are, oldest first."""
+        return audit.requests(self.folder, *words)
 
 
 def _require(path: Path | None, name: str) -> Path:

@@ -24,6 +24,11 @@ from e2e.cluster.kube import Kube
 _binaries: list[Binaries | UnavailableError] = []
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What has a limit of its own takes long, and begins first: no process works on it when all others are done."""
+    items.sort(key=lambda item: not (item.get_closest_marker("cluster") and item.get_closest_marker("timeout")))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what is missing before any test's clock runs."""
     wanted = any(item.get_closest_marker("cluster") for item in session.items)
@@ -123,6 +128,7 @@ def bench(controllers: ApiServer, kube: Kube, namespace: str, tmp_path: Path) ->
     with ExitStack() as stack:
         made = Bench(controllers, kube, namespace, Identity(f"operator-{namespace}"), tmp_path, stack)
         rights.grant(kube, made.identity, namespace)
+        stack.enter_context(kube.followed(namespace))
         yield made
 
 

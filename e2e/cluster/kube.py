@@ -8,10 +8,11 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode, urlsplit
 
+from e2e.cluster import changes
 from e2e.cluster.api_server import ADMIN, ApiServer
 
 Object = dict[str, Any]
@@ -38,6 +39,9 @@ _PATHS: Final[Mapping[str, str]] = {
     "Service": "api/v1/{}services",
     "ServiceAccount": "api/v1/{}serviceaccounts",
 }
+_FOLLOWED: Final = ("PrefixCachePool", "Deployment", "Pod")
+COMPANY_SECONDS: Final = 0.02
+"""Changes come in company: it is looked at after the last of those that come within so long."""
 MERGE: Final = "application/merge-patch+json"
 APPLY: Final = "application/apply-patch+yaml"
 
@@ -65,6 +69,10 @@ class Kube:
         """Nothing stays open; the next request would begin anew."""
         while self._idle:
             self._idle.pop().close()
+
+    def followed(self, namespace: str) -> AbstractContextManager[None]:
+        """Within the block ``until`` looks as soon as a pool of a namespace or what comes of it has changed."""
+        return changes.followed(self._connection, [path(kind, namespace) for kind in _FOLLOWED])
 
     def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """The object, or None."""
@@ -126,8 +134,8 @@ class Kube:
                 return self._on(self._idle.pop(), *request)
         return self._on(self._connection(), *request)
 
-    def _connection(self) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection(self._address, context=self._context, timeout=20)
+    def _connection(self, timeout: float = 20) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection(self._address, context=self._context, timeout=timeout)
 
     def _on(self, connection: http.client.HTTPSConnection, *request: Any) -> tuple[int, Object]:
         try:
@@ -148,10 +156,14 @@ def path(kind: str, namespace: str, name: str = "") -> str:
     return _PATHS[kind].format(inside) + (f"/{name}" if name else "")
 
 
-def until(check: Callable[[], T | None], *, seconds: float = 60.0) -> T:
-    """What ``check`` returns once it is truthy and raises no AssertionError, or its last word after so long."""
+def until(check: Callable[[], T | None], *, seconds: float = 60.0, every: float = 0.25) -> T:
+    """What ``check`` returns once it is truthy and raises no AssertionError, or its last word after so long.
+
+    It looks after each change that is followed, and without one every so many seconds.
+    """
     deadline = time.monotonic() + seconds
     while True:
+        seen = changes.count()
         try:
             value = check()
         except AssertionError:
@@ -161,4 +173,5 @@ def until(check: Callable[[], T | None], *, seconds: float = 60.0) -> T:
             if value or time.monotonic() > deadline:
                 assert value, "did not come true in time"
                 return value
-        time.sleep(0.05)
+        changes.wait(seen, every)
+        time.sleep(COMPANY_SECONDS)

@@ -33,7 +33,9 @@ def test_knows_pools(api: client.ApiClient) -> None:
 def test_tells_what_it_was_asked(api: client.ApiClient, cluster: ApiServer, namespace: str) -> None:
     client.CoreV1Api(api).read_namespace(namespace)
     asked = [
-        (request["verb"], request["objectRef"].get("name")) for request in cluster.requests() if "objectRef" in request
+        (request["verb"], request["objectRef"].get("name"))
+        for request in cluster.requests(namespace)
+        if "objectRef" in request
     ]
     assert ("get", namespace) in asked
 

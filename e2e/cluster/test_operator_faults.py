@@ -231,6 +231,7 @@ def _bench(cluster: ApiServer, kube: Kube, folder: Path, stack: ExitStack) -> Be
     kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     bench = Bench(cluster, kube, namespace, Identity(f"operator-{namespace}"), folder, stack)
     rights.grant(kube, bench.identity, namespace)
+    stack.enter_context(kube.followed(namespace))
     return bench
 
 

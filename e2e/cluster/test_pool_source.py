@@ -176,7 +176,7 @@ async def test_workers_follow_their_pods(controllers: ApiServer, admin: Admin, n
 async def asked(plane: ApiServer, who: Identity) -> Counter[tuple[str, str]]:
     """How often a user did what with which resource; a watch counts from its beginning."""
     requests = await asyncio.to_thread(plane.requests, who.name)
-    mine = {request["auditID"]: request for request in requests}
+    mine = {request["auditID"]: request for request in requests if request["user"]["username"] == who.name}
     return Counter((request["verb"], request.get("objectRef", {}).get("resource", "")) for request in mine.values())
 
 
