@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -171,6 +172,7 @@ class Builder:
         return ["buildah", *places, verb, *arguments]
 
 
+@cache
 def make_wheels() -> list[Path]:
     """The product's wheel, and the native part's where it was built, alone in ``dist/``."""
     folder = ROOT / "dist"

@@ -41,12 +41,6 @@ def all_up(site: Site, *namespaces: str) -> bool:
     return all(status.get("readyReplicas", 0) == status.get("replicas", 0) == wanted for wanted, status in counts)
 
 
-def is_ready(site: Site, namespace: str, name: str) -> bool:
-    """Whether a pod is ready."""
-    pod = site.get("pod", name, namespace)
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"]["conditions"])
-
-
 def kill_engine(site: Site, namespace: str, pod: str) -> None:
     """Kill every process of the engine but the first, which ends for lack of them; the container is started anew."""
     site.kubectl("exec", "-n", namespace, pod, "-c", "engine", "--", "python3", "-c", KILL)

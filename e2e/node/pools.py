@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from e2e.cluster.kube import until
-from e2e.node.site import Object, Site
+from e2e.node.site import Object, Site, until
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "cluster-tiny.yaml"
 READY_SECONDS: Final = 900.0
@@ -52,16 +51,13 @@ class Pool:
         return next((one for one in found if one["type"] == kind), {})
 
     def ready(self) -> None:
-        """Wait until the pool as it is now serves as asked."""
-        until(self._is_ready, seconds=READY_SECONDS)
-
-    def _is_ready(self) -> bool:
-        generation = self.read()["metadata"]["generation"]
-        condition = self.condition("Ready")
-        return condition.get("status") == "True" and condition.get("observedGeneration") == generation
+        """Wait until the pool as it is now (kubectl compares generations) serves as asked."""
+        self.site.wait(f"pcp/{self.name}", self.namespace, "condition=Ready", seconds=READY_SECONDS)
 
     def becomes(self, kind: str, status: str, reason: str, *, seconds: float = 120.0) -> Object:
         """Wait for a condition; the condition."""
+        reasons = f"{{.status.conditions[?(@.type=='{kind}')].reason}}"
+        self.site.wait(f"pcp/{self.name}", self.namespace, f"jsonpath={reasons}={reason}", seconds=seconds)
 
         def look() -> Object | None:
             found = self.condition(kind)

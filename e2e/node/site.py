@@ -7,13 +7,17 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from e2e.cluster import kube
 
 Object = dict[str, Any]
+T = TypeVar("T")
 
 CHART: Final = Path(__file__).parents[2] / "charts" / "cachefleet"
 RELEASE: Final = "cachefleet"
 NAMESPACE: Final = "cachefleet-system"
+LOOK_SECONDS: Final = 0.5
 
 
 class CommandError(RuntimeError):
@@ -71,6 +75,10 @@ class Site:
         """As a user does it."""
         self.kubectl("apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
 
+    def wait(self, what: str, namespace: str, condition: str, *, seconds: float) -> None:
+        """Until an object is so, as ``kubectl wait --for`` takes it; CommandError when that takes longer."""
+        self.kubectl("wait", what, "-n", namespace, f"--for={condition}", f"--timeout={seconds:.0f}s")
+
     def install(self, *options: str, chart: Path = CHART) -> None:
         """Install the chart or upgrade it, and wait until what it makes is up."""
         repository, tag = self.images.product.rsplit(":", 1)
@@ -85,3 +93,8 @@ def run(command: list[str], given: str = "") -> str:
     if done.returncode:
         raise CommandError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+def until(check: Callable[[], T | None], *, seconds: float) -> T:
+    """As ``e2e.cluster.kube.until``, less often: each look starts a program, and engines that start need the cores."""
+    return kube.until(check, seconds=seconds, every=LOOK_SECONDS)

@@ -6,11 +6,10 @@ import time
 
 import pytest
 
-from e2e.cluster.kube import until
 from e2e.node.client import Client, failures, hit_ratio
-from e2e.node.looks import all_up, cache_values, is_ready, kill_engine, one_pod
+from e2e.node.looks import all_up, cache_values, kill_engine, one_pod
 from e2e.node.pools import Pool
-from e2e.node.site import Site
+from e2e.node.site import Site, until
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
 
@@ -41,28 +40,29 @@ def test_a_smaller_fleet_gives_up_its_least_valuable_worker(
         values = cache_values(site)
         started = time.monotonic()
         pool.scale(1)
-        until(lambda: len(pool.pods()) == 1, seconds=120)
+        site.wait("deployment/tiny-workers", pool.namespace, "jsonpath={.status.replicas}=1", seconds=120)
         figures["scale_in_seconds"] = time.monotonic() - started
         left = [pod["metadata"]["name"] for pod in pool.pods()]
         traffic.reach(30)
-    pool.scale(2)
-    pool.ready()
+    pool.scale(2)  # waited for by the first test that needs it
     assert failures(traffic.results) == []
     assert len(values) == 2
     assert left == [max(values, key=lambda name: values[name])]
 
 
-@pytest.mark.parametrize("part", ["worker", "gateway", "operator"])
+@pytest.mark.parametrize("part", ["gateway", "operator", "worker"])
 def test_a_pod_deleted_under_traffic_fails_nothing(
     site: Site, pool: Pool, client: Client, part: str, figures: dict[str, float]
 ) -> None:
+    if part == "worker":
+        pool.ready()
     with client.traffic(rate=2, seed=82) as traffic:
         traffic.reach(20)
         namespace, pod = one_pod(site, pool, part)
         started = time.monotonic()
         site.kubectl("delete", "pod", pod, "-n", namespace, "--wait=true", "--timeout=300s")
         figures[f"{part}_pod_gone_seconds"] = time.monotonic() - started
-        until(lambda: all_up(site, pool.namespace), seconds=900)
+        until(lambda: all_up(site, namespace), seconds=900)
         figures[f"{part}_pod_replaced_seconds"] = time.monotonic() - started
         traffic.reach(20)
     assert failures(traffic.results) == []
@@ -76,8 +76,8 @@ def test_a_worker_that_is_killed_fails_only_streams_it_was_writing(
         pod = pool.pods()[0]["metadata"]["name"]
         started = time.monotonic()
         kill_engine(site, pool.namespace, pod)
-        until(lambda: not is_ready(site, pool.namespace, pod), seconds=120)
-        until(lambda: is_ready(site, pool.namespace, pod), seconds=900)
+        site.wait(f"pod/{pod}", pool.namespace, "condition=Ready=False", seconds=120)
+        site.wait(f"pod/{pod}", pool.namespace, "condition=Ready", seconds=900)
         figures["killed_engine_recovered_seconds"] = time.monotonic() - started
         traffic.reach(20)
     assert [one for one in failures(traffic.results) if not (one["stream"] and one.get("begun"))] == []

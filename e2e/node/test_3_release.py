@@ -10,11 +10,10 @@ from typing import Final
 import pytest
 import yaml
 
-from e2e.cluster.kube import until
 from e2e.node.client import Client, failures
 from e2e.node.looks import all_up, granted, used
 from e2e.node.pools import Pool
-from e2e.node.site import CHART, NAMESPACE, RELEASE, Site
+from e2e.node.site import CHART, NAMESPACE, RELEASE, Site, until
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
 GROUP: Final = "cachefleet.io"
