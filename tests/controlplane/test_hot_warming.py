@@ -31,6 +31,8 @@ from tests.controlplane.test_app import Plane, running
 from tests.controlplane.waiting import until, value
 from tests.fakes.engine import FakeEngine
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 BLOCK = 16
 TOKENS = 10 * BLOCK
 PREFIX = {"name": "p", "messages": [{"role": "system", "content": "x"}], "tenants": ["acme"]}

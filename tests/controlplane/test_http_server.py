@@ -9,6 +9,8 @@ import pytest
 from cachefleet_controlplane.http_server import HttpServer, http_server
 from tests.controlplane.waiting import until
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 HEAD_SECONDS = 0.3
 REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 

@@ -17,6 +17,8 @@ from tests.controlplane.test_app import running
 from tests.controlplane.test_hot_warming import agent, worker_settings
 from tests.controlplane.waiting import until
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 __all__ = ["worker_settings"]
 
 WORKERS = ["demo-0", "demo-1"]

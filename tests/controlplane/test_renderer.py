@@ -34,6 +34,8 @@ from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, POOL, engine, p
 from tests.controlplane.waiting import value
 from tests.fakes.engine import FakeEngine
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 INDEX_KEY = b"k" * 32
 CONTRACT = "sha256:" + "0" * 64
 KEYER = BlockKeyer(INDEX_KEY, Namespace(CONTRACT, "s"), 2)

@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cachefleet_core.reports import Drain, Phase
 from cachefleet_worker.agent.lifecycle import Agent
 from tests.controlplane.gateway.harness import POOL, engine
@@ -17,6 +19,8 @@ from tests.controlplane.test_app import Plane, running
 from tests.controlplane.test_hot_warming import agent, worker_settings
 from tests.controlplane.waiting import until
 from tests.fakes.engine import FakeEngine
+
+pytestmark = pytest.mark.usefixtures("hurried")
 
 __all__ = ["worker_settings"]
 

@@ -15,6 +15,8 @@ import zmq
 from tests.fakes.engine import FakeEngine
 from tests.fakes.options import EngineOptions
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 Message = tuple[int, list[Any]]
 END = b"\xff" * 8
 

@@ -20,6 +20,8 @@ from cachefleet_local.process import Kind, ProcessSpec
 from cachefleet_local.supervision import Life, State
 from cachefleet_local.supervisor import Supervisor
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 SERVER = """
 import http.server, os, subprocess, sys
 port, note, child = int(sys.argv[1]), sys.argv[2], sys.argv[3]

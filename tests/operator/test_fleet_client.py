@@ -10,6 +10,8 @@ from aiohttp import web
 from cachefleet_operator.fleet_client import MAX_BYTES, FleetClient, NoFleet
 from cachefleet_operator.reasons import Reason
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

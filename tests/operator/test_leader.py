@@ -16,6 +16,8 @@ from cachefleet_operator.leader import Leader, Observation, Record, Timing, Verd
 from tests.controlplane.waiting import until
 from tests.operator.store import Store
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 LEASE = Ref("Lease", "ops", "cachefleet-operator")
 TIMING = Timing(duration=15, renew=10, retry=2)
 

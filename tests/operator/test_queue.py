@@ -4,6 +4,8 @@ import pytest
 
 from cachefleet_operator.queue import WorkQueue
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 
 def queue() -> WorkQueue[str]:
     return WorkQueue(first=0.01, longest=0.05)

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import aiohttp
 import msgspec
+import pytest
 import uvicorn
 
 from cachefleet_controlplane.fleet import Fleet
@@ -28,6 +29,8 @@ from tests.fakes.engine import FakeEngine
 from tests.worker.controlplane import ControlPlane
 from tests.worker.model import INDEX_KEY
 from tests.worker.test_agent import prompt
+
+pytestmark = pytest.mark.usefixtures("hurried")
 
 POOL = """
 apiVersion: cachefleet.io/v1alpha1

@@ -25,6 +25,8 @@ from tests.worker.controlplane import ControlPlane
 from tests.worker.model import BLOCK_SIZE, CONTRACT, INDEX_KEY, Block, ModelEngine
 from tests.worker.snapshot_server import SnapshotServer
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 END = (-1).to_bytes(8, "big", signed=True)
 
 

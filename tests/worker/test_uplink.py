@@ -22,6 +22,8 @@ from cachefleet_worker.agent.vitals import Load
 from tests.worker.controlplane import ControlPlane
 from tests.worker.test_stream import make_stream, store
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 Make = Callable[..., AgentSettings]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -46,6 +45,7 @@ from cachefleet_core.reports import Hello, Phase, Snapshot, State, Stored
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, tenant_salt
 from tests.controlplane.frames import sent
 from tests.fakes.engine import FakeEngine
+from tests.fakes.loop_clock import clock as loop_time
 
 MODEL = "fake"
 BLOCK_SIZE = 16
@@ -218,7 +218,7 @@ async def front(
     max_model_len: int = 4096,
     continuation: str = "{}",
     turns: MakeTurns | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = loop_time,
     texts: bool = False,
     knowledge: Knowledge = Knowledge.EXACT,
     render_memo: RenderMemo | None = None,
@@ -234,7 +234,7 @@ async def front(
         upstream = await stack.enter_async_context(Upstream(connect_seconds=1, idle_seconds=idle_seconds))
         credentials = _OneKey(key)
         renderer = Renderer(upstream, credentials, metrics=metrics, timeout_seconds=render_seconds, memo=render_memo)
-        queue = Queue(places=queue_requests, metrics=metrics)
+        queue = Queue(places=queue_requests, metrics=metrics, clock=loop_time)
         fleet.listen(queue.wake)
         parts = Parts(
             fleet=fleet,
@@ -244,6 +244,7 @@ async def front(
             fingerprints=Fingerprints(),
             queue=queue,
             max_legs=max_legs,
+            clock=loop_time,
         )
         records: list[DecisionRecord] = []
         numbers = count(1)
@@ -256,8 +257,11 @@ async def front(
                 memo=KeyMemo(),
                 texts=Texts(b"t" * 32) if texts else None,
                 knowledge=knowledge,
+                clock=loop_time,
             ),
-            door=Door(known or Known(), hash_key=FLEET_KEY.api_key_hash_key, metrics=metrics, record=used),
+            door=Door(
+                known or Known(), hash_key=FLEET_KEY.api_key_hash_key, metrics=metrics, record=used, clock=loop_time
+            ),
             record=records.append,
             bounds=bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=30, requests=100),
             turns=turns(fleet, metrics, renderer) if turns else None,

@@ -18,6 +18,8 @@ from tests.controlplane.gateway.tenancies import ACME, KEYS, UMBRELLA, directory
 from tests.controlplane.waiting import task, until, value
 from tests.fakes.engine import FakeEngine
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 CHAT = "/v1/chat/completions"
 BLOCKS = 40
 """Of an engine; 39 for requests, of which 2 stay free."""

@@ -10,6 +10,8 @@ import pytest
 from cachefleet_controlplane.gateway.asgi import ClientGoneError, Message, Reply, read_body, while_present
 from cachefleet_controlplane.gateway.errors import ApiError
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 LONG = 30.0
 SHORT = 0.01
 

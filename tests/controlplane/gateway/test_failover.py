@@ -14,6 +14,8 @@ from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
 from tests.controlplane.gateway.harness import Front, Worker, chat, engine, events, front, pool
 from tests.controlplane.waiting import until, value
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 FIRST = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
 
 

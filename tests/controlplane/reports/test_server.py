@@ -16,6 +16,8 @@ from tests.controlplane.frames import delta, hello, snapshot, state
 from tests.controlplane.reports.agents import Endpoint, reports_endpoint
 from tests.controlplane.waiting import until, value
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 KEYS = chain(1, 10)
 HELD = [(key, 0) for key in KEYS]
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,8 @@ async def test_records_are_seen_at_once_and_written_soon(metrics: Metrics, make:
 
 async def test_stopping_writes_what_still_waits(metrics: Metrics, make: MakeRecord) -> None:
     repository = InMemoryDecisions(max_rows=100)
-    async with running(new_log(repository, metrics)) as log:
+    patient = replace(QUICK, retry_seconds=30)  # which is also how long the last writing may take
+    async with running(DecisionLog(repository, metrics=metrics, bounds=patient)) as log:
         await until(lambda: not log.problem)
         for number in range(8):
             log.record(make(number))
