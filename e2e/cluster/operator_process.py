@@ -39,6 +39,10 @@ class OperatorProcess:
             "retry_first_seconds": 0.1,
             "retry_longest_seconds": 1,
             "discovery_seconds": 0.2,
+            # However busy the machine is, a leader stays one unless a test is about that.
+            "lease_seconds": 90,
+            "renew_seconds": 60,
+            "stop_seconds": 20,
             **settings,
         }
         environment = {f"CACHEFLEET_{name.upper()}": str(value) for name, value in chosen.items()}

@@ -96,9 +96,9 @@ def test_a_killed_leader_is_followed_by_the_other(bench: Bench) -> None:
 
 
 def test_a_stopped_leader_lets_go_at_once(bench: Bench) -> None:
-    first = bench.operator(lease_seconds=60)
+    first = bench.operator()
     until(lambda: first.leads)
-    second = bench.operator(lease_seconds=60, retry_seconds=0.2)
+    second = bench.operator(retry_seconds=0.2)
     assert first.stop() == 0
     until(lambda: second.leads, seconds=30)
 
@@ -171,7 +171,7 @@ def test_only_the_final_state_counts_for_one_that_was_away(bench: Bench) -> None
 def test_watches_that_expired_are_begun_anew(own: ControlPlane, lonely: Bench) -> None:
     """An API server that has started anew answers an old resource version with 410: all is listed again."""
     bench = lonely
-    bench.operator(resync_seconds=3600, lease_seconds=90, renew_seconds=60)
+    bench.operator(resync_seconds=3600)
     bench.create()
     until(partial(bench.child, "Deployment"))
     term = _term(bench)

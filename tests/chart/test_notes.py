@@ -48,7 +48,8 @@ def test_its_commands_work_as_they_are_pasted(values: str, tmp_path: Path) -> No
         program.chmod(0o755)
     told = {"ASKED": "asked", "APPLIED": "applied", "CURL": "curl-asked"}
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "KEY": "k"} | {n: str(tmp_path / f) for n, f in told.items()}
-    subprocess.run(["bash", "-eu"], input=steps, text=True, env=environment, timeout=60, check=True)
+    # What was sent to the background may come after the rest.
+    subprocess.run(["bash", "-eu"], input=f"{steps}\nwait\n", text=True, env=environment, timeout=60, check=True)
 
     asked = (tmp_path / "asked").read_text()
     assert [word for word in ("get namespace", "apply", "wait", "port-forward") if word not in asked] == []
