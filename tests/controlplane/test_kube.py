@@ -130,6 +130,7 @@ async def test_a_watch_that_ended_is_taken_up_where_it_was(
     assert value(metrics, "pool_source_errors_total", kind="gone") == 0
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_a_server_that_ends_watches_at_once_is_not_flooded(
     server: KubeServer, api: HttpKubeApi, metrics: Metrics
 ) -> None:

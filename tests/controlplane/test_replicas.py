@@ -62,7 +62,7 @@ async def test_one_that_is_killed_costs_only_what_was_under_way_there(tmp_path: 
             before = traffic.answered
             await until(lambda: traffic.answered >= before + 30)
         assert traffic.failures == []
-        await asyncio.sleep(LATE_SECONDS)
+        await asyncio.sleep(LATE_SECONDS)  # so long a Service may send to who is gone, which no client can be spared
         async with Traffic(service.url).flowing(clients) as traffic:
             await until(lambda: traffic.answered >= 30)
         assert traffic.failures == []
@@ -72,7 +72,7 @@ async def test_what_it_says_on_its_way_out(tmp_path: Path) -> None:
     """Not ready at once, still serving, every connection ended with its answer, agents told last."""
     async with (
         engine(inter_token_seconds=0.2) as worker,
-        replica(tmp_path, "a", {"demo-0": worker}, withdraw_seconds=12, report_hello_seconds=60) as one,
+        replica(tmp_path, "a", {"demo-0": worker}, withdraw_seconds=8, report_hello_seconds=60) as one,
         aiohttp.ClientSession() as http,
     ):
         headers = {"authorization": "Bearer for-agents"}
@@ -80,7 +80,7 @@ async def test_what_it_says_on_its_way_out(tmp_path: Path) -> None:
         url = f"{one.gateway}/v1/chat/completions"
         async with http.post(url, json=chat("x", max_tokens=1)) as answer:
             assert (answer.status, "connection" in answer.headers) == (200, False)
-        long = asyncio.create_task(_whole(url, max_tokens=30))
+        long = asyncio.create_task(_whole(url, max_tokens=15))
         await until(lambda: len(worker.requests) >= 2)
         one.end()
         while await one.ready():  # noqa: ASYNC110 - another process
@@ -93,7 +93,7 @@ async def test_what_it_says_on_its_way_out(tmp_path: Path) -> None:
         async with http.post(url, json=chat("x", max_tokens=1)) as answer:  # on a new one
             assert (answer.status, answer.headers["connection"]) == (200, "close")
         status, body = await long
-        assert (status, b'"completion_tokens":30' in body) == (200, True)
+        assert (status, b'"completion_tokens":15' in body) == (200, True)
         assert not agent.closed
         async with asyncio.timeout(60):
             assert (await agent.receive()).type is aiohttp.WSMsgType.CLOSE
