@@ -119,7 +119,7 @@ async def test_evictions_are_reported(make_settings: Make, plane: ControlPlane) 
 
 
 async def test_lost_events_are_fetched(make_settings: Make, plane: ControlPlane) -> None:
-    async with working(make_settings, plane) as worker:
+    async with working(make_settings, plane, changes={"probe_seconds": 3600}) as worker:  # nothing else finds the gap
         await worker.complete(prompt(0, 100))
         worker.engine.drop_events(3)
         for start in range(1000, 8000, 1000):
