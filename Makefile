@@ -8,6 +8,9 @@ NATIVE := $(VENV)/.native
 NATIVE_SOURCES := native/Cargo.toml native/pyproject.toml native/cachefleet_native.pyi $(shell find native/src -name '*.rs')
 CARGO_TARGET_DIR ?= $(HOME)/.cache/cachefleet/native-target
 export CARGO_TARGET_DIR
+# Of use to the next clone too: what mypy knows of a file holds wherever the same text is.
+MYPY_CACHE_DIR ?= $(HOME)/.cache/cachefleet/mypy
+export MYPY_CACHE_DIR
 # Modules are compiled once and kept, also where the environment would have each of our many processes do it anew.
 unexport PYTHONDONTWRITEBYTECODE
 COMPILE := $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -58,7 +59,9 @@ class ApiServer:
         path = self._own / f"{identity.name.replace(':', '-')}{suffix}.kubeconfig"
         pair = self.client_pair(identity)
         document = kubeconfig(server or self.url, self._authority.certificate, identity.name, pair)
-        path.write_text(yaml.safe_dump(document))
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_text(yaml.safe_dump(document))
+        draft.replace(path)  # another operator of this user may be reading it
         return path
 
     def client_pair(self, identity: Identity) -> Pair:
