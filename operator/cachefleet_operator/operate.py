@@ -212,7 +212,9 @@ class Operator:
                 return
 
     async def _work(self, queue: WorkQueue[PoolKey], reconciler: Reconciler) -> None:
-        while True:
+        """Until cancelled, also where a request that ended at that moment has swallowed it: the term waits for this."""
+        task = asyncio.current_task()
+        while not (task and task.cancelling()):
             key = await queue.get()
             started = time.monotonic()
             outcome = await self._reconcile(reconciler, key)

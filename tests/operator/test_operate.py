@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import cast
 
 import pytest
 
-from cachefleet_operator.api import Api, Object, Ref, RefusedError
+from cachefleet_operator.api import Api, Object, Ref, RefusedError, RetryableError
 from cachefleet_operator.lookout import nobody
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.operate import Operator
 from cachefleet_operator.queue import WorkQueue
-from cachefleet_operator.reconcile import PoolKey
+from cachefleet_operator.reconcile import Outcome, PoolKey, Reconciler
 from tests.operator.pools import SETTINGS, document, pool
 from tests.operator.store import Store
 
@@ -70,3 +71,25 @@ async def test_a_resync_looks_also_at_pools_that_went_while_no_watch_told() -> N
     found = {await asyncio.wait_for(queue.get(), 30) for _ in range(3)}
     task.cancel()
     assert found == {"serving/demo", "serving/shown", "serving/noted"}
+
+
+async def test_a_worker_ends_though_a_request_has_swallowed_its_cancellation() -> None:
+    """As where an answer's time is over at that moment: without the worker's end the term would never end."""
+    asked = asyncio.Event()
+
+    class Swallowing:
+        async def reconcile(self, _key: PoolKey) -> Outcome:
+            asked.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(600)
+            raise RetryableError(0, "NoAnswer", "TimeoutError: ")
+
+    operator = Operator(cast("Api", Everywhere(document())), SETTINGS, Metrics("1"), identity="me")
+    queue: WorkQueue[PoolKey] = WorkQueue(first=600, longest=600)
+    queue.add(PoolKey("serving/demo"))
+    task = asyncio.create_task(operator._work(queue, cast("Reconciler", Swallowing())))
+    await asyncio.wait_for(asked.wait(), 30)
+    task.cancel()
+    await asyncio.wait({task}, timeout=30)
+    queue.close()
+    assert task.done()
