@@ -24,8 +24,8 @@ from typing import Final
 GRACE_SECONDS: Final = 10.0
 """Between asking the command to end and killing it; the owner may give another number first on the command line."""
 
-_SET_PARENT_DEATH_SIGNAL: Final = 1
-_SET_CHILD_SUBREAPER: Final = 36
+SET_PARENT_DEATH_SIGNAL: Final = 1
+SET_CHILD_SUBREAPER: Final = 36
 _SWEEP_SECONDS: Final = 0.02
 _MAX_SWEEPS: Final = 250
 
@@ -33,7 +33,7 @@ _MAX_SWEEPS: Final = 250
 def main(arguments: list[str]) -> int:
     """``guard.py GRACE COMMAND ...``: run the command until it ends, is asked to end, or the owner is gone."""
     grace = float(arguments[0])
-    _prctl(_SET_CHILD_SUBREAPER, 1)
+    prctl(SET_CHILD_SUBREAPER, 1)
     wake = _signals()
     prepare = _die_with_the_guard(os.getpid())
     child = subprocess.Popen(arguments[1:], stdin=subprocess.DEVNULL, preexec_fn=prepare)  # noqa: S603, PLW1509 - the owner's command, as a list; no threads here
@@ -71,7 +71,7 @@ def _signals() -> int:
 
 def _die_with_the_guard(guard: int) -> Callable[[], None]:
     def prepare() -> None:
-        _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() != guard:  # it died before the line above
             os._exit(1)
 
@@ -142,7 +142,8 @@ def _processes() -> Iterator[tuple[int, int, str]]:
         yield int(entry.name), int(parent), state
 
 
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
+    """Set an attribute of this process, of those that <sys/prctl.h> names."""
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 

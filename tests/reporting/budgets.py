@@ -20,7 +20,7 @@ TIERS: Final = (
     Tier("unit", "unit", 240),
     Tier("cluster", "test-cluster", 180),
     Tier("engine", "engine", 600),
-    Tier("node", "e2e", 400),
+    Tier("node", "e2e", 390),
 )
 WHOLE_SECONDS: Final = 1500.0
 """Of all tiers together."""

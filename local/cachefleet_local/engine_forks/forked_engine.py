@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -19,8 +18,6 @@ from typing import Final, NoReturn
 from cachefleet_local import guard
 from cachefleet_local.engine_forks.fork_client import MAX_MESSAGE
 
-_SET_PARENT_DEATH_SIGNAL: Final = 1
-_SET_CHILD_SUBREAPER: Final = 36
 _RESTORED: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -44,12 +41,12 @@ def keep(start: Start, connection: socket.socket, run: Callable[[], None]) -> No
     os.setsid()
     for number in _RESTORED:
         signal.signal(number, signal.SIG_DFL)
-    _prctl(_SET_CHILD_SUBREAPER, 1)
+    guard.prctl(guard.SET_CHILD_SUBREAPER, 1)
     _title(keeper_title(start.client))
     keeper = os.getpid()
     engine = os.fork()
     if not engine:
-        _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        guard.prctl(guard.SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         connection.close()
         _engine(start, run) if os.getppid() == keeper else os._exit(1)
     status = _watched(engine, connection)
@@ -127,7 +124,3 @@ def _title(text: str) -> None:
         import setproctitle  # noqa: PLC0415 - as above
 
         setproctitle.setproctitle(text)
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
