@@ -60,7 +60,7 @@ check: setup ## Formatting, lint, types, layers, generated files (about a minute
 	  "$(BIN)/ruff check ." \
 	  "$(BIN)/mypy -n 2 core controlplane worker operator local bench e2e tests" \
 	  "$(BIN)/lint-imports" \
-	  "$(BIN)/python -m cachefleet_core.crd --check"
+	  "$(BIN)/python -m cachefleet_core.pool.crd --check"
 
 test: setup ## All tests, tier by tier: check, unit, cluster, engine, node; ends with a table of them
 	@CACHEFLEET_NODE=optional $(BIN)/python -m tests.reporting.tiers
@@ -92,7 +92,7 @@ requirements-table: setup ## Write docs/requirements.md from the tests and the r
 	@$(BIN)/python -m tests.requirements .results/unit.xml .results/cluster.xml .results/engine.xml
 
 crds: setup ## Write crds/ from the pool schema
-	@$(BIN)/python -m cachefleet_core.crd
+	@$(BIN)/python -m cachefleet_core.pool.crd
 
 e2e: setup ## Tests on a real Kubernetes node with real vLLM pods (root, Debian; about fifteen minutes, images built once)
 	@$(BIN)/pytest -q -s -p no:randomly --junitxml=.results/node.xml -m "node and not slow" e2e/node

@@ -239,7 +239,7 @@ async def run(engine: Engine, running: Running, key: FleetKey, *, rounds: int) -
 @contextlib.contextmanager
 def vllm_engine(folder: Path, key: str, *, core: set[int]) -> Iterator[Engine]:
     """Real vLLM with the tiny model."""
-    from cachefleet_local.tiny_model import tiny_model_path  # noqa: PLC0415 - only where it is asked for
+    from cachefleet_local.models.tiny_model import tiny_model_path  # noqa: PLC0415 - only where it is asked for
     from e2e.engine.vllm import VllmOptions, running_vllm  # noqa: PLC0415 - as above
 
     options = VllmOptions(forked=False, api_key=key, max_model_len=8192, num_blocks=512)

@@ -14,8 +14,8 @@ from bench.index_memory import churn
 from bench.index_sides import Ours
 from bench.index_work import Work, synthetic
 from bench.rows import Row, percentile
-from cachefleet_controlplane.block_index import WorkerId
-from cachefleet_controlplane.index import PythonIndex
+from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_core.blocks import unpack_keys
 from cachefleet_core.reports import Stored
 

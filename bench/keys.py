@@ -26,8 +26,8 @@ from bench.rows import Row, median, row
 from bench.tokens import Sides, Writer
 from cachefleet_core.blocks import BlockKeyer, Namespace
 from cachefleet_core.prompt_keys import decode
-from cachefleet_local.tiny_model import tiny_model_path
-from cachefleet_local.tiny_tokenizer import CHAT_TEMPLATE
+from cachefleet_local.models.tiny_model import tiny_model_path
+from cachefleet_local.models.tiny_tokenizer import CHAT_TEMPLATE
 from e2e.engine.vllm import INDEX_KEY, VllmOptions, VllmServer, running_vllm
 from tests.worker.plugin.tokens.styles import BIG, trained
 

@@ -14,7 +14,7 @@ from typing import Final
 import aiohttp
 
 from bench import rows
-from cachefleet_local.tiny_model import tiny_model_path
+from cachefleet_local.models.tiny_model import tiny_model_path
 from e2e.engine.load import audit, inconsistencies, preemptions, put_under_load, refusal_seconds, settled
 from e2e.engine.side import Side
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm

@@ -28,7 +28,7 @@ import psutil
 
 from bench import rows
 from bench.workload import Asked, ask_all, requests
-from cachefleet_local.tiny_model import tiny_model_path
+from cachefleet_local.models.tiny_model import tiny_model_path
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 
 PAIRS: Final = 20

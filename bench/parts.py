@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from cachefleet_core.tenancy import FleetKey
-from cachefleet_local.ports import take_ports
+from cachefleet_local.fleet.ports import take_ports
 
 POOL: Final = "default/bench"
 WORKER: Final = "bench-0"

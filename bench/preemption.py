@@ -19,7 +19,7 @@ from typing import Any, Final
 import aiohttp
 
 from bench import rows
-from cachefleet_local.tiny_model import tiny_model_path
+from cachefleet_local.models.tiny_model import tiny_model_path
 from e2e.engine.gate_scenario import threshold
 from e2e.engine.side import Side
 from e2e.engine.storm import MARK, Storm, prompts

@@ -19,7 +19,7 @@ from bench.parts import POOL, Engine, Running, control_plane, cores, fake_engine
 from bench.proxies_client import CONVERSATIONS, Shape
 from bench.rows import Row, median, row
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, tenant_salt
-from cachefleet_local.tiny_model import tiny_model_path
+from cachefleet_local.models.tiny_model import tiny_model_path
 
 CHAT: Final = "/v1/chat/completions"
 EXACT_SECONDS: Final = 60.0

@@ -17,7 +17,7 @@ from bench.index_sides import PEERS
 from bench.parts import Engine, plane, process
 from bench.proxies_engine import MODEL
 from cachefleet_core.tenancy import FleetKey
-from cachefleet_local.ports import take_ports
+from cachefleet_local.fleet.ports import take_ports
 
 OURS: Final = "cachefleet"
 START_SECONDS: Final = 60.0

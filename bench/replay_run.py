@@ -17,14 +17,14 @@ from typing import Any, Final
 from bench.replay_policies import MODEL, BoundedHashPolicy, FleetPolicy, Placed, Policy, RandomPolicy
 from bench.replay_work import BLOCK, Request, blocks
 from bench.replay_worker import INDEX_KEY, POOL, ReplayError, Setup, SimWorker
-from cachefleet_controlplane.block_index import worker_id
-from cachefleet_controlplane.engines import engine
-from cachefleet_controlplane.fleet import Fleet
-from cachefleet_controlplane.frames import read
-from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
-from cachefleet_controlplane.routing import RoutingPolicy
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.index.frames import read
+from cachefleet_controlplane.index.protocol import worker_id
+from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
+from cachefleet_controlplane.routing.scoring import RoutingPolicy
+from cachefleet_controlplane.wiring.backends import engine
 from cachefleet_core.native import Choice
-from cachefleet_core.pool import PrefixCachePool, read_pool
+from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_core.reports import DownFrame, Hello
 from cachefleet_core.reports import Policy as PoolPolicy
 from tests.fakes.scheduler import Sequence as Generation

@@ -18,11 +18,11 @@ from cachefleet_core.contract import IndexContract
 from cachefleet_core.digest import Digest
 from cachefleet_core.native import Code
 from cachefleet_core.reports import Hello, Phase
-from cachefleet_worker.agent.events import decode_batch
-from cachefleet_worker.agent.fleet import RankStats
-from cachefleet_worker.agent.residents import Residents
-from cachefleet_worker.agent.stream import Standing, Stream
-from cachefleet_worker.agent.vitals import LoadMeter, Vitals
+from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.engine.load_metrics import LoadMeter, Vitals
+from cachefleet_worker.agent.reports.stream import Standing, Stream
+from cachefleet_worker.agent.wire.kv_events import decode_batch
+from cachefleet_worker.agent.wire.plugin_api import RankStats
 from tests.fakes.block_pool import BlockPool
 from tests.fakes.chain import Link
 from tests.fakes.kv_events import Cleared, Encoding, Event, Stored

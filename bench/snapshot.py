@@ -24,13 +24,13 @@ import msgspec
 
 from bench.rows import Row, percentile, row
 from cachefleet_worker.plugin.capabilities import Capabilities
+from cachefleet_worker.plugin.engine_state import EngineSide
 from cachefleet_worker.plugin.faults import Faults
-from cachefleet_worker.plugin.frames import BlockStored, Header
-from cachefleet_worker.plugin.ledger import Ledger
-from cachefleet_worker.plugin.publisher import Tee
 from cachefleet_worker.plugin.settings import PluginSettings
-from cachefleet_worker.plugin.side import EngineSide
-from cachefleet_worker.plugin.snapshot import Ask, Snapshots
+from cachefleet_worker.plugin.snapshot.event_frames import BlockStored, Header
+from cachefleet_worker.plugin.snapshot.publisher_proxy import Tee
+from cachefleet_worker.plugin.snapshot.resident_ledger import Ledger
+from cachefleet_worker.plugin.snapshot.snapshot import Ask, Snapshots
 
 BLOCK_SIZE: Final = 16
 CHAIN: Final = 50

@@ -14,7 +14,7 @@ from typing import Final
 
 from bench.parts import POOL, Engine, Running, agent_environment
 from cachefleet_core.tenancy import FleetKey
-from cachefleet_local.ports import take_ports
+from cachefleet_local.fleet.ports import take_ports
 
 MODEL: Final = "bench"
 MAX_MODEL_LEN: Final = 8192

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from cachefleet_local.words import WORDS
+from cachefleet_local.models.words import WORDS
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"

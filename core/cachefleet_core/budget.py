@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from cachefleet_core.pool import PoolSpec
+from cachefleet_core.pool.spec import PoolSpec
 
 MIB: Final = 1 << 20
 RESERVED_BLOCKS: Final = 1

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from kubernetes import client, config
 
-from cachefleet_controlplane.kube import KubePoolSource, WatchBounds
 from cachefleet_controlplane.kube_api import HttpKubeApi
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.pools import PoolView
+from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource, WatchBounds
+from cachefleet_controlplane.pools.source import PoolView
 from e2e.cluster import rights
 from e2e.cluster.apart import ALONE
 from e2e.cluster.api_server import ApiServer, Identity
 from e2e.cluster.control_plane import ControlPlane
 from e2e.cluster.kube import Kube
-from tests.controlplane.kube_server import pool
+from tests.controlplane.pools.kube_server import pool
 from tests.controlplane.waiting import until, value
 
 pytestmark = pytest.mark.cluster

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from cachefleet_controlplane.admin.access import Access, AccessUnavailableError, Asked
-from cachefleet_controlplane.admin.token_review import ReviewBounds, TokenReviewAuthorizer
+from cachefleet_controlplane.auth.authorizer import Access, AccessUnavailableError, Asked
+from cachefleet_controlplane.auth.token_review import ReviewBounds, TokenReviewAuthorizer
 from cachefleet_controlplane.kube_api import HttpKubeApi
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.contract import IndexContract

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.pool_yaml import documents
+from cachefleet_core.pool.manifest import documents
 from e2e.cluster.bench import Bench
 from e2e.cluster.kube import Object, Refused, until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cachefleet_local.tiny_model import tiny_model_path
+from cachefleet_local.models.tiny_model import tiny_model_path
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 
 TEST_SECONDS = 1200

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import aiohttp
 
-from cachefleet_local.words import WORDS
+from cachefleet_local.models.words import WORDS
 from e2e.engine.requests import CHAT, COMPLETION, GENERATE, Sent
 from e2e.engine.side import Side
 

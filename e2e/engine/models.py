@@ -1,7 +1,7 @@
 """A second family of tiny models, with other chat markers than the product's own: what holds for one must for both.
 
 Llama's weights and configuration, Llama 3's markers, its way to split text, and a token that starts every prompt. Made
-from a fixed seed and our own words, like cachefleet_local.tiny_model, and kept in the same cache.
+from a fixed seed and our own words, like cachefleet_local.models.tiny_model, and kept in the same cache.
 """
 
 from __future__ import annotations
@@ -18,9 +18,17 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Final
 
-from cachefleet_local import tiny_model, tiny_tokenizer
-from cachefleet_local.tiny_model import HEAD, MAX_LENGTH, MAX_NEW_TOKENS, VOCABULARY, Size, model_cache, safetensors
-from cachefleet_local.words import WORDS
+from cachefleet_local.models import tiny_model, tiny_tokenizer
+from cachefleet_local.models.tiny_model import (
+    HEAD,
+    MAX_LENGTH,
+    MAX_NEW_TOKENS,
+    VOCABULARY,
+    Size,
+    model_cache,
+    safetensors,
+)
+from cachefleet_local.models.words import WORDS
 
 RECIPE: Final = 1
 """Raise it with every change of what is made."""

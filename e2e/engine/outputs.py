@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_local.words import WORDS
+from cachefleet_local.models.words import WORDS
 from e2e.engine.requests import CHAT, COMPLETION, Sent
 from e2e.engine.side import Side
 

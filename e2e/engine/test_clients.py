@@ -10,9 +10,9 @@ from typing import Any, Final
 import pytest
 
 from e2e.engine.vllm import VllmOptions, VllmServer
+from tests.controlplane.gateway.apis.client_scenarios import GENERATING, POOLING, names
+from tests.controlplane.gateway.apis.client_setup import Clients, Scenario, clients
 from tests.controlplane.gateway.cases import OTHERS, POOLED, Case, timeless
-from tests.controlplane.gateway.client_scenarios import GENERATING, POOLING, names
-from tests.controlplane.gateway.client_setup import Clients, Scenario, clients
 from tests.controlplane.gateway.harness import SALT, Front, direct, front
 
 ATTEMPTS: Final = 40

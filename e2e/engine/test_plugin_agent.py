@@ -17,10 +17,10 @@ import pytest
 from cachefleet_core.continuation import MISMATCHES, prefix_hash
 from cachefleet_core.engine import ENVIRONMENT
 from cachefleet_core.reports import Phase, Policy, Prefix, Warm
-from cachefleet_worker.agent.lifecycle import Agent, running
+from cachefleet_worker.agent.agent import Agent, running
 from cachefleet_worker.agent.settings import AgentSettings
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
-from tests.worker.controlplane import ControlPlane
+from tests.worker.agent.fake_control_plane import ControlPlane
 
 OPTIONS: Final = VllmOptions(plugin=True, num_blocks=256)
 BLOCK: Final = 32

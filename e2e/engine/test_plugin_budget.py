@@ -16,7 +16,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from cachefleet_local.tiny_model import SIZES, TINY_SOURCE
+from cachefleet_local.models.tiny_model import SIZES, TINY_SOURCE
 from e2e.engine.side import Held, Side
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from cachefleet_local.tiny_model import tiny_model_path
+from cachefleet_local.models.tiny_model import tiny_model_path
 from e2e.engine.load import preemptions
 from e2e.engine.models import llama_path
 from e2e.engine.outputs import Output, prompts, same, say, total

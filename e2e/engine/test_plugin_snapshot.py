@@ -22,19 +22,19 @@ import zmq
 import zmq.asyncio
 
 from cachefleet_core.reports import Cleared, Delta, Phase
-from cachefleet_worker.agent.epoch import Limits
-from cachefleet_worker.agent.follower import Follower
-from cachefleet_worker.agent.lifecycle import Agent, running
+from cachefleet_worker.agent.agent import Agent, running
+from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.events.epoch import Limits
+from cachefleet_worker.agent.events.follower import Follower
+from cachefleet_worker.agent.events.snapshot_client import Head, SnapshotClient, SnapshotError
+from cachefleet_worker.agent.events.source import Endpoints, Source, SourceLimits
 from cachefleet_worker.agent.metrics import AgentMetrics
-from cachefleet_worker.agent.residents import Residents
 from cachefleet_worker.agent.settings import AgentSettings
-from cachefleet_worker.agent.snapshots import Head, SnapshotClient, SnapshotError
-from cachefleet_worker.agent.source import Endpoints, Source, SourceLimits
 from e2e.engine.plugin_client import fleet
 from e2e.engine.vllm import VllmOptions, VllmServer
+from tests.worker.agent.fake_control_plane import ControlPlane
+from tests.worker.agent.model import CONTRACT, INDEX_KEY
 from tests.worker.conftest import make_settings  # noqa: F401 - a fixture
-from tests.worker.controlplane import ControlPlane
-from tests.worker.model import CONTRACT, INDEX_KEY
 
 BLOCK: Final = 32
 HEARTBEAT_SECONDS: Final = 0.5

@@ -16,8 +16,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from cachefleet_core.blocks import BlockKeyer, Namespace
-from cachefleet_worker.agent.residents import Residents
-from cachefleet_worker.agent.snapshots import SnapshotClient
+from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.events.snapshot_client import SnapshotClient
 from e2e.engine.gate_scenario import check_gate_scenario, put_policy, threshold
 from e2e.engine.plugin_client import CONTRACT, ask_keys, call, features, fleet, keys_of
 from e2e.engine.requests import COMPLETION

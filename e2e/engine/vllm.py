@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from cachefleet_core import engine
-from cachefleet_local import guard
-from cachefleet_local.ports import take_ports
+from cachefleet_local.fleet.ports import take_ports
+from cachefleet_local.supervise import guard
 from e2e.engine import faulty
 from e2e.engine.forks import engine_python
 from e2e.engine.versions import import_path

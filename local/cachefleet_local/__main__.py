@@ -12,17 +12,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cachefleet_controlplane.routing import RoutingPolicy
-from cachefleet_local import doctor, tenant_commands
-from cachefleet_local.admin_client import AdminAccess, admin_client, find_access
-from cachefleet_local.data_folder import DEFAULT_DATA_DIR
-from cachefleet_local.explain import explain
+from cachefleet_controlplane.routing.scoring import RoutingPolicy
+from cachefleet_local.cli import doctor, tenant_commands
+from cachefleet_local.cli.admin_client import AdminAccess, admin_client, find_access
+from cachefleet_local.cli.explain import explain
+from cachefleet_local.cli.listing import DECISIONS, POOLS, WORKERS, Column, Item, Output, listing
+from cachefleet_local.cli.options import DATA_DIR_HELP, EPILOG, DataDir, Format, TokenFile, Url
+from cachefleet_local.cli.up import problem_lines, read_pools
+from cachefleet_local.cli.up import up as run_up
 from cachefleet_local.failure import FailureError
-from cachefleet_local.listing import DECISIONS, POOLS, WORKERS, Column, Item, Output, listing
-from cachefleet_local.local_fleet import Options
-from cachefleet_local.options import DATA_DIR_HELP, EPILOG, DataDir, Format, TokenFile, Url
-from cachefleet_local.up import problem_lines, read_pools
-from cachefleet_local.up import up as run_up
+from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
+from cachefleet_local.fleet.local_fleet import Options
 
 app = typer.Typer(
     name="cachefleet",

@@ -1,4 +1,4 @@
-//! Where a prompt is best served: the cost model of `controlplane/cachefleet_controlplane/routing.py`, to the last bit.
+//! Where a prompt is best served: the cost model of `controlplane/cachefleet_controlplane/routing/scoring.py`, to the last bit.
 
 /// Costs within this share of the cheapest are a tie.
 const TIE: f64 = 0.05;

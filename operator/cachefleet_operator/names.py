@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cachefleet_core.pool import PrefixCachePool
+from cachefleet_core.pool.spec import PrefixCachePool
 
 POOL_LABEL: Final = "cachefleet.io/pool"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"

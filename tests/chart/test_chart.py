@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cachefleet_core.crd import custom_resource_definition
-from cachefleet_core.pool import read_pool
+from cachefleet_core.pool.crd import custom_resource_definition
+from cachefleet_core.pool.spec import read_pool
 from tests.chart import helm
 from tests.chart.helm import CHART, NAMESPACE, Object, Refused, Rendered, template
 from tests.chart.matrix import MATRIX

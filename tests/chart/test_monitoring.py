@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cachefleet_controlplane.app import ControlPlane
+from cachefleet_controlplane.control_plane import ControlPlane
 from cachefleet_controlplane.settings import Settings
 from cachefleet_core.tenancy import FleetKey
-from cachefleet_operator.container import AGENT_PORT, ENGINE_PORT
+from cachefleet_operator.manifests.container import AGENT_PORT, ENGINE_PORT
 from cachefleet_operator.metrics import Metrics as OperatorMetrics
 from cachefleet_worker.agent.metrics import AgentMetrics
 from tests.chart.helm import CHART, Object, template
@@ -155,7 +155,7 @@ def test_labels_in_an_alert_s_words_are_those_of_its_series() -> None:
 
 def test_the_part_of_healthy_outcomes_is_spelt_as_the_operator_does() -> None:
     [rule] = [rule for rule in rules() if rule["alert"] == "CachefleetReconcileFails"]
-    from cachefleet_operator.reconcile import Outcome  # noqa: PLC0415  # another part's, for this test alone
+    from cachefleet_operator.reconcile.reconciler import Outcome  # noqa: PLC0415  # another part's, for this test alone
 
     assert set(re.findall(r'outcome!~"([^"]+)"', rule["expr"])[0].split("|")) <= {str(outcome) for outcome in Outcome}
 

@@ -9,8 +9,8 @@ import pytest
 
 from cachefleet_controlplane.store import database as opened
 from cachefleet_controlplane.store.database import Database
-from tests.controlplane.migrated import quick_migrate
-from tests.controlplane.postgresql import NoAccountError, PostgreSQL, programs
+from tests.controlplane.store.migrated import quick_migrate
+from tests.controlplane.store.postgresql import NoAccountError, PostgreSQL, programs
 
 KINDS = ("sqlite", "postgresql")
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from cachefleet_controlplane.block_index import WorkerId
-from cachefleet_controlplane.views import FleetView, HitRatio, IndexStatus, PoolStatus, WorkerStatus
+from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.workers.views import FleetView, HitRatio, IndexStatus, PoolStatus, WorkerStatus
 from cachefleet_core.contract import Difference, IndexContract
 from cachefleet_core.reports import Capability, Phase, State, Warmth
 

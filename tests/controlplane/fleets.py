@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cachefleet_controlplane.block_index import WorkerId, worker_id
-from cachefleet_controlplane.choosing import Chooser
-from cachefleet_controlplane.fleet import Fleet, MakeChooser
-from cachefleet_controlplane.frames import Report
-from cachefleet_controlplane.index import PythonIndex
-from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
-from cachefleet_controlplane.reception import Connection
-from cachefleet_controlplane.routing import RoutingPolicy
-from cachefleet_controlplane.streams import Note
-from cachefleet_controlplane.views import PoolStatus, WorkerStatus
-from cachefleet_core.pool import PrefixCachePool, read_pool
+from cachefleet_controlplane.fleet.agent_connections import Connection
+from cachefleet_controlplane.fleet.fleet import Fleet, MakeChooser
+from cachefleet_controlplane.index.frames import Report
+from cachefleet_controlplane.index.protocol import WorkerId, worker_id
+from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
+from cachefleet_controlplane.routing.scoring import RoutingPolicy
+from cachefleet_controlplane.selection.selection import Chooser
+from cachefleet_controlplane.streams.stream import Note
+from cachefleet_controlplane.workers.views import PoolStatus, WorkerStatus
+from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_core.reports import Delta, DownFrame, Policy, Resync, Snapshot, State
 from tests.controlplane.frames import hello, sent, snapshot, state
 

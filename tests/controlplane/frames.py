@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from cachefleet_controlplane.frames import DeltaFrame, SnapshotFrame, read
+from cachefleet_controlplane.index.frames import DeltaFrame, SnapshotFrame, read
 from cachefleet_core.contract import IndexContract
 from cachefleet_core.reports import Delta, Hello, Operation, Phase, Snapshot, State, encode
 from tests.controlplane.chains import digest_of, stored

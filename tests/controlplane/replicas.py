@@ -16,9 +16,9 @@ from typing import Any
 
 import aiohttp
 
-from cachefleet_local.ports import take_ports
+from cachefleet_local.fleet.ports import take_ports
 from tests.controlplane.gateway.harness import FLEET_KEY, POOL, Worker, chat
-from tests.controlplane.test_app import POOL_FILE
+from tests.controlplane.test_control_plane import POOL_FILE
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cachefleet_controlplane.fleet_metrics import FleetCollector
+from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
 from cachefleet_controlplane.metrics import MAX_MODELS, TASKS, Metrics
 from tests.controlplane.fleet_views import fleet_view, unknown_worker, worker_status
 from tests.controlplane.waiting import value

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cachefleet_controlplane.__main__ import servers
-from cachefleet_controlplane.app import ControlPlane
+from cachefleet_controlplane.control_plane import ControlPlane
 from cachefleet_controlplane.http_server import HttpServer
 from tests.controlplane.gateway.harness import engine
-from tests.controlplane.test_app import settings
+from tests.controlplane.test_control_plane import settings
 
 pytestmark = pytest.mark.usefixtures("hurried")
 

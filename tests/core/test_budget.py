@@ -17,7 +17,7 @@ from cachefleet_core.budget import (
     plan_budget,
     request_mib,
 )
-from cachefleet_core.pool import PoolSpec, read_pool
+from cachefleet_core.pool.spec import PoolSpec, read_pool
 from tests.core.invalid_pools import VALID, merged
 
 KIB_32 = 32 * 1024

@@ -12,7 +12,7 @@ from cachefleet_core.engine import (
     image_version,
     with_plugin,
 )
-from cachefleet_core.pool import PrefixCachePool, read_pool
+from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from tests.core.invalid_pools import VALID, merged
 
 CPU: dict[str, Any] = {

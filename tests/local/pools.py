@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cachefleet_core.pool import PrefixCachePool, parse_pools
-from cachefleet_local.data_folder import DataFolder
-from cachefleet_local.processes import Place, port_names
+from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
+from cachefleet_local.fleet.data_folder import DataFolder
+from cachefleet_local.fleet.processes import Place, port_names
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -16,16 +16,16 @@ import pytest
 from rich.console import Console
 
 from cachefleet_local import __main__ as cli
+from cachefleet_local.cli.screen import Screen, example
+from cachefleet_local.cli.up import until_stopped
 from cachefleet_local.failure import Exit, FailureError
-from cachefleet_local.local_fleet import Options, Prepared
-from cachefleet_local.process import Kind, ProcessSpec
-from cachefleet_local.processes import plan_fleet
-from cachefleet_local.screen import Screen, example
-from cachefleet_local.supervision import Life, State
-from cachefleet_local.up import until_stopped
+from cachefleet_local.fleet.local_fleet import Options, Prepared
+from cachefleet_local.fleet.processes import plan_fleet
+from cachefleet_local.supervise.process import Kind, ProcessSpec
+from cachefleet_local.supervise.supervision import Life, State
+from tests.local.fleet.test_processes import KEY
 from tests.local.pools import EXAMPLES, place
 from tests.local.pools import example as example_pools
-from tests.local.test_processes import KEY
 
 
 def run(*arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cachefleet_core.budget import MIB, plan_budget
-from cachefleet_core.pool import KIND, read_pool
-from cachefleet_core.pool_yaml import documents
-from cachefleet_local.tiny_model import SIZES
+from cachefleet_core.pool.manifest import documents
+from cachefleet_core.pool.spec import KIND, read_pool
+from cachefleet_local.models.tiny_model import SIZES
 from tests.local.pools import EXAMPLES, example
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from cachefleet_core.pool import PrefixCachePool
+from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_operator.settings import Settings
-from cachefleet_operator.verdicts import judge
+from cachefleet_operator.status.verdicts import judge
 
 SPEC: dict[str, Any] = {
     "model": {"name": "tiny", "source": "org/tiny", "weightsMiB": 100, "kvBytesPerToken": 1024},

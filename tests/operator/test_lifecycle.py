@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_core.tenancy import FleetKey
-from cachefleet_operator import manifests
 from cachefleet_operator.api import Object, Ref, RefusedError, RetryableError
-from cachefleet_operator.apply import Applier
-from cachefleet_operator.facts import Contract, Facts, HitRatio, Member, PoolFacts
-from cachefleet_operator.lookout import Lookout
-from cachefleet_operator.pods import DELETION_COST
+from cachefleet_operator.controlplane.facts import Contract, Facts, HitRatio, Member, PoolFacts
+from cachefleet_operator.controlplane.facts_cache import Lookout
+from cachefleet_operator.manifests import children
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.reconcile import Outcome, PoolKey, Reconciler
-from cachefleet_operator.rollout import digest_of
-from cachefleet_operator.standoffs import Standoffs
+from cachefleet_operator.reconcile.apply import Applier
+from cachefleet_operator.reconcile.futile_applies import Standoffs
+from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
+from cachefleet_operator.reconcile.rollout import digest_of
+from cachefleet_operator.status.pods import DELETION_COST
 from tests.operator.pools import SETTINGS, document
 from tests.operator.store import Store
 
@@ -49,7 +49,7 @@ class World:
     """A store, a control plane and a reconciler over both."""
 
     def __init__(self, **spec: Any) -> None:
-        self.store = Store(document(spec), manifests.fleet_key_secret("ops", FleetKey(bytes(32))))
+        self.store = Store(document(spec), children.fleet_key_secret("ops", FleetKey(bytes(32))))
         self.source = Source()
         self.lookout = Lookout(self.source, enqueue=lambda _key: None, clock=lambda: self.seconds)
         self.seconds = 0.0

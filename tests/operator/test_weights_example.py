@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cachefleet_core.budget import plan_budget
-from cachefleet_core.pool import read_pool
-from cachefleet_core.pool_yaml import documents
-from cachefleet_operator.pod import pod_template
+from cachefleet_core.pool.manifest import documents
+from cachefleet_core.pool.spec import read_pool
+from cachefleet_operator.manifests.pod import pod_template
 from tests.operator.pod_security import violations
 from tests.operator.pools import SETTINGS
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from cachefleet_local import guard
+from cachefleet_local.supervise import guard
 
 GRACE_SECONDS: Final = 20.0
 """For tests that were asked to end, to end what they started."""

@@ -10,8 +10,8 @@ import pytest
 
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.fakes import loop_clock
-from tests.worker.controlplane import ControlPlane
-from tests.worker.model import INDEX_KEY
+from tests.worker.agent.fake_control_plane import ControlPlane
+from tests.worker.agent.model import INDEX_KEY
 
 MakeSettings = Callable[..., AgentSettings]
 

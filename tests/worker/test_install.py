@@ -27,8 +27,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 import cachefleet_worker.plugin as plugin
-for file in Path(plugin.__file__).parent.glob("*.py"):
-    import_module(f"cachefleet_worker.plugin.{file.stem}")
+folder = Path(plugin.__file__).parent
+for file in folder.rglob("*.py"):
+    import_module(".".join(["cachefleet_worker.plugin", *file.relative_to(folder).with_suffix("").parts]))
 unwanted = {"pydantic", "yaml", "aiohttp", "zmq"} & set(sys.modules)
 assert not unwanted, unwanted
 print(sys.modules["cachefleet_core"].__file__)

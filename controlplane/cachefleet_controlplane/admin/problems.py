@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from cachefleet_controlplane.admin.schemas import FieldProblem, Problem
-from cachefleet_controlplane.gateway.errors import ApiError
-from cachefleet_controlplane.store.repository import StoreError
+from cachefleet_controlplane.store.store_errors import StoreError
+from cachefleet_controlplane.wire.errors import ApiError
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 2

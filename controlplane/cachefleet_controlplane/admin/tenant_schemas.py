@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, ConfigDict, Field
 
 from cachefleet_controlplane.admin.schemas import Schema
 from cachefleet_controlplane.store.tenant_records import DEFAULT_PRIORITY, LOWEST_PRIORITY, MAX_NUMBER, KeyState
-from cachefleet_core.pool_section import TENANT
+from cachefleet_core.pool.section import TENANT
 
 MAX_GRACE_SECONDS: Final = 30 * 86_400
 

@@ -12,11 +12,33 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_controlplane.continuation.allowance import allowance
-from cachefleet_controlplane.continuation.turn import PlainTurn, Turn
-from cachefleet_controlplane.continuation.turns import Turns
+from cachefleet_controlplane.gateway.admission import VISIT, Door, Visit, visit_of
+from cachefleet_controlplane.gateway.apis.parse import Ask, Endpoint, parse, parse_fields, understand
 from cachefleet_controlplane.gateway.apis.responses import not_stored, without_history
-from cachefleet_controlplane.gateway.asgi import (
+from cachefleet_controlplane.gateway.attempts.exchange import Exchange, Parts
+from cachefleet_controlplane.gateway.attempts.gate_check import foreseen
+from cachefleet_controlplane.gateway.conversations.policy import allowance
+from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
+from cachefleet_controlplane.gateway.conversations.turns import Turns
+from cachefleet_controlplane.gateway.explain import Explainer, endpoint_of
+from cachefleet_controlplane.gateway.hot_observer import HotObserver
+from cachefleet_controlplane.gateway.model_cards import card
+from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serve_document
+from cachefleet_controlplane.gateway.placement.refusals import RETRY_AFTER_SECONDS
+from cachefleet_controlplane.gateway.placement.routing_input import Placer
+from cachefleet_controlplane.gateway.placement.trace import (
+    CLIENT_GONE_STATUS,
+    Basis,
+    Trace,
+    decision_body,
+    decision_headers,
+)
+from cachefleet_controlplane.gateway.shortfalls import find_shortfall
+from cachefleet_controlplane.store.decision_records import DecisionRecord
+from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.headers import Header, identified
+from cachefleet_controlplane.wire.http_exchange import (
     JSON,
     ClientGoneError,
     Receive,
@@ -26,23 +48,7 @@ from cachefleet_controlplane.gateway.asgi import (
     read_body,
     while_present,
 )
-from cachefleet_controlplane.gateway.decision import CLIENT_GONE_STATUS, Basis, Trace, decision_body, decision_headers
-from cachefleet_controlplane.gateway.door import VISIT, Door, Visit, visit_of
-from cachefleet_controlplane.gateway.errors import ApiError
-from cachefleet_controlplane.gateway.explain import Explainer, endpoint_of
-from cachefleet_controlplane.gateway.gating import foreseen
-from cachefleet_controlplane.gateway.headers import Header, identified
-from cachefleet_controlplane.gateway.hot import HotObserver
-from cachefleet_controlplane.gateway.model_cards import card
-from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serve_document
-from cachefleet_controlplane.gateway.placing import Placer
-from cachefleet_controlplane.gateway.refusals import RETRY_AFTER_SECONDS
-from cachefleet_controlplane.gateway.request import Ask, Endpoint, parse, parse_fields, understand
-from cachefleet_controlplane.gateway.serve import Exchange, Parts
-from cachefleet_controlplane.gateway.shortfalls import find_shortfall
-from cachefleet_controlplane.store.records import DecisionRecord
-from cachefleet_controlplane.store.tenant_records import TenantRecord
-from cachefleet_controlplane.views import ServedModel
+from cachefleet_controlplane.workers.views import ServedModel
 
 logger = logging.getLogger(__name__)
 

@@ -7,17 +7,17 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_controlplane.decisions import Decision, held_back
-from cachefleet_controlplane.gateway.decision import Basis, Trace
-from cachefleet_controlplane.gateway.door import Door
-from cachefleet_controlplane.gateway.errors import ApiError
-from cachefleet_controlplane.gateway.gating import foreseen
-from cachefleet_controlplane.gateway.placing import Placer, Placing
-from cachefleet_controlplane.gateway.request import READ_ERRORS, Ask, Endpoint, Fields, parse_fields, understand
-from cachefleet_controlplane.gateway.serve import Parts
-from cachefleet_controlplane.store.records import DecisionRecord
+from cachefleet_controlplane.gateway.admission import Door
+from cachefleet_controlplane.gateway.apis.parse import READ_ERRORS, Ask, Endpoint, Fields, parse_fields, understand
+from cachefleet_controlplane.gateway.attempts.exchange import Parts
+from cachefleet_controlplane.gateway.attempts.gate_check import foreseen
+from cachefleet_controlplane.gateway.placement.routing_input import Placer, Placing
+from cachefleet_controlplane.gateway.placement.trace import Basis, Trace
+from cachefleet_controlplane.routing.decision import Decision, held_back
+from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import TenantRecord
-from cachefleet_controlplane.views import ServedModel
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.workers.views import ServedModel
 
 DRY_RUN: Final = "dry-run"
 """Stands for the id of what was not decided."""

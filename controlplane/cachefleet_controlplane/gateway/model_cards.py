@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
-from cachefleet_controlplane.gateway.ask import GENERATING, Endpoint
-from cachefleet_controlplane.views import ServedModel
-from cachefleet_core.pool import PreemptionPolicy, PrefixCachePool
+from cachefleet_controlplane.gateway.apis.request_info import GENERATING, Endpoint
+from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_core.pool.spec import PreemptionPolicy, PrefixCachePool
 from cachefleet_core.reports import Hello
 
 OWNER: Final = "cachefleet"

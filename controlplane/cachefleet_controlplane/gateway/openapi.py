@@ -1,6 +1,6 @@
 """The gateway's OpenAPI document: ``GET /openapi.json``.
 
-``tests/controlplane/test_schema_cases.py`` holds the gateway to it.
+``tests/controlplane/admin/test_schema_cases.py`` holds the gateway to it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from cachefleet_controlplane.gateway.asgi import JSON, Receive, Reply, Scope
-from cachefleet_controlplane.gateway.ask import Endpoint
-from cachefleet_controlplane.gateway.errors import ANTHROPIC_PATH
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.openapi_schemas import ANSWERS, ERRORS, REQUESTS, TEXT, Schema, listed, ref
+from cachefleet_controlplane.wire.errors import ANTHROPIC_PATH
+from cachefleet_controlplane.wire.http_exchange import JSON, Receive, Reply, Scope
 
 OPENAPI_PATH: Final = "/openapi.json"
 _ABOUT: Final = (

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cachefleet_controlplane.decisions import Knowledge, Verdict
-from cachefleet_controlplane.gateway.ask import Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from cachefleet_controlplane.routing.decision import Knowledge, Verdict
 
 Schema = dict[str, Any]
 

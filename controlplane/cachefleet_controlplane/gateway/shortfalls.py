@@ -6,15 +6,15 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from cachefleet_controlplane.block_index import IndexDefectError
-from cachefleet_controlplane.claims import KEY_BYTES
-from cachefleet_controlplane.decisions import Decision, Knowledge
-from cachefleet_controlplane.fleet import Fleet
-from cachefleet_controlplane.gateway.answer import Usage
-from cachefleet_controlplane.gateway.decision import Basis, Trace
-from cachefleet_controlplane.gateway.legs import Outcome
-from cachefleet_controlplane.shortfall import Facts, shortfall
-from cachefleet_controlplane.store.records import ShortfallRecord
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.placement.trace import Basis, Trace
+from cachefleet_controlplane.gateway.upstream.answer import Usage
+from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.index.protocol import IndexDefectError
+from cachefleet_controlplane.routing.cache_shortfall import Facts, shortfall
+from cachefleet_controlplane.routing.decision import Decision, Knowledge
+from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.store.decision_records import ShortfallRecord
 from cachefleet_core.tenancy import TenantId
 
 logger = logging.getLogger(__name__)

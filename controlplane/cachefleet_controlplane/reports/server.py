@@ -14,11 +14,11 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
-from cachefleet_controlplane.admin.access import bearer
-from cachefleet_controlplane.fleet import Fleet
-from cachefleet_controlplane.hot_warming import HotWarming
-from cachefleet_controlplane.reports.session import Session
-from cachefleet_controlplane.reports.settings import TRY_LATER, ReportLimits, ReportMetrics
+from cachefleet_controlplane.auth.authorizer import bearer
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.hot_prefixes.new_worker_warmup import HotWarming
+from cachefleet_controlplane.reports.connection import Session
+from cachefleet_controlplane.reports.report_limits import TRY_LATER, ReportLimits, ReportMetrics
 from cachefleet_core.reports import SUBPROTOCOL, Hello
 
 logger = logging.getLogger(__name__)

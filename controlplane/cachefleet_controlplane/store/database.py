@@ -18,9 +18,8 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from cachefleet_controlplane.store.faults import store_error
 from cachefleet_controlplane.store.migrations import migrate
-from cachefleet_controlplane.store.repository import StoreError
+from cachefleet_controlplane.store.store_errors import StoreError, store_error
 
 logger = logging.getLogger(__name__)
 

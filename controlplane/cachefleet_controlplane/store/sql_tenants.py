@@ -10,10 +10,10 @@ import msgspec
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
 from sqlalchemy.engine import RowMapping
 
-from cachefleet_controlplane.store.continuation_tables import CheckpointRow, ConversationRow, ResponseRow
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.repository import StoreError
-from cachefleet_controlplane.store.tables import KeyRow, TenancyRow, TenantRow
+from cachefleet_controlplane.store.schema.continuation_tables import CheckpointRow, ConversationRow, ResponseRow
+from cachefleet_controlplane.store.schema.tables import KeyRow, TenancyRow, TenantRow
+from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import KeyRecord, KeyState, Tenancy, TenantRecord
 from cachefleet_core.tenancy import TenantId
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Table, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.tables import UsageRow
+from cachefleet_controlplane.store.schema.tables import UsageRow
 from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_core.tenancy import TenantId
 

@@ -13,13 +13,13 @@ import aiohttp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cachefleet_local.admin_client import AdminClient, admin_client, find_access
+from cachefleet_local.cli.admin_client import AdminClient, admin_client, find_access
 from cachefleet_local.demo.client import Target, send_all
 from cachefleet_local.demo.engines import Engines
 from cachefleet_local.demo.report import Answer, EngineCounts, Phase
 from cachefleet_local.demo.workload import Request
 from cachefleet_local.failure import FailureError
-from cachefleet_local.local_fleet import Prepared
+from cachefleet_local.fleet.local_fleet import Prepared
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 DECISIONS_SECONDS: Final = 10.0

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from cachefleet_local.words import WORDS
+from cachefleet_local.models.words import WORDS
 
 Message = dict[str, str]
 _SENTENCE_WORDS: Final = (6, 14)

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from cachefleet_core.engine import CPU_ENVIRONMENT, ENVIRONMENT
-from cachefleet_local import guard
 from cachefleet_local.engine_forks import fork_client
 from cachefleet_local.engine_forks.fork_client import ACCEPTED, MAX_MESSAGE
 from cachefleet_local.engine_forks.forked_engine import Start, import_path, keep
+from cachefleet_local.supervise import guard
 
 ENTRY: Final = "vllm.entrypoints.launchers.api_server.entry"
 MODULES: Final = (

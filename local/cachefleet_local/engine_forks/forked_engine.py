@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from cachefleet_local import guard
 from cachefleet_local.engine_forks.fork_client import MAX_MESSAGE
+from cachefleet_local.supervise import guard
 
 _RESTORED: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -1,4 +1,4 @@
-//! Which worker holds which block: the native twin of `controlplane/cachefleet_controlplane/index.py`.
+//! Which worker holds which block: the native twin of `controlplane/cachefleet_controlplane/index/python_index.py`.
 //!
 //! Layers, each knowing only those before it: `chunked`, `arena` (keys in pages), `pages`, `bucket`, `leaf` and `table` (key to block), `sets` (interned
 //! holder sets), `spans` (who holds which stretch), `runs` (keys with their spans), `tier` (all runs), `workers`, and here

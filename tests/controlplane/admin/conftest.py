@@ -10,21 +10,21 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from cachefleet_controlplane.admin.access import Access, AccessUnavailableError, Asked
-from cachefleet_controlplane.admin.app import PATH, admin_app
-from cachefleet_controlplane.admin.tenant_desk import TenantDesk
-from cachefleet_controlplane.gateway.errors import ApiError
-from cachefleet_controlplane.gateway.tenants import Tenants
+from cachefleet_controlplane.admin.admin_app import PATH, admin_app
+from cachefleet_controlplane.admin.tenant_service import TenantDesk
+from cachefleet_controlplane.auth.authorizer import Access, AccessUnavailableError, Asked
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.routing import RoutingPolicy
+from cachefleet_controlplane.routing.scoring import RoutingPolicy
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.decisions import DecisionLog
-from cachefleet_controlplane.store.records import DecisionRecord
-from cachefleet_controlplane.store.repository import InMemoryDecisions
+from cachefleet_controlplane.store.decision_log import DecisionLog
+from cachefleet_controlplane.store.decision_records import DecisionRecord
+from cachefleet_controlplane.store.decision_repository import InMemoryDecisions
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
 from cachefleet_controlplane.store.sql_usage import SqlUsage
-from cachefleet_controlplane.store.usage import UsageLog
-from cachefleet_controlplane.views import FleetView
+from cachefleet_controlplane.store.usage_log import UsageLog
+from cachefleet_controlplane.tenants.directory import Tenants
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.workers.views import FleetView
 from tests.controlplane.fleet_views import DIFFERENT, fleet_view, unknown_worker, worker_status
 from tests.controlplane.store.conftest import make_record
 

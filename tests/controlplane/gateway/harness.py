@@ -15,32 +15,32 @@ from typing import Any, Protocol
 import aiohttp
 from msgspec.structs import replace
 
-from cachefleet_controlplane.continuation.turns import Turns
-from cachefleet_controlplane.decisions import Knowledge
-from cachefleet_controlplane.fleet import Fleet
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.admission import Door
 from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
-from cachefleet_controlplane.gateway.credentials import Credentials
-from cachefleet_controlplane.gateway.door import Door
-from cachefleet_controlplane.gateway.fingerprints import Fingerprints
-from cachefleet_controlplane.gateway.memo import KeyMemo
-from cachefleet_controlplane.gateway.placing import Placer
-from cachefleet_controlplane.gateway.queue import Queue
-from cachefleet_controlplane.gateway.rendered import RenderMemo
-from cachefleet_controlplane.gateway.serve import Parts
-from cachefleet_controlplane.gateway.tenants import Directory
-from cachefleet_controlplane.gateway.texts import Texts
-from cachefleet_controlplane.gateway.upstream import Upstream
+from cachefleet_controlplane.gateway.attempts.exchange import Parts
+from cachefleet_controlplane.gateway.conversations.turns import Turns
+from cachefleet_controlplane.gateway.placement.request_queue import Queue
+from cachefleet_controlplane.gateway.placement.routing_input import Placer
+from cachefleet_controlplane.gateway.rendering.key_cache import KeyMemo
+from cachefleet_controlplane.gateway.rendering.render_cache import RenderMemo
+from cachefleet_controlplane.gateway.rendering.renderer import Renderer
+from cachefleet_controlplane.gateway.rendering.text_keys import Texts
+from cachefleet_controlplane.gateway.upstream.client import Upstream
+from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
 from cachefleet_controlplane.http_server import http_server
-from cachefleet_controlplane.index import PythonIndex
+from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.pools import PoolView, WorkerEndpoint
-from cachefleet_controlplane.renderer import Renderer
-from cachefleet_controlplane.store.records import DecisionRecord
+from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
+from cachefleet_controlplane.routing.decision import Knowledge
+from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import UsageRecord
+from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.contract import IndexContract
 from cachefleet_core.digest import Digest
-from cachefleet_core.pool import PrefixCachePool, parse_pools
+from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_core.reports import Hello, Phase, Snapshot, State, Stored
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, tenant_salt
 from tests.controlplane.frames import sent

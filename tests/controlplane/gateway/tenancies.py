@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from cachefleet_controlplane.gateway.tenants import Directory
 from cachefleet_controlplane.store.tenant_records import KeyRecord, Tenancy, TenantRecord
+from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_core.tenancy import TenantId, api_key_hash, new_api_key
 from tests.controlplane.gateway.harness import FLEET_KEY, Front, chat
 from tests.fakes.engine import FakeEngine

@@ -1,229 +1,174 @@
-"""Requests beyond the room there is: they wait in order, are refused in time, and preempt nobody."""
+"""Tenants at a real gateway: who is let in, under which salt, what is refused and how, and what is counted."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from itertools import count
-from typing import Any
+import logging
 
 import pytest
+from prometheus_client import generate_latest
 
-from cachefleet_controlplane.decisions import RoutingPolicy, Verdict
-from cachefleet_controlplane.store.tenant_records import TenantRecord
-from tests.controlplane.gateway.harness import Front, Known, chat, engine, front
-from tests.controlplane.gateway.tenancies import ACME, KEYS, UMBRELLA, directory
-from tests.controlplane.waiting import task, until, value
-from tests.fakes.engine import FakeEngine
-
-pytestmark = pytest.mark.usefixtures("hurried")
-
-CHAT = "/v1/chat/completions"
-BLOCKS = 40
-"""Of an engine; 39 for requests, of which 2 stay free."""
-Answer = tuple[int, dict[str, str], bytes]
+from cachefleet_controlplane.gateway.admission import INVALID_KEY
+from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
+from cachefleet_controlplane.tenants.directory import Directory
+from cachefleet_core.tenancy import DEFAULT_TENANT, api_key_hash, tenant_salt
+from tests.controlplane.gateway.harness import FLEET_KEY, SALT, WORKER_KEY, Known, chat, engine, front
+from tests.controlplane.gateway.tenancies import ACME, CHAT, KEYS, UMBRELLA, ask, directory, record, salts
+from tests.controlplane.waiting import until, value
 
 
-def creeping() -> Callable[[], float]:
-    """A clock on which no report becomes old, however slow the machine is."""
-    ticks = count(1)
-    return lambda: 1000 + 1e-6 * next(ticks)
+@pytest.mark.requirement("A17")
+async def test_each_tenants_requests_carry_its_own_salt_whatever_the_client_says() -> None:
+    async with engine() as worker, front([worker], known=Known(directory(ACME, UMBRELLA))) as gate:
+        assert (await ask(gate, ACME, cache_salt="mine"))[0] == 200
+        assert salts(worker) == {tenant_salt(FLEET_KEY.salt_key, ACME.name)}
+        assert (await ask(gate, UMBRELLA))[0] == 200
+        assert tenant_salt(FLEET_KEY.salt_key, UMBRELLA.name, 2) in salts(worker)
+        assert len(salts(worker)) == 2
 
 
-def small(**options: Any) -> FakeEngine:
-    return engine(num_blocks=BLOCKS, **{"natural_tokens": 10_000, "inter_token_seconds": 0.002} | options)
+@pytest.mark.requirement("A17")
+async def test_one_tenants_blocks_are_of_no_use_to_another() -> None:
+    text = "tell me about the weather " * 20
+    async with engine() as worker, front([worker], known=Known(directory(ACME, UMBRELLA))) as gate:
+        told = []
+        for tenant in (ACME, ACME, UMBRELLA):
+            body = chat(text, max_tokens=1)
+            _, _, answer = await gate.post(CHAT, body, authorization=f"Bearer {KEYS[tenant.name]}")
+            told.append(json.loads(answer)["usage"]["prompt_tokens_details"]["cached_tokens"])
+            gate.report(0, salt=tenant_salt(FLEET_KEY.salt_key, ACME.name))
+        decided = []
+        for tenant in (ACME, UMBRELLA):
+            _, _, answer = await gate.post("/v1/route", chat(text), authorization=f"Bearer {KEYS[tenant.name]}")
+            decided.append(json.loads(answer)["predicted_tokens"])
+    assert told[1] > 0
+    assert told[0] == told[2] == 0
+    assert decided[0] == told[1]
+    assert decided[1] == 0
 
 
-@asynccontextmanager
-async def gate_before(*engines: FakeEngine, **options: Any) -> AsyncIterator[Front]:
-    """A gateway that knows how many blocks these engines have, and is in no hurry unless ``options`` say so."""
-    patient: dict[str, Any] = {"admission": "{maxQueueSeconds: 300}", "idle_seconds": 300, "render_seconds": 60}
-    async with front(engines, clock=creeping(), **patient | options) as gate:
-        for number in range(len(engines)):
-            gate.report(number, **gate.load(number))
-        yield gate
+async def test_the_api_key_header_does_as_well() -> None:
+    async with engine() as worker, front([worker], known=Known(directory(ACME))) as gate:
+        status, _, _ = await gate.post(CHAT, chat("x"), x_api_key=KEYS[ACME.name])
+        assert status == 200
 
 
-async def reporting(gate: Front) -> None:
-    while True:
-        for number in range(len(gate.engines)):
-            gate.report(number, **gate.load(number))
-        await asyncio.sleep(0.05)
+async def test_without_keys_everyone_is_the_default_tenant() -> None:
+    async with engine() as worker, front([worker]) as gate:
+        assert (await ask(gate, None))[0] == 200
+        assert (await ask(gate, ACME))[0] == 200, "a key that means nothing does no harm"
+        assert salts(worker) == {SALT}
 
 
-def ask(gate: Front, name: str, *, prompt: int = 100, max_tokens: int = 60) -> asyncio.Task[Answer]:
-    """A request of about so many tokens; it begins with its name, so that it shares nothing with others."""
-    return asyncio.create_task(gate.chat(f"{name:<{prompt}}", max_tokens=max_tokens))
+async def test_the_default_tenants_own_settings_hold_without_keys() -> None:
+    own = TenantRecord(name=DEFAULT_TENANT, salt_version=4)
+    async with engine() as worker, front([worker], known=Known(directory(own, keys=()))) as gate:
+        assert (await ask(gate, None))[0] == 200
+        assert salts(worker) == {tenant_salt(FLEET_KEY.salt_key, DEFAULT_TENANT, 4)}
 
 
-def asked(worker: FakeEngine) -> list[str]:
-    """The names of the requests that reached an engine, in order."""
-    bodies = [json.loads(seen.body) for seen in worker.requests if seen.path == CHAT]
-    return [body["messages"][0]["content"].split()[0] for body in bodies]
+@pytest.mark.parametrize(
+    ("headers", "outcome"),
+    [
+        ({}, "missing"),
+        ({"authorization": "Bearer cf-unknown"}, "wrong"),
+        ({"x-api-key": "cf-unknown"}, "wrong"),
+        ({"authorization": f"Bearer {KEYS[UMBRELLA.name]}"}, "ended"),
+    ],
+)
+async def test_who_has_no_right_key_gets_401_everywhere(headers: dict[str, str], outcome: str) -> None:
+    known = Known(directory(ACME, UMBRELLA, keys=[record(ACME), record(UMBRELLA, expires=1.0)]))
+    async with engine() as worker, front([worker], known=known) as gate:
+        for path in (CHAT, "/v1/completions", "/v1/route"):
+            status, told, body = await gate.post(path, b"{", **headers)
+            error = json.loads(body)["error"]
+            assert (status, error["code"], error["type"]) == (401, INVALID_KEY, "AuthenticationError")
+            assert set(error) == {"message", "type", "param", "code"}
+            assert "cf-" not in error["message"]
+            assert told["www-authenticate"] == "Bearer"
+        async with gate.http.get(gate.url + "/v1/models", headers=headers) as answer:
+            assert answer.status == 401
+        assert not worker.requests
+        assert value(gate.metrics, "auth_checks_total", check="gateway", outcome=outcome) == 4
 
 
-def preemptions(*engines: FakeEngine) -> int:
-    return sum(one.worker.scheduler.counters.preemptions for one in engines)
+async def test_the_refusal_has_the_shape_of_the_api_that_was_asked() -> None:
+    async with engine() as worker, front([worker], known=Known(directory(ACME))) as gate:
+        status, _, body = await gate.post("/v1/messages", chat("x"), x_api_key="cf-unknown")
+        told = json.loads(body)
+        assert (status, told["type"], told["error"]["type"]) == (401, "error", "authentication_error")
 
 
-@pytest.mark.parametrize("told", [False, True], ids=["one report", "reports as it goes"])
-async def test_a_burst_beyond_room_waits_and_preempts_nobody(*, told: bool) -> None:
-    async with small() as one, small() as two, gate_before(one, two, queue_requests=20) as gate:
-        async with task(reporting(gate) if told else asyncio.sleep(0)):
-            answers = await asyncio.gather(*(ask(gate, f"r{number}") for number in range(14)))
-        assert [status for status, _, _ in answers] == [200] * 14
-        assert preemptions(one, two) == 0
-        assert min(len(asked(one)), len(asked(two))) >= 3
-        waited = [record for record in gate.records if record.queued_seconds is not None]
-        assert len(waited) >= 6
-        assert {record.verdict for record in gate.records} == {Verdict.ROUTE}
-        assert value(gate.metrics, "queue_wait_seconds_count", outcome="served") == len(waited)
-        assert value(gate.metrics, "queue_requests") == len(gate.queue) == 0
+async def test_a_revoked_key_is_refused_as_soon_as_it_is_known() -> None:
+    known = Known(directory(ACME))
+    async with engine() as worker, front([worker], known=known) as gate:
+        assert (await ask(gate, ACME))[0] == 200
+        known.directory = directory(ACME, keys=[record(ACME, revoked=1.0)])
+        assert (await ask(gate, ACME))[0] == 401
+        assert (await ask(gate, None))[0] == 401
 
 
-async def test_without_admission_the_same_burst_preempts() -> None:
-    async with small() as one, small() as two, gate_before(one, two) as gate:
-        gate.fleet.policy = RoutingPolicy.ROUND_ROBIN
-        await asyncio.gather(*(ask(gate, f"r{number}") for number in range(14)))
-        assert preemptions(one, two) > 0
-        assert not any(record.queued_seconds for record in gate.records)
+async def test_required_keys_that_could_never_be_read_are_503() -> None:
+    known = Known(Directory(required=True, read=False))
+    async with engine() as worker, front([worker], known=known) as gate:
+        status, told, _ = await ask(gate, ACME)
+        assert (status, int(told["retry-after"]) > 0) == (503, True)
+        known.directory = directory(required=True)
+        assert (await ask(gate, None))[0] == 401
 
 
-async def test_they_are_served_in_order_and_a_large_one_is_not_starved() -> None:
-    """The first leaves room for a small one, which waits all the same: a large one came before it."""
-    async with small(inter_token_seconds=0.02) as worker, gate_before(worker) as gate:
-        answers = [ask(gate, "first", prompt=200)]
-        await until(lambda: asked(worker) == ["first"])
-        sizes = {"large": 350, "small": 20, "tiny": 1}
-        for number, (name, size) in enumerate(sizes.items(), start=1):
-            answers.append(ask(gate, name, prompt=size))
-            await until(lambda number=number: len(gate.queue) == number)  # type: ignore[misc]
-        assert [status for status, _, _ in await asyncio.gather(*answers)] == [200] * 4
-        assert asked(worker)[:2] == ["first", "large"]
-        assert sorted(asked(worker)[2:]) == ["small", "tiny"]
+async def test_requests_wait_until_it_is_known_whether_there_are_keys() -> None:
+    known = Known(Directory(read=False))
+    known.informed.clear()
+    async with engine() as worker, front([worker], known=known) as gate:
+        early = asyncio.create_task(ask(gate, None))
+        await until(lambda: gate.gateway.under_way == 1)
+        known.directory = directory(ACME)
+        known.informed.set()
+        assert (await early)[0] == 401
 
 
-async def test_a_tenant_of_higher_priority_goes_first() -> None:
-    urgent = TenantRecord(name=UMBRELLA.name, priority=0)
-    async with (
-        small(inter_token_seconds=0.02) as worker,
-        gate_before(worker, known=Known(directory(ACME, urgent))) as gate,
-    ):
-        answers = []
-        for number, (tenant, name) in enumerate([(ACME, "first"), (ACME, "patient"), (urgent, "urgent")]):
-            key = {"authorization": f"Bearer {KEYS[tenant.name]}"}
-            body = chat(f"{name:<350}", max_tokens=60)
-            answers.append(asyncio.create_task(gate.post(CHAT, body, **key)))
-            await until(lambda number=number: (bool(asked(worker)), len(gate.queue)) == (True, number))  # type: ignore[misc]
-        assert [status for status, _, _ in await asyncio.gather(*answers)] == [200] * 3
-        assert asked(worker) == ["first", "urgent", "patient"]
+async def test_a_disabled_tenant_is_403() -> None:
+    disabled = TenantRecord(name=ACME.name, disabled=True)
+    async with engine() as worker, front([worker], known=Known(directory(disabled, UMBRELLA))) as gate:
+        status, _, body = await ask(gate, ACME)
+        assert (status, body["error"]["code"]) == (403, "tenant_disabled")
+        assert (await ask(gate, UMBRELLA))[0] == 200
+        assert value(gate.metrics, "tenant_refusals_total", tenant="acme", reason="tenant_disabled") == 1
 
 
-@asynccontextmanager
-async def busy(**options: Any) -> AsyncIterator[tuple[FakeEngine, Front]]:
-    """An engine that one request keeps busy for longer than a test takes."""
-    async with small(inter_token_seconds=0.3) as worker, gate_before(worker, **options) as gate:
-        long = ask(gate, "long", prompt=200, max_tokens=256)
-        await until(lambda: asked(worker) == ["long"])
-        yield worker, gate
-        long.cancel()
-        await asyncio.wait({long})
+async def test_what_is_used_is_noted_with_what_the_engine_told() -> None:
+    used: list[UsageRecord] = []
+    async with engine() as worker, front([worker], known=Known(directory(ACME)), used=used.append) as gate:
+        usage = [(await ask(gate, ACME))[2]["usage"]]
+        await ask(gate, ACME, stream=True)
+        assert (await ask(gate, ACME, model="nobody's"))[0] == 404
+        await gate.post("/v1/route", chat("x"), authorization=f"Bearer {KEYS[ACME.name]}")
+        await until(lambda: gate.gateway.under_way == 0)
+    assert [(one.tenant, one.model, one.requests, one.hour % 3600) for one in used] == [("acme", "fake", 1, 0)] * 2
+    for one in used:
+        assert (one.prompt_tokens, one.completion_tokens) == (
+            usage[0]["prompt_tokens"],
+            usage[0]["completion_tokens"],
+        )
+        assert value(gate.metrics, "tenant_requests_total", tenant="acme") == 2
+    assert value(gate.metrics, "tenant_completion_tokens_total", tenant="acme") == sum(
+        u.completion_tokens for u in used
+    )
 
 
-def refused(answer: Answer) -> tuple[int, str, int]:
-    """Status, code and seconds to wait, of a refusal in OpenAI's shape."""
-    status, headers, body = answer
-    error = json.loads(body)["error"]
-    assert error["type"] == "RateLimitError"
-    return status, error["code"], int(headers["retry-after"])
-
-
-async def test_a_full_room_is_429_and_says_when_to_come_again() -> None:
-    async with busy(queue_requests=1) as (worker, gate):
-        waiting = ask(gate, "waiting", prompt=300)
-        await until(lambda: len(gate.queue) == 1)
-        status, code, seconds = refused(await ask(gate, "late", prompt=300))
-        assert (status, code) == (429, "queue_full")
-        assert 1 <= seconds <= 60
-        assert value(gate.metrics, "admission_refusals_total", reason="queue_full") == 1
-        (record,) = gate.records
-        assert (record.verdict, record.reason, record.status, record.worker) == ("reject", "queue_full", 429, "")
-        assert record.candidates[0].fits is False
-        assert record.candidates[0].needed_blocks > (record.candidates[0].free_blocks or 0)
-        assert asked(worker) == ["long"]
-        waiting.cancel()
-        await asyncio.wait({waiting})
-
-
-async def test_a_client_that_leaves_frees_its_place() -> None:
-    async with busy(queue_requests=1) as (worker, gate):
-        waiting = ask(gate, "waiting", prompt=300)
-        await until(lambda: len(gate.queue) == 1)
-        waiting.cancel()
-        await until(lambda: len(gate.queue) == 0)
-        await until(lambda: len(gate.records) == 1)
-        (record,) = gate.records
-        assert (record.verdict, record.reason, record.status) == ("queue", "no_room", 499)
-        assert record.queued_seconds is not None
-        again = ask(gate, "again", prompt=300)
-        await until(lambda: len(gate.queue) == 1)
-        again.cancel()
-        await asyncio.wait({again})
-        assert asked(worker) == ["long"]
-        assert value(gate.metrics, "queue_wait_seconds_count", outcome="gone") >= 1
-
-
-async def test_whoever_waits_longer_than_its_pool_allows_is_429() -> None:
-    async with busy(admission="{maxQueueSeconds: 1}") as (worker, gate):
-        assert refused(await ask(gate, "late", prompt=300))[:2] == (429, "queue_timeout")
-        (record,) = gate.records
-        assert (record.verdict, record.reason, record.status) == ("reject", "queue_timeout", 429)
-        assert record.queued_seconds is not None
-        assert record.queued_seconds > 0.9
-        assert asked(worker) == ["long"]
-
-
-async def test_where_nobody_may_wait_it_is_429_at_once() -> None:
-    async with busy(admission="{maxQueueSeconds: 0}") as (_, gate):
-        assert refused(await ask(gate, "late", prompt=300))[:2] == (429, "no_room")
-        assert gate.records[0].queued_seconds is None
-
-
-async def test_room_that_others_wait_for_already_is_not_taken() -> None:
-    async with busy() as (worker, gate):
-        large = ask(gate, "large", prompt=300)
-        await until(lambda: len(gate.queue) == 1)
-        small_one = ask(gate, "small", prompt=1, max_tokens=1)
-        await until(lambda: len(gate.queue) == 2)
-        large.cancel()
-        assert (await small_one)[0] == 200
-        assert asked(worker) == ["long", "small"]
-        await asyncio.wait({large})
-
-
-async def test_c15_what_no_worker_can_ever_hold_is_400_with_both_numbers_and_waits_for_nothing() -> None:
-    async with small() as worker, gate_before(worker) as gate:
-        status, _, body = await ask(gate, "huge", prompt=500, max_tokens=200)
-        error = json.loads(body)["error"]
-        assert (status, error["code"], error["type"]) == (400, "context_length_exceeded", "BadRequestError")
-        (record,) = gate.records
-        needed = -(-(record.prompt_tokens + 200) // 16)
-        assert f"{record.prompt_tokens + 200} tokens ({needed} blocks of 16)" in error["message"]
-        assert f"{(BLOCKS - 1) * 16} ({BLOCKS - 1} blocks)" in error["message"]
-        assert (record.verdict, record.reason, record.status) == ("reject", "too_large", 400)
-        assert record.queued_seconds is None
-        assert asked(worker) == []
-        assert value(gate.metrics, "admission_refusals_total", reason="too_large") == 1
-
-
-async def test_an_answer_without_a_bound_is_taken_to_end_where_the_worker_s_context_does() -> None:
-    """Its prompt and what is left of the context are all of the blocks, and no more."""
-    context = (BLOCKS - 1) * 16
-    async with small(natural_tokens=3) as worker, gate_before(worker, max_model_len=context) as gate:
-        body = {"model": "fake", "messages": [{"role": "user", "content": "x" * (context - 100)}]}
-        assert (await gate.post(CHAT, body))[0] == 200
-        (record,) = gate.records
-        assert record.prompt_tokens + 256 > context
-        assert record.candidates[0].needed_blocks == BLOCKS - 1
+async def test_a_clients_key_goes_no_further(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with engine() as worker, front([worker], known=Known(directory(ACME))) as gate:
+        for header in ("authorization", "x-api-key"):
+            prefix = "Bearer " if header == "authorization" else ""
+            for key in (KEYS[ACME.name], "cf-wrong-4711"):
+                await gate.post(CHAT, chat("x"), **{header: prefix + key})
+        sent = repr([(seen.headers, seen.body) for seen in worker.requests])
+        traces = [sent, caplog.text, generate_latest(gate.metrics.registry).decode(), repr(gate.records)]
+    assert f"Bearer {WORKER_KEY}" in sent
+    hashed = api_key_hash(FLEET_KEY.api_key_hash_key, KEYS[ACME.name].encode())
+    for trace in traces:
+        assert not [secret for secret in (KEYS[ACME.name], "cf-wrong-4711", hashed) if secret in trace]
+    assert tenant_salt(FLEET_KEY.salt_key, ACME.name) not in "".join(traces[1:])

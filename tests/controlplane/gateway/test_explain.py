@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.errors import ApiError
 from cachefleet_controlplane.gateway.explain import DRY_RUN
-from cachefleet_controlplane.store.records import DecisionRecord
+from cachefleet_controlplane.store.decision_records import DecisionRecord
+from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_core.tenancy import tenant_salt
 from tests.controlplane.gateway.harness import BLOCK_SIZE, FLEET_KEY, Known, chat, engine, front
 from tests.controlplane.gateway.tenancies import ACME, CHAT, KEYS, UMBRELLA, directory

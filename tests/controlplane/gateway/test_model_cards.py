@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.gateway.model_cards import card, endpoints
-from cachefleet_controlplane.views import ServedModel
-from cachefleet_core.pool import PrefixCachePool
+from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.reports import Capability, Hello
 from tests.controlplane.gateway.harness import CONTRACT, MODEL, POOL, engine, front, pool
 

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from cachefleet_controlplane.block_index import IndexDefectError, worker_id
-from cachefleet_controlplane.fleet import Fleet
-from cachefleet_controlplane.gateway.answer import PromptDetails, Usage
-from cachefleet_controlplane.gateway.decision import Basis, Trace
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.placement.trace import Basis, Trace
 from cachefleet_controlplane.gateway.shortfalls import find_shortfall
-from cachefleet_controlplane.index import PythonIndex
-from cachefleet_controlplane.routing import CandidateView, Knowledge, Prompt, RoutingPolicy, decide
-from cachefleet_controlplane.store.records import DecisionRecord, LegRecord, ShortfallRecord
+from cachefleet_controlplane.gateway.upstream.answer import PromptDetails, Usage
+from cachefleet_controlplane.index.protocol import IndexDefectError, worker_id
+from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.routing.scoring import CandidateView, Knowledge, Prompt, RoutingPolicy, decide
+from cachefleet_controlplane.store.decision_records import DecisionRecord, LegRecord, ShortfallRecord
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.digest import Digest
-from cachefleet_core.pool import Isolation
+from cachefleet_core.pool.spec import Isolation
 from cachefleet_core.reports import Delta, Hello, Operation, Phase, Removed, Snapshot, State, Stored
 from cachefleet_core.tenancy import DEFAULT_TENANT
 from tests.controlplane.frames import sent

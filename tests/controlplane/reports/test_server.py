@@ -7,8 +7,8 @@ import aiohttp
 import msgspec
 import pytest
 
-from cachefleet_controlplane.admin.access import AccessUnavailableError
-from cachefleet_controlplane.index import PythonIndex
+from cachefleet_controlplane.auth.authorizer import AccessUnavailableError
+from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_core.reports import Delta, Policy, Resync, Stored, encode
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import LiveFleet, fleet_of, pool, view, wid

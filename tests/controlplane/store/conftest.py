@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.records import CandidateRecord, DecisionRecord, LegRecord, ShortfallRecord
-from cachefleet_controlplane.store.repository import DecisionRepository, InMemoryDecisions
-from cachefleet_controlplane.store.sql import SqlDecisions
+from cachefleet_controlplane.store.decision_records import CandidateRecord, DecisionRecord, LegRecord, ShortfallRecord
+from cachefleet_controlplane.store.decision_repository import DecisionRepository, InMemoryDecisions
+from cachefleet_controlplane.store.sql_decisions import SqlDecisions
 from tests.controlplane.conftest import KINDS, new_database
 
 RING = 10

@@ -11,10 +11,10 @@ from sqlalchemy import create_engine
 
 from cachefleet_controlplane.store.database import Database, usable_url
 from cachefleet_controlplane.store.migrations import migrate
-from cachefleet_controlplane.store.repository import StoreError
-from cachefleet_controlplane.store.sql import SqlDecisions
-from tests.controlplane.postgresql import PostgreSQL
+from cachefleet_controlplane.store.sql_decisions import SqlDecisions
+from cachefleet_controlplane.store.store_errors import StoreError
 from tests.controlplane.store.conftest import MakeRecord
+from tests.controlplane.store.postgresql import PostgreSQL
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from sqlalchemy import inspect, text
 from cachefleet_controlplane.store import sql_tenants
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.migrations import configuration
-from cachefleet_controlplane.store.repository import StoreError
+from cachefleet_controlplane.store.schema.tables import KeyRow, TenantRow
 from cachefleet_controlplane.store.sql_tenants import SqlTenants, TenantConflictError, TenantNotFoundError
-from cachefleet_controlplane.store.tables import KeyRow, TenantRow
+from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import KeyRecord, KeyState, Tenancy, TenantRecord
 from cachefleet_core.tenancy import TenantId
 

@@ -23,9 +23,9 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.request import Request
 
 from cachefleet_core.reports import Policy
-from cachefleet_worker.plugin import budget
+from cachefleet_worker.plugin.budget import budget
+from cachefleet_worker.plugin.engine_state import EngineSide
 from cachefleet_worker.plugin.settings import PluginSettings
-from cachefleet_worker.plugin.side import EngineSide
 from tests.worker.plugin.loaded import BLOCK
 
 WINDOW = 2 * BLOCK

@@ -22,7 +22,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from cachefleet_core.reports import Policy
-from cachefleet_worker.plugin import finish
+from cachefleet_worker.plugin.gate import finish_reason
 from cachefleet_worker.plugin.process import this_process
 from cachefleet_worker.plugin.scheduler import create
 
@@ -65,12 +65,12 @@ class Admitted:
     preemptions: int
 
 
-def prepared() -> finish.Finish:
+def prepared() -> finish_reason.Finish:
     """The plugin's patches of this process, as ``register`` makes them."""
     process = this_process()
     if "finish" not in process.parts:
-        process.parts["finish"] = finish.install(process.capabilities, process.faults, process.settings)
-    found: finish.Finish = process.parts["finish"]
+        process.parts["finish"] = finish_reason.install(process.capabilities, process.faults, process.settings)
+    found: finish_reason.Finish = process.parts["finish"]
     return found
 
 

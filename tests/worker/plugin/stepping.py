@@ -7,7 +7,7 @@ import warnings
 from importlib import import_module
 from typing import Any
 
-from cachefleet_local.tiny_model import tiny_model_path
+from cachefleet_local.models.tiny_model import tiny_model_path
 
 
 def stepped(**options: Any) -> Any:

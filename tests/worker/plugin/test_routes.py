@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from cachefleet_core.reports import Capability, Policy
-from cachefleet_worker.plugin import document, routes
+from cachefleet_worker.plugin import capability_document, routes
 from cachefleet_worker.plugin.asgi import Response
-from cachefleet_worker.plugin.prompts import RefusedError
+from cachefleet_worker.plugin.keys.render import RefusedError
 from cachefleet_worker.plugin.routes import FleetApp, FleetRoutes
 from cachefleet_worker.plugin.settings import PluginSettings
 from tests.worker.plugin.asked import Answer, EngineCore, Sent, ask, process
@@ -35,7 +35,7 @@ DESCRIBED = {
 
 @pytest.fixture(autouse=True)
 def _version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "engine_version", lambda: "0.32.0")
+    monkeypatch.setattr(capability_document, "engine_version", lambda: "0.32.0")
     monkeypatch.setattr(routes, "unmet", lambda _feature: "")
 
 
@@ -175,7 +175,7 @@ async def test_without_an_engine_only_what_the_server_was_told_counts(settings: 
 async def test_features_on_an_untested_version_say_so(
     app: FleetApp, monkeypatch: pytest.MonkeyPatch, settings: PluginSettings
 ) -> None:
-    monkeypatch.setattr(document, "engine_version", lambda: "0.41.0")
+    monkeypatch.setattr(capability_document, "engine_version", lambda: "0.41.0")
     told = (await get(app, "/capabilities")).json
     assert told["note"].startswith("untested version 0.41.0")
     reasons = {each["feature"]: each["reason"] for each in told["features"]}

@@ -12,9 +12,8 @@ from pydantic import ValidationError
 from pythonjsonlogger.json import JsonFormatter
 
 from cachefleet_core.reports import Drain
-
-from .lifecycle import Agent
-from .settings import AgentSettings
+from cachefleet_worker.agent.agent import Agent
+from cachefleet_worker.agent.settings import AgentSettings
 
 _EXIT_USAGE = 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from .health import FINDINGS
+from cachefleet_worker.agent.health import FINDINGS
 
 
 class AgentMetrics:

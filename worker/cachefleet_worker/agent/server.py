@@ -9,8 +9,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from cachefleet_core.reports import Phase
-
-from .metrics import AgentMetrics
+from cachefleet_worker.agent.metrics import AgentMetrics
 
 
 class Routes(Protocol):

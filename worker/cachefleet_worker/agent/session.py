@@ -9,20 +9,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cachefleet_core.native import Code
-
-from .engine import EngineClient, EngineError, EngineFacts, EngineUnreachableError
-from .epoch import Limits
-from .fleet import OFF, RankStats
-from .follower import Follower
-from .health import Reading
-from .hello import endpoints_of, hello_of
-from .metrics import AgentMetrics
-from .residents import Residents
-from .settings import AgentSettings
-from .snapshots import SnapshotClient, SnapshotLimits
-from .source import Endpoints, Source, SourceLimits
-from .stream import Stream
-from .vitals import Load, LoadMeter, Scrape
+from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts, EngineUnreachableError
+from cachefleet_worker.agent.engine.load_metrics import Load, LoadMeter, Scrape
+from cachefleet_worker.agent.events.epoch import Limits
+from cachefleet_worker.agent.events.follower import Follower
+from cachefleet_worker.agent.events.snapshot_client import SnapshotClient, SnapshotLimits
+from cachefleet_worker.agent.events.source import Endpoints, Source, SourceLimits
+from cachefleet_worker.agent.health import Reading
+from cachefleet_worker.agent.metrics import AgentMetrics
+from cachefleet_worker.agent.reports.hello import endpoints_of, hello_of
+from cachefleet_worker.agent.reports.stream import Stream
+from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wire.plugin_api import OFF, RankStats
 
 log = logging.getLogger(__name__)
 

@@ -20,6 +20,6 @@ def register() -> None:
     if _registered:
         return
     _registered = True
-    from .process import install  # noqa: PLC0415 - vLLM is half imported when it looks for plugins
+    from cachefleet_worker.plugin.process import install  # noqa: PLC0415 - vLLM is half imported when it looks for plugins
 
     install()

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .capabilities import OFF, Capabilities
+from cachefleet_worker.plugin.capabilities import OFF, Capabilities
 
 log = logging.getLogger("vllm.cachefleet")
 

@@ -8,11 +8,11 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
-from .capabilities import Capabilities
-from .compat import unmet
-from .engine import install_method
-from .faults import Faults
-from .settings import PluginSettings
+from cachefleet_worker.plugin.capabilities import Capabilities
+from cachefleet_worker.plugin.compat import unmet
+from cachefleet_worker.plugin.engine_calls import install_method
+from cachefleet_worker.plugin.faults import Faults
+from cachefleet_worker.plugin.settings import PluginSettings
 
 PATCHES: Final[Mapping[str, tuple[str, ...]]] = {
     "finish": ("finish_reason", "streaming"),

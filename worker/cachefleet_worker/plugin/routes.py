@@ -16,16 +16,24 @@ from typing import Any, Final
 import msgspec
 
 from cachefleet_core.reports import Policy
-
-from .asgi import HttpError, Receive, Request, Response, Scope, Send, error_response, json_response
-from .capabilities import summary
-from .compat import unmet
-from .document import Server, document
-from .engine import EngineCallError, EngineCalls, StockEngineError
-from .keys import KeyService
-from .process import Process, this_process
-from .prompts import RefusedError
-from .relay import snapshot_response
+from cachefleet_worker.plugin.asgi import (
+    HttpError,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    error_response,
+    json_response,
+)
+from cachefleet_worker.plugin.capabilities import summary
+from cachefleet_worker.plugin.capability_document import Server, document
+from cachefleet_worker.plugin.compat import unmet
+from cachefleet_worker.plugin.engine_calls import EngineCallError, EngineCalls, StockEngineError
+from cachefleet_worker.plugin.keys.api import KeyService
+from cachefleet_worker.plugin.keys.render import RefusedError
+from cachefleet_worker.plugin.process import Process, this_process
+from cachefleet_worker.plugin.snapshot.relay import snapshot_response
 
 log = logging.getLogger("vllm.cachefleet")
 

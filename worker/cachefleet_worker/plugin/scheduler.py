@@ -13,11 +13,11 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any, Final
 
-from .capabilities import summary
-from .compat import unmet
-from .hooks import hook_of, hooked
-from .settings import PluginSettings
-from .side import EngineSide
+from cachefleet_worker.plugin.capabilities import summary
+from cachefleet_worker.plugin.compat import unmet
+from cachefleet_worker.plugin.engine_state import EngineSide
+from cachefleet_worker.plugin.gate.scheduler_hooks import hook_of, hooked
+from cachefleet_worker.plugin.settings import PluginSettings
 
 log = logging.getLogger("vllm.cachefleet")
 

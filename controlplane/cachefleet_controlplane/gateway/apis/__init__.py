@@ -13,8 +13,8 @@ from cachefleet_controlplane.gateway.apis.api import Api, Sieve
 from cachefleet_controlplane.gateway.apis.chat import ChatApi, CompletionsApi
 from cachefleet_controlplane.gateway.apis.embeddings import EmbeddingsApi
 from cachefleet_controlplane.gateway.apis.messages import CountTokensApi, MessagesApi
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.apis.responses import ResponsesApi
-from cachefleet_controlplane.gateway.ask import Endpoint
 
 __all__ = ["Api", "Sieve", "api_of"]
 

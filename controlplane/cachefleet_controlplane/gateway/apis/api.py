@@ -7,18 +7,18 @@ from typing import Final, Protocol
 
 from msgspec import Raw
 
-from cachefleet_controlplane.gateway.answer import (
+from cachefleet_controlplane.gateway.apis.media_names import with_own_names
+from cachefleet_controlplane.gateway.apis.request_info import Ask, Bypass, Endpoint
+from cachefleet_controlplane.gateway.upstream.answer import (
     Usage,
     error_message,
     in_openai_shape,
     read_usage,
     restate_size,
 )
-from cachefleet_controlplane.gateway.ask import Ask, Bypass, Endpoint
-from cachefleet_controlplane.gateway.errors import ApiError, error_body
-from cachefleet_controlplane.gateway.fields import Fields, encode
-from cachefleet_controlplane.gateway.media_names import with_own_names
-from cachefleet_controlplane.gateway.upstream import Answer
+from cachefleet_controlplane.gateway.upstream.client import Answer
+from cachefleet_controlplane.wire.errors import ApiError, error_body
+from cachefleet_controlplane.wire.json_members import Fields, encode
 
 _NO_WORDS: Final = "The worker refused the request."
 _JSON: Final = (b"content-type", b"application/json")

@@ -7,10 +7,19 @@ from typing import Final
 
 from msgspec import Raw
 
-from cachefleet_controlplane.gateway.answer import StreamFilter, without_ids
 from cachefleet_controlplane.gateway.apis.api import PassingApi
-from cachefleet_controlplane.gateway.ask import CHAT_MAX_TOKENS, COMPLETIONS_MAX_TOKENS, Ask, Bypass, Endpoint
-from cachefleet_controlplane.gateway.fields import (
+from cachefleet_controlplane.gateway.apis.media import holds_media
+from cachefleet_controlplane.gateway.apis.request_info import (
+    CHAT_MAX_TOKENS,
+    COMPLETIONS_MAX_TOKENS,
+    Ask,
+    Bypass,
+    Endpoint,
+)
+from cachefleet_controlplane.gateway.apis.threshold import FIELD, own_threshold
+from cachefleet_controlplane.gateway.upstream.answer import StreamFilter, without_ids
+from cachefleet_controlplane.gateway.upstream.client import Answer
+from cachefleet_controlplane.wire.json_members import (
     TRUE,
     ZERO,
     Fields,
@@ -22,9 +31,6 @@ from cachefleet_controlplane.gateway.fields import (
     members,
     number,
 )
-from cachefleet_controlplane.gateway.media import holds_media
-from cachefleet_controlplane.gateway.threshold import FIELD, own_threshold
-from cachefleet_controlplane.gateway.upstream import Answer
 
 _USAGE_ONLY: Final = Raw(b'{"include_usage":true}')
 

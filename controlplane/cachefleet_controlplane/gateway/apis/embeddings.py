@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cachefleet_controlplane.gateway.apis.api import PassingApi, plain_ask
-from cachefleet_controlplane.gateway.ask import Ask, Bypass, Endpoint
-from cachefleet_controlplane.gateway.fields import Fields
+from cachefleet_controlplane.gateway.apis.request_info import Ask, Bypass, Endpoint
+from cachefleet_controlplane.wire.json_members import Fields
 
 
 class EmbeddingsApi(PassingApi):

@@ -8,14 +8,14 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from cachefleet_controlplane.gateway.answer import PromptDetails, Usage, error_code, error_message
 from cachefleet_controlplane.gateway.apis.api import PassingApi, PassingSieve, Sieve, plain_ask, restated
-from cachefleet_controlplane.gateway.ask import CHAT_MAX_TOKENS, Ask, Bypass, Endpoint
-from cachefleet_controlplane.gateway.errors import ApiError, error_event
-from cachefleet_controlplane.gateway.fields import READ_ERRORS, Fields, lax_bool, number
-from cachefleet_controlplane.gateway.media import holds_media
+from cachefleet_controlplane.gateway.apis.media import holds_media
+from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, Ask, Bypass, Endpoint
 from cachefleet_controlplane.gateway.sse import event_data, event_name
-from cachefleet_controlplane.gateway.upstream import Answer
+from cachefleet_controlplane.gateway.upstream.answer import PromptDetails, Usage, error_code, error_message
+from cachefleet_controlplane.gateway.upstream.client import Answer
+from cachefleet_controlplane.wire.errors import ApiError, error_event
+from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, lax_bool, number
 
 _NO_WORDS: Final = "The worker failed."
 

@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, text
 
-from cachefleet_controlplane.store.repository import StoreError
+from cachefleet_controlplane.store.store_errors import StoreError
 
 KEY: Final = int.from_bytes(b"cachefle")
 """Names PostgreSQL's lock that a replica has while it migrates."""

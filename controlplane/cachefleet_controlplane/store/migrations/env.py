@@ -3,7 +3,7 @@
 from alembic import context
 from sqlmodel import SQLModel
 
-from cachefleet_controlplane.store import tables
+from cachefleet_controlplane.store.schema import tables
 
 context.configure(
     connection=context.config.attributes["connection"],

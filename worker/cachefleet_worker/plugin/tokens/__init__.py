@@ -13,10 +13,9 @@ import random
 from cachefleet_worker.plugin.capabilities import OFF, Capabilities
 from cachefleet_worker.plugin.faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
-
-from .boundaries import deepest, propose, verified
-from .renderer import HookError, patch
-from .token_memo import FEATURE, TokenMemo
+from cachefleet_worker.plugin.tokens.boundaries import deepest, propose, verified
+from cachefleet_worker.plugin.tokens.renderer import HookError, patch
+from cachefleet_worker.plugin.tokens.token_memo import FEATURE, TokenMemo
 
 __all__ = ["TokenMemo", "deepest", "install", "propose", "verified"]
 

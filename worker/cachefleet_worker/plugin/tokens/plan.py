@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from .added import AddedToken, Cut, Side, added_tokens, cuts
-from .chunks import ChunkRule, chunk_rule
+from cachefleet_worker.plugin.tokens.added import AddedToken, Cut, Side, added_tokens, cuts
+from cachefleet_worker.plugin.tokens.chunks import ChunkRule, chunk_rule
 
 _PRE_TOKENIZERS: Final = frozenset(
     {

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cachefleet_worker.plugin.faults import Faults
-
-from .salts import rendering, salt_of, salted
-from .token_memo import FEATURE, TokenMemo
+from cachefleet_worker.plugin.tokens.salts import rendering, salt_of, salted
+from cachefleet_worker.plugin.tokens.token_memo import FEATURE, TokenMemo
 
 ENCODES: Final = "_tokenize_prompt"
 ENCODES_ELSEWHERE: Final = "_tokenize_prompt_async"

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from .memo import Memo
-from .parts import PartEncoder, PartError, no_panic
-from .plan import Plan, Reason, Refusal
+from cachefleet_worker.plugin.tokens.plan import Plan, Reason, Refusal
+from cachefleet_worker.plugin.tokens.segments import PartEncoder, PartError, no_panic
+from cachefleet_worker.plugin.tokens.token_cache import Memo
 
 TEXTS: Final = 400
 LEAST_TEXTS: Final = 100

@@ -13,13 +13,12 @@ from weakref import WeakKeyDictionary
 
 from cachefleet_worker.plugin.capabilities import OFF, Capabilities
 from cachefleet_worker.plugin.faults import Faults
-
-from .background import Background
-from .boundaries import Marks, Position, propose
-from .memo import Memo
-from .parts import PartEncoder, PartError
-from .plan import Reason, Refusal
-from .tokenizer import marks_of, prepared
+from cachefleet_worker.plugin.tokens.background import Background
+from cachefleet_worker.plugin.tokens.boundaries import Marks, Position, propose
+from cachefleet_worker.plugin.tokens.plan import Reason, Refusal
+from cachefleet_worker.plugin.tokens.segments import PartEncoder, PartError
+from cachefleet_worker.plugin.tokens.token_cache import Memo
+from cachefleet_worker.plugin.tokens.tokenizer import marks_of, prepared
 
 log = logging.getLogger("vllm.cachefleet")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any, Final
 
-from .boundaries import Marks, detect
-from .memo import Memo
-from .parts import PartEncoder, private_copy
-from .plan import Reason, Refusal
-from .selftest import SEED, check
+from cachefleet_worker.plugin.tokens.boundaries import Marks, detect
+from cachefleet_worker.plugin.tokens.plan import Reason, Refusal
+from cachefleet_worker.plugin.tokens.segments import PartEncoder, private_copy
+from cachefleet_worker.plugin.tokens.selftest import SEED, check
+from cachefleet_worker.plugin.tokens.token_cache import Memo
 
 _WAYS: Final = ("__call__", "encode", "_encode_plus", "_batch_encode_plus", "encode_plus", "batch_encode_plus")
 """Methods by which an own class of a model could encode in another way than the tokenizers library."""

@@ -1,0 +1,143 @@
+"""The admin API under ``/admin/v1``: routes over the live picture and the decision log."""
+
+from __future__ import annotations
+
+from typing import Annotated, Protocol
+
+from fastapi import APIRouter, FastAPI, HTTPException, Path, Query
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from cachefleet_controlplane.admin import presenters, problems, schemas
+from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals, told
+from cachefleet_controlplane.admin.auth_middleware import BodyBound, Guard
+from cachefleet_controlplane.admin.certificate_routes import Certifier, certificate_routes
+from cachefleet_controlplane.admin.explain_routes import Explain, explain_routes
+from cachefleet_controlplane.admin.tenant_routes import key_routes, tenant_routes
+from cachefleet_controlplane.admin.tenant_service import TenantDesk
+from cachefleet_controlplane.admin.usage_routes import usage_routes
+from cachefleet_controlplane.auth.authorizer import AdminAuthorizer
+from cachefleet_controlplane.routing.scoring import RoutingPolicy
+from cachefleet_controlplane.store.decision_log import DecisionLog
+from cachefleet_controlplane.store.sql_tenants import TenantConflictError, TenantNotFoundError
+from cachefleet_controlplane.store.store_errors import StoreError
+from cachefleet_controlplane.store.usage_log import UsageLog
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.workers.views import FleetView
+
+PATH = "/admin/v1"
+
+Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
+ManyLimit = Annotated[int, Query(ge=1, le=10_000, description="How many at most.")]
+Name = Annotated[str, Path(min_length=1, max_length=253)]
+Filter = Annotated[str | None, Query(min_length=1, max_length=512)]
+_NOT_FOUND = refusals(404)
+
+
+class LiveFleet(Protocol):
+    """What the admin API needs of the fleet."""
+
+    policy: RoutingPolicy
+
+    def view(self) -> FleetView: ...
+
+
+def admin_app(
+    fleet: LiveFleet,
+    decisions: DecisionLog,
+    *,
+    desk: TenantDesk,
+    usage: UsageLog,
+    explain: Explain,
+    certifier: Certifier | None = None,
+    authorize: AdminAuthorizer,
+    max_bytes: int = 1024 * 1024,
+) -> FastAPI:
+    """An application to be mounted at ``PATH``; every path under it asks ``authorize``."""
+    app = FastAPI(title="Cachefleet admin API", version="v1", openapi_url=None, docs_url=None, redoc_url=None)
+    of_tenants = (tenant_routes(desk), key_routes(desk), usage_routes(usage, desk.wall_clock))
+    of_fleet = (_fleet_routes(fleet), _decision_routes(decisions), explain_routes(explain), _routing_routes(fleet))
+    of_conversations = () if certifier is None else (certificate_routes(certifier),)
+    for router in (*of_fleet, *of_tenants, *of_conversations, _meta_routes(app)):
+        app.router.routes.extend(router.routes)  # including a router makes each of its routes once more
+    app.add_exception_handler(StarletteHTTPException, problems.http_problem)
+    app.add_exception_handler(RequestValidationError, problems.invalid_problem)
+    app.add_exception_handler(ApiError, problems.api_problem)
+    app.add_exception_handler(StoreError, problems.store_problem)
+    app.add_exception_handler(TenantNotFoundError, problems.not_found_problem)
+    app.add_exception_handler(TenantConflictError, problems.conflict_problem)
+    app.add_exception_handler(Exception, problems.unexpected_problem)
+    app.add_middleware(BodyBound, max_bytes=max_bytes)
+    app.add_middleware(Guard, authorize=authorize)  # the last added is the first asked
+    return app
+
+
+# The handlers are coroutines, so that they run in the event loop that owns the fleet.
+
+
+def _fleet_routes(fleet: LiveFleet) -> APIRouter:
+    router = APIRouter(tags=["fleet"], responses=ERRORS)
+
+    @router.get("/pools", summary="All pools")
+    async def pools() -> schemas.PoolList:
+        return schemas.PoolList(items=tuple(presenters.pool(status) for status in fleet.view().pools))
+
+    @router.get("/pools/{namespace}/{name}", summary="One pool and its workers", responses=_NOT_FOUND)
+    async def pool(namespace: Name, name: Name) -> schemas.PoolDetail:
+        view = fleet.view()
+        status = next((status for status in view.pools if status.key == f"{namespace}/{name}"), None)
+        if status is None:
+            raise HTTPException(404, f"no pool {namespace}/{name}")
+        return presenters.pool_detail(status, view)
+
+    @router.get("/workers", summary="Workers: load, held blocks, cache value, freshness, differences")
+    async def workers(pool: Filter = None, limit: ManyLimit = 1000) -> schemas.WorkerList:
+        found = [status for status in fleet.view().workers if pool is None or status.pool == pool]
+        return schemas.WorkerList(items=tuple(presenters.worker(status) for status in found[:limit]), total=len(found))
+
+    return router
+
+
+def _decision_routes(decisions: DecisionLog) -> APIRouter:
+    router = APIRouter(tags=["decisions"], responses=ERRORS)
+
+    @router.get("/decisions", summary="The latest decisions, last first")
+    async def recent(model: Filter = None, limit: Limit = 50) -> schemas.DecisionList:
+        found = await decisions.recent(limit, model)
+        items = tuple(presenters.decision(record) for record in found)
+        return schemas.DecisionList(items=items, store_problem=decisions.problem or None)
+
+    @router.get("/decisions/{decision_id}", summary="Why this worker, and what the cache did", responses=_NOT_FOUND)
+    async def one(decision_id: Annotated[str, Path(max_length=64)]) -> schemas.Decision:
+        record = await decisions.get(decision_id)
+        if record is None:
+            raise HTTPException(404, "no such decision; old ones are forgotten")
+        return presenters.decision(record)
+
+    return router
+
+
+def _routing_routes(fleet: LiveFleet) -> APIRouter:
+    router = APIRouter(tags=["routing"], responses=ERRORS)
+
+    @router.get("/routing", summary="The routing policy in force")
+    async def routing() -> schemas.Routing:
+        return schemas.Routing(policy=fleet.policy)
+
+    @router.put("/routing", summary="Change the routing policy of this replica, until it starts anew")
+    async def route_by(wanted: schemas.Routing) -> schemas.Routing:
+        fleet.policy = wanted.policy
+        return wanted
+
+    return router
+
+
+def _meta_routes(app: FastAPI) -> APIRouter:
+    router = APIRouter(responses=ERRORS)
+
+    @router.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> JSONResponse:
+        return JSONResponse(told(app.openapi()))
+
+    return router

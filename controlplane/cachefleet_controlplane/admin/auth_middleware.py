@@ -1,0 +1,71 @@
+"""Nobody gets past without a token that may: in front of every route, known or not, before a body is read."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from cachefleet_controlplane.admin.problems import problem, unavailable
+from cachefleet_controlplane.auth.authorizer import (
+    Access,
+    AccessUnavailableError,
+    AdminAuthorizer,
+    Asked,
+    asked,
+    bearer,
+)
+
+
+class Guard:
+    """ASGI middleware; the question put is derived from method and path alone."""
+
+    def __init__(self, app: ASGIApp, authorize: AdminAuthorizer) -> None:
+        self._app = app
+        self._authorize = authorize
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            raise RuntimeError(f"the admin API speaks HTTP only, not {scope['type']}")
+        refusal = await self._refusal(scope)
+        await (refusal or self._app)(scope, receive, send)
+
+    async def _refusal(self, scope: Scope) -> ASGIApp | None:
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        question = asked(scope["method"], path)
+        try:
+            access = await self._authorize(bearer(Headers(scope=scope).get("authorization", "")), question)
+        except AccessUnavailableError as error:
+            return unavailable(str(error))
+        return _REFUSALS[access](question)
+
+
+class BodyBound:
+    """ASGI middleware: an announced body that is too long is a problem at once, any other is cut off at the bound."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app = RequestBodyLimitMiddleware(app, max_body_size=max_bytes)
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        length = Headers(scope=scope).get("content-length", "0") if scope["type"] == "http" else "0"
+        if length.isdecimal() and int(length) > self._max_bytes:
+            refusal = problem(413, f"a body may have {self._max_bytes} bytes", headers={"Connection": "close"})
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def _unauthenticated(_asked: Asked) -> ASGIApp:
+    return problem(401, "a valid bearer token is needed", headers={"WWW-Authenticate": "Bearer"})
+
+
+def _forbidden(asked: Asked) -> ASGIApp:
+    what = "/".join(part for part in ("prefixcachepools", asked.namespace, asked.name) if part)
+    return problem(403, f"the token's user may not {asked.verb} {what}")
+
+
+_REFUSALS = {Access.ALLOWED: lambda _: None, Access.UNAUTHENTICATED: _unauthenticated, Access.FORBIDDEN: _forbidden}

@@ -1,0 +1,78 @@
+"""From the live picture and the records to what the admin API says. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from cachefleet_controlplane.admin import schemas
+from cachefleet_controlplane.routing import reason_texts
+from cachefleet_controlplane.store.decision_records import DecisionRecord
+from cachefleet_controlplane.workers.views import FleetView, PoolStatus, WorkerStatus
+from cachefleet_core.contract import IndexContract
+
+
+def pool(status: PoolStatus) -> schemas.Pool:
+    return schemas.Pool(
+        key=status.key,
+        namespace=status.namespace,
+        name=status.key.partition("/")[2],
+        model=status.model,
+        generation=status.generation,
+        contract=None if status.contract is None else contract(status.contract),
+        hit_ratio=hit_ratio(status),
+        workers=schemas.WorkerCounts(
+            total=status.workers, ready=status.ready, fresh=status.fresh, excluded=status.excluded
+        ),
+    )
+
+
+def pool_detail(status: PoolStatus, view: FleetView) -> schemas.PoolDetail:
+    members = tuple(worker(member) for member in view.workers if member.pool == status.key)
+    return schemas.PoolDetail(**dict(pool(status)), members=members)
+
+
+def contract(found: IndexContract) -> schemas.Contract:
+    return schemas.Contract(
+        fingerprint=found.fingerprint(),
+        weights=found.weights,
+        revision=found.revision,
+        tokenizer=found.tokenizer,
+        block_size=found.block_size,
+        key_version=found.key_version,
+    )
+
+
+def hit_ratio(status: PoolStatus) -> schemas.HitRatio:
+    found = status.hit_ratio
+    return schemas.HitRatio(
+        value=None if found.ratio is None else min(1.0, found.ratio),
+        window_seconds=found.window_seconds,
+        objective=found.objective,
+        queried_tokens=found.queried_tokens,
+        hit_tokens=found.hit_tokens,
+        sampled_at=datetime.fromtimestamp(found.sampled_at, UTC),
+    )
+
+
+def worker(status: WorkerStatus) -> schemas.Worker:
+    same = {name: getattr(status, name) for name in schemas.Worker.model_fields if hasattr(status, name)}
+    report = status.report
+    return schemas.Worker.model_validate(
+        same
+        | {
+            "phase": None if report is None else report.phase,
+            "phase_reason": report.reason or None if report else None,
+            "load": report,
+            "report_age_seconds": status.report_age,
+            "held_bytes": status.held_blocks * status.block_bytes if status.block_bytes else None,
+        }
+    )
+
+
+def decision(record: DecisionRecord) -> schemas.Decision:
+    told: dict[str, Any] = {"at": datetime.fromtimestamp(record.at, UTC), "why": reason_texts.why(record.reason)}
+    if record.shortfall is not None:
+        told["shortfall"] = asdict(record.shortfall) | {"why": reason_texts.why_short(record.shortfall.cause)}
+    return schemas.Decision.model_validate(asdict(record) | told)

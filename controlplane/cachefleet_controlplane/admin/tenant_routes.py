@@ -1,0 +1,110 @@
+"""``/admin/v1/tenants``: tenants and their API keys."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, HTTPException, Path, Response
+
+from cachefleet_controlplane.admin import tenant_schemas as told
+from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
+from cachefleet_controlplane.admin.tenant_service import TenantDesk
+from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord
+from cachefleet_core.pool.section import TENANT
+from cachefleet_core.tenancy import TenantId
+
+Name = Annotated[str, Path(min_length=1, max_length=128, pattern=TENANT)]
+KeyId = Annotated[str, Path(min_length=1, max_length=32)]
+
+MAX_LIFE_DAYS: Final = 36_500
+MAX_LIFE_SECONDS: Final = MAX_LIFE_DAYS * 86_400
+
+_NOT_FOUND: Final = refusals(404)
+_CONFLICT: Final = refusals(409)
+_BOTH: Final = _NOT_FOUND | _CONFLICT
+
+
+def tenant_routes(desk: TenantDesk) -> APIRouter:
+    router = APIRouter(tags=["tenants"], responses=ERRORS)
+
+    @router.get("/tenants", summary="All tenants")
+    async def tenants() -> told.TenantList:
+        return told.TenantList(items=tuple(shown_tenant(tenant) for tenant in await desk.all()))
+
+    @router.post("/tenants", summary="Make a tenant", status_code=201, responses=_CONFLICT)
+    async def create(wanted: told.NewTenant) -> told.Tenant:
+        fields = wanted.model_dump() | {"name": TenantId(wanted.name)}
+        return shown_tenant(await desk.create(TenantRecord(**fields)))
+
+    @router.get("/tenants/{tenant}", summary="One tenant", responses=_NOT_FOUND)
+    async def one(tenant: Name) -> told.Tenant:
+        return shown_tenant(await desk.one(TenantId(tenant)))
+
+    @router.patch("/tenants/{tenant}", summary="Change a tenant", responses=_BOTH)
+    async def change(tenant: Name, wanted: told.TenantChange) -> told.Tenant:
+        return shown_tenant(await desk.change(TenantId(tenant), wanted.model_dump(exclude_unset=True)))
+
+    @router.delete("/tenants/{tenant}", summary="Delete a tenant and its keys", status_code=204, responses=_BOTH)
+    async def delete(tenant: Name) -> None:
+        await desk.delete(TenantId(tenant))
+
+    return router
+
+
+def key_routes(desk: TenantDesk) -> APIRouter:
+    router = APIRouter(tags=["tenants"], responses=ERRORS, prefix="/tenants/{tenant}/keys")
+
+    @router.get("", summary="A tenant's keys", responses=_NOT_FOUND)
+    async def keys(tenant: Name) -> told.KeyList:
+        now = desk.wall_clock()
+        return told.KeyList(items=tuple(shown_key(key, now) for key in await desk.keys(TenantId(tenant))))
+
+    @router.post("", summary="Make a key, which is told this once", status_code=201, responses=_BOTH)
+    async def create(tenant: Name, wanted: told.NewKey, response: Response) -> told.CreatedKey:
+        expires = _future(wanted.expires, desk.wall_clock())
+        return _told_once(await desk.new_key(TenantId(tenant), expires), response)
+
+    @router.post("/rotate", summary="Make a key, and let the tenant's others end", status_code=201, responses=_BOTH)
+    async def rotate(tenant: Name, wanted: told.Rotation, response: Response) -> told.CreatedKey:
+        expires = _future(wanted.expires, desk.wall_clock())
+        made = await desk.rotate(TenantId(tenant), expires, grace_seconds=wanted.grace_seconds)
+        return _told_once(made, response)
+
+    @router.delete("/{key_id}", summary="Revoke a key", responses=_BOTH)
+    async def revoke(tenant: Name, key_id: KeyId) -> told.Key:
+        return shown_key(await desk.revoke(TenantId(tenant), key_id), desk.wall_clock())
+
+    return router
+
+
+def shown_tenant(tenant: TenantRecord) -> told.Tenant:
+    return told.Tenant.model_validate(asdict(tenant) | {"created": _time(tenant.created)})
+
+
+def shown_key(key: KeyRecord, now: float) -> told.Key:
+    return told.Key.model_validate(_key_fields(key, now))
+
+
+def _told_once(made: tuple[KeyRecord, str], response: Response) -> told.CreatedKey:
+    record, key = made
+    response.headers["cache-control"] = "no-store"
+    return told.CreatedKey.model_validate(_key_fields(record, record.created) | {"key": key})
+
+
+def _key_fields(key: KeyRecord, now: float) -> dict[str, Any]:
+    times = {name: _time(getattr(key, name)) for name in ("created", "expires", "revoked")}
+    return {"id": key.id, "tenant": key.tenant, "hint": key.hint, "state": key.state(now)} | times
+
+
+def _time(unix: float | None) -> datetime | None:
+    return None if unix is None else datetime.fromtimestamp(unix, UTC)
+
+
+def _future(expires: datetime | None, now: float) -> float | None:
+    if expires is None:
+        return None
+    if not now < expires.timestamp() <= now + MAX_LIFE_SECONDS:
+        raise HTTPException(422, f"body.expires must be in the future, by at most {MAX_LIFE_DAYS} days")
+    return expires.timestamp()

@@ -1,0 +1,92 @@
+"""``/admin/v1/usage``: what tenants used, by the hour, as JSON or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header, HTTPException, Query, Response
+from pydantic import AwareDatetime
+
+from cachefleet_controlplane.admin import tenant_schemas as told
+from cachefleet_controlplane.admin.admin_openapi import ERRORS
+from cachefleet_controlplane.store.tenant_records import UsageRecord
+from cachefleet_controlplane.store.usage_log import UsageLog
+from cachefleet_core.pool.section import TENANT
+from cachefleet_core.tenancy import TenantId
+
+CSV: Final = "text/csv"
+TRUNCATED: Final = "x-cachefleet-truncated"
+"""A header of CSV that has not all rows."""
+MAX_ROWS: Final = 100_000
+_DEFAULT_SPAN: Final = timedelta(hours=24)
+_EXAMPLE: Final = (
+    "hour,tenant,model,requests,promptTokens,cachedTokens,computedTokens,completionTokens\r\n"
+    "2026-01-01T10:00:00Z,acme,qwen3-32b,12,48000,36000,12000,3100\r\n"
+)
+_IN_CSV: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {CSV: {"schema": {"type": "string"}, "example": _EXAMPLE}}}
+}
+
+From = Annotated[
+    AwareDatetime | None, Query(alias="from", description="Hours that begin then or later; default: a day before `to`.")
+]
+To = Annotated[AwareDatetime | None, Query(description="Hours that begin before; default: now.")]
+Tenant = Annotated[str | None, Query(min_length=1, max_length=128, pattern=TENANT)]
+Limit = Annotated[int, Query(ge=1, le=MAX_ROWS, description="How many rows at most.")]
+
+
+def usage_routes(usage: UsageLog, wall_clock: Callable[[], float]) -> APIRouter:
+    router = APIRouter(tags=["tenants"], responses=ERRORS)
+
+    @router.get("/usage", summary="What tenants used", response_model=told.UsageList, responses=_IN_CSV)
+    async def used(
+        start: From = None,
+        to: To = None,
+        tenant: Tenant = None,
+        limit: Limit = 10_000,
+        accept: Annotated[str, Header(include_in_schema=False)] = "",
+    ) -> Any:
+        first, end = _span(start, to, wall_clock())
+        only = None if tenant is None else TenantId(tenant)
+        found = await usage.between(first, end, tenant=only, limit=limit + 1)
+        rows, truncated = [shown(record) for record in found[:limit]], len(found) > limit
+        return _csv(rows, truncated=truncated) if CSV in accept else told.UsageList(items=rows, truncated=truncated)
+
+    return router
+
+
+def shown(record: UsageRecord) -> told.Usage:
+    return told.Usage(
+        hour=datetime.fromtimestamp(record.hour, UTC),
+        tenant=record.tenant,
+        model=record.model,
+        requests=record.requests,
+        prompt_tokens=record.prompt_tokens,
+        cached_tokens=record.cached_tokens,
+        computed_tokens=record.prompt_tokens - record.cached_tokens,
+        completion_tokens=record.completion_tokens,
+    )
+
+
+def _span(start: datetime | None, to: datetime | None, now: float) -> tuple[int, int]:
+    end = to or datetime.fromtimestamp(now, UTC)
+    try:
+        first = start or end - _DEFAULT_SPAN
+    except OverflowError as error:
+        raise HTTPException(422, "query.to must be later") from error
+    if first >= end:
+        raise HTTPException(422, "query.from must be earlier than query.to")
+    return int(first.timestamp()), int(end.timestamp())
+
+
+def _csv(rows: Sequence[told.Usage], *, truncated: bool) -> Response:
+    text = io.StringIO()
+    names = [field.alias or name for name, field in told.Usage.model_fields.items()]
+    writer = csv.DictWriter(text, names)
+    writer.writeheader()
+    writer.writerows(row.model_dump(mode="json", by_alias=True) for row in rows)
+    return Response(text.getvalue(), media_type=CSV, headers={TRUNCATED: "true"} if truncated else {})

@@ -1,0 +1,69 @@
+"""Tokens from files: who knows a file's content may. For one machine, where the files are 0600."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+from pathlib import Path
+from typing import Final
+
+from cachefleet_controlplane.auth.authorizer import MAX_TOKEN, Access, Asked
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_core.reports import Hello
+
+logger = logging.getLogger(__name__)
+
+_NOBODY: Final = b""
+"""Compares equal to no digest."""
+
+
+class TokenFile:
+    """One token in a file that is read again when it changes; a missing or empty file lets nobody in."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._digest = _NOBODY
+
+    def matches(self, token: str) -> bool:
+        """Takes the same time however much of ``token`` is right."""
+        self._refresh()
+        return hmac.compare_digest(self._digest, hashlib.sha256(token.encode()).digest())
+
+    def _refresh(self) -> None:
+        try:
+            stat = self._path.stat()
+            stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if stamp != self._stamp:
+                self._digest = self._read()
+                self._stamp = stamp
+        except OSError as error:
+            if self._digest:
+                logger.warning("a token file cannot be read, nobody is let in: %s", error.strerror)
+            self._digest, self._stamp = _NOBODY, None
+
+    def _read(self) -> bytes:
+        with self._path.open("rb") as file:
+            token = file.read(MAX_TOKEN).strip()
+        return hashlib.sha256(token).digest() if token else _NOBODY
+
+
+class FileAuthorizer:
+    """One token for agents, another for people; the latter may do everything."""
+
+    def __init__(self, reports_file: Path, admin_file: Path, *, metrics: Metrics) -> None:
+        self._reports = TokenFile(reports_file)
+        self._admin = TokenFile(admin_file)
+        self._metrics = metrics
+
+    async def reports(self, token: str, _hello: Hello) -> bool:
+        return self._answer("reports", self._reports, token) is Access.ALLOWED
+
+    async def admin(self, token: str, _asked: Asked) -> Access:
+        return self._answer("admin", self._admin, token)
+
+    def _answer(self, check: str, file: TokenFile, token: str) -> Access:
+        access = Access.ALLOWED if file.matches(token) else Access.UNAUTHENTICATED
+        self._metrics.auth(check=check, outcome=access)
+        return access

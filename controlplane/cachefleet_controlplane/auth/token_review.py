@@ -1,0 +1,188 @@
+"""Tokens of Kubernetes: TokenReview says who, SubjectAccessReview says whether.
+
+A token must be issued for our audience, and the server must confirm that it looked. Answers are remembered under the
+token's SHA-256, never the token. While the API server is away nobody new is let in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from cachefleet_controlplane.auth.authorizer import Access, AccessUnavailableError, Asked
+from cachefleet_controlplane.auth.decision_cache import Expiring
+from cachefleet_controlplane.kube_api import KubeApi, KubeError, Object
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_core.pool.spec import GROUP, PLURAL
+from cachefleet_core.reports import Hello
+
+logger = logging.getLogger(__name__)
+
+AUDIENCE: Final = "cachefleet"
+_TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
+_ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_POD_NAME: Final = "authentication.kubernetes.io/pod-name"
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewBounds:
+    """Seconds answers are remembered, and how many; the seconds one review may take, and how many run at once."""
+
+    known_seconds: float = 60.0
+    unknown_seconds: float = 10.0
+    allow_seconds: float = 300.0
+    deny_seconds: float = 30.0
+    size: int = 4096
+    request_seconds: float = 10.0
+    at_once: int = 16
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """The user a token speaks for."""
+
+    username: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+
+    @property
+    def pod(self) -> str:
+        """The pod a projected service account token is bound to."""
+        return next(iter(self.extra.get(_POD_NAME, ())), "")
+
+    @property
+    def namespace(self) -> str:
+        match self.username.split(":"):
+            case ["system", "serviceaccount", namespace, _]:
+                return namespace
+            case _:
+                return ""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    authenticated: bool | None = None
+    user: Identity | None = None
+    audiences: tuple[str, ...] | None = None
+
+
+class TokenReviewAuthorizer:
+    """Answers for agents (``reports``) and people (``admin``); ``namespaces`` are those this control plane serves."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        metrics: Metrics,
+        namespaces: Sequence[str] = (),
+        bounds: ReviewBounds | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._metrics = metrics
+        self._namespaces = tuple(namespaces) or ("",)
+        self._bounds = bounds or ReviewBounds()
+        self._slots = asyncio.Semaphore(self._bounds.at_once)
+        self._identities: Expiring[bytes, Identity | Access] = Expiring(self._bounds.size, clock)
+        self._answers: Expiring[tuple[bytes, Asked], Access] = Expiring(self._bounds.size, clock)
+
+    async def reports(self, token: str, hello: Hello) -> bool:
+        """Whether the token is that of the worker's own pod, in the namespace of the pool it names.
+
+        AccessUnavailableError where that cannot be known.
+        """
+        try:
+            identity = await self._identity(token)
+        except AccessUnavailableError:
+            self._metrics.auth(check="reports", outcome="unavailable")
+            raise
+        access = Access.UNAUTHENTICATED
+        if identity is not None:
+            namespace = hello.pool.partition("/")[0]
+            own = identity.pod == hello.worker and identity.namespace == namespace
+            access = Access.ALLOWED if own else Access.FORBIDDEN
+        self._metrics.auth(check="reports", outcome=access)
+        return access is Access.ALLOWED
+
+    async def admin(self, token: str, asked: Asked) -> Access:
+        """An AdminAuthorizer."""
+        try:
+            identity = await self._identity(token)
+            access = Access.UNAUTHENTICATED if identity is None else await self._may(token, identity, asked)
+        except AccessUnavailableError:
+            self._metrics.auth(check="admin", outcome="unavailable")
+            raise
+        self._metrics.auth(check="admin", outcome=access)
+        return access
+
+    async def _identity(self, token: str) -> Identity | None:
+        if not token:
+            return None
+        key = _digest(token)
+        known = self._identities.get(key)
+        if known is None:
+            known = _identity_of(await self._ask(_TOKEN_REVIEWS, {"token": token, "audiences": [AUDIENCE]}))
+            sure = isinstance(known, Identity)
+            seconds = self._bounds.known_seconds if sure else self._bounds.unknown_seconds
+            self._identities.put(key, known, seconds=seconds)
+        return known if isinstance(known, Identity) else None
+
+    async def _may(self, token: str, identity: Identity, asked: Asked) -> Access:
+        """Asked of all namespaces, it must be allowed in each that is served."""
+        spaces = [asked.namespace] if asked.namespace else self._namespaces
+        for namespace in spaces:
+            access = await self._may_there(token, identity, Asked(asked.verb, namespace, asked.name))
+            if access is not Access.ALLOWED:
+                return access
+        return Access.ALLOWED
+
+    async def _may_there(self, token: str, identity: Identity, asked: Asked) -> Access:
+        key = (_digest(token), asked)
+        if (known := self._answers.get(key)) is not None:
+            return known
+        status = await self._ask(_ACCESS_REVIEWS, _access_review(identity, asked))
+        allowed = status.get("allowed") is True
+        seconds = self._bounds.allow_seconds if allowed else self._bounds.deny_seconds
+        self._answers.put(key, Access.ALLOWED if allowed else Access.FORBIDDEN, seconds=seconds)
+        return Access.ALLOWED if allowed else Access.FORBIDDEN
+
+    async def _ask(self, path: str, spec: Object) -> Object:
+        """The status of a review."""
+        try:
+            async with asyncio.timeout(self._bounds.request_seconds), self._slots:
+                answer = await self._api.post(path, {"spec": spec}, seconds=self._bounds.request_seconds)
+        except (KubeError, TimeoutError) as error:
+            logger.warning("a token cannot be reviewed: %r", error)
+            raise AccessUnavailableError("the Kubernetes API server does not answer reviews") from error
+        status = answer.get("status")
+        return status if isinstance(status, dict) else {}
+
+
+def _identity_of(status: Object) -> Identity | Access:
+    """The user, where the server is sure of it and has checked the audience."""
+    try:
+        found = msgspec.convert(status, _Status)
+    except msgspec.ValidationError:
+        return Access.UNAUTHENTICATED
+    if found.authenticated is not True or AUDIENCE not in (found.audiences or ()):
+        return Access.UNAUTHENTICATED
+    return found.user or Access.UNAUTHENTICATED
+
+
+def _access_review(identity: Identity, asked: Asked) -> Object:
+    attributes = {"group": GROUP, "resource": PLURAL, "verb": asked.verb, "namespace": asked.namespace}
+    if asked.name:
+        attributes["name"] = asked.name
+    user = msgspec.to_builtins(identity)
+    user["user"] = user.pop("username")
+    return {**user, "resourceAttributes": attributes}
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

@@ -1,0 +1,296 @@
+"""The control plane put together: settings in; two ASGI applications and the tasks behind them out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route, WebSocketRoute
+
+from cachefleet_controlplane.admin.admin_app import PATH as ADMIN_PATH
+from cachefleet_controlplane.admin.admin_app import admin_app
+from cachefleet_controlplane.admin.problems import http_problem
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
+from cachefleet_controlplane.fleet.startup_gate import Introduction
+from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
+from cachefleet_controlplane.gateway.attempts.exchange import Parts
+from cachefleet_controlplane.gateway.placement.request_queue import Queue
+from cachefleet_controlplane.gateway.placement.routing_input import Placer
+from cachefleet_controlplane.gateway.rendering.dedicated import Renderers
+from cachefleet_controlplane.gateway.rendering.key_cache import KeyMemo
+from cachefleet_controlplane.gateway.rendering.render_cache import RenderMemo
+from cachefleet_controlplane.gateway.rendering.renderer import Renderer
+from cachefleet_controlplane.gateway.rendering.text_keys import Texts
+from cachefleet_controlplane.gateway.upstream.client import Upstream
+from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
+from cachefleet_controlplane.kube_api import HttpKubeApi
+from cachefleet_controlplane.metrics import CONTENT_TYPE, Metrics
+from cachefleet_controlplane.pools.source import PoolSource
+from cachefleet_controlplane.reports.report_limits import ReportLimits
+from cachefleet_controlplane.reports.server import ReportsServer
+from cachefleet_controlplane.routing.decision import Knowledge
+from cachefleet_controlplane.routing.scoring import RoutingPolicy
+from cachefleet_controlplane.settings import Settings
+from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.decision_log import DecisionLog, LogBounds
+from cachefleet_controlplane.store.sql_decisions import SqlDecisions
+from cachefleet_controlplane.wiring.backends import engine_of
+from cachefleet_controlplane.wiring.continuation_parts import continuation_parts
+from cachefleet_controlplane.wiring.deployment import Authority, authority, pool_source
+from cachefleet_controlplane.wiring.hot_parts import hot_parts
+from cachefleet_controlplane.wiring.tenant_parts import tenant_parts
+from cachefleet_core.reports import PATH as REPORTS_PATH
+from cachefleet_core.tenancy import FleetKey
+
+logger = logging.getLogger(__name__)
+
+RESTART_SECONDS: Final = 1.0
+"""Pause before a task that ended unexpectedly is started again."""
+
+
+class ControlPlane:
+    """One replica. A context manager; within it ``gateway`` and ``internal`` may be served.
+
+    Raises at once: OSError or ValueError where the fleet key cannot be read; SettingsError where native code was asked
+    for by name and cannot be had.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        fleet_key = FleetKey.parse(settings.fleet_key_file.read_text())
+        self._settings = settings
+        self._resources = AsyncExitStack()
+        self._source: PoolSource | None = None
+        self._leaving = False
+        self._introduction = Introduction(seconds=settings.introduction_seconds)
+        self.metrics = Metrics()
+        database = Database(settings.url, timeout_seconds=settings.database_timeout_seconds)
+        self.tenancy = tenant_parts(settings, fleet_key, database, self.metrics)
+        self.engine = engine_of(settings)
+        self.metrics.engine(code=self.engine.code.name, reason=self.engine.code.reason)
+        self.fleet = Fleet(
+            self.engine.index(),
+            index_key=fleet_key.index_key,
+            salt_key=fleet_key.salt_key,
+            salt_version=self.tenancy.tenants.salt_version,
+            keyer=self.engine.code.keyer,
+            chooser=self.engine.chooser,
+            texts=None if settings.knowledge == "load" else self.engine.index(),
+            policy=RoutingPolicy(settings.policy),
+        )
+        self.tenancy.tenants.on_change(self.fleet.update_tenants)
+        self.metrics.collect_from(FleetCollector(self.fleet.view))
+        repository = SqlDecisions(database, max_rows=settings.decisions_max_rows)
+        self.decisions = DecisionLog(repository, metrics=self.metrics, bounds=_log_bounds(settings))
+        self._credentials = Credentials(fleet_key)
+        self._upstream = Upstream(
+            connect_seconds=settings.upstream_connect_seconds, idle_seconds=settings.upstream_idle_seconds
+        )
+        self.conversations = continuation_parts(
+            settings,
+            fleet_key,
+            database,
+            fleet=self.fleet,
+            upstream=self._upstream,
+            credentials=self._credentials,
+            metrics=self.metrics,
+        )
+        self.gateway = self._gateway(fleet_key.salt_key)
+
+    def _gateway(self, salt_key: bytes) -> Gateway:
+        settings = self._settings
+        placer = self._placer(salt_key)
+        tenants = self.tenancy.tenants
+        self.hot = hot_parts(settings, self.fleet, placer, tenants, salt_key=salt_key, metrics=self.metrics)
+        bounds = GatewayBounds(
+            body_bytes=settings.request_max_bytes,
+            body_seconds=settings.request_body_seconds,
+            requests=settings.upstream_connections,
+            send_seconds=settings.reply_send_seconds,
+            stall_seconds=settings.request_stall_seconds,
+        )
+        return Gateway(
+            self._parts(),
+            placer,
+            door=self.tenancy.door,
+            record=self.decisions.record,
+            bounds=bounds,
+            turns=self.conversations.turns,
+            hot=self.hot.observer,
+        )
+
+    def _parts(self) -> Parts:
+        queue = Queue(places=self._settings.queue_requests, metrics=self.metrics)
+        self.fleet.listen(queue.wake)
+        return Parts(
+            fleet=self.fleet,
+            upstream=self._upstream,
+            credentials=self._credentials,
+            metrics=self.metrics,
+            fingerprints=Fingerprints(),
+            queue=queue,
+            max_legs=self._settings.max_legs,
+        )
+
+    def _placer(self, salt_key: bytes) -> Placer:
+        settings = self._settings
+        renderer = Renderer(
+            self._upstream,
+            self._credentials,
+            metrics=self.metrics,
+            timeout_seconds=settings.render_timeout_seconds,
+            memo=RenderMemo(),
+            dedicated=Renderers(settings.renderer_urls),
+        )
+        # Native code computes keys sooner than it would look them up, or than text could be hashed.
+        native = self.engine.code.name == "native"
+        return Placer(
+            self.fleet,
+            renderer,
+            salt_key=salt_key,
+            memo=None if native else KeyMemo(),
+            texts=Texts(secrets.token_bytes(32), keyer=self.engine.code.keyer if native else None),
+            knowledge=Knowledge(settings.knowledge),
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._resources.__aenter__()
+        logger.info("block keys and index in %s code: %s", self.engine.code.name, self.engine.code.reason)
+        try:
+            await self._open()
+        except BaseException:
+            await self._resources.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        await self._resources.__aexit__(kind, error, trace)
+
+    async def _open(self) -> None:
+        settings = self._settings
+        api = await self._kubernetes() if "kubernetes" in {settings.pool_source, settings.auth} else None
+        allowed = authority(settings, api, self.metrics)
+        self._source = pool_source(settings, api, self.metrics)
+        self.internal = self._internal(allowed)
+        await self._resources.enter_async_context(self._upstream)
+        self._resources.push_async_callback(self.hot.observer.close)
+        self._start("store", self.decisions.run)
+        self._start("tenants", self.tenancy.tenants.run)
+        self._start("usage", self.tenancy.usage.run)
+        self._start("conversations", self.conversations.book.run)
+        self._start("examiner", self.conversations.examiner.run)
+        self._resources.callback(self.conversations.canaries.close)
+        self._start("pools", self._follow_pools)
+
+    async def _kubernetes(self) -> HttpKubeApi:
+        api = await HttpKubeApi.connect(self._settings.kubeconfig)
+        self._resources.push_async_callback(api.close)
+        return api
+
+    def _internal(self, authority: Authority) -> Starlette:
+        settings = self._settings
+        limits = ReportLimits(connections=settings.report_connections, hello_seconds=settings.report_hello_seconds)
+        reports = ReportsServer(self.fleet, authority.reports, self.metrics, limits=limits, joiners=self.hot.joiners)
+        admin = admin_app(
+            self.fleet,
+            self.decisions,
+            desk=self.tenancy.desk,
+            usage=self.tenancy.usage,
+            explain=self.gateway.explain,
+            certifier=self.conversations.examiner,
+            authorize=authority.admin,
+            max_bytes=settings.admin_max_bytes,
+        )
+        return Starlette(
+            routes=[
+                WebSocketRoute(REPORTS_PATH, reports),
+                Route(REPORTS_PATH, reports),
+                Mount(ADMIN_PATH, admin),
+                Route("/metrics", self._metrics),
+                Route("/healthz", self._healthz),
+                Route("/readyz", self._readyz),
+            ],
+            # Also of paths under the mount that no pattern takes, as those with a line break.
+            exception_handlers={HTTPException: http_problem},
+        )
+
+    def withdraw(self) -> None:
+        """Say that this replica is going: not ready any more."""
+        self._leaving = True
+
+    def readiness(self) -> tuple[bool, dict[str, object]]:
+        """Whether requests should come here, and in what state each part is. A failing store does not count."""
+        informed = self.fleet.informed.is_set()
+        awaited = self._introduction.awaited(lambda: self.fleet.view().workers)
+        ready = informed and not awaited and not self._leaving
+        detail: dict[str, object] = {
+            "ready": ready,
+            "draining": self._leaving,
+            "pools": {"known": informed, "problem": self._source.problem if self._source else "not started"},
+            "agents": {"awaited": awaited},
+            "store": {"problem": self.decisions.problem, "private": self._settings.private_store},
+            "tenants": {"problem": self.tenancy.tenants.problem},
+            "engine": {"code": self.engine.code.name, "reason": self.engine.code.reason},
+            "requests_under_way": self.gateway.under_way,
+            "tasks": len(asyncio.all_tasks()),
+        }
+        return ready, detail
+
+    async def _metrics(self, _: Request) -> Response:
+        return Response(self.metrics.exposition(), media_type=CONTENT_TYPE)
+
+    async def _healthz(self, _: Request) -> Response:
+        return Response(b"ok\n", media_type="text/plain")
+
+    async def _readyz(self, _: Request) -> Response:
+        ready, detail = self.readiness()
+        return Response(msgspec.json.encode(detail), status_code=200 if ready else 503, media_type="application/json")
+
+    async def _follow_pools(self) -> None:
+        if self._source is None:
+            raise RuntimeError("pools are followed before there is a source")
+        async for views in self._source.watch():
+            self._credentials.update(views)
+            self.fleet.update_pools(views)
+            self._introduction.begin()
+
+    def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        task = asyncio.create_task(self._keep(name, work), name=name)
+        self._resources.push_async_callback(_end, task)
+
+    async def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run a task that never should end, and run it again where it does."""
+        while True:
+            try:
+                await work()
+            except Exception:
+                logger.exception("task %s failed and is started again", name, extra={"task": name})
+                self.metrics.task_error(name)
+            await asyncio.sleep(RESTART_SECONDS)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+
+
+def _log_bounds(settings: Settings) -> LogBounds:
+    return LogBounds(
+        queue=settings.decisions_queue,
+        batch=settings.decisions_batch,
+        flush_seconds=settings.decisions_flush_seconds,
+        retry_seconds=settings.database_retry_seconds,
+    )

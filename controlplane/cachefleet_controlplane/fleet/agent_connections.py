@@ -1,0 +1,256 @@
+"""What agents say, taken over into index and roster; and what is said to them."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from cachefleet_controlplane.index.frames import Report
+from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, IndexFullError
+from cachefleet_controlplane.streams.stream import (
+    Accept,
+    Apply,
+    Ask,
+    Closed,
+    Count,
+    Drop,
+    Effect,
+    Event,
+    Note,
+    Opened,
+    Received,
+    Replace,
+    Standing,
+    Stream,
+    Tick,
+)
+from cachefleet_controlplane.streams.stream_machine import spoil, step
+from cachefleet_controlplane.workers.registry import Pool, Roster
+from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.reports import DownFrame, FrameError, Hello, State
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS: Final = 0.5
+MAX_RANKS: Final = 256
+"""Streams of one connection."""
+
+
+class RefusedError(Exception):
+    """A connection that cannot go on; ``code`` is a word for metrics and for the agent's log."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Link(Protocol):
+    """The way to one connected agent; neither method waits."""
+
+    def send(self, frame: DownFrame) -> None: ...
+
+    def close(self, code: str, reason: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Connection:
+    """One agent's connection: whose it is, and its streams by rank."""
+
+    number: int
+    link: Link
+    worker: tuple[str, str] | None = None
+    """Pool and worker name, after the first Hello."""
+    ranks: dict[int, Worker] = field(default_factory=dict)
+    warmed_epoch: str | None = None
+    """The epoch in which it was told last what to keep cached."""
+
+
+class Reception:
+    """Carries out what ``residency`` decides."""
+
+    def __init__(self, index: BlockIndex, roster: Roster) -> None:
+        self._index = index
+        self._roster = roster
+        self._connections: dict[int, Connection] = {}
+        self._numbers = 0
+        self._ticked_at = float("-inf")
+        self.notes: Counter[Note] = Counter()
+        """Everything noted so far."""
+        self.refused_frames = 0
+        """Frames that the index found unsound, of which nothing was taken."""
+        self.shed_frames = 0
+        """Frames not taken because the index was full, or had been for their worker in this epoch."""
+
+    def connect(self, link: Link) -> Connection:
+        self._numbers += 1
+        connection = self._connections[self._numbers] = Connection(self._numbers, link)
+        return connection
+
+    def hello(self, connection: Connection, hello: Hello, now: float) -> list[Note]:
+        """A stream begins. RefusedError: it cannot; nothing has changed."""
+        worker = self._welcome(connection, hello)
+        pool = self._roster.pools[hello.pool]
+        self._supersede(worker, connection)
+        connection.worker = (hello.pool, hello.worker)
+        connection.ranks[hello.rank] = worker
+        if hello.epoch != worker.stream.epoch:
+            worker.restarted()
+        worker.hello = hello
+        self._roster.settle(pool)
+        notes = self._step(worker, Opened(connection.number, hello), now)
+        connection.link.send(pool.policy)
+        if pool.warm is not None and connection.warmed_epoch != hello.epoch:
+            connection.warmed_epoch = hello.epoch
+            connection.link.send(pool.warm)
+        return notes
+
+    def receive(self, connection: Connection, frame: Report, now: float) -> list[Note]:
+        """A frame of a stream.
+
+        RefusedError: no Hello announced it; nothing has changed. FrameError: the blocks it tells of are not sound, and
+        nothing has changed; or those of a Delta held back before are not, and the stream awaits its next snapshot.
+        """
+        worker = connection.ranks.get(frame.rank)
+        if worker is None:
+            raise RefusedError("unannounced", f"rank {frame.rank} sent no hello on this connection")
+        return self._step(worker, Received(connection.number, frame), now)
+
+    def disconnect(self, connection: Connection, now: float) -> None:
+        self._connections.pop(connection.number, None)
+        for worker in connection.ranks.values():
+            self._step(worker, Closed(connection.number), now)
+
+    def expire(self, now: float) -> None:
+        """Let silence have its consequences; cheap to call at any time."""
+        if now - self._ticked_at < TICK_SECONDS:
+            return
+        self._ticked_at = now
+        for worker in list(self._roster.workers()):
+            self._step(worker, Tick(), now)
+            if worker.endpoint is None and worker.stream.standing in (Standing.UNKNOWN, Standing.FORGOTTEN):
+                self._roster.remove(worker)
+                self.removed(worker)
+
+    def removed(self, worker: Worker) -> None:
+        """A worker is no more: drop its blocks, hear its agent no longer, and drop the agent's connection."""
+        self._index.forget(worker.id)
+        connection = self._connections.get(worker.stream.connection)
+        if connection is not None:
+            if connection.ranks.get(worker.rank) is worker:
+                del connection.ranks[worker.rank]
+            connection.link.close("unknown_pool", f"{worker.pool}/{worker.name} is not in a pool any more")
+
+    def announce_policy(self, pool: Pool) -> None:
+        """Tell all connected workers of a pool what it asks of them now."""
+        self._announce(pool, pool.policy)
+
+    def announce_warm(self, pool: Pool) -> None:
+        """Tell all connected workers of a pool what to keep cached now."""
+        if pool.warm is not None:
+            self._announce(pool, pool.warm)
+
+    def _announce(self, pool: Pool, frame: DownFrame) -> None:
+        numbers = {worker.stream.connection for worker in pool.workers.values()}
+        for number in numbers & self._connections.keys():
+            self._connections[number].link.send(frame)
+
+    def connected(self, worker: Worker) -> bool:
+        return worker.stream.connection in self._connections
+
+    def send(self, worker: Worker, frame: DownFrame) -> bool:
+        """Say something to a worker's agent; False where it is not connected."""
+        connection = self._connections.get(worker.stream.connection)
+        if connection is None:
+            return False
+        connection.link.send(frame)
+        return True
+
+    def _welcome(self, connection: Connection, hello: Hello) -> Worker:
+        if connection.worker not in (None, (hello.pool, hello.worker)):
+            raise RefusedError("foreign", "a connection speaks for one worker")
+        pool = self._roster.pools.get(hello.pool)
+        if pool is None:
+            raise RefusedError("unknown_pool", f"no pool {hello.pool}")
+        if len(connection.ranks) >= MAX_RANKS and hello.rank not in connection.ranks:
+            raise RefusedError("busy", f"more than {MAX_RANKS} ranks on one connection")
+        worker = self._roster.announce(pool, hello.worker, hello.rank)
+        if worker is None:
+            raise RefusedError("busy", "too many workers that the pool source does not list")
+        if worker.stream.connection > connection.number:
+            raise RefusedError("superseded", "a newer connection speaks for this worker")
+        return worker
+
+    def _supersede(self, worker: Worker, connection: Connection) -> None:
+        older = self._connections.get(worker.stream.connection)
+        if older is not None and older is not connection:
+            older.ranks.pop(worker.rank, None)
+            older.link.close("superseded", "a newer connection speaks for this worker")
+
+    def _step(self, worker: Worker, event: Event, now: float) -> list[Note]:
+        before = worker.stream
+        after, effects = step(before, event, now, digest=self._digest(worker, event))
+        worker.follow(after)
+        notes = [effect.note for effect in effects if isinstance(effect, Count)]
+        for number, effect in enumerate(effects):
+            try:
+                self._carry_out(worker, effect, now)
+            except FrameError:
+                self.refused_frames += 1
+                self._withdraw(worker, before, now, whole=number == 0)
+                raise
+        self.notes.update(notes)
+        return notes
+
+    def _withdraw(self, worker: Worker, before: Stream, now: float, *, whole: bool) -> None:
+        """A frame was refused: all that it would have meant is undone, or where a part of it stands, that goes too."""
+        if whole:
+            worker.follow(before)
+        else:
+            self._index.forget(worker.id)
+            worker.follow(spoil(worker.stream, now))
+
+    def _digest(self, worker: Worker, event: Event) -> int:
+        """What the index says of a stream, where that matters."""
+        if not (isinstance(event, Received) and isinstance(event.frame, State)):
+            return 0
+        # Nothing is held on purpose of a worker that did not fit: that is no divergence.
+        return event.frame.digest if worker.unindexed else self._index.digest(worker.id)
+
+    def _carry_out(self, worker: Worker, effect: Effect, now: float) -> None:
+        match effect:
+            case Accept(state):
+                self._accept(worker, state, now)
+            case Ask(frame):
+                self.send(worker, frame)
+            case Drop():
+                self._index.forget(worker.id)
+            case Apply() | Replace():
+                self._change(worker, effect)
+
+    def _change(self, worker: Worker, effect: Apply | Replace) -> None:
+        if worker.unindexed:
+            self.shed_frames += _frames(effect)
+            return
+        try:
+            if isinstance(effect, Apply):
+                self._index.ingest(worker.id, effect.delta.data)
+            else:
+                self._index.replace(worker.id, [part.data for part in effect.parts])
+        except (IndexFullError, IndexDefectError) as error:
+            # Half of a worker's blocks would diverge at each report: none of them, until it starts anew.
+            logger.warning("a worker's blocks are left out of the index: %s", error, extra={"worker": worker.id})
+            self._index.forget(worker.id)
+            worker.leave_out()
+            self.shed_frames += _frames(effect)
+
+    def _accept(self, worker: Worker, state: State, now: float) -> None:
+        worker.accept(state, now)
+        pool = self._roster.pools.get(worker.pool)
+        if pool is not None:
+            pool.window.add(*worker.counters.advance(state), now)
+
+
+def _frames(effect: Apply | Replace) -> int:
+    return 1 if isinstance(effect, Apply) else len(effect.parts)

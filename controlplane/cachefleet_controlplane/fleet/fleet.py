@@ -1,0 +1,299 @@
+"""The live picture: pools, workers, what they hold and do, and decisions in flight.
+
+One event loop owns a Fleet; nothing in it awaits, so between two awaits of its callers the picture stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cachefleet_controlplane.fleet.agent_connections import Connection, Link, Reception
+from cachefleet_controlplane.fleet.view_builders import index_status, pool_status, worker_status
+from cachefleet_controlplane.index.frames import DeltaFrame, Report
+from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
+from cachefleet_controlplane.pools.salts import Salter
+from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
+from cachefleet_controlplane.routing.decision import Knowledge
+from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.routing.scoring import Decision, Prompt, RoutingPolicy, needed_blocks, usable_blocks
+from cachefleet_controlplane.selection.candidates import Duty, eligible, on_duty
+from cachefleet_controlplane.selection.selection import Chooser
+from cachefleet_controlplane.selection.text_selection import ApproximateChooser
+from cachefleet_controlplane.streams.stream import Note
+from cachefleet_controlplane.workers.inflight import Flight, Ledger
+from cachefleet_controlplane.workers.keyer_cache import Keyers
+from cachefleet_controlplane.workers.registry import Roster
+from cachefleet_controlplane.workers.render_profiles import RenderFactBook, RenderFacts
+from cachefleet_controlplane.workers.views import FleetView, ServedModel
+from cachefleet_controlplane.workers.warm_prefixes import Warming
+from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.blocks import BlockKeyer
+from cachefleet_core.reports import DownFrame, Hello, State
+from cachefleet_core.tenancy import TenantId
+
+logger = logging.getLogger(__name__)
+
+MakeChooser = Callable[[Any, Roster], Chooser]
+"""Makes what decides over an index of its kind and a roster."""
+
+
+class Fleet:
+    """See the module; ``clock`` is monotonic, ``wall`` is Unix time, both in seconds; ``index_key`` seeds keys.
+
+    Where ``texts`` is given, an index of its own, prompts whose blocks are not known are decided on by their text.
+    Workers are told of warm prefixes where there is a ``salt_key`` to salt them with; ``salt_version`` is a tenant's.
+    """
+
+    def __init__(
+        self,
+        index: BlockIndex,
+        *,
+        index_key: bytes,
+        salt_key: bytes | None = None,
+        salt_version: Callable[[TenantId], int] = lambda _: 1,
+        keyer: type[BlockKeyer] = BlockKeyer,
+        chooser: MakeChooser = Chooser,
+        texts: BlockIndex | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE,
+    ) -> None:
+        self.policy = policy
+        """What decides where ``route`` is told nothing else; may be changed at any time."""
+        self._index = index
+        self._clock = clock
+        self._keyers = Keyers(index_key, keyer)
+        self._roster = Roster(wall, clock)
+        self.doubts = self._roster.doubts
+        self._render_facts = RenderFactBook(self._roster)
+        self._reception = Reception(index, self._roster)
+        self._chooser = chooser(index, self._roster)
+        self._texts = None if texts is None else ApproximateChooser(texts, self._roster)
+        self._warming = Warming(Salter(salt_key), salt_version) if salt_key else None
+        self._decisions = 0
+        self._listeners: list[Callable[[], None]] = []
+        self.informed = asyncio.Event()
+        """Set once the pools are known: before, a Hello cannot be answered."""
+
+    # Pools and models.
+
+    def update_pools(self, views: Sequence[PoolView]) -> None:
+        """The whole picture of pools and endpoints, as a PoolSource gives it."""
+        change = self._roster.update(views)
+        for worker in change.removed:
+            self._reception.removed(worker)
+        for pool in change.new_policy:
+            self._reception.announce_policy(pool)
+        if self._texts:
+            self._texts.keep([worker.id for worker in self._roster.workers()])
+        self.update_tenants()
+        self.informed.set()
+        self._changed()
+
+    def models(self) -> list[ServedModel]:
+        """Every model that a pool serves, by name."""
+        return self._roster.models()
+
+    def serving(self, model: str) -> ServedModel | None:
+        """The fleet of a model name, or of "namespace/name"; None where no pool serves it."""
+        return self._roster.serving(model)
+
+    def renderers(self, model: str) -> list[WorkerEndpoint]:
+        """Ready workers that may be asked to render for a model, least busy first."""
+        now = self._clock()
+        pools = self._roster.fleet(model)
+        workers = eligible(on_duty(pools, Duty.ANSWER), frozenset(), now) or eligible(pools, frozenset(), now)
+        by_endpoint = {worker.endpoint: self._busy(worker) for worker in workers if worker.endpoint}
+        return sorted(by_endpoint, key=lambda endpoint: (by_endpoint[endpoint], endpoint.name))
+
+    def render_facts(self, model: str) -> RenderFacts:
+        """What rendering for a model rests on, as its pools and workers say now."""
+        return self._render_facts.of(model)
+
+    def announced(self, model: str) -> list[Hello]:
+        """What the ready workers of a model said of themselves, rank by rank."""
+        workers = [worker for pool in self._roster.fleet(model) for worker in pool.workers.values()]
+        return [worker.hello for worker in workers if worker.ready and worker.hello]
+
+    def keyer(self, model: str, *, salt: str = "", lora: str = "") -> BlockKeyer | None:
+        """What computes a prompt's block keys; None until a worker has announced the fleet's contract."""
+        contract = next((pool.contract for pool in self._roster.fleet(model) if pool.contract), None)
+        return self._keyers.get(contract, salt=salt, lora=lora) if contract else None
+
+    def update_tenants(self) -> None:
+        """Whatever warm prefixes the pools have now, and whatever their tenants' salts are: workers are told of it."""
+        if self._warming is None:
+            return
+        self._warming.keep(frozenset(self._roster.pools))
+        for pool in self._roster.pools.values():
+            fleet = [other.declared for other in self._roster.pools.values() if other.fleet == pool.fleet]
+            warm = self._warming.frame(pool.declared, fleet)
+            if warm is not pool.warm:
+                pool.warm = warm
+                self._reception.announce_warm(pool)
+
+    # Decisions.
+
+    def route(
+        self,
+        model: str,
+        prompt: Prompt,
+        *,
+        exclude: frozenset[str] = frozenset(),
+        policy: RoutingPolicy | None = None,
+        duty: Duty = Duty.ANSWER,
+    ) -> Decision:
+        """Decide, and change nothing: pass the decision to ``begin`` before awaiting anything.
+
+        ``exclude`` names workers as ``Decision.full_name`` or ``Decision.id`` do. Without a ready worker the verdict is
+        REJECT with the reason NO_READY_WORKER, without room QUEUE or REJECT: see ``routing.decide``.
+        """
+        now = self._clock()
+        self._reception.expire(now)
+        policy = policy or self.policy
+        chooser = self._texts if self._texts and prompt.knowledge is Knowledge.APPROXIMATE else self._chooser
+        try:
+            return chooser.choose(model, prompt, policy=policy, now=now, exclude=exclude, duty=duty)
+        except IndexDefectError:
+            logger.exception("the index failed; deciding without it", extra={"model": model})
+            blind = replace(prompt, keys=b"", knowledge=Knowledge.LOAD)
+            again = Chooser(self._index, self._roster).choose
+            return again(model, blind, policy=policy, now=now, exclude=exclude, duty=duty)
+
+    def begin(self, decision: Decision, prompt: Prompt) -> Flight:
+        """Count a request that is about to be sent where ``decision`` says, until its flight is finished."""
+        self._decisions += 1
+        worker = self._roster.worker(decision.id)
+        ledger = worker.ledger if worker else Ledger(_nobody, _nobody)
+        if worker:
+            worker.use(self._decisions)
+            if self._texts:
+                self._texts.sent(worker, prompt)
+        held = decision.predicted_tokens // prompt.block_size if prompt.block_size else 0
+        needed, common = needed_blocks(prompt), usable_blocks(len(prompt.keys) // KEY_BYTES, prompt)
+        room = worker.room(self._clock(), percent=0) if worker else None
+        flight = Flight(
+            ledger,
+            self._clock,
+            keys=prompt.keys,
+            tokens=decision.uncached_tokens,
+            blocks=needed,
+            taken=needed - (room.shared(held) if room else 0),
+            common=prompt.keys[: KEY_BYTES * common],
+            ended=self._changed,
+        )
+        ledger.begin(flight, prompt_tokens=prompt.tokens, held=held)
+        return flight
+
+    def restarted(self, worker: WorkerId, since: float) -> bool:
+        """Whether a worker began a new epoch after that time, or is gone."""
+        known = self._roster.worker(worker)
+        return known is None or known.history.began > since
+
+    def evicted(self, worker: WorkerId, keys: bytes, since: float) -> bool:
+        """Whether any of these packed keys was removed from a worker then or later, or the index lacks it now.
+
+        Removals are known of while requests are under way there, back to ``history.MAX_BYTES``.
+        """
+        known = self._roster.worker(worker)
+        if known is None or known.stream.stale(self._clock()) or known.unindexed:
+            return False
+        (held,) = self._index.match(keys, [worker]) if keys else [0]
+        return held < len(keys) // KEY_BYTES or known.history.lost(keys, since=since)
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call ``changed``, which must not wait, when there may be room that was not there: a report, an end, a pool.
+
+        What time alone brings, as a report that becomes stale, is told to nobody.
+        """
+        self._listeners.append(changed)
+
+    def _changed(self) -> None:
+        for changed in self._listeners:
+            changed()
+
+    def worker_failed(self, worker: str) -> None:
+        """It could not be reached: prefer others for a moment, longer after each failure in a row.
+
+        ``worker`` is a ``Decision.full_name``, which means all ranks, or a ``Decision.id``.
+        """
+        now = self._clock()
+        for known in self._roster.workers():
+            if worker in (known.full_name, known.id):
+                known.failed(now)
+
+    # Agents.
+
+    def connect(self, link: Link) -> Connection:
+        """An agent has connected."""
+        return self._reception.connect(link)
+
+    def hello(self, connection: Connection, hello: Hello) -> list[Note]:
+        """A stream begins on a connection. RefusedError: it cannot, and nothing has changed."""
+        now = self._clock()
+        notes = self._reception.hello(connection, hello, now)
+        if Note.EPOCH in notes:
+            connection.ranks[hello.rank].history.begin(now)
+        self._changed()
+        return notes
+
+    def receive(self, connection: Connection, frame: Report) -> list[Note]:
+        """A stream goes on. RefusedError: nobody announced it; FrameError: it is not sound. See ``Reception``."""
+        now = self._clock()
+        notes = self._reception.receive(connection, frame, now)
+        if isinstance(frame, DeltaFrame) and (worker := connection.ranks[frame.rank]).ledger.open:
+            worker.history.note(frame.data, now)
+        if isinstance(frame, State):
+            self._changed()
+        return notes
+
+    def disconnect(self, connection: Connection) -> None:
+        """An agent's connection is gone; what it reported stays until it is too old."""
+        self._reception.disconnect(connection, self._clock())
+
+    def expire(self) -> None:
+        """Let silence have its consequences; decisions and views do so by themselves."""
+        self._reception.expire(self._clock())
+
+    def tell(self, worker: WorkerId, frame: DownFrame) -> bool:
+        """Send a frame to a worker's agent; False where none is connected here."""
+        known = self._roster.worker(worker)
+        return known is not None and self._reception.send(known, frame)
+
+    # The picture.
+
+    def view(self) -> FleetView:
+        """Everything at this moment, as frozen values."""
+        now, wall = self._clock(), self._roster.wall()
+        self._reception.expire(now)
+        stats, shares = self._index.stats(), self._index.shares()
+        workers = sorted(self._roster.workers(), key=lambda worker: worker.id)
+        return FleetView(
+            policy=self.policy.value,
+            pools=tuple(pool_status(pool, now, wall=wall) for _, pool in sorted(self._roster.pools.items())),
+            workers=tuple(
+                worker_status(
+                    worker,
+                    now,
+                    held_blocks=stats.held.get(worker.id, 0),
+                    cache_value=shares.get(worker.id, 0.0),
+                    reception=self._reception,
+                )
+                for worker in workers
+            ),
+            flights=sum(len(worker.ledger.open) for worker in workers),
+            index=index_status(stats, self._reception),
+        )
+
+    @staticmethod
+    def _busy(worker: Worker) -> int:
+        return (worker.load.others_requests if worker.load else 0) + len(worker.ledger.open)
+
+
+def _nobody() -> None:
+    """For a worker that is gone."""

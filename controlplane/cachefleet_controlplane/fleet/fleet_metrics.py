@@ -1,0 +1,105 @@
+"""Gauges read from the live picture at each scrape: one series a pool, one a worker's rank, gone when they are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cachefleet_controlplane.workers.views import FleetView, IndexStatus, PoolStatus, WorkerStatus
+from cachefleet_core.reports import State
+
+_RANK: Final = ("pool", "worker", "rank")
+
+_INDEX: Final[Mapping[str, tuple[str, Callable[[IndexStatus], float]]]] = {
+    "index_keys": ("Distinct block keys in the index", lambda index: index.keys),
+    "index_held_blocks": ("Blocks in the index over all workers", lambda index: index.held),
+    "index_bytes": ("Memory of the index, estimated", lambda index: index.bytes),
+}
+_INDEX_TOTALS: Final[Mapping[str, tuple[str, Callable[[IndexStatus], float]]]] = {
+    "index_refused_frames": ("Report frames whose blocks were not sound", lambda index: index.refused_frames),
+    "index_shed_frames": ("Report frames not taken, the index being full", lambda index: index.shed_frames),
+}
+_POOL: Final[Mapping[str, tuple[str, Callable[[PoolStatus], float | None]]]] = {
+    "pool_workers": ("Workers there are", lambda pool: pool.workers),
+    "pool_ready_workers": ("Workers that can take requests", lambda pool: pool.ready),
+    "pool_fresh_workers": ("Workers whose blocks are known", lambda pool: pool.fresh),
+    "pool_excluded_workers": ("Workers left out because their contract differs", lambda pool: pool.excluded),
+    "pool_hit_ratio": ("Prompt tokens found in cache, of those looked up", lambda pool: pool.hit_ratio.ratio),
+    "pool_hit_ratio_objective": ("The hit ratio asked for", lambda pool: pool.hit_ratio.objective),
+}
+_WORKER: Final[Mapping[str, tuple[str, Callable[[WorkerStatus], float | None]]]] = {
+    "worker_ready": ("1 where the worker can take requests", lambda worker: worker.ready),
+    "worker_stale": ("1 where its reports are too old to trust", lambda worker: worker.stale),
+    "worker_excluded": ("1 where its contract differs", lambda worker: worker.excluded),
+    "worker_report_age_seconds": ("Age of its last report", lambda worker: worker.report_age),
+    "worker_held_blocks": ("Blocks the index has for it", lambda worker: worker.held_blocks),
+    "worker_indexed": ("0 where its blocks did not fit into the index", lambda worker: worker.indexed),
+    "worker_cache_value": ("What its cache is worth", lambda worker: worker.cache_value),
+    "worker_inflight_requests": ("Requests sent there and not answered", lambda worker: worker.inflight_requests),
+    "worker_inflight_tokens": ("Prompt tokens sent there and not prefilled", lambda worker: worker.inflight_tokens),
+}
+_REPORT: Final[Mapping[str, tuple[str, Callable[[State], float | None]]]] = {
+    "worker_running_requests": ("Requests its engine runs", lambda report: report.running),
+    "worker_waiting_requests": ("Requests its engine holds back", lambda report: report.waiting),
+    "worker_blocks": ("Blocks its engine has", lambda report: report.blocks_total),
+    "worker_free_blocks": ("Blocks a request may take", lambda report: report.blocks_free),
+    "worker_idle_blocks": ("Idle cached blocks", lambda report: report.blocks_idle),
+}
+_REPORT_TOTALS: Final[Mapping[str, tuple[str, Callable[[State], float | None]]]] = {
+    "worker_preemptions": ("Requests its engine preempted", lambda report: report.preemptions),
+    "worker_prefix_queried_tokens": ("Prompt tokens its engine looked up", lambda report: report.prefix_queries),
+    "worker_prefix_hit_tokens": ("Prompt tokens its engine found", lambda report: report.prefix_hits),
+}
+
+
+class FleetCollector(Collector):
+    """Reads ``view`` once a scrape; in the event loop that owns the fleet."""
+
+    def __init__(self, view: Callable[[], FleetView]) -> None:
+        self._view = view
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing ahead of time, so that registering reads no fleet."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        view = self._view()
+        for name, (text, size) in _INDEX.items():
+            yield _gauge(name, text, size(view.index))
+        for name, (text, count) in _INDEX_TOTALS.items():
+            yield CounterMetricFamily(f"cachefleet_{name}", text, value=count(view.index))
+        yield _gauge("flights", "Requests under way to workers", view.flights)
+        for name, (text, read) in _POOL.items():
+            yield _family(GaugeMetricFamily, name, text, ("pool",), (((p.key,), read(p)) for p in view.pools))
+        for name, (text, of) in _WORKER.items():
+            yield _family(GaugeMetricFamily, name, text, _RANK, ((_rank(w), of(w)) for w in view.workers))
+        for kind, table in ((GaugeMetricFamily, _REPORT), (CounterMetricFamily, _REPORT_TOTALS)):
+            for name, (text, told) in table.items():
+                values = ((_rank(w), told(w.report)) for w in view.workers if w.report is not None)
+                yield _family(kind, name, text, _RANK, values)
+
+
+def _rank(worker: WorkerStatus) -> tuple[str, str, str]:
+    return worker.pool, worker.name, str(worker.rank)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"cachefleet_{name}", text, value=value)
+
+
+def _family(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    text: str,
+    labels: tuple[str, ...],
+    values: Iterable[tuple[tuple[str, ...], float | None]],
+) -> Metric:
+    """One family; what is None has no sample."""
+    family = kind(f"cachefleet_{name}", text, labels=labels)
+    for sample, value in values:
+        if value is not None:
+            family.add_metric(sample, value)
+    return family

@@ -1,0 +1,92 @@
+"""From the live picture to its frozen view."""
+
+from __future__ import annotations
+
+from cachefleet_controlplane.fleet.agent_connections import Reception
+from cachefleet_controlplane.index.protocol import IndexStats
+from cachefleet_controlplane.streams.stream import Standing
+from cachefleet_controlplane.workers.registry import Pool
+from cachefleet_controlplane.workers.views import HitRatio, IndexStatus, PoolStatus, WorkerStatus
+from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.reports import Warmth
+
+_NOT_WARMED = Warmth()
+
+
+def pool_status(pool: Pool, now: float, *, wall: float) -> PoolStatus:
+    """``wall`` is ``now`` in Unix seconds."""
+    workers = list(pool.workers.values())
+    return PoolStatus(
+        key=pool.key,
+        model=pool.declared.spec.model.name,
+        namespace=pool.declared.metadata.namespace,
+        generation=pool.declared.metadata.generation,
+        contract=pool.contract,
+        hit_ratio=hit_ratio(pool, now, wall=wall),
+        workers=sum(worker.endpoint is not None for worker in workers),
+        ready=sum(worker.ready for worker in workers),
+        fresh=sum(_fresh(worker, now) for worker in workers),
+        excluded=sum(bool(worker.differences) for worker in workers),
+    )
+
+
+def index_status(stats: IndexStats, reception: Reception) -> IndexStatus:
+    return IndexStatus(
+        keys=stats.keys,
+        held=sum(stats.held.values()),
+        bytes=stats.bytes,
+        refused_frames=reception.refused_frames,
+        shed_frames=reception.shed_frames,
+    )
+
+
+def hit_ratio(pool: Pool, now: float, *, wall: float) -> HitRatio:
+    queried, hit = pool.window.sums(now)
+    objective = pool.declared.spec.hit.objective
+    return HitRatio(
+        window_seconds=pool.window.seconds,
+        objective=objective.ratio if objective else None,
+        queried_tokens=queried,
+        hit_tokens=hit,
+        sampled_at=wall,
+    )
+
+
+def worker_status(
+    worker: Worker, now: float, *, held_blocks: int, cache_value: float, reception: Reception
+) -> WorkerStatus:
+    load, hello, endpoint = worker.load, worker.hello, worker.endpoint
+    return WorkerStatus(
+        id=worker.id,
+        name=worker.name,
+        pool=worker.pool,
+        rank=worker.rank,
+        url=endpoint.url if endpoint else "",
+        agent=(endpoint.agent if endpoint else "") or (hello.agent if hello else ""),
+        listed=endpoint is not None,
+        ready=worker.ready,
+        connected=reception.connected(worker),
+        stream=worker.stream.standing.value,
+        epoch=worker.stream.epoch,
+        sequence=worker.stream.sequence,
+        report=load.state if load else None,
+        report_age=now - load.at if load else None,
+        stale=worker.stream.stale(now),
+        held_blocks=held_blocks,
+        indexed=not worker.unindexed,
+        cache_value=cache_value,
+        excluded=bool(worker.differences),
+        differences=worker.differences,
+        backing_off=worker.backoff_until > now,
+        inflight_requests=len(worker.ledger.open),
+        inflight_tokens=worker.ledger.tokens(now),
+        policy_generation=load.state.generation if load else 0,
+        block_bytes=hello.block_bytes if hello else 0,
+        engine_version=hello.engine_version if hello else "",
+        capabilities=hello.capabilities if hello else (),
+        warmth=load.state.warmth if load else _NOT_WARMED,
+    )
+
+
+def _fresh(worker: Worker, now: float) -> bool:
+    return worker.stream.standing is Standing.LIVE and not worker.stream.stale(now) and not worker.unindexed

@@ -1,0 +1,39 @@
+"""What serving needs, shared by all requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.placement.request_queue import Queue
+from cachefleet_controlplane.gateway.upstream.client import Upstream
+from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.routing.scoring import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """``max_legs`` bounds the attempts of one request; ``clock`` is monotonic, in seconds."""
+
+    fleet: Fleet
+    upstream: Upstream
+    credentials: Credentials
+    metrics: Metrics
+    fingerprints: Fingerprints
+    queue: Queue
+    max_legs: int
+    clock: Callable[[], float] = time.monotonic
+
+    def blame(self, chosen: Decision, outcome: Outcome, *, excluded: bool, retried: bool) -> None:
+        """A leg of that worker has failed; ``excluded``: it is not asked again, ``retried``: another one is."""
+        self.fingerprints.forget(chosen.url)
+        if retried:
+            self.metrics.leg_retry(outcome)
+        # A 5xx may be the request's fault, and one lost connection no more than a closed idle one.
+        if outcome is not Outcome.SERVER_ERROR and (excluded or not retried):
+            self.fleet.worker_failed(chosen.full_name)

@@ -1,0 +1,163 @@
+"""A prefill leg: a Prefill worker computes a prompt, and says where the worker that answers finds its blocks.
+
+For the Prefill worker it is a request for one token; whom to ask, waiting for room and failures go by the table of
+``legs``, with a count of their own. Its answer's ``kv_transfer_params`` are for the final leg, unread. A connector that
+needs none, as those over a shared store, gives none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from cachefleet_controlplane.gateway.apis.threshold import FIELD
+from cachefleet_controlplane.gateway.attempts.context import Parts
+from cachefleet_controlplane.gateway.attempts.resumable import unmarked
+from cachefleet_controlplane.gateway.attempts.state_machine import Action, Progress, State, step
+from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
+from cachefleet_controlplane.gateway.placement.routing_input import Placing
+from cachefleet_controlplane.gateway.placement.trace import Trace
+from cachefleet_controlplane.gateway.upstream.client import Opened
+from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, Outcome
+from cachefleet_controlplane.routing.decision import Reason
+from cachefleet_controlplane.selection.candidates import Duty
+from cachefleet_controlplane.store.decision_records import LegRecord
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.headers import Header, upstream_headers
+from cachefleet_controlplane.wire.json_edits import edited
+from cachefleet_controlplane.wire.json_members import FALSE, READ_ERRORS, ZERO, Fields
+
+KIND: Final = "prefill"
+_ONE: Final = Raw(b"1")
+_PARAMS: Final = "kv_transfer_params"
+_ASKED: Final = Raw(
+    b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,'
+    b'"remote_host":null,"remote_port":null}'
+)
+"""What a NIXL-like connector is told on the Prefill side."""
+_CHANGES: Final[dict[str, Raw | None]] = {
+    "max_tokens": _ONE,
+    "max_completion_tokens": _ONE,
+    "min_tokens": None,
+    "n": _ONE,
+    "stream": FALSE,
+    "stream_options": None,
+    "return_token_ids": None,
+    FIELD: ZERO,
+    _PARAMS: _ASKED,
+}
+_GOING: Final = frozenset({Action.CHOOSE, Action.QUEUE, Action.SEND})
+
+_fields = msgspec.json.Decoder(Fields)
+
+
+def prefill_body(body: bytes) -> tuple[bytes, int]:
+    """What a Prefill worker is sent for a body of ours, and how many members it has."""
+    return edited(unmarked(body), _CHANGES)
+
+
+def transfer_params(body: bytes) -> Raw | None:
+    """Where a Prefill worker's answer says that the blocks are, as it says it; None where it says nothing."""
+    try:
+        params = _fields.decode(body).get(_PARAMS)
+    except READ_ERRORS:
+        return None
+    return None if params is None or bytes(params) == b"null" else Raw(bytes(params))
+
+
+class Transfer:
+    """One prefill leg for ``placing``, to be sent to ``path``; ``run`` makes it, then the rest is known."""
+
+    def __init__(self, parts: Parts, placing: Placing, *, path: str, trace: Trace, arrived: float) -> None:
+        self._parts = parts
+        self._path = path
+        self._trace = trace
+        body, self.members = prefill_body(placing.body)
+        self._placing = replace(
+            placing, duty=Duty.PREFILL, body=body, prompt=replace(placing.prompt, max_tokens=1), preferred=""
+        )
+        # Decisions on who answers are the record's; how long all waits were in sum, too.
+        self._aside = Trace(trace.id, trace.at, trace.model, trace.endpoint, queued_seconds=trace.queued_seconds)
+        self._placement = Placement(
+            parts.fleet, parts.queue, self._placing, trace=self._aside, arrived=arrived, clock=parts.clock
+        )
+        self._progress = Progress()
+        self._began = 0.0
+        self.opened = Opened(Outcome.LOST)
+        """The last Prefill worker's answer."""
+
+    @property
+    def params(self) -> Raw | None:
+        """For the final leg."""
+        return transfer_params(self.opened.answer.body) if self.opened.answer else None
+
+    async def run(self, headers: Sequence[Header]) -> Outcome:
+        """PREFILLED, PREFILL_FAILED (its ``opened`` is the answer), PREFILL_LOST or NO_PREFILL (see ``error``)."""
+        action = Action.CHOOSE
+        try:
+            while action in _GOING:
+                outcome = await self._act(action, headers)
+                action = self._step(outcome)
+            found = self._found(action)
+            self._parts.metrics.prefill_leg(found)
+            return found
+        finally:
+            if self._progress.state is State.WAITING:
+                self._note("cancelled")
+            self._placement.free()
+            self._trace.queued_seconds = self._aside.queued_seconds
+
+    def refusal(self) -> tuple[Reason, ApiError]:
+        """Why none could be asked."""
+        reason, error = self._placement.refusal()
+        return (Reason.NO_PREFILL_WORKER if reason is Reason.NO_READY_WORKER else reason), error
+
+    async def _act(self, action: Action, headers: Sequence[Header]) -> Outcome:
+        excluded = self._progress.excluded
+        if action is Action.CHOOSE:
+            return self._placement.choose(excluded)
+        return await (self._placement.wait(excluded) if action is Action.QUEUE else self._send(headers))
+
+    async def _send(self, headers: Sequence[Header]) -> Outcome:
+        chosen = self._placement.chosen
+        if chosen is None:
+            raise RuntimeError("a prefill leg without a worker")
+        self._began = self._parts.clock()
+        given = upstream_headers(headers, key=self._parts.credentials.of(chosen.url))
+        self.opened = Opened(Outcome.LOST)
+        self.opened = await self._parts.upstream.open(chosen.url, self._path, self._placing.body, headers=given)
+        if self.opened.stream is not None:  # nobody asked for one
+            self.opened.stream.close()
+            return Outcome.OVERSIZED
+        answer = self.opened.answer
+        if answer is not None and answer.status == 200 and self._placement.flight is not None:
+            self._placement.flight.first_token()
+        return self.opened.outcome
+
+    def _step(self, outcome: Outcome) -> Action:
+        before, chosen = self._progress, self._placement.chosen
+        worker = chosen.full_name if chosen else ""
+        self._progress, action = step(before, outcome, worker=worker, max_legs=self._parts.max_legs)
+        if before.state is State.WAITING and chosen is not None:
+            self._note(outcome)
+            if outcome in BLAMES:
+                self._placement.free()
+                excluded = worker in self._progress.excluded
+                self._parts.blame(chosen, outcome, excluded=excluded, retried=action is Action.CHOOSE)
+        return action
+
+    def _found(self, action: Action) -> Outcome:
+        answer = self.opened.answer
+        if action is Action.DELIVER and answer is not None:
+            return Outcome.PREFILLED if answer.status == 200 else Outcome.PREFILL_FAILED
+        return Outcome.NO_PREFILL if action is Action.REFUSE and not self._progress.legs else Outcome.PREFILL_LOST
+
+    def _note(self, outcome: str) -> None:
+        if self._placement.chosen is not None:
+            status = self.opened.answer.status if self.opened.answer else None
+            seconds = self._parts.clock() - self._began
+            self._trace.legs.append(LegRecord(self._placement.chosen.worker, outcome, status, seconds, KIND))

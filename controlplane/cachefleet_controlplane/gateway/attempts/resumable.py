@@ -1,0 +1,116 @@
+"""Which requests another worker can go on with, and what it is asked then.
+
+A request can be resumed where the tokens produced so far are all that the rest of its answer depends on: one choice,
+no tools, no output parser, no grammar, no log-probabilities, no penalty that counts what was produced, no seed. It is
+read off the members of the body: one that is not known here makes it not resumable. The rest is asked for as a plain
+completion of prompt ids and produced ids, with as many tokens less and with the rest of what shapes sampling as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from cachefleet_controlplane.gateway.apis.parse import Ask, Endpoint, Fields, is_null
+from cachefleet_controlplane.wire.json_members import members
+
+MARK: Final = "cachefleet_resumable"
+"""The member of ``vllm_xargs`` by which the worker plugin knows what it may hand back."""
+
+_APPENDED: Final = b',"vllm_xargs":{"%s":1}}' % MARK.encode()
+_CARRIED: Final = frozenset(
+    {
+        *("model", "stream", "stream_options", "return_token_ids", "user", "priority", "session_id", "cache_salt"),
+        *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "logit_bias", "allowed_token_ids"),
+        *("bad_words", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens"),
+        *("spaces_between_special_tokens", "vllm_xargs", "stream_interval"),
+    }
+)
+"""What shapes the rest of an answer as it did its beginning."""
+_SPENT: Final = frozenset(
+    {
+        *("messages", "prompt", "chat_template", "chat_template_kwargs", "documents", "reasoning_effort"),
+        *("add_generation_prompt", "add_special_tokens", "truncate_prompt_tokens", "truncation_side"),
+        *("mm_processor_kwargs", "media_io_kwargs", "parallel_tool_calls", "include_reasoning"),
+        *("max_tokens", "max_completion_tokens"),
+    }
+)
+"""What shaped the prompt, which is known as ids now; and budgets, which are set anew."""
+_NEUTRAL: Final[Mapping[str, frozenset[bytes]]] = {
+    "n": frozenset({b"1"}),
+    "best_of": frozenset({b"1"}),
+    "echo": frozenset({b"false"}),
+    "use_beam_search": frozenset({b"false"}),
+    "logprobs": frozenset({b"false"}),
+    "top_logprobs": frozenset({b"0"}),
+    "tools": frozenset({b"[]"}),
+    "tool_choice": frozenset({b'"none"'}),
+    "response_format": frozenset({b'{"type":"text"}', b'{"type": "text"}'}),
+    "frequency_penalty": frozenset({b"0", b"0.0"}),
+    "presence_penalty": frozenset({b"0", b"0.0"}),
+    "length_penalty": frozenset({b"1", b"1.0"}),
+    "min_tokens": frozenset({b"0"}),
+    "cache_hit_threshold": frozenset({b"0", b"0.0"}),  # above 0 the caller wants to hear of a refusal
+}
+"""Members that hinder nothing where they say what their absence says."""
+
+_encode = msgspec.json.Encoder().encode
+_fields = msgspec.json.Decoder(Fields)
+
+
+def resumable(ask: Ask, *, parsed: bool) -> bool:
+    """Whether another worker can go on; ``parsed``: chat answers pass a reasoning or tool parser at the workers."""
+    known = ask.endpoint in {Endpoint.CHAT, Endpoint.COMPLETIONS} and (ask.ids_wanted or ask.ids_asked)
+    if not (known and ask.single) or (parsed and ask.endpoint is Endpoint.CHAT):
+        return False
+    return not _running_usage(ask.fields) and all(_harmless(name, raw) for name, raw in ask.fields.items())
+
+
+def marked(body: bytes) -> tuple[bytes, int]:
+    """A body whose request a worker may hand back, and how many members it has."""
+    fields = _fields.decode(body)
+    given = {} if is_null(fields, "vllm_xargs") else members(fields["vllm_xargs"])
+    if given is None:  # the engine will refuse it
+        return body, len(fields)
+    fields["vllm_xargs"] = Raw(_encode(given | {MARK: Raw(b"1")}))
+    return _encode(fields), len(fields)
+
+
+def appended(body: bytes, members: int) -> tuple[bytes, int]:
+    """As ``marked``, of a body of so many members that is encoded as here and is known to have no ``vllm_xargs``."""
+    return body[:-1] + _APPENDED, members + 1
+
+
+def unmarked(body: bytes) -> bytes:
+    """A body of ours that no worker may hand back."""
+    fields = _fields.decode(body)
+    given = None if is_null(fields, "vllm_xargs") else members(fields["vllm_xargs"])
+    if given is None or MARK not in given:
+        return body
+    del given[MARK]
+    if given:
+        fields["vllm_xargs"] = Raw(_encode(given))
+    else:
+        del fields["vllm_xargs"]
+    return _encode(fields)
+
+
+def rest_body(body: bytes, *, prompt_ids: list[int], produced: list[int], budget: int) -> bytes:
+    """What to ask for the rest of an answer; ``body`` is what the first worker was sent, ``budget`` the tokens left."""
+    kept = {name: raw for name, raw in _fields.decode(body).items() if name in _CARRIED}
+    return _encode(kept | {"prompt": prompt_ids + produced, "max_tokens": budget, "cache_hit_threshold": 0})
+
+
+def _running_usage(fields: Fields) -> bool:
+    """The client wants usage in each event."""
+    return b"continuous_usage_stats" in bytes(fields.get("stream_options", b""))
+
+
+def _harmless(name: str, raw: Raw) -> bool:
+    if name in _CARRIED or name in _SPENT:
+        return True
+    value = bytes(raw)
+    return value == b"null" or value in _NEUTRAL.get(name, ())

@@ -1,0 +1,230 @@
+"""One request's second lives: what was produced of its answer, and what another worker is asked to go on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.apis.parse import COMPLETIONS_MAX_TOKENS, READ_ERRORS, Ask, Endpoint, lax_bool
+from cachefleet_controlplane.gateway.apis.threshold import FIELD
+from cachefleet_controlplane.gateway.attempts.resumable import appended, marked, rest_body, resumable
+from cachefleet_controlplane.gateway.attempts.stream_join import Splice, Stopping
+from cachefleet_controlplane.gateway.placement.routing_input import Placing
+from cachefleet_controlplane.gateway.upstream.answer import error_code
+from cachefleet_controlplane.gateway.upstream.client import Answer
+from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.routing.decision import Knowledge, Prompt
+from cachefleet_core.pool.spec import PreemptionPolicy
+
+REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+"""How bytes that are no whole character are shown."""
+WINDOW: Final = 32
+"""Of the last ids, those that are turned to text to see whether they end in the midst of a character."""
+MAX_DROPPED: Final = 8
+"""A character has no more tokens than that."""
+
+Text = Callable[[Sequence[int]], Awaitable[str | None]]
+"""Turns ids to text; None where nobody can."""
+
+_texts = msgspec.json.Decoder(str | list[str] | None)
+_number = msgspec.json.Decoder(int | None, strict=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a request allows: how many hand-backs, how many tokens in all (None: as many as fit), where it stops."""
+
+    hand_backs: int
+    tokens: int | None
+    stopping: Stopping
+
+    @classmethod
+    def of(cls, placing: Placing, *, parsed: bool) -> Terms | None:
+        """None where nobody else can go on with it, or a caller wants to hear of a worker's refusal itself."""
+        ask, gate = placing.ask, placing.gate
+        if gate.callers and gate.own:
+            return None
+        if gate.own:  # it is ours to act upon
+            ask = replace(ask, fields={name: raw for name, raw in ask.fields.items() if name != FIELD})
+        stops = _stops(ask.fields.get("stop"))
+        if stops is None or not resumable(ask, parsed=parsed):
+            return None
+        try:
+            bound = _bound(ask)
+        except READ_ERRORS:  # only the engine knows what that is
+            return None
+        included = lax_bool(ask.fields.get("include_stop_str_in_output"))
+        allowed = [
+            pool.spec.preemption.max_hand_backs
+            for pool in placing.model.declared
+            if pool.spec.preemption.policy is PreemptionPolicy.HAND_BACK
+        ]
+        return cls(min(allowed, default=0), bound, Stopping(stops, included))
+
+
+class Resuming:
+    """Follows one answer from worker to worker. ``placing`` is what to decide on and send next."""
+
+    @classmethod
+    def of(cls, fleet: Fleet, placing: Placing) -> Resuming:
+        parsed = any(hello.profile.reasoning_parser for hello in fleet.announced(placing.model.name))
+        return cls(fleet, placing, Terms.of(placing, parsed=parsed))
+
+    def __init__(self, fleet: Fleet, placing: Placing, terms: Terms | None) -> None:
+        self._fleet = fleet
+        self._terms = terms
+        self._first = placing
+        self._times = 0
+        self._whole = b""
+        self.splice = None if terms is None else Splice(terms.stopping)
+        self.placing = self._with_mark(placing)
+
+    @property
+    def resumable(self) -> bool:
+        """Another worker can go on with what one hands back."""
+        return self.splice is not None
+
+    @property
+    def resumed(self) -> bool:
+        """Another worker has produced some of the answer."""
+        return bool(self._times)
+
+    @property
+    def path(self) -> str:
+        """Where the next worker is asked."""
+        return Endpoint.COMPLETIONS if self._times else self._first.ask.endpoint
+
+    @property
+    def stopped(self) -> bool:
+        """The answer is at its end, whatever its worker still sends."""
+        return self.splice is not None and self.splice.stopped
+
+    def relayed(self, events: Sequence[bytes]) -> Sequence[bytes]:
+        """What there is to relay for a worker's events."""
+        splice = self.splice
+        return events if splice is None else [each for event in events for each in splice.feed(event)]
+
+    def breaks(self, events: Sequence[bytes]) -> bool:
+        """The worker says that it has failed, and another one can go on."""
+        return self.survives and any(error_code(event) >= 500 for event in events)
+
+    def outcome(self, of: Outcome) -> Outcome:
+        """What the end of a worker's stream means."""
+        if of is Outcome.FINISHED and self._handed_back:
+            return Outcome.HANDED_BACK
+        return Outcome.CUT_OFF if of is Outcome.LOST and self.survives else of
+
+    def takes_back(self, answer: Answer | None) -> bool:
+        """Note a whole answer; whether its worker gave up before its end."""
+        if self.splice is None or answer is None or answer.status != 200:
+            return False
+        try:
+            self._whole = self.splice.whole(answer.body)
+        except (msgspec.DecodeError, KeyError, ValueError):  # it is none of vLLM's; nobody goes on with it
+            return False
+        return self._handed_back and not self.splice.stopped
+
+    def joined(self, answer: Answer) -> Answer:
+        """The last worker's whole answer with what others said before it."""
+        return replace(answer, body=self._whole) if self._times and answer.status == 200 else answer
+
+    @property
+    def _handed_back(self) -> bool:
+        return self.splice is not None and self.splice.handed_back
+
+    @property
+    def survives(self) -> bool:
+        """Should the connection break now, another worker can go on: all text of what was produced has come."""
+        splice, terms = self.splice, self._terms
+        if splice is None or terms is None or not splice.can_resume or splice.ended:
+            return False
+        return terms.stopping.included or not terms.stopping.stops
+
+    async def go_on(self, text: Text) -> bool:
+        """Make ``placing`` the rest of the answer; False where it cannot be had."""
+        splice = self.splice
+        if splice is None or not splice.can_resume:
+            return False
+        kept = await kept_ids(splice.produced, text)
+        if kept is None:
+            return False
+        splice.resume(kept)
+        if not splice.prompt_ids:  # they were told, but not as ids
+            return False
+        self._times += 1
+        self.placing = self._with_mark(self._rest(splice))
+        return True
+
+    def _rest(self, splice: Splice) -> Placing:
+        prompt_ids, produced = list(splice.prompt_ids), splice.ids
+        longest = self._first.model.max_model_len
+        bounds = [self._terms.tokens if self._terms else None, longest and longest - len(prompt_ids)]
+        budget = min((bound for bound in bounds if bound is not None), default=len(produced) + 1) - len(produced)
+        body = rest_body(self._first.body, prompt_ids=prompt_ids, produced=produced, budget=max(1, budget))
+        prompt = self._prompt([*prompt_ids, *produced], budget)
+        return replace(self._first, body=body, prompt=prompt)
+
+    def _prompt(self, ids: list[int], budget: int) -> Prompt:
+        """Keys of what was produced follow those of the prompt: the first worker may hold its blocks still."""
+        first = self._first.prompt
+        keyer = self._fleet.keyer(self._first.model.name, salt=self._first.salt)
+        if keyer is None or not first.keys:
+            return replace(first, tokens=len(ids), max_tokens=budget)
+        keys = keyer.packed_keys(ids)
+        return Prompt(len(ids), keys, keyer.block_size, budget, Knowledge.EXACT)
+
+    def _with_mark(self, placing: Placing) -> Placing:
+        """The last worker it may be given to is not told that it may hand it back."""
+        if self._times >= self._allowed:
+            return placing
+        plain = not self._times and "vllm_xargs" not in placing.ask.fields  # as nearly all: it need not be read again
+        body, members = appended(placing.body, placing.sent) if plain else marked(placing.body)
+        return replace(placing, body=body, sent=members)
+
+    @property
+    def _allowed(self) -> int:
+        return self._terms.hand_backs if self._terms else 0
+
+
+async def kept_ids(produced: Sequence[int], text: Text) -> int | None:
+    """How many of the ids produced say whole characters; None where nobody can tell.
+
+    A worker that goes on in the midst of a character would say everything before it once more.
+    """
+    for dropped in range(min(len(produced), MAX_DROPPED) + 1):
+        end = len(produced) - dropped
+        said = await text(produced[max(0, end - WINDOW) : end]) if end else ""
+        if said is None or not said.endswith(REPLACEMENT):
+            return None if said is None else end
+    return len(produced)
+
+
+def _stops(raw: Raw | None) -> list[str] | None:
+    """None for what the engine will refuse."""
+    if raw is None:
+        return []
+    try:
+        given = _texts.decode(raw)
+    except READ_ERRORS:
+        return None
+    return [given] if isinstance(given, str) else given or []
+
+
+def _bound(ask: Ask) -> int | None:
+    names = ("max_completion_tokens", "max_tokens") if ask.endpoint is Endpoint.CHAT else ("max_tokens",)
+    for name in names:
+        number = _count(ask.fields.get(name))
+        if number is not None:
+            return number
+    return COMPLETIONS_MAX_TOKENS if ask.endpoint is Endpoint.COMPLETIONS else None
+
+
+def _count(raw: Raw | None) -> int | None:
+    """As the engine reads it, which takes 12.0 and "12" for 12. READ_ERRORS."""
+    number: int | None = None if raw is None else _number.decode(raw)
+    return number

@@ -1,0 +1,206 @@
+"""The legs of one request: what to do after each outcome, as a table.
+
+A request is CHOOSING (a worker has to be decided on), QUEUED (it waits for room on one), WAITING (a leg is sent, and
+nothing of its answer has gone to the client) or RELAYING (the client has seen bytes). The first event of a leg is held
+back while WAITING, so a leg that fails before it leaves no trace and another worker is asked. Once bytes are out a
+failure can only end the answer, unless what was produced lets another worker go on with it: then the request is
+RESUMING until it is known what to ask for. In a fleet of Prefill and Decode pools it may be PREFILLING: a Prefill
+worker computes its prompt, which is a small request of its own, and then it is decided anew who answers.
+
+Rules besides the table, in ``step``:
+
+- A lost connection is first tried again on the same worker: an idle kept-alive connection that the worker closed
+  looks exactly like a worker that died, and a dead one refuses the next connection at once. The second time the
+  worker is excluded.
+- After ``max_legs`` attempts, or when every worker is excluded, the request ends with the worker's own last answer
+  where it gave one (a 5xx), else with an error of ours.
+- A worker that handed an answer back is avoided, one whose connection broke in the midst of it is excluded.
+- A refusal by a worker's gate is no failure: its leg does not count, and whatever failed before is not the answer.
+- What a Prefill worker computed is good for the next leg alone: one that fails may have taken the blocks along.
+- Where the client has seen bytes, whatever would be an answer of its own is the end of the one begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from cachefleet_controlplane.gateway.upstream.outcome import RETRIES, Outcome
+
+
+class State(StrEnum):
+    """Where a request is; ENDED is final."""
+
+    CHOOSING = "choosing"
+    QUEUED = "queued"
+    WAITING = "waiting"
+    RELAYING = "relaying"
+    RESUMING = "resuming"
+    PREFILLING = "prefilling"
+    ENDED = "ended"
+
+
+class Action(StrEnum):
+    """What to do next."""
+
+    CHOOSE = "choose"
+    QUEUE = "queue"
+    """Wait for room, and be placed when its turn comes."""
+    SEND = "send"
+    DELIVER = "deliver"
+    """Send the whole answer."""
+    RELAY = "relay"
+    """Send what was held back, then what follows."""
+    PREFILL = "prefill"
+    """Have a Prefill worker compute the prompt."""
+    RESUME = "resume"
+    """Find out what to ask the next worker for."""
+    REFUSE = "refuse"
+    """Tell the client why nobody is asked: 400, or 429 or 503 with Retry-After."""
+    FAIL = "fail"
+    """502 or 504: asked, and got nothing."""
+    BREAK = "break"
+    """End the client's stream with an error event."""
+    CLOSE = "close"
+    """All is said."""
+
+
+Row = tuple[State, Action]
+
+_RETRY: Final[Row] = (State.CHOOSING, Action.CHOOSE)
+_DECIDED: Final[Mapping[Outcome, Row]] = {
+    Outcome.PLACED: (State.WAITING, Action.SEND),
+    Outcome.REFUSED: (State.ENDED, Action.REFUSE),
+    Outcome.NO_WORKER: (State.ENDED, Action.REFUSE),
+    Outcome.PREFILL_FIRST: (State.PREFILLING, Action.PREFILL),
+}
+
+TABLE: Final[Mapping[State, Mapping[Outcome, Row]]] = MappingProxyType(
+    {
+        State.CHOOSING: {**_DECIDED, Outcome.NO_ROOM: (State.QUEUED, Action.QUEUE)},
+        State.QUEUED: _DECIDED,
+        State.WAITING: {
+            Outcome.UNREACHABLE: _RETRY,
+            Outcome.LOST: _RETRY,
+            Outcome.SERVER_ERROR: _RETRY,
+            # The worker may be at work on it: asking another one would double the load where it is highest.
+            Outcome.SILENT: (State.ENDED, Action.FAIL),
+            Outcome.OVERSIZED: (State.ENDED, Action.FAIL),
+            Outcome.ANSWERED: (State.ENDED, Action.DELIVER),
+            Outcome.FIRST_EVENT: (State.RELAYING, Action.RELAY),
+            Outcome.HANDED_BACK: (State.RESUMING, Action.RESUME),
+            Outcome.GATE_REFUSED: _RETRY,
+            Outcome.UNREADABLE: (State.ENDED, Action.FAIL),
+        },
+        State.PREFILLING: {
+            Outcome.PREFILLED: _RETRY,
+            Outcome.PREFILL_FAILED: (State.ENDED, Action.DELIVER),
+            Outcome.PREFILL_LOST: (State.ENDED, Action.FAIL),
+            Outcome.NO_PREFILL: (State.ENDED, Action.REFUSE),
+        },
+        State.RELAYING: {
+            Outcome.FINISHED: (State.ENDED, Action.CLOSE),
+            Outcome.LOST: (State.ENDED, Action.BREAK),
+            Outcome.SILENT: (State.ENDED, Action.BREAK),
+            Outcome.OVERSIZED: (State.ENDED, Action.BREAK),
+            Outcome.HANDED_BACK: (State.RESUMING, Action.RESUME),
+            Outcome.CUT_OFF: (State.RESUMING, Action.RESUME),
+        },
+        State.RESUMING: {
+            Outcome.RESUMABLE: _RETRY,
+            Outcome.STRANDED: (State.ENDED, Action.FAIL),
+        },
+        State.ENDED: {},
+    }
+)
+
+_BEFORE_ANSWERS: Final = frozenset({Action.DELIVER, Action.REFUSE, Action.FAIL})
+"""What can only be said where nothing has been said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a request has come. ``answered`` says that the last worker's own 5xx can be delivered."""
+
+    state: State = State.CHOOSING
+    legs: int = 0
+    worker: str = ""
+    """By its full name, as all workers here."""
+    excluded: frozenset[str] = frozenset()
+    suspects: frozenset[str] = frozenset()
+    """Workers that lost a connection once."""
+    answered: bool = False
+    begun: bool = False
+    """The client has seen bytes."""
+    avoided: frozenset[str] = frozenset()
+    """Workers that gave it up: asked again only where there is nobody else."""
+    refusals: int = 0
+    """By gates."""
+    transferred: bool = False
+    """A Prefill worker has computed the prompt for the next leg."""
+
+
+class IllegalOutcomeError(ValueError):
+    """An outcome that cannot happen in this state; nothing has changed."""
+
+
+def step(progress: Progress, outcome: Outcome, *, worker: str = "", max_legs: int) -> tuple[Progress, Action]:
+    """What follows ``outcome``; ``worker`` is the one decided on, with PLACED. IllegalOutcomeError."""
+    after, action = _follow(progress, outcome, worker=worker, max_legs=max_legs)
+    # Whoever has seen the beginning of an answer is told of its end there, whatever has become of it.
+    return after, Action.BREAK if after.begun and action in _BEFORE_ANSWERS else action
+
+
+def _follow(progress: Progress, outcome: Outcome, *, worker: str, max_legs: int) -> tuple[Progress, Action]:
+    row = TABLE[progress.state].get(outcome)
+    if row is None or (outcome is Outcome.PREFILL_FIRST and progress.transferred):
+        raise IllegalOutcomeError(f"{outcome} while {progress.state}")
+    state, action = row
+    if progress.state in {State.WAITING, State.RELAYING}:
+        progress = replace(progress, transferred=False)
+    progress = _noted(progress, outcome)
+    if outcome is Outcome.PLACED:
+        return replace(progress, state=state, worker=worker, legs=progress.legs + 1), action
+    if progress.state is State.WAITING and outcome in RETRIES:
+        return _blame(progress, outcome, max_legs=max_legs)
+    if (outcome in {Outcome.NO_WORKER, Outcome.REFUSED} and progress.legs) or (
+        outcome is Outcome.CUT_OFF and progress.legs >= max_legs
+    ):
+        return _exhausted(progress)
+    return replace(progress, state=state), action
+
+
+def _noted(progress: Progress, outcome: Outcome) -> Progress:
+    """What an outcome says of its worker, and of what the client has seen."""
+    match outcome:
+        case Outcome.FIRST_EVENT:
+            return replace(progress, begun=True)
+        case Outcome.HANDED_BACK:
+            return replace(progress, avoided=progress.avoided | {progress.worker})
+        case Outcome.CUT_OFF:
+            return replace(progress, excluded=progress.excluded | {progress.worker})
+        case Outcome.GATE_REFUSED:
+            return replace(progress, refusals=progress.refusals + 1, legs=progress.legs - 1, answered=False)
+        case Outcome.PREFILLED:
+            return replace(progress, transferred=True, answered=False)
+        case _:
+            return progress
+
+
+def _blame(progress: Progress, outcome: Outcome, *, max_legs: int) -> tuple[Progress, Action]:
+    progress = replace(progress, answered=outcome is Outcome.SERVER_ERROR)
+    if progress.legs >= max_legs:
+        return _exhausted(progress)
+    progress = replace(progress, state=State.CHOOSING)
+    if outcome is Outcome.LOST and progress.worker not in progress.suspects:
+        return replace(progress, suspects=progress.suspects | {progress.worker}), Action.CHOOSE
+    return replace(progress, excluded=progress.excluded | {progress.worker}), Action.CHOOSE
+
+
+def _exhausted(progress: Progress) -> tuple[Progress, Action]:
+    if progress.answered:
+        return replace(progress, state=State.ENDED), Action.DELIVER
+    return replace(progress, state=State.ENDED), Action.REFUSE

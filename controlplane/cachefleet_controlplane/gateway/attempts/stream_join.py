@@ -1,0 +1,201 @@
+"""One answer out of what several workers produced of it, one after the other, in the form in which the first began.
+
+The first worker's events pass as they are. What comes after a seam is a plain completion of prompt and produced ids: it
+gets the first one's name and, for a chat, a chat's form. Usage counts the prompt once, and what all of them produced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from cachefleet_controlplane.gateway.attempts.stop_strings import StopGuard
+from cachefleet_controlplane.gateway.sse import DONE, event_data
+from cachefleet_controlplane.gateway.upstream.answer import error_code
+from cachefleet_controlplane.gateway.upstream.produced import HANDED_BACK, Name, Produced
+
+Json = dict[str, Any]
+
+_decode = msgspec.json.Decoder(Json).decode
+_encode = msgspec.json.Encoder().encode
+_LAST: Final = b"data: " + DONE + b"\n\n"
+_GIVEN_UP: Final = HANDED_BACK.encode()
+_TRANSFER: Final = "kv_transfer_params"
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """What a request says of stop strings; ``included``: they are part of the answer."""
+
+    stops: Sequence[str] = ()
+    included: bool = False
+
+    def guard(self, said: str) -> StopGuard:
+        return StopGuard(self.stops, said, included=self.included)
+
+
+class Splice:
+    """Feed it the events of one worker after the other; call ``resume`` between them."""
+
+    def __init__(self, stopping: Stopping) -> None:
+        self._stopping = stopping
+        self._name: Name | None = None
+        self._leg = Produced()
+        self._guard: StopGuard | None = None
+        self._sent = 0
+        """Characters of all text that were given out."""
+        self._details: Any = None
+        """How the first worker found the prompt's tokens; None where it did not come to tell."""
+        self._text = ""
+        """Of the workers before the present one."""
+        self._begun: Json = {}
+        """The first worker's answer, where it is a whole one."""
+        self.ids: list[int] = []
+        """Produced by the workers before the present one, and kept."""
+        self.prompt_ids: Sequence[int] = ()
+
+    @property
+    def handed_back(self) -> bool:
+        """The present worker has given up."""
+        return self._leg.handed_back
+
+    @property
+    def can_resume(self) -> bool:
+        """Enough has come for another worker to go on."""
+        return bool(self.prompt_ids) or self._leg.tells_prompt
+
+    @property
+    def ended(self) -> bool:
+        """The present worker has said why its answer ends, and that it does."""
+        return self._leg.finish is not None and not self.handed_back
+
+    @property
+    def stopped(self) -> bool:
+        """A stop string over a seam has ended the answer; what the present worker still sends is of no use."""
+        return self._guard is not None and self._guard.stopped is not None
+
+    @property
+    def produced(self) -> list[int]:
+        """Token ids by all workers so far."""
+        return [*self.ids, *self._leg.ids]
+
+    def resume(self, kept: int) -> None:
+        """Another worker goes on behind the first ``kept`` ids of ``produced``, which say all text there is so far."""
+        self._name = self._name or self._leg.name
+        self.prompt_ids = self.prompt_ids or self._leg.prompt_ids
+        self.ids = self.produced[:kept]
+        self._text += self._leg.text
+        self._guard = self._stopping.guard(self._text)
+        self._leg = Produced()
+
+    def feed(self, event: bytes) -> list[bytes]:
+        """The events to relay for one of the present worker."""
+        data = event_data(event)
+        if self.stopped or (self.handed_back and data == DONE):
+            return []
+        if not data or data == DONE or (self._guard is not None and error_code(event)):
+            return [event]
+        over = self.handed_back
+        text = self._leg.note(data)
+        if over:
+            self._learn(data)
+            return []
+        if self._guard is None and not self.handed_back:
+            self._sent += len(text)
+            return [event]
+        return self._relayed(_decode(data), text)
+
+    def whole(self, body: bytes) -> bytes:
+        """What to deliver for a whole answer of the present worker, unless it is handed back."""
+        if self._guard is None and _GIVEN_UP not in body:
+            return body  # the one worker's whole answer: nothing of it has to be known
+        answer = _decode(body)
+        text = self._leg.note(body)
+        if self._guard is None:
+            self._begun = answer
+            self._details = (answer.get("usage") or {}).get("prompt_tokens_details")
+            return body
+        (choice,) = answer["choices"]
+        said = self._text[: len(self._text) - self._guard.kept_back]
+        said += _checked(self._guard, choice, text, over=not self.handed_back)
+        ends = {"finish_reason": choice.get("finish_reason"), "stop_reason": choice.get("stop_reason")}
+        if self._guard.stopped is not None:
+            ends = {"finish_reason": "stop", "stop_reason": self._guard.stopped}
+        # Why the first worker gave up stands there, and is between it and us.
+        told = {name: answer.get(name) for name in (_TRANSFER,) if name in self._begun}
+        return _encode(self._joined(said, ends) | {"usage": self._usage(answer.get("usage") or {})} | told)
+
+    def _joined(self, text: str, ends: Json) -> Json:
+        """The first worker's answer, with all that was said after it."""
+        (choice,) = self._begun["choices"]
+        spoken = {"text": text}
+        if "message" in choice:
+            spoken = {"message": choice["message"] | {"content": text}}
+        return self._begun | {"choices": [choice | spoken | ends | {"token_ids": self.produced}]}
+
+    def _learn(self, data: bytes) -> None:
+        """What a worker says after it gave up: its usage."""
+        if self._guard is None:
+            self._details = (_decode(data).get("usage") or {}).get("prompt_tokens_details")
+
+    def _relayed(self, chunk: Json, text: str) -> list[bytes]:
+        if not chunk.get("choices"):
+            return [self._event(chunk, [], self._usage(chunk.get("usage") or {}))]
+        (choice,) = chunk["choices"]
+        behind = "" if self._guard is None else _checked(self._guard, choice, text, over=not self.handed_back)
+        if self._guard is not None and self._guard.stopped is not None:
+            ends = choice | {"text": behind, "finish_reason": "stop", "stop_reason": self._guard.stopped}
+            return [self._event(chunk, [ends]), self._event(chunk, [], self._usage({})), _LAST]
+        if self.handed_back:
+            said = choice | {"text": self._before_seam(), "finish_reason": None, "stop_reason": None}
+            return [self._event({}, [said])] if said["text"] or choice.get("token_ids") else []
+        self._sent += len(behind)
+        return [self._event(chunk, [choice | {"text": behind}])]
+
+    def _before_seam(self) -> str:
+        """Of all text what no stop string over the seam to come can take away."""
+        whole = self._text + self._leg.text
+        end = max(self._sent, len(whole) - self._stopping.guard(whole).kept_back)
+        start, self._sent = self._sent, end
+        return whole[start:end]
+
+    def _usage(self, usage: Json) -> Json:
+        prompt = len(self.prompt_ids)
+        completion = len(self.ids) + (usage.get("completion_tokens") or len(self._leg.ids))
+        counted = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        return usage | counted | {"prompt_tokens_details": self._details}
+
+    def _event(self, chunk: Json, choices: list[Json], usage: Json | None = None) -> bytes:
+        name = self._name or self._leg.name
+        if name is None:
+            raise RuntimeError("an answer without a name")
+        head = {"id": name.id, "object": name.object, "created": name.created, "model": name.model}
+        shaped = [_chat_choice(choice) if name.is_chat else _choice(choice) for choice in choices]
+        rest = {key: chunk[key] for key in ("system_fingerprint",) if chunk.get(key) is not None}
+        body = head | {"choices": shaped} | ({} if usage is None else {"usage": usage}) | rest
+        return b"data: " + _encode(body) + b"\n\n"
+
+
+def _checked(guard: StopGuard, choice: Json, text: str, *, over: bool) -> str:
+    """What a seam's guard lets pass of a choice's text; ``over``: where it has a finish reason, it is the last."""
+    stop = choice.get("stop_reason") if over else None
+    ended = over and choice.get("finish_reason") is not None
+    return guard.feed(text, last=ended, stop=stop if isinstance(stop, str) else "")
+
+
+def _chat_choice(choice: Json) -> Json:
+    finish = choice.get("finish_reason")
+    said = {"index": 0, "delta": {"content": choice["text"]}, "logprobs": None, "finish_reason": finish}
+    return said | ({} if finish is None else {"stop_reason": choice.get("stop_reason")}) | _ids(choice)
+
+
+def _choice(choice: Json) -> Json:
+    ends = {name: choice.get(name) for name in ("finish_reason", "stop_reason")}
+    return {"index": 0, "text": choice["text"], "logprobs": None} | ends | {"prompt_token_ids": None} | _ids(choice)
+
+
+def _ids(choice: Json) -> Json:
+    return {"token_ids": choice.get("token_ids")}

@@ -1,0 +1,151 @@
+"""Where one request is served: decided on as often as need be, and waited for while there is no room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.attempts.gate_check import AS_ASKED, Course
+from cachefleet_controlplane.gateway.placement.refusals import refusal
+from cachefleet_controlplane.gateway.placement.request_queue import Queue
+from cachefleet_controlplane.gateway.placement.routing_input import Placing
+from cachefleet_controlplane.gateway.placement.trace import Trace
+from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.routing.decision import Decision, Reason, Verdict, held_back, turned_away
+from cachefleet_controlplane.routing.scoring import needed_blocks
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.workers.inflight import Flight
+from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_core.pool.spec import Role
+
+
+class Placement:
+    """One request's; ``arrived`` is when it came, on ``clock``. What it decides goes into ``trace``.
+
+    ``chosen`` is the last decision that names a worker, ``flight`` what counts there until ``free`` is called.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        queue: Queue,
+        placing: Placing,
+        *,
+        trace: Trace,
+        arrived: float,
+        clock: Callable[[], float],
+        steer: Callable[[Decision], Course] = lambda _: AS_ASKED,
+    ) -> None:
+        """``steer`` tells how a leg would go for the worker decided on."""
+        self._fleet = fleet
+        self._queue = queue
+        self.placing = placing
+        """What is decided on; another one where the rest of an answer is."""
+        self._trace = trace
+        self._arrived = arrived
+        self._clock = clock
+        self._line = placing.line
+        self._steer = steer
+        self._prefilled: Reason | None = None
+        self.cached_only = False
+        """Its client wants it only where some of it is cached; asked before the first leg."""
+        self._priority = placing.tenant.priority
+        self._latest: Decision | None = None
+        self.chosen: Decision | None = None
+        self.flight: Flight | None = None
+
+    def choose(self, excluded: frozenset[str], avoided: frozenset[str] = frozenset()) -> Outcome:
+        """Decide now: PLACED, PREFILL_FIRST, NO_ROOM (``wait`` comes next), REFUSED or NO_WORKER.
+
+        Who is ``avoided`` is chosen only where nobody else can be.
+        """
+        decision = self.placing.decide(exclude=excluded | avoided)
+        if avoided and decision.verdict is not Verdict.ROUTE:
+            decision = self.placing.decide(exclude=excluded)
+        if self._queue.others_first(self._line, priority=self._priority, arrived=self._arrived):
+            decision = held_back(decision)
+        return self._take(decision)
+
+    async def wait(self, excluded: frozenset[str]) -> Outcome:
+        """Wait for room, as long as a request of its pool may in all: as ``choose``, but for NO_ROOM."""
+        waited = self._trace.queued_seconds or 0.0
+        seconds = _patience(self.placing.model) - waited
+        if seconds <= 0:
+            return self._refuse(Reason.QUEUE_TIMEOUT if waited else Reason.NO_ROOM)
+        blocks = needed_blocks(self.placing.prompt)
+        ticket = self._queue.enter(self._line, priority=self._priority, arrived=self._arrived, blocks=blocks)
+        if ticket is None:
+            return self._refuse(Reason.QUEUE_FULL)
+        began = self._clock()
+        try:
+            found = await self._queue.wait(ticket, lambda: self._attempt(excluded), seconds=seconds)
+        finally:
+            self._trace.queued_seconds = waited + self._clock() - began
+        return self._refuse(Reason.QUEUE_TIMEOUT) if found is None else found
+
+    def refusal(self) -> tuple[Reason, ApiError]:
+        """Why it is sent to nobody, and what its client is told."""
+        prompt = self.placing.prompt
+        # What placed the last leg says nothing of why there is no other.
+        decision = None if self._latest is self.chosen else self._latest
+        retry_after = self._queue.retry_after(self._line, blocks=needed_blocks(prompt))
+        who = self.placing.who
+        error = refusal(self.placing.ask.model, prompt, decision, retry_after=retry_after, who=who)
+        return decision.reason if decision else Reason.NO_READY_WORKER, error
+
+    def free(self, cached_tokens: int | None = None) -> None:
+        """The worker is done with it, with so many tokens served from its cache; may be called at any time."""
+        flight, self.flight = self.flight, None
+        if flight is not None:
+            self._queue.ended(self._line, blocks=flight.blocks)
+            flight.finish(cached_tokens=cached_tokens)
+
+    def _attempt(self, excluded: frozenset[str]) -> Outcome | None:
+        decision = self.placing.decide(exclude=excluded)
+        if decision.verdict is Verdict.QUEUE:
+            self._latest = decision
+            return None
+        return self._take(decision)
+
+    def _refuse(self, reason: Reason) -> Outcome:
+        if self._latest is None:
+            raise RuntimeError("refused before anything was decided")
+        return self._take(replace(self._latest, verdict=Verdict.REJECT, reason=reason))
+
+    def _take(self, decision: Decision) -> Outcome:
+        if decision.verdict is Verdict.ROUTE and self._unwanted(decision):
+            decision = turned_away(decision, Reason.NOT_CACHED)
+        self._latest = decision
+        if decision.verdict is Verdict.ROUTE:
+            return self._chosen(decision, self._steer(decision))
+        if self.chosen is None:  # else what placed the last leg explains more
+            self._trace.decision = decision
+        if decision.verdict is Verdict.QUEUE:
+            return Outcome.NO_ROOM
+        return Outcome.NO_WORKER if decision.reason is Reason.NO_READY_WORKER else Outcome.REFUSED
+
+    def _unwanted(self, decision: Decision) -> bool:
+        """Nothing that is known makes the engine find any of it cached, reports and what was just sent included."""
+        cold = decision.uncached_tokens >= decision.prompt_tokens
+        return self.cached_only and not self._trace.legs and cold
+
+    def _chosen(self, decision: Decision, way: Course) -> Outcome:
+        self._prefilled = way.prefill or (self._prefilled if way.transferred else None)
+        counted = decision
+        if self._prefilled is not None:
+            decision = replace(decision, verdict=Verdict.PREFILL_FIRST, reason=self._prefilled)
+        self._latest = self.chosen = self._trace.decision = decision
+        self._trace.first = self._trace.first or decision
+        if way.prefill is not None:
+            return Outcome.PREFILL_FIRST
+        if way.transferred:  # its blocks come from elsewhere
+            counted = replace(counted, uncached_tokens=min(1, counted.uncached_tokens))
+        self.flight = self._fleet.begin(counted, self.placing.prompt)
+        return Outcome.PLACED
+
+
+def _patience(model: ServedModel) -> float:
+    """The longest that any pool lets a request wait whose workers answer requests, in seconds."""
+    answering = [pool for pool in model.declared if pool.spec.role is not Role.PREFILL]
+    return max(pool.spec.admission.max_queue_seconds for pool in answering or model.declared)

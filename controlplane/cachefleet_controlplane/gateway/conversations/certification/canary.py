@@ -1,0 +1,111 @@
+"""Canaries (A3, A21): of a share of verified prefixes it is asked whether a plain full render says the same.
+
+They run beside the request, a few at a time. A mismatch is a defect of a memo, a plugin or a renderer: the profile's
+certificate is withdrawn, so that no handle is sent for it until it is examined again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.conversations.certification.certificates import Certificates, profile_of
+from cachefleet_controlplane.gateway.conversations.certification.plain_render import PlainRenderer
+from cachefleet_controlplane.gateway.conversations.checkpoint import KEY_BYTES, Checkpoint
+from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
+from cachefleet_controlplane.gateway.conversations.turn import NamedTurn
+from cachefleet_controlplane.gateway.conversations.turn_plan import Plan
+from cachefleet_controlplane.gateway.placement.routing_input import Placing
+from cachefleet_core.blocks import BlockKeyer
+from cachefleet_core.continuation import prefix_hash
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE: Final = 4
+"""Canaries under way; a plan beyond that is not sampled."""
+MATCH: Final = "match"
+MISMATCH: Final = "mismatch"
+UNKNOWN: Final = "unknown"
+REASON: Final = "a canary found a remembered prefix that a plain render does not have"
+
+
+class Canaries:
+    """Hears of plans. ``ratio`` of those verified are compared; ``chance`` gives numbers from 0 to below 1."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        plain: PlainRenderer,
+        certificates: Certificates,
+        *,
+        metrics: ContinuationMetrics,
+        ratio: float,
+        chance: Callable[[], float] = random.random,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._fleet = fleet
+        self._plain = plain
+        self._certificates = certificates
+        self._metrics = metrics
+        self._ratio = ratio
+        self._chance = chance
+        self._wall_clock = wall_clock
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def __call__(self, turn: NamedTurn, plan: Plan, placing: Placing) -> None:
+        """Sample a plan; never waits."""
+        remembered = turn.thread.checkpoint
+        if remembered is None or not plan.verified or len(self._under_way) >= AT_ONCE:
+            return
+        if self._chance() < self._ratio:
+            task = asyncio.create_task(self._compare(remembered, placing), name="canary")
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+
+    async def settled(self) -> None:
+        """Wait for those under way."""
+        while self._under_way:
+            await asyncio.wait(set(self._under_way))
+
+    def close(self) -> None:
+        for task in self._under_way:
+            task.cancel()
+
+    async def _compare(self, remembered: Checkpoint, placing: Placing) -> None:
+        try:
+            result = await self._result(remembered, placing)
+            self._metrics.canary(result)
+            if result == MISMATCH:
+                await self._withdraw(placing.model.name)
+        except Exception:  # the root of a task; the request it watches has long gone on
+            logger.exception("a canary failed unexpectedly")
+            self._metrics.canary(UNKNOWN)
+
+    async def _result(self, remembered: Checkpoint, placing: Placing) -> str:
+        workers = self._fleet.renderers(placing.model.name)
+        ids = await self._plain.rendered(workers[0], placing.ask.endpoint, placing.body) if workers else None
+        if ids is None:
+            return UNKNOWN
+        prefix = ids[: remembered.prefix_tokens]
+        if len(ids) <= remembered.prefix_tokens:
+            return MISMATCH
+        if remembered.prefix_hash:
+            return MATCH if prefix_hash(prefix) == remembered.prefix_hash else MISMATCH
+        keyer = self._fleet.keyer(placing.model.name, salt=placing.salt)
+        return UNKNOWN if keyer is None else _by_keys(remembered, keyer.packed_keys(prefix), keyer)
+
+    async def _withdraw(self, model: str) -> None:
+        profiles = {profile_of(hello) for hello in self._fleet.announced(model)}
+        revoked = await self._certificates.revoke(profiles, reason=REASON, at=self._wall_clock())
+        logger.error("%s", REASON, extra={"model": model, "certificates_withdrawn": len(revoked)})
+
+
+def _by_keys(remembered: Checkpoint, keys: bytes, keyer: BlockKeyer) -> str:
+    end = KEY_BYTES * (remembered.prefix_tokens // keyer.block_size)
+    known = remembered.keys[:end]
+    return MATCH if keys[: len(known)] == known else MISMATCH

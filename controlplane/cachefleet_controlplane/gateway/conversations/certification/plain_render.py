@@ -1,0 +1,70 @@
+"""A prompt's ids as a worker's vLLM itself renders them: no memo, no plugin. For canaries and examinations."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from cachefleet_controlplane.gateway.rendering.keying import Keying
+from cachefleet_controlplane.gateway.rendering.ladder import KEYS_PATH, Rung
+from cachefleet_controlplane.gateway.rendering.result import read
+from cachefleet_controlplane.gateway.upstream.client import Opened, Upstream
+from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.pools.source import WorkerEndpoint
+from cachefleet_controlplane.wire.json_members import READ_ERRORS
+from cachefleet_controlplane.workers.render_profiles import RenderFacts
+from cachefleet_core.continuation import ids_array
+
+_KEYING: Final = Keying(lambda: None, keep_ids=True)
+
+
+class _Answer(Struct, frozen=True):
+    prompt_token_ids: list[int]
+
+
+_answer = msgspec.json.Decoder(_Answer)
+
+
+class PlainRenderer:
+    """Asks one worker; each question takes ``seconds`` at most. None where there is no such answer."""
+
+    def __init__(self, upstream: Upstream, credentials: Credentials, *, seconds: float) -> None:
+        self._upstream = upstream
+        self._credentials = credentials
+        self._seconds = seconds
+
+    async def rendered(self, worker: WorkerEndpoint, endpoint: Endpoint, body: bytes) -> array[int] | None:
+        """By the route of vLLM that renders."""
+        opened = await self._post(worker, f"{endpoint}/render", body)
+        return read(opened, Rung.RENDER, endpoint, keying=_KEYING).prompt.ids
+
+    async def keyed(
+        self, worker: WorkerEndpoint, body: bytes, facts: RenderFacts
+    ) -> tuple[array[int], tuple[int, ...]] | None:
+        """By the worker's plugin, with the boundaries that it proposes."""
+        path = f"{KEYS_PATH}?contract={facts.contract}&block_size={facts.block_size}&ids=1"
+        found = read(await self._post(worker, path, body), Rung.KEYS, Endpoint.CHAT, keying=_KEYING).prompt
+        return None if found.ids is None else (found.ids, found.boundaries)
+
+    async def served(self, worker: WorkerEndpoint, body: bytes) -> array[int] | None:
+        """By the engine itself, which answers the chat."""
+        opened = await self._post(worker, Endpoint.CHAT, body)
+        if opened.answer is None or opened.answer.status != 200:
+            return None
+        try:
+            return ids_array(_answer.decode(opened.answer.body).prompt_token_ids)
+        except (*READ_ERRORS, OverflowError):
+            return None
+
+    async def _post(self, worker: WorkerEndpoint, path: str, body: bytes) -> Opened:
+        key = self._credentials.of(worker.url)
+        headers = [
+            ("content-type", "application/json"),
+            ("authorization", f"Bearer {key}"),
+            ("x-cachefleet-token", key),
+        ]
+        return await self._upstream.ask(worker.url, path, body, headers=headers, seconds=self._seconds)

@@ -1,0 +1,66 @@
+"""What is counted of continuations (A23). What came from cache is counted elsewhere: the two are not the same."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import Counter, Histogram
+
+from cachefleet_controlplane.gateway.conversations.turn_plan import Plan
+from cachefleet_controlplane.metrics import Metrics
+
+_SHORT: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2)
+
+
+class ContinuationMetrics:
+    """Series in the registry of ``metrics``."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._registry = metrics.registry
+        self._turns = self._counter("turns", "Turns of named conversations, by what became of them", "outcome")
+        self._checks = self._counter("prefix_checks", "Remembered prefixes held against the fresh prompt", "result")
+        self._full = self._counter("full_requests", "Turns that continued nothing, by reason", "reason")
+        self._verified = self._counter("verified_tokens", "Prompt tokens that a remembered prefix was verified for")
+        self._failures = self._counter("store_failures", "Failures of the store, each survived", "operation")
+        self._canaries = self._counter("canaries", "Prefixes compared with a plain full render", "result")
+        self._certified = self._counter("certifications", "Examinations of render profiles", "result")
+        self._lookup = self._seconds("lookup", "Time to look a checkpoint up")
+        self._plan = self._seconds("plan", "Time to verify a prefix and plan")
+        self._commit = self._seconds("commit", "Time to commit a turn")
+
+    def turn(self, outcome: str) -> None:
+        """One turn is over."""
+        self._turns.labels(outcome).inc()
+
+    def planned(self, plan: Plan, *, seconds: float) -> None:
+        self._plan.observe(seconds)
+        if plan.checked:
+            self._checks.labels("pass" if plan.prefix_tokens else "fail").inc()
+        if plan.verified:
+            self._verified.inc(plan.prefix_tokens)
+        else:
+            self._full.labels(plan.why or plan.outcome).inc()
+
+    def looked_up(self, seconds: float) -> None:
+        self._lookup.observe(seconds)
+
+    def committed(self, seconds: float) -> None:
+        self._commit.observe(seconds)
+
+    def store_failed(self, operation: str) -> None:
+        self._failures.labels(operation).inc()
+
+    def canary(self, result: str) -> None:
+        """One comparison: match, mismatch or unknown."""
+        self._canaries.labels(result).inc()
+
+    def certified(self, result: str) -> None:
+        """One examination: certified, refused or failed."""
+        self._certified.labels(result).inc()
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"cachefleet_continuation_{name}", text, labels, registry=self._registry)
+
+    def _seconds(self, name: str, text: str) -> Histogram:
+        full = f"cachefleet_continuation_{name}_seconds"
+        return Histogram(full, text, buckets=_SHORT, registry=self._registry)

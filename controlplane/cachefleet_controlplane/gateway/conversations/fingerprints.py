@@ -1,0 +1,97 @@
+"""What a prompt was rendered by and with: the fingerprints that a checkpoint is compared by (A6, A11). Pure.
+
+What clients wrote is digested under a key: a copy of the store is no dictionary of system prompts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
+from cachefleet_controlplane.wire.json_members import NULL, READ_ERRORS, is_null
+from cachefleet_core.continuation import Fingerprints
+from cachefleet_core.reports import Hello
+
+_SHAPING: Final = (
+    *("chat_template", "chat_template_kwargs", "reasoning_effort", "reasoning", "include_reasoning", "documents"),
+    *("add_generation_prompt", "continue_final_message", "add_special_tokens", "mm_processor_kwargs", "thinking"),
+    *("truncate_prompt_tokens", "truncation"),
+)
+"""Members that say how a conversation is told, besides what is in it."""
+_TOOLS: Final = ("tools", "tool_choice", "functions")
+_INSTRUCTING: Final = frozenset({"system", "developer"})
+_LISTS: Final = {Endpoint.CHAT: "messages", Endpoint.MESSAGES: "messages", Endpoint.RESPONSES: "input"}
+_MEMBERS: Final = {Endpoint.RESPONSES: "instructions", Endpoint.MESSAGES: "system"}
+
+
+class _Message(Struct, frozen=True):
+    role: str = ""
+    content: Raw = NULL
+
+
+_messages = msgspec.json.Decoder(list[_Message])
+_anything = msgspec.json.Decoder()
+
+
+def fingerprints(model: str, hellos: Iterable[Hello], ask: Ask, *, key: bytes) -> Fingerprints:
+    """Of a request to ``model`` ("namespace/name") whose ready workers said ``hellos``."""
+    known = {hello.profile.fingerprint(): hello for hello in hellos}
+    profiles = [known[name].profile for name in sorted(known)]
+    template = [name.encode() for name in sorted(known)]
+    template += [
+        part for name in _SHAPING if not is_null(ask.fields, name) for part in (name.encode(), ask.fields[name])
+    ]
+    return Fingerprints(
+        model=model[:253],
+        tokenizer_fingerprint=_joined(hello.contract.tokenizer for hello in known.values()),
+        renderer=_joined(profile.renderer for profile in profiles),
+        renderer_version=_joined(profile.renderer_version for profile in profiles),
+        template_fingerprint=_digest(key, template),
+        effective_instructions_hash=_digest(key, _instructions(ask)),
+        effective_tools_hash=_digest(key, _tools(ask)),
+    )
+
+
+def _joined(values: Iterable[str]) -> str:
+    """One where all agree; during a rollout all there are."""
+    return ",".join(sorted(set(values)))[:1024]
+
+
+def _instructions(ask: Ask) -> list[bytes | Raw]:
+    member, listed = _MEMBERS.get(ask.endpoint, ""), _LISTS.get(ask.endpoint, "")
+    parts: list[bytes | Raw] = [] if is_null(ask.fields, member) else [ask.fields[member]]
+    try:
+        messages = _messages.decode(ask.fields.get(listed, NULL))
+    except READ_ERRORS:
+        return parts
+    return parts + [message.content for message in messages if message.role in _INSTRUCTING]
+
+
+def _tools(ask: Ask) -> list[bytes | Raw]:
+    """In one form, whatever the order of their members (C13)."""
+    return [_canonical(ask.fields[name]) for name in _TOOLS if not is_null(ask.fields, name)]
+
+
+def _canonical(raw: Raw) -> bytes | Raw:
+    try:
+        return msgspec.json.encode(_anything.decode(raw), order="sorted")
+    except READ_ERRORS:
+        return raw
+
+
+def _digest(key: bytes, parts: Sequence[bytes | Raw]) -> str:
+    """Of several parts, each with its length; "" of none."""
+    if not parts:
+        return ""
+    hashed = hmac.new(key, digestmod=hashlib.sha256)
+    for part in parts:
+        view = memoryview(part)
+        hashed.update(len(view).to_bytes(8, "little"))
+        hashed.update(view)
+    return f"hmac-sha256:{hashed.hexdigest()}"

@@ -1,0 +1,168 @@
+"""``previous_response_id``: the whole input out of what was stored and what is new. Pure.
+
+Items are put one behind the other as they were sent and answered; what of them a prompt shows is the engine's to say
+(A14, A15). ``instructions`` are not carried over, as the API has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from cachefleet_controlplane.gateway.apis.request_info import Ask
+from cachefleet_controlplane.gateway.sse import event_data, event_name
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.json_members import NULL, READ_ERRORS, Fields, encode, is_null, lax_bool
+
+PREVIOUS: Final = "previous_response_id"
+MAX_ID: Final = 128
+_KEPT: Final = frozenset({"completed", "incomplete"})
+_TELLING: Final = frozenset(
+    {
+        *(b"response.created", b"response.queued", b"response.in_progress"),
+        *(b"response.completed", b"response.incomplete", b"response.failed"),
+    }
+)
+"""Events that hold the response."""
+
+
+class _Item(Struct, frozen=True):
+    type: str = "message"
+
+
+class _Told(Struct, frozen=True):
+    id: str = ""
+    status: str = ""
+    output: list[Raw] = []  # msgspec copies it
+
+
+class _Message(Struct, frozen=True):
+    role: str
+    content: Raw
+    type: str = "message"
+
+
+_items = msgspec.json.Decoder(list[Raw])
+_item = msgspec.json.Decoder(_Item)
+_told = msgspec.json.Decoder(_Told)
+_fields = msgspec.json.Decoder(Fields)
+_text = msgspec.json.Decoder(str)
+
+
+class Finished(Struct, frozen=True):
+    """A response that can be continued."""
+
+    id: str
+    output: tuple[Raw, ...]
+
+    @property
+    def calls_tool(self) -> bool:
+        """The conversation goes on with a tool's answer."""
+        return any(_kind(item) == "function_call" for item in self.output)
+
+
+def previous_id(ask: Ask) -> str:
+    """The response that a request continues; "" where it is none. ApiError 400."""
+    if is_null(ask.fields, PREVIOUS):
+        return ""
+    try:
+        given = _text.decode(ask.fields[PREVIOUS])
+    except READ_ERRORS:
+        given = ""
+    if not is_id(given):
+        raise ApiError(400, f"`{PREVIOUS}` must be text of 1 to {MAX_ID} printable characters.", param=PREVIOUS)
+    return given
+
+
+def is_id(name: str) -> bool:
+    """Whether a response can be named so; what no database takes for text never gets there."""
+    return 0 < len(name) <= MAX_ID and name.isprintable()
+
+
+def wants_storing(ask: Ask) -> bool:
+    """As the API has it: unless ``store`` is false, however that is written."""
+    return is_null(ask.fields, "store") or lax_bool(ask.fields["store"])
+
+
+def input_items(ask: Ask) -> tuple[Raw, ...]:
+    """A request's input, text as the message of a user. ApiError 400 where it is neither text nor a list."""
+    given = ask.fields.get("input", NULL)
+    try:
+        return tuple(_items.decode(given))
+    except msgspec.ValidationError:
+        pass
+    except READ_ERRORS as error:
+        raise ApiError(400, "`input` must be text or a list.", param="input") from error
+    try:
+        _text.decode(given)
+    except READ_ERRORS as error:
+        raise ApiError(400, "`input` must be text or a list.", param="input") from error
+    return (Raw(encode(_Message("user", given))),)
+
+
+def joined(items: tuple[Raw, ...]) -> bytes:
+    return encode(items)
+
+
+def split(items: bytes) -> tuple[Raw, ...]:
+    """What ``joined`` put together. DecodeError."""
+    return tuple(_items.decode(items))
+
+
+def continued(ask: Ask, before: tuple[Raw, ...]) -> Ask:
+    """The request with all there was before it as input."""
+    fields = {name: raw for name, raw in ask.fields.items() if name != PREVIOUS}
+    fields["input"] = Raw(joined((*before, *input_items(ask))))
+    return replace(ask, fields=fields)
+
+
+def finished(body: bytes) -> Finished | None:
+    """Of a whole response; None of one that failed or was cancelled, or cannot be read."""
+    try:
+        told = _told.decode(body)
+    except READ_ERRORS:
+        return None
+    kept = told.status in _KEPT and is_id(told.id)
+    return Finished(told.id, tuple(told.output)) if kept else None
+
+
+def restated(body: bytes, previous: str) -> bytes:
+    """A response that says which one it continues."""
+    try:
+        fields = _fields.decode(body)
+    except READ_ERRORS:
+        return body
+    return encode(fields | {PREVIOUS: Raw(encode(previous))}) if PREVIOUS in fields else body
+
+
+def restated_event(event: bytes, previous: str) -> bytes:
+    """The same of an event that holds the response; others as they are."""
+    name = event_name(event)
+    if name not in _TELLING:
+        return event
+    try:
+        fields = _fields.decode(event_data(event))
+    except READ_ERRORS:
+        return event
+    if "response" not in fields:
+        return event
+    fields["response"] = Raw(restated(bytes(fields["response"]), previous))
+    return b"event: %b\ndata: %b\n\n" % (name, encode(fields))
+
+
+def told_response(event: bytes) -> bytes:
+    """The response in the last event of a stream; b"" where that has none."""
+    try:
+        return bytes(_fields.decode(event_data(event)).get("response", Raw(b"")))
+    except READ_ERRORS:
+        return b""
+
+
+def _kind(item: Raw) -> str:
+    try:
+        return _item.decode(item).type
+    except READ_ERRORS:
+        return ""

@@ -1,0 +1,129 @@
+"""Stored responses: continued, shown, deleted, and sealed for the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
+from cachefleet_controlplane.gateway.conversations.checkpoint import Owner
+from cachefleet_controlplane.gateway.conversations.encryption import History, HistoryError, Sealer
+from cachefleet_controlplane.gateway.conversations.policy import Allowance, allowance
+from cachefleet_controlplane.gateway.conversations.records import SealedResponse
+from cachefleet_controlplane.gateway.conversations.rehydration import (
+    PREVIOUS,
+    Finished,
+    continued,
+    input_items,
+    is_id,
+    joined,
+    split,
+    wants_storing,
+)
+from cachefleet_controlplane.gateway.conversations.store_worker import Book
+from cachefleet_controlplane.store.store_errors import StoreError
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_core.tenancy import TenantId
+
+SETTING = "spec.continuation.storeHistory"
+BOUND = "CACHEFLEET_CONTINUATION_HISTORY_BYTES"
+RETRY_SECONDS = 5
+
+
+class Histories:
+    """What there is of a conversation by the id of a response; ``max_bytes`` bounds the input of one that is stored."""
+
+    def __init__(
+        self, book: Book, sealer: Sealer, *, max_bytes: int, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self._book = book
+        self._sealer = sealer
+        self._max_bytes = max_bytes
+        self._wall_clock = wall_clock
+
+    def stores(self, ask: Ask, allowed: Allowance) -> bool:
+        """Whether a request's response is to be stored. ApiError 413 where its input is too long for that."""
+        wanted = ask.endpoint is Endpoint.RESPONSES and allowed.history and wants_storing(ask)
+        if wanted:
+            self._check(len(bytes(ask.fields.get("input", b""))))
+        return wanted
+
+    async def continued(self, ask: Ask, previous: str, *, tenant: TenantId, model: ServedModel) -> Ask:
+        """The request with its whole input. ApiError: 400 where nothing is stored, 404, 413, 503."""
+        if not allowance(model.declared).history:
+            message = (
+                f"`{PREVIOUS}` is not supported: responses are not stored here. It needs `{SETTING}: true`, and "
+                f"`enabled`, in every pool of the model `{model.name}`. Send the whole conversation as `input`."
+            )
+            raise ApiError(400, message, param=PREVIOUS)
+        history = await self._read(tenant, previous)
+        if history is None:
+            raise ApiError(404, f"Previous response with id '{previous}' not found.", param=PREVIOUS)
+        whole = continued(ask, split(history.items))
+        if wants_storing(ask):
+            self._check(len(bytes(whole.fields["input"])))
+        return whole
+
+    async def shown(self, tenant: TenantId, response: str) -> bytes:
+        """A response as its client got it. ApiError 404, 503."""
+        history = await self._read(tenant, response)
+        if history is None:
+            raise _not_found(response)
+        return history.response
+
+    async def deleted(self, tenant: TenantId, response: str) -> None:
+        """ApiError 404, 503."""
+        if not is_id(response):
+            raise _not_found(response)
+        now = self._wall_clock()
+        try:
+            there = await self._book.ask("delete", lambda store: store.forget(tenant, response, now=now))
+        except StoreError as error:
+            raise _unavailable() from error
+        if not there:
+            raise _not_found(response)
+
+    def sealed(
+        self, ask: Ask, response: Finished, body: bytes, owner: Owner, *, now: float, expires: float
+    ) -> SealedResponse:
+        """What the store gets of a response to ``ask``, whose input is whole."""
+        history = History(joined((*input_items(ask), *response.output)), body)
+        return SealedResponse(
+            tenant=owner.tenant,
+            id=response.id,
+            model=owner.model,
+            sealed=self._sealer.seal(history, tenant=owner.tenant, response=response.id),
+            created=now,
+            expires=expires,
+        )
+
+    async def _read(self, tenant: TenantId, response: str) -> History | None:
+        """None of one that is not there, and of one that cannot be opened: nothing is made up in its place."""
+        if not is_id(response):
+            return None
+        now = self._wall_clock()
+        try:
+            found = await self._book.ask("history", lambda store: store.response(tenant, response, now=now))
+        except StoreError as error:
+            raise _unavailable() from error
+        try:
+            return None if found is None else self._sealer.open(found.sealed, tenant=tenant, response=response)
+        except HistoryError:
+            return None
+
+    def _check(self, size: int) -> None:
+        if size > self._max_bytes:
+            message = (
+                f"The conversation is {size} bytes, and at most {self._max_bytes} are stored ({BOUND}). "
+                "Send it as `input` with `store: false`."
+            )
+            raise ApiError(413, message, param="input")
+
+
+def _not_found(response: str) -> ApiError:
+    return ApiError(404, f"Response with id '{response}' not found.", param="response_id")
+
+
+def _unavailable() -> ApiError:
+    return ApiError(503, "Stored responses cannot be read now.", headers={"retry-after": str(RETRY_SECONDS)})

@@ -1,0 +1,121 @@
+"""Conversations: how they are named, in which state they are, and who may be preferred for them (A18). Pure.
+
+A session is active while it is talked to, paused or completed where its client says so with
+``x-cachefleet-session-state``, expired where nothing was heard of it for its pool's time to live. An expired one is
+forgotten: its next turn is the first of a new one under the same name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint, Owner
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.headers import Header
+
+SESSION_HEADER: Final = b"x-cachefleet-session"
+STATE_HEADER: Final = b"x-cachefleet-session-state"
+MAX_NAME: Final = 256
+_NAME: Final = re.compile(rb"[\x21-\x7e]{1,%d}" % MAX_NAME)
+
+
+class Session(StrEnum):
+    """The state of a conversation."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    EXPIRED = "expired"
+
+
+class Event(StrEnum):
+    """What happens to one."""
+
+    TURN = "turn"
+    PAUSE = "pause"
+    COMPLETE = "complete"
+    EXPIRE = "expire"
+
+
+_LIVING: Final = {
+    Event.TURN: Session.ACTIVE,
+    Event.PAUSE: Session.PAUSED,
+    Event.COMPLETE: Session.COMPLETED,
+    Event.EXPIRE: Session.EXPIRED,
+}
+TABLE: Final[Mapping[Session, Mapping[Event, Session]]] = MappingProxyType(
+    {
+        Session.ACTIVE: _LIVING,
+        Session.PAUSED: _LIVING,
+        Session.COMPLETED: _LIVING,
+        Session.EXPIRED: {Event.EXPIRE: Session.EXPIRED},
+    }
+)
+"""An expired conversation is never talked to again: another one begins."""
+EVENTS: Final = {Session.ACTIVE: Event.TURN, Session.PAUSED: Event.PAUSE, Session.COMPLETED: Event.COMPLETE}
+"""What a turn that asks for this state is."""
+_PREFERRED: Final = frozenset({Session.ACTIVE, Session.PAUSED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A conversation as it stands; ``checkpoint`` is its last one, ``expires`` Unix seconds."""
+
+    id: str
+    owner: Owner
+    name: str
+    """Keyed digest of what its client calls it."""
+    seq: int
+    state: Session
+    expires: float
+    checkpoint: Checkpoint | None
+
+    def at(self, now: float) -> Session:
+        """Its state at a time."""
+        return self.state if now < self.expires else TABLE[self.state][Event.EXPIRE]
+
+    def preferred(self, now: float) -> str:
+        """The worker to prefer among equals; "" where there is none, or the conversation is over."""
+        return self.checkpoint.worker if self.checkpoint is not None and self.at(now) in _PREFERRED else ""
+
+
+def after(state: Session, event: Event) -> Session:
+    """The state that follows. ValueError for what cannot happen."""
+    try:
+        return TABLE[state][event]
+    except KeyError as error:
+        raise ValueError(f"{event} while {state}") from error
+
+
+def session_name(headers: Iterable[Header]) -> bytes:
+    """What a client calls its conversation; b"" where it does not. ApiError 400."""
+    given = [value for name, value in headers if name == SESSION_HEADER]
+    if not given:
+        return b""
+    if len(given) > 1 or _NAME.fullmatch(given[0]) is None:
+        message = f"`{SESSION_HEADER.decode()}` must be 1 to {MAX_NAME} visible ASCII characters, given once."
+        raise ApiError(400, message, param=SESSION_HEADER.decode())
+    return given[0]
+
+
+def session_event(headers: Iterable[Header]) -> Event:
+    """What a turn does to its conversation's state. ApiError 400."""
+    given = next((value.decode("latin-1") for name, value in headers if name == STATE_HEADER), Session.ACTIVE)
+    try:
+        return EVENTS[Session(given)]
+    except (KeyError, ValueError) as error:
+        allowed = ", ".join(EVENTS)
+        message = f"`{STATE_HEADER.decode()}` must be one of {allowed}."
+        raise ApiError(400, message, param=STATE_HEADER.decode()) from error
+
+
+def name_digest(key: bytes, kind: str, name: bytes) -> str:
+    """What a conversation is stored under: a client may have put anything into its name."""
+    return hmac.new(key, kind.encode() + b"\0" + name, hashlib.sha256).hexdigest()

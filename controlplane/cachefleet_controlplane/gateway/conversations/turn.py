@@ -1,0 +1,169 @@
+"""One turn of a conversation, from its checkpoint to the next one; ``NO_TURN`` is a request of none.
+
+What it leaves is committed when the worker's answer is whole and before its client is told that it is (A20). An answer
+that broke, was cancelled or gated leaves nothing. Nothing here fails a request that a worker can answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
+from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint, Fresh
+from cachefleet_controlplane.gateway.conversations.rehydration import finished, restated, restated_event, told_response
+from cachefleet_controlplane.gateway.conversations.turn_outcome import Outcome
+from cachefleet_controlplane.gateway.placement.routing_input import Placing
+from cachefleet_controlplane.gateway.sse import is_end
+from cachefleet_controlplane.gateway.upstream.answer import error_code
+from cachefleet_controlplane.gateway.upstream.client import Answer
+from cachefleet_controlplane.routing.decision import Decision
+
+_GIVEN_UP = (
+    *(b'"finish_reason":"cache_threshold"', b'"finish_reason":"abort"', b'"finish_reason":"error"'),
+    b'"stop_reason":"cache_threshold"',
+)
+"""How a choice ends that is no answer; a quote within text is always escaped."""
+_TOOL_CALLS = (b'"finish_reason":"tool_calls"', b'"stop_reason":"tool_use"')
+
+Served = Callable[[], Decision | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an answer ended: the response where it is one, and whether a tool is to say how it goes on."""
+
+    body: bytes = b""
+    """Of a response, as its client gets it."""
+    calls_tool: bool = False
+
+
+class Settling(Protocol):
+    """What turns leave behind them."""
+
+    def planned(self, turn: NamedTurn, placing: Placing) -> Outcome:
+        """Note what a prompt is now, and say what of it is remembered."""
+        ...
+
+    async def commit(self, turn: NamedTurn, ending: Ending) -> Outcome:
+        """Keep the turn, in bounded time; the outcome, a new one where it was not kept."""
+        ...
+
+
+class Turn(Protocol):
+    """What a request's way through the gateway calls."""
+
+    ask: Ask
+    """What is asked for in full."""
+    keeps_ids: bool
+    outcome: Outcome | None
+
+    def placed(self, placing: Placing, served: Served) -> Placing:
+        """Plan; ``served`` tells who answered. The placing, with the worker to prefer."""
+        ...
+
+    async def passed(self, events: Sequence[bytes]) -> Sequence[bytes]:
+        """Look at events on their way to the client; wait for persistence before the last one."""
+        ...
+
+    async def answered(self, answer: Answer) -> Answer:
+        """The same of a whole answer."""
+        ...
+
+
+@dataclass(slots=True)
+class PlainTurn:
+    """Of no conversation, or of one that may not be kept: nothing is done."""
+
+    ask: Ask
+    outcome: Outcome | None = None
+    keeps_ids: bool = False
+
+    def placed(self, placing: Placing, served: Served) -> Placing:  # noqa: ARG002 # as Turn has it
+        return placing
+
+    async def passed(self, events: Sequence[bytes]) -> Sequence[bytes]:
+        return events
+
+    async def answered(self, answer: Answer) -> Answer:
+        return answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
+    """Where a turn stands in its conversation, as it was looked up."""
+
+    name: str = ""
+    """Digest of the conversation's name; "" where its first response names it."""
+    conversation: str = ""
+    """"" where it is to begin."""
+    expected: str | None = None
+    """The head to continue; None where a conversation begins."""
+    seq: int = 0
+    parent: str | None = None
+    checkpoint: Checkpoint | None = None
+    """What is remembered; where the turn branches off it is no head."""
+    preferred: str = ""
+
+
+class NamedTurn:
+    """A turn of a conversation that has a name."""
+
+    def __init__(
+        self, ask: Ask, thread: Thread, settling: Settling, *, previous: str = "", stores: bool = False, keeps_ids: bool
+    ) -> None:
+        self.ask = ask
+        self.thread = thread
+        self.previous = previous
+        self.stores = stores
+        """Its response is to be stored."""
+        self.keeps_ids = keeps_ids
+        self.leaves = True
+        """Somebody can come back to it."""
+        self.outcome: Outcome | None = None
+        self.fresh: Fresh | None = None
+        self.served: Served = lambda: None
+        self._settling = settling
+        self._spoilt = False
+        self._calls_tool = False
+        self._over = False
+
+    def placed(self, placing: Placing, served: Served) -> Placing:
+        self.served = served
+        self.outcome = self._settling.planned(self, placing)
+        return replace(placing, preferred=self.thread.preferred)
+
+    async def passed(self, events: Sequence[bytes]) -> Sequence[bytes]:
+        if self.previous:
+            events = [restated_event(event, self.previous) for event in events]
+        for event in events:
+            self._look(event)
+            if is_end(event) and not self._over:
+                await self._end(told_response(event) if self._is_response else b"")
+        return events
+
+    async def answered(self, answer: Answer) -> Answer:
+        if answer.status != 200:
+            return answer
+        if self.previous:
+            answer = replace(answer, body=restated(answer.body, self.previous))
+        self._look(answer.body)
+        await self._end(answer.body if self._is_response else b"")
+        return answer
+
+    @property
+    def _is_response(self) -> bool:
+        return self.ask.endpoint is Endpoint.RESPONSES
+
+    def _look(self, data: bytes) -> None:
+        self._spoilt = self._spoilt or error_code(data) > 0 or any(mark in data for mark in _GIVEN_UP)
+        self._calls_tool = self._calls_tool or any(mark in data for mark in _TOOL_CALLS)
+
+    async def _end(self, body: bytes) -> None:
+        self._over = True
+        response = finished(body) if self._is_response else None
+        if self._spoilt or not self.leaves or (self._is_response and response is None):
+            return
+        calls = self._calls_tool or (response is not None and response.calls_tool)
+        self.outcome = await self._settling.commit(self, Ending(body, calls))

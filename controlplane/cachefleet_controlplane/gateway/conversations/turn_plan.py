@@ -1,0 +1,150 @@
+"""How to continue a prompt: by its handle, by what was verified of it, or in full. Pure.
+
+A plan is made of a checkpoint and the prompt as it was just rendered; nothing remembered is trusted without it (A6,
+A14). Each check refuses for a reason of its own, and every refusal means the ordinary, full request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from cachefleet_controlplane.gateway.conversations.checkpoint import KEY_BYTES, NOWHERE, Checkpoint, Fresh, Place
+from cachefleet_controlplane.gateway.conversations.turn_outcome import Outcome, Why
+from cachefleet_core.continuation import MISMATCHES
+
+
+class Way(StrEnum):
+    """How far down the ladder a turn goes."""
+
+    SHORTCUT = "shortcut"
+    """A handle and the ids behind it."""
+    ARTIFACT = "artifact"
+    """The prefix is verified, so its ids may stand for the text."""
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the pools allow, and where the request goes."""
+
+    place: Place = NOWHERE
+    handles: bool = False
+    certified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The way, what it is called, and why it is no shorter one; ``prefix_tokens`` were verified."""
+
+    way: Way
+    outcome: Outcome
+    why: str = Why.NONE
+    """A Why, or the name of the fingerprint that differs."""
+    prefix_tokens: int = 0
+    checked: bool = False
+    """It was compared with the fresh prompt, whatever came of it."""
+
+    @property
+    def verified(self) -> bool:
+        return self.way is not Way.FULL
+
+
+Check = Callable[[Checkpoint, Fresh], Plan | None]
+
+
+def plan(checkpoint: Checkpoint | None, fresh: Fresh, *, now: float, terms: Terms) -> Plan:
+    """``now`` in Unix seconds."""
+    if checkpoint is None:
+        return Plan(Way.FULL, Outcome.NO_CHECKPOINT)
+    if checkpoint.expires <= now:
+        return Plan(Way.FULL, Outcome.ARTIFACT_EXPIRED)
+    refused = next(_refusals(checkpoint, fresh), None)
+    return refused or _shortest(checkpoint, fresh, terms)
+
+
+def _refusals(checkpoint: Checkpoint, fresh: Fresh) -> Iterator[Plan]:
+    for check in _CHECKS:
+        refused = check(checkpoint, fresh)
+        if refused is not None:
+            yield refused
+
+
+def _same_receipt(checkpoint: Checkpoint, fresh: Fresh) -> Plan | None:
+    if not fresh.tokens:
+        return Plan(Way.FULL, Outcome.ARTIFACT_MISS, Why.NOT_RENDERED)
+    same = checkpoint.receipt == fresh.receipt
+    return None if same else Plan(Way.FULL, Outcome.RECEIPT_INVALID)
+
+
+def _same_fingerprints(checkpoint: Checkpoint, fresh: Fresh) -> Plan | None:
+    before, now = msgspec.structs.asdict(checkpoint.fingerprints), msgspec.structs.asdict(fresh.fingerprints)
+    differs = next((name for name in MISMATCHES if before[name] != now[name]), None)
+    return None if differs is None else Plan(Way.FULL, Outcome.FINGERPRINT_MISMATCH, differs)
+
+
+def _sound_count(checkpoint: Checkpoint, fresh: Fresh) -> Plan | None:
+    tokens = checkpoint.prefix_tokens
+    if not 0 < tokens <= checkpoint.prompt_tokens:
+        return _miss(Why.COUNT_MISMATCH)
+    if tokens > fresh.tokens:
+        return _miss(Why.NOT_A_PREFIX)
+    return _miss(Why.NO_MARGINAL_SUFFIX) if tokens == fresh.tokens else None
+
+
+def _strict_prefix(checkpoint: Checkpoint, fresh: Fresh) -> Plan | None:
+    tokens = checkpoint.prefix_tokens
+    if _by_ids(checkpoint, fresh):
+        return None if fresh.hash_of(tokens) == checkpoint.prefix_hash else _miss(Why.NOT_A_PREFIX)
+    end = KEY_BYTES * (tokens // checkpoint.block_size) if checkpoint.block_size else 0
+    if not end or min(len(checkpoint.keys), len(fresh.keys)) < end:
+        return _miss(Why.NOT_VERIFIABLE, checked=False)
+    # A key commits to everything before it: the last one says as much as all of them.
+    same = fresh.keys[end - KEY_BYTES : end] == checkpoint.keys[end - KEY_BYTES : end]
+    return None if same else _miss(Why.NOT_A_PREFIX)
+
+
+def _at_boundary(checkpoint: Checkpoint, fresh: Fresh) -> Plan | None:
+    """Proposed by the renderer both times (A7): tokens within a message may merge with what comes behind them."""
+    proven = checkpoint.ends_at_boundary and checkpoint.prefix_tokens in fresh.boundaries
+    if proven:
+        return None
+    return Plan(Way.FULL, Outcome.BOUNDARY_REJECTED, Why.BOUNDARY_NOT_PROVEN, checked=True)
+
+
+_CHECKS: Final[tuple[Check, ...]] = (_same_receipt, _same_fingerprints, _sound_count, _strict_prefix, _at_boundary)
+
+
+def _shortest(checkpoint: Checkpoint, fresh: Fresh, terms: Terms) -> Plan:
+    """Of a prefix that is verified: a handle only at its own worker, in the life in which it was made (A9)."""
+    tokens = checkpoint.prefix_tokens
+    why = _no_shortcut(checkpoint, fresh, terms)
+    if why is Why.NONE:
+        return Plan(Way.SHORTCUT, Outcome.SHORTCUT_HIT, prefix_tokens=tokens, checked=True)
+    allowed = terms.handles and terms.certified and checkpoint.handle is not None
+    outcome = Outcome.SHORTCUT_MISS if allowed else Outcome.ARTIFACT_HIT
+    return Plan(Way.ARTIFACT, outcome, why, prefix_tokens=tokens, checked=True)
+
+
+def _no_shortcut(checkpoint: Checkpoint, fresh: Fresh, terms: Terms) -> Why:
+    reasons = {
+        Why.HANDLES_OFF: not terms.handles,
+        Why.NOT_CERTIFIED: not terms.certified,
+        Why.NO_HANDLE: checkpoint.handle is None,
+        Why.IDS_NOT_AT_HAND: not _by_ids(checkpoint, fresh),
+        Why.OTHER_WORKER: checkpoint.worker != terms.place.worker,
+        Why.OTHER_EPOCH: checkpoint.epoch != terms.place.epoch,
+    }
+    return next((why for why, holds in reasons.items() if holds), Why.NONE)
+
+
+def _by_ids(checkpoint: Checkpoint, fresh: Fresh) -> bool:
+    return fresh.ids is not None and bool(checkpoint.prefix_hash)
+
+
+def _miss(why: Why, *, checked: bool = True) -> Plan:
+    return Plan(Way.FULL, Outcome.ARTIFACT_MISS, why, checked=checked)

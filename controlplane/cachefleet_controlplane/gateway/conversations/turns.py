@@ -1,0 +1,238 @@
+"""Turns of conversations: looked up before their prompt is placed, planned behind it, committed at their end."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.apis.request_info import GENERATING, Ask, Endpoint
+from cachefleet_controlplane.gateway.conversations.checkpoint import (
+    Fresh,
+    Lineage,
+    Owner,
+    Place,
+    Receipt,
+    Status,
+    checkpoint,
+)
+from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
+from cachefleet_controlplane.gateway.conversations.fingerprints import fingerprints
+from cachefleet_controlplane.gateway.conversations.policy import Allowance, allowance
+from cachefleet_controlplane.gateway.conversations.records import Turn as TurnRecord
+from cachefleet_controlplane.gateway.conversations.rehydration import finished, previous_id
+from cachefleet_controlplane.gateway.conversations.response_histories import Histories
+from cachefleet_controlplane.gateway.conversations.sessions import (
+    SESSION_HEADER,
+    Event,
+    Head,
+    Session,
+    after,
+    name_digest,
+    session_event,
+    session_name,
+)
+from cachefleet_controlplane.gateway.conversations.store_worker import Book
+from cachefleet_controlplane.gateway.conversations.turn import Ending, NamedTurn, PlainTurn, Thread, Turn
+from cachefleet_controlplane.gateway.conversations.turn_outcome import Outcome
+from cachefleet_controlplane.gateway.conversations.turn_plan import Plan, Terms, plan
+from cachefleet_controlplane.gateway.placement.routing_input import Placing
+from cachefleet_controlplane.pools.salts import isolation
+from cachefleet_controlplane.routing.decision import Decision
+from cachefleet_controlplane.store.store_errors import StoreError
+from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.wire.headers import Header
+from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_core.pool.spec import Isolation
+
+logger = logging.getLogger(__name__)
+
+SESSION: Final = "session"
+RESPONSE: Final = "response"
+
+Planned = Callable[[NamedTurn, Plan, Placing], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnParts:
+    """What turns need; shared by all. ``max_keys`` bounds the block keys of one checkpoint."""
+
+    fleet: Fleet
+    book: Book
+    histories: Histories
+    metrics: ContinuationMetrics
+    key: bytes
+    max_keys: int = 16_384
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+    new_id: Callable[[], str] = lambda: secrets.token_hex(12)
+
+
+class Turns:
+    """Begins turns. ``on_plan`` hears of each plan."""
+
+    def __init__(self, parts: TurnParts, *, on_plan: Planned = lambda _turn, _plan, _placing: None) -> None:
+        self._parts = parts
+        self._on_plan = on_plan
+        self.histories = parts.histories
+
+    async def whole(self, ask: Ask, tenant: TenantRecord, model: ServedModel) -> Ask:
+        """The request with all that it continues, where it names a response. ApiError 400, 404, 503."""
+        previous = previous_id(ask) if ask.endpoint is Endpoint.RESPONSES else ""
+        if not previous:
+            return ask
+        return await self._parts.histories.continued(ask, previous, tenant=tenant.name, model=model)
+
+    async def begin(self, ask: Ask, headers: Iterable[Header], *, tenant: TenantRecord, model: ServedModel) -> Turn:
+        """Find out which conversation a request is of. ApiError for a name that is none, and as ``whole``."""
+        given, allowed = list(headers), allowance(model.declared)
+        previous = previous_id(ask) if ask.endpoint is Endpoint.RESPONSES else ""
+        whole = await self.whole(ask, tenant, model)
+        stores = self._parts.histories.stores(ask, allowed)
+        if not allowed.enabled:
+            named = any(name == SESSION_HEADER for name, _ in given)
+            return PlainTurn(whole, Outcome.OFF if named else None)
+        session = session_name(given) if ask.endpoint in GENERATING else b""
+        if not (session or previous or stores):
+            return PlainTurn(whole)
+        owner = Owner(tenant.name, f"{model.namespace}/{model.upstream}")
+        settling = _Settling(self._parts, owner, tenant, model, allowed, session_event(given), self._on_plan)
+        try:
+            thread = await self._thread(owner, session, previous)
+        except StoreError:
+            return PlainTurn(whole, Outcome.STORE_FAILED)
+        # A first response begins with nothing to compare, and most are never continued.
+        keeps_ids = bool(session or previous)
+        turn = NamedTurn(whole, thread, settling, previous=previous, stores=stores, keeps_ids=keeps_ids)
+        turn.leaves = bool(session) or stores
+        return turn
+
+    def over(self, turn: Turn) -> None:
+        """A request has ended, however."""
+        if turn.outcome is not None:
+            self._parts.metrics.turn(turn.outcome)
+
+    async def _thread(self, owner: Owner, session: bytes, previous: str) -> Thread:
+        parts, began = self._parts, self._parts.clock()
+        if session:
+            name = name_digest(parts.key, SESSION, session)
+            head = await parts.book.ask("lookup", lambda store: store.head(owner, name))
+            thread = _following(name, head, parts.wall_clock())
+        elif previous:
+            found = await parts.book.ask("lookup", lambda store: store.branch(owner, previous))
+            at_head = found is not None and found[0].checkpoint == found[1]
+            if found is None or not at_head:
+                branch = None if found is None else found[1]
+                thread = Thread(parent=None if branch is None else branch.id, checkpoint=branch)
+            else:
+                thread = _following(found[0].name, found[0], parts.wall_clock())
+        else:
+            return Thread()
+        parts.metrics.looked_up(parts.clock() - began)
+        return thread
+
+
+def _following(name: str, head: Head | None, now: float) -> Thread:
+    """The next turn of a conversation; the first of another one where it has expired."""
+    if head is None:
+        return Thread(name=name)
+    if head.at(now) is Session.EXPIRED or head.checkpoint is None:
+        return Thread(name=name, checkpoint=head.checkpoint)
+    return Thread(
+        name=name,
+        conversation=head.id,
+        expected=head.checkpoint.id,
+        seq=head.seq,
+        parent=head.checkpoint.id if head.checkpoint.status is Status.ACCEPTED else head.checkpoint.parent,
+        checkpoint=head.checkpoint,
+        preferred=head.preferred(now),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Settling:
+    """Of one turn: what holds of its tenant and its model."""
+
+    parts: TurnParts
+    owner: Owner
+    tenant: TenantRecord
+    model: ServedModel
+    allowed: Allowance
+    event: Event
+    on_plan: Planned
+
+    def planned(self, turn: NamedTurn, placing: Placing) -> Outcome:
+        parts, began = self.parts, self.parts.clock()
+        turn.fresh = self._fresh(turn.ask, placing)
+        made = plan(turn.thread.checkpoint, turn.fresh, now=parts.wall_clock(), terms=Terms())
+        parts.metrics.planned(made, seconds=parts.clock() - began)
+        self.on_plan(turn, made, placing)
+        return made.outcome
+
+    async def commit(self, turn: NamedTurn, ending: Ending) -> Outcome:
+        parts, began = self.parts, self.parts.clock()
+        before = turn.outcome or Outcome.NO_CHECKPOINT
+        try:
+            record = self._record(turn, ending)
+            kept = await parts.book.ask("commit", lambda store: store.commit(record()))
+            outcome = before if kept else Outcome.CONFLICT
+        except StoreError:
+            outcome = Outcome.STORE_FAILED
+        parts.metrics.committed(parts.clock() - began)
+        return outcome
+
+    def _record(self, turn: NamedTurn, ending: Ending) -> Callable[[], TurnRecord]:
+        """Made where the store is: sealing takes its time."""
+        parts, thread, now = self.parts, turn.thread, self.parts.wall_clock()
+        response = finished(ending.body) if ending.body else None
+        number, expires = parts.new_id(), now + self.allowed.ttl_seconds
+        name = thread.name or name_digest(parts.key, RESPONSE, response.id.encode() if response else number.encode())
+        lineage = Lineage(
+            id=number,
+            conversation=thread.conversation or number,
+            seq=thread.seq + 1,
+            parent=thread.parent,
+            response=response.id if response and turn.stores else None,
+            status=Status.EPHEMERAL if ending.calls_tool else Status.ACCEPTED,
+            created=now,
+            expires=expires,
+        )
+        fresh, place = turn.fresh, self._place(turn.served())
+        made = None if fresh is None else checkpoint(lineage, fresh, place, max_keys=parts.max_keys)
+        state = after(Session.ACTIVE, self.event)
+
+        def record() -> TurnRecord:
+            kept = None
+            if response is not None and turn.stores:
+                kept = parts.histories.sealed(turn.ask, response, ending.body, self.owner, now=now, expires=expires)
+            return TurnRecord(
+                owner=self.owner, name=name, expected=thread.expected, state=state, checkpoint=made, response=kept
+            )
+
+        return record
+
+    def _fresh(self, ask: Ask, placing: Placing) -> Fresh:
+        keyed, facts = placing.rendering.prompt, self.parts.fleet.render_facts(self.model.name)
+        shared = isolation(self.model.declared) is Isolation.SHARED
+        hellos = self.parts.fleet.announced(self.model.name)
+        return Fresh(
+            tokens=keyed.tokens,
+            keys=keyed.keys,
+            boundaries=keyed.boundaries,
+            receipt=Receipt(
+                facts.contract, keyed.block_size or facts.block_size, None if shared else self.tenant.salt_version
+            ),
+            fingerprints=fingerprints(self.owner.model, hellos, ask, key=self.parts.key),
+            ids=keyed.ids,
+        )
+
+    def _place(self, decision: Decision | None) -> Place:
+        if decision is None:
+            return Place()
+        hellos = self.parts.fleet.announced(self.model.name)
+        epoch = next((h.epoch for h in hellos if (h.pool, h.worker) == (decision.pool, decision.worker)), "")
+        return Place(decision.full_name, epoch)

@@ -1,0 +1,128 @@
+"""What requests share is noted as they are placed; ids of what is hot are fetched behind them, a few at a time.
+
+The request's own rendering brings no ids: a worker's plugin and the memo give keys alone, and arrays of ids are not
+taken apart for nothing. So one request of those that share a prefix is rendered once more, after it was placed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from prometheus_client import Counter, Gauge
+
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.placement.routing_input import Placer, Placing
+from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes, Line, Wanted
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.pools.salts import Salter
+from cachefleet_controlplane.routing.decision import Knowledge
+from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_core.continuation import packed
+from cachefleet_core.engine import keeps_blocks
+from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId
+
+logger = logging.getLogger(__name__)
+
+FETCHES: Final = 2
+"""Prompts that are rendered once more at a time."""
+FETCH_SECONDS: Final = 1.0
+"""Between two of them: what that costs is bounded, however many prefixes turn out to be shared."""
+_SHARED: Final = TenantId(DEFAULT_TENANT)
+
+
+class HotObserver:
+    """Notes placings in ``hot``. Close it to end what it fetches."""
+
+    def __init__(
+        self,
+        hot: HotPrefixes,
+        placer: Placer,
+        fleet: Fleet,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hot = hot
+        self._placer = placer
+        self._fleet = fleet
+        self._clock = clock
+        self._fetched_at = float("-inf")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._fetches = Counter(
+            "cachefleet_hot_prefix_fetches", "Ids of hot prefixes asked for", ["outcome"], registry=metrics.registry
+        )
+        known = Gauge("cachefleet_hot_prefixes", "Prefixes that requests share", registry=metrics.registry)
+        known.set_function(lambda: len(hot))
+        size = Gauge("cachefleet_hot_prefix_bytes", "Their ids and keys", registry=metrics.registry)
+        size.set_function(lambda: hot.size)
+
+    def note(self, placing: Placing) -> None:
+        """A request was placed; returns at once."""
+        prompt = placing.prompt
+        if prompt.knowledge is not Knowledge.EXACT or not any(
+            keeps_blocks(pool.spec) for pool in placing.model.declared
+        ):
+            return
+        now = self._clock()
+        may = len(self._tasks) < FETCHES and now - self._fetched_at >= FETCH_SECONDS
+        wanted = self._hot.note(self._line(placing), prompt.keys, now, ask=may)
+        if wanted is None:
+            return
+        self._fetched_at = now
+        task = asyncio.create_task(self._fetch(wanted, placing))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def update_tenants(self, tenants: Mapping[TenantId, TenantRecord], salter: Salter) -> None:
+        """Forget tenants that are gone, and what was salted otherwise."""
+        models = {f"{model.namespace}/{model.upstream}": model for model in self._fleet.models()}
+
+        def valid(line: Line) -> bool:
+            model, tenant = models.get(line.model), tenants.get(line.tenant)
+            if model is None or (tenant is None and line.tenant != DEFAULT_TENANT):
+                return False
+            version = 1 if tenant is None else tenant.salt_version
+            return salter.salt(model.declared, line.tenant, version) == line.salt
+
+        self._hot.keep(valid)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def _line(self, placing: Placing) -> Line:
+        model = placing.model
+        tenant = placing.tenant.name if placing.salt else _SHARED
+        contract = self._fleet.render_facts(model.name).contract
+        return Line(f"{model.namespace}/{model.upstream}", contract, tenant, placing.salt)
+
+    async def _fetch(self, wanted: Wanted, placing: Placing) -> None:
+        try:
+            again = await self._placer.place(placing.ask, placing.tenant, keep_ids=True)
+        except ApiError:
+            self._fetches.labels("failed").inc()
+            return
+        except Exception:  # a task of its own: nobody else would hear of it
+            logger.exception("ids of a hot prefix could not be fetched")
+            self._fetches.labels("failed").inc()
+            return
+        ids = _ids(wanted, placing, again)
+        self._fetches.labels("learnt" if ids else "failed").inc()
+        self._hot.learn(wanted.key, ids)
+
+
+def _ids(wanted: Wanted, placing: Placing, again: Placing) -> bytes:
+    """The prefix's, as little-endian u32; b"" where the prompt was rendered otherwise the second time."""
+    prompt = again.rendering.prompt
+    tokens = wanted.blocks * prompt.block_size
+    if prompt.keys != placing.prompt.keys or prompt.ids is None or len(prompt.ids) < tokens:
+        return b""
+    return bytes(packed(prompt.ids[:tokens]))

@@ -1,0 +1,55 @@
+"""What a client is told whose request is sent to nobody. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cachefleet_controlplane.routing.decision import Decision, Prompt, Reason
+from cachefleet_controlplane.routing.scoring import OUTPUT_TOKENS_COUNTED, needed_blocks
+from cachefleet_controlplane.wire.errors import ApiError, no_ready_worker
+
+CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
+RETRY_AFTER_SECONDS: Final = 2
+"""What a client is told to wait where no worker is ready: the time it takes to notice one."""
+
+_NOT_CACHED: Final = "Nothing of this prompt is cached on the worker that would serve it now (Prefer: if-available)."
+_NO_ROOM: Final = {
+    Reason.NO_ROOM: "No worker of model `{model}` has room for this request now.",
+    Reason.QUEUE_FULL: "No worker of model `{model}` has room for this request now, and too many wait already.",
+    Reason.QUEUE_TIMEOUT: "No worker of model `{model}` had room for this request in time.",
+}
+
+
+def refusal(model: str, prompt: Prompt, decision: Decision | None, *, retry_after: int, who: str = "") -> ApiError:
+    """The error for a decision that names nobody: 400, 412, 429 with its reason as code, or 503.
+
+    ``retry_after`` is for those who find no room, in seconds. None: every ready worker was tried. ``who`` they are
+    called where not all are alike.
+    """
+    reason = decision.reason if decision else Reason.NO_READY_WORKER
+    if decision and reason is Reason.TOO_LARGE:
+        return _too_large(model, prompt, decision)
+    if reason in _NO_ROOM:
+        message = f"{_NO_ROOM[reason].format(model=model)} Try again in {retry_after} s."
+        return ApiError(429, message, code=reason, headers={"retry-after": str(retry_after)})
+    if reason is Reason.NOT_CACHED:
+        return ApiError(412, _NOT_CACHED, code=reason)
+    if who:
+        return _not_ready(who, model)
+    return no_ready_worker(model, retry_after=RETRY_AFTER_SECONDS)
+
+
+def _not_ready(who: str, model: str) -> ApiError:
+    message = f"The {who} node is not ready. Model `{model}` has none that is. Try again in {RETRY_AFTER_SECONDS} s."
+    return ApiError(503, message, headers={"retry-after": str(RETRY_AFTER_SECONDS)})
+
+
+def _too_large(model: str, prompt: Prompt, decision: Decision) -> ApiError:
+    needed, size = needed_blocks(prompt), prompt.block_size
+    tokens = prompt.tokens + min(prompt.max_tokens, OUTPUT_TOKENS_COUNTED)
+    most = max((score.total_blocks or 0 for score in decision.scores), default=0)
+    message = (
+        f"This request needs {tokens} tokens ({needed} blocks of {size}) for its prompt and the start of its answer, "
+        f"and no worker of model `{model}` has more than {most * size} ({most} blocks)."
+    )
+    return ApiError(400, message, code=CONTEXT_LENGTH_EXCEEDED)

@@ -1,0 +1,143 @@
+"""Requests that wait for room: ``waiting_room`` carried out.
+
+Whenever the fleet says that there may be room, the first of each line tries again, and as long as it finds a place, the
+next. A try decides and begins its flight in one go, so that nobody comes between. What time alone brings, a report that
+becomes stale or a worker's pause that ends, is noticed by looking again every RECHECK_SECONDS while anybody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Generic, TypeVar
+
+from cachefleet_controlplane.gateway.placement.service_rate import Drain
+from cachefleet_controlplane.gateway.placement.wait_list import Fleet, Ticket, WaitingRoom
+from cachefleet_controlplane.metrics import Metrics
+
+T = TypeVar("T")
+
+RECHECK_SECONDS: Final = 0.5
+MAX_FLEETS: Final = 1024
+"""Fleets whose pace is known; beyond, the oldest is forgotten."""
+
+
+class Left(StrEnum):
+    """How a wait ended; a metric's label."""
+
+    SERVED = "served"
+    """Its turn came, and a decision."""
+    TIMEOUT = "timeout"
+    GONE = "gone"
+    """The client went away."""
+
+
+@dataclass(slots=True)
+class _Waiter(Generic[T]):
+    attempt: Callable[[], T | None]
+    turn: asyncio.Future[T]
+
+
+class Queue:
+    """One for all fleets of a gateway; ``clock`` is monotonic, in seconds."""
+
+    def __init__(self, *, places: int, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._room = WaitingRoom(places)
+        self._waiters: dict[Ticket, _Waiter[Any]] = {}
+        self._drains: dict[Fleet, Drain] = {}
+        self._metrics = metrics
+        self._clock = clock
+        self._woken = False
+        self._recheck: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._room)
+
+    def others_first(self, fleet: Fleet, *, priority: int, arrived: float) -> bool:
+        """Whether a request has to wait because others do."""
+        return self._room.before(fleet, priority=priority, arrived=arrived)
+
+    def enter(self, fleet: Fleet, *, priority: int, arrived: float, blocks: int) -> Ticket | None:
+        """A place, for which ``wait`` has to be called at once; None where there is none."""
+        return self._room.enter(fleet, priority=priority, arrived=arrived, blocks=blocks)
+
+    async def wait(self, ticket: Ticket, attempt: Callable[[], T | None], *, seconds: float) -> T | None:
+        """What ``attempt`` gives when it gives something, tried whenever it is this ticket's turn; None in the end.
+
+        ``attempt`` must not wait. The place is given back however this ends, by cancellation too.
+        """
+        began, how = self._clock(), Left.GONE
+        turn: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiters[ticket] = _Waiter(attempt, turn)
+        self._told()
+        try:
+            await asyncio.wait({turn}, timeout=seconds)
+            how = Left.SERVED if turn.done() else Left.TIMEOUT
+            return turn.result() if turn.done() else None
+        finally:
+            self._leave(ticket)
+            self._metrics.waited(outcome=how, seconds=self._clock() - began)
+
+    def ended(self, fleet: Fleet, *, blocks: int) -> None:
+        """A request that needed so many blocks is over."""
+        now = self._clock()
+        drain = self._drains.get(fleet)
+        if drain is None:
+            if len(self._drains) >= MAX_FLEETS:
+                del self._drains[next(iter(self._drains))]
+            drain = self._drains[fleet] = Drain(now)
+        drain.add(blocks, now)
+
+    def retry_after(self, fleet: Fleet, *, blocks: int) -> int:
+        """Seconds after which a request that was refused may have room, when all who wait now have had it."""
+        now = self._clock()
+        drain = self._drains.get(fleet) or Drain(now)
+        return drain.retry_after(self._room.wanted(fleet) + blocks, now)
+
+    def wake(self) -> None:
+        """There may be room: see to it as soon as whoever says so is done."""
+        if self._waiters and not self._woken:
+            self._woken = True
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    def _serve(self) -> None:
+        self._woken = False
+        for fleet in self._room.fleets():
+            while (ticket := self._room.first(fleet)) is not None and self._try(ticket):
+                self._room.leave(ticket)
+        self._told()
+
+    def _try(self, ticket: Ticket) -> bool:
+        """Whether this one waits no more."""
+        waiter = self._waiters.get(ticket)
+        if waiter is None or waiter.turn.done():
+            return True
+        try:
+            found = waiter.attempt()
+        except Exception as error:  # noqa: BLE001 - it is the waiting request's, which is told
+            waiter.turn.set_exception(error)
+            return True
+        if found is not None:
+            waiter.turn.set_result(found)
+        return found is not None
+
+    def _leave(self, ticket: Ticket) -> None:
+        first = self._room.first(ticket.fleet) == ticket
+        self._waiters.pop(ticket, None)
+        self._room.leave(ticket)
+        self._told()
+        if first:
+            self.wake()
+
+    def _told(self) -> None:
+        """The number of those who wait may have changed."""
+        self._metrics.queue(len(self._room))
+        if self._waiters and self._recheck is None:
+            self._recheck = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._recheck = None
+        self.wake()

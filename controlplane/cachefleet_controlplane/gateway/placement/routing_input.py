@@ -1,0 +1,207 @@
+"""From a body to all that a decision needs: the model, the tenant's salt, the prompt's length and its block keys."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.apis.parse import Ask, upstream_body
+from cachefleet_controlplane.gateway.placement.gate import Gate
+from cachefleet_controlplane.gateway.rendering.key_cache import KeyMemo
+from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
+from cachefleet_controlplane.gateway.rendering.ladder import Rung
+from cachefleet_controlplane.gateway.rendering.renderer import Reason, Renderer, Rendering, render_ask
+from cachefleet_controlplane.gateway.rendering.text_keys import NO_TEXT, Text, Texts
+from cachefleet_controlplane.gateway.rendering.token_estimates import TokenEstimates
+from cachefleet_controlplane.pools.salts import Salter
+from cachefleet_controlplane.routing.affinity import leaning
+from cachefleet_controlplane.routing.decision import Chunks
+from cachefleet_controlplane.routing.scoring import Decision, Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.selection.candidates import Duty
+from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.workers.views import ServedModel
+
+_TEXTLESS: Final = frozenset({Reason.REFUSED, Reason.MULTIMODAL})
+"""Why there are no ids where the text tells nothing either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """One request, ready to be decided on, as often as need be."""
+
+    fleet: Fleet
+    ask: Ask
+    model: ServedModel
+    body: bytes
+    """What a worker is sent."""
+    sent: int
+    """Members of ``body``."""
+    prompt: Prompt
+    rendering: Rendering
+    render_seconds: float
+    tenant: TenantRecord
+    salt: str = ""
+    learn: Callable[[int], None] = field(default=lambda _: None, compare=False)
+    """To be told of how many tokens its prompt turned out to be."""
+    preferred: str = ""
+    """The worker that breaks ties, by its full name."""
+    gate: Gate = field(default_factory=Gate)
+    duty: Duty = Duty.ANSWER
+    """What a worker is wanted for."""
+
+    @property
+    def line(self) -> tuple[str, str]:
+        """Where it waits for room: prefill is waited for apart, as other workers have to have room for it."""
+        name = self.model.upstream
+        return self.model.namespace, name if self.duty is Duty.ANSWER else f"{name} {self.duty}"
+
+    @property
+    def who(self) -> str:
+        """What those are called who are asked; "" where all workers are alike."""
+        if self.duty is Duty.PREFILL:
+            return "prefill"
+        return "decode" if self.gate.split else ""
+
+    def decide(self, *, exclude: frozenset[str] = frozenset()) -> Decision:
+        decision = self.fleet.route(self.model.name, self.prompt, exclude=exclude, duty=self.duty)
+        if not self.preferred or self.preferred in exclude:
+            return decision
+        again = partial(self._without, exclude)
+        return leaning(decision, self.preferred, again)
+
+    def _without(self, exclude: frozenset[str], others: frozenset[str]) -> Decision:
+        return self.fleet.route(self.model.name, self.prompt, exclude=exclude | others, duty=self.duty)
+
+
+class Placer:
+    """Makes placings; knows the fleet, the renderer and how tenants are salted."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        renderer: Renderer,
+        *,
+        salt_key: bytes,
+        memo: KeyMemo | None = None,
+        texts: Texts | None = None,
+        knowledge: Knowledge = Knowledge.EXACT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``knowledge`` is the most that is to be known of a prompt; without ``texts`` nothing is of its text."""
+        self._texts = texts
+        self._knowledge = knowledge
+        self._fleet = fleet
+        self._renderer = renderer
+        self._salter = Salter(salt_key)
+        self._memo = memo
+        self._clock = clock
+
+    def find(self, model: str) -> ServedModel:
+        """The fleet a client means; where it names none, the only one. ApiError 400 or 404."""
+        if not model:
+            models = self._fleet.models()
+            if len(models) != 1:
+                raise ApiError(400, "`model` is required.", param="model")
+            return models[0]
+        served = self._fleet.serving(model)
+        if served is None:
+            raise ApiError(404, f"The model `{model}` does not exist.", param="model")
+        return served
+
+    async def place(self, ask: Ask, tenant: TenantRecord, *, keep_ids: bool = False) -> Placing:
+        """Learn all there is to know of a tenant's request. ApiError where the model is not served.
+
+        ``keep_ids``: the rendering's ids too, where they can be had.
+        """
+        model = self.find(ask.model)
+        salt = self._salter.salt(model.declared, tenant.name, tenant.salt_version)
+        engine_name = model.declared[0].spec.model.name
+        gate = Gate.of(ask, model)
+        body, sent = upstream_body(ask, model=engine_name, salt=salt, gated=gate.ours)
+        began = self._clock()
+        rendering = await self._render(ask, model, body, salt=salt, keep_ids=keep_ids)
+        seconds = self._clock() - began
+        text, learn = self._text(ask, model, rendering, salt=salt)
+        rendering, prompt = self._known(ask, model, rendering, text)
+        return Placing(self._fleet, ask, model, body, sent, prompt, rendering, seconds, tenant, salt, learn, gate=gate)
+
+    def _text(
+        self, ask: Ask, model: ServedModel, rendering: Rendering, *, salt: str
+    ) -> tuple[Text, Callable[[int], None]]:
+        """What its text tells of a prompt, and whom to tell how many tokens it had."""
+        if self._texts is None or self._knowledge is Knowledge.LOAD or self._blind:
+            return NO_TEXT, _nobody
+        name = f"{model.namespace}/{model.upstream}"
+        text = self._texts.of(render_ask(ask), model=name, salt=salt)
+        learn = partial(_learn, self._texts.estimates, name, text.size)
+        if rendering.prompt.tokens and rendering.rung is not Rung.CLIENT:  # ids written out are no text
+            learn(rendering.prompt.tokens)
+            return text, _nobody
+        return text, learn if ask.single and rendering.rung is Rung.NONE else _nobody
+
+    def _known(self, ask: Ask, model: ServedModel, rendering: Rendering, text: Text) -> tuple[Rendering, Prompt]:
+        """What is known in the end: where not blocks, then the text, if decisions may rest on it."""
+        longest = model.max_model_len
+        keyed = rendering.prompt
+        prompt = _prompt(ask, keyed, text.measured(keyed.tokens), longest=longest)
+        if prompt.knowledge is Knowledge.EXACT or not text.size or rendering.reason in _TEXTLESS:
+            return rendering, prompt
+        if prompt.tokens and longest is not None and prompt.tokens > longest:
+            return rendering, prompt  # the engine will refuse it
+        tokens = prompt.tokens or (text.tokens if longest is None else min(text.tokens, longest))
+        guess = replace(
+            _prompt(ask, Keyed(tokens), prompt.chunks, longest=longest),
+            block_size=self._fleet.render_facts(model.name).block_size,
+            knowledge=Knowledge.APPROXIMATE,
+        )
+        return replace(rendering, rung=Rung.TEXT) if rendering.rung is Rung.NONE else rendering, guess
+
+    @property
+    def _blind(self) -> bool:
+        """Nothing of the prompt decides."""
+        return self._fleet.policy is RoutingPolicy.ROUND_ROBIN
+
+    async def _render(self, ask: Ask, model: ServedModel, body: bytes, *, salt: str, keep_ids: bool) -> Rendering:
+        if self._blind:
+            return Rendering()
+        if self._knowledge is not Knowledge.EXACT:
+            return self._renderer.switched_off(ask)
+        first = render_ask(ask)
+        if first is not ask:
+            body, _ = upstream_body(first, model=model.declared[0].spec.model.name, salt=salt)
+        keyer = partial(self._fleet.keyer, model.name, salt=salt)
+        keying = Keying(keyer, model.max_model_len, self._memo, keep_ids)
+        return await self._renderer.render(
+            first,
+            body,
+            workers=self._fleet.renderers(model.name),
+            keying=keying,
+            facts=self._fleet.render_facts(model.name),
+            salt=salt,
+        )
+
+
+def _nobody(_: int) -> None:
+    """Nobody is to be told."""
+
+
+def _learn(estimates: TokenEstimates, model: str, size: int, tokens: int) -> None:
+    estimates.learn(model, size=size, tokens=tokens)
+
+
+def _prompt(ask: Ask, keyed: Keyed, chunks: Chunks, *, longest: int | None) -> Prompt:
+    """An answer ends where it and its prompt are the ``longest`` that any worker takes."""
+    most = ask.max_tokens if longest is None else max(0, longest - keyed.tokens)
+    return Prompt(
+        tokens=keyed.tokens,
+        keys=keyed.keys,
+        block_size=keyed.block_size,
+        max_tokens=min(ask.max_tokens, most),
+        knowledge=Knowledge.EXACT if keyed.block_size else Knowledge.LOAD,
+        chunks=chunks,
+    )

@@ -1,0 +1,163 @@
+"""A decision as others see it: as headers of an answer, as the body of ``POST /v1/route``, as a record."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Final, Literal
+
+import msgspec
+
+from cachefleet_controlplane.gateway.apis.parse import Ask
+from cachefleet_controlplane.gateway.placement.routing_input import Placing
+from cachefleet_controlplane.gateway.rendering.renderer import Rendering
+from cachefleet_controlplane.gateway.upstream.answer import Usage
+from cachefleet_controlplane.pools.salts import isolation
+from cachefleet_controlplane.routing.scoring import Decision
+from cachefleet_controlplane.store.decision_records import CandidateRecord, DecisionRecord, LegRecord, ShortfallRecord
+from cachefleet_controlplane.wire.headers import Header
+from cachefleet_core.pool.spec import Isolation
+from cachefleet_core.tenancy import TenantId
+
+CLIENT_GONE_STATUS: Final = 499
+"""Recorded where the client went away before it got a status."""
+
+
+def decision_headers(decision_id: str, decision: Decision | None) -> list[Header]:
+    """What every answer tells of its decision."""
+    headers = [(b"x-cachefleet-decision", decision_id.encode())]
+    if decision is not None:
+        headers.append((b"x-cachefleet-knowledge", decision.knowledge.encode()))
+    if decision is not None and decision.worker:
+        headers.append((b"x-cachefleet-worker", decision.worker.encode()))
+    return headers
+
+
+def decision_body(decision_id: str, ask: Ask, decision: Decision, rendering: Rendering) -> bytes:
+    """The decision alone, with what it rests on; nothing of the prompt but its length."""
+    return msgspec.json.encode(
+        {
+            "id": decision_id,
+            "object": "cachefleet.decision",
+            "model": ask.model,
+            "endpoint": ask.endpoint,
+            "verdict": decision.verdict,
+            "reason": decision.reason,
+            "policy": decision.policy,
+            "knowledge": decision.knowledge,
+            "rendered_by": rendering.rung,
+            "render_failure": rendering.reason,
+            "worker": decision.worker or None,
+            "pool": decision.pool or None,
+            "url": decision.url or None,
+            "rank": decision.rank,
+            "prompt_tokens": decision.prompt_tokens,
+            "predicted_tokens": decision.predicted_tokens,
+            "candidates": [asdict(CandidateRecord.of(score)) for score in decision.scores],
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What a request's decisions rest on besides the fleet: whose it is, and how its prompt is known."""
+
+    tenant: TenantId
+    isolation: Isolation | Literal[""]
+    salt_version: int | None
+    """None where blocks are shared."""
+    rung: str
+    render_failure: str | None
+    block_size: int
+    keys: bytes = field(repr=False)
+    single: bool
+    """The engine's usage is of the one prompt that was routed by."""
+
+    @classmethod
+    def of(cls, placing: Placing) -> Basis:
+        rule, tenant = isolation(placing.model.declared), placing.tenant
+        return cls(
+            tenant=tenant.name,
+            isolation=rule,
+            salt_version=None if rule is Isolation.SHARED else tenant.salt_version,
+            rung=placing.rendering.rung,
+            render_failure=placing.rendering.reason,
+            block_size=placing.prompt.block_size,
+            keys=placing.prompt.keys,
+            single=placing.ask.single,
+        )
+
+
+NO_BASIS: Final = Basis(
+    tenant=TenantId(""),
+    isolation="",
+    salt_version=None,
+    rung="",
+    render_failure=None,
+    block_size=0,
+    keys=b"",
+    single=False,
+)
+"""Of a request that was never placed."""
+
+
+@dataclass(slots=True)
+class Trace:
+    """What becomes of one request, noted as it happens; turned into a record at its end."""
+
+    id: str
+    at: float
+    model: str
+    endpoint: str
+    decision: Decision | None = None
+    usage: Usage | None = None
+    ttft_seconds: float | None = None
+    queued_seconds: float | None = None
+    """How long it waited for room; None where it did not."""
+    status: int = CLIENT_GONE_STATUS
+    legs: list[LegRecord] = field(default_factory=list)
+    basis: Basis | None = None
+    first: Decision | None = None
+    """The first that named a worker; ``decision`` may be of a later leg."""
+    shortfall: ShortfallRecord | None = None
+    continuation: str | None = None
+
+    def record(self) -> DecisionRecord | None:
+        """None where the request ended before anything was decided."""
+        return None if self.decision is None else self.told(self.decision)
+
+    def told(self, decision: Decision, *, whole: bool = False) -> DecisionRecord:
+        """The record of that decision, with the candidates that tell most, or with the ``whole`` of them."""
+        scores = decision.scores if whole else decision.leading
+        usage, basis = self.usage, self.basis or NO_BASIS
+        return DecisionRecord(
+            id=self.id,
+            at=self.at,
+            model=self.model,
+            pool=decision.pool,
+            endpoint=self.endpoint,
+            policy=decision.policy,
+            verdict=decision.verdict,
+            reason=decision.reason,
+            worker=decision.worker,
+            knowledge=decision.knowledge,
+            prompt_tokens=decision.prompt_tokens,
+            predicted_tokens=decision.predicted_tokens,
+            cached_tokens=None if usage is None else usage.cached_tokens,
+            completion_tokens=None if usage is None else usage.completion_tokens,
+            ttft_seconds=self.ttft_seconds,
+            queued_seconds=self.queued_seconds,
+            status=self.status,
+            legs=tuple(self.legs),
+            candidates=tuple(
+                CandidateRecord.of(score, block_size=basis.block_size, chosen=score.id == decision.id)
+                for score in scores
+            ),
+            candidates_left_out=len(decision.scores) - len(scores),
+            shortfall=self.shortfall,
+            continuation=self.continuation,
+            tenant=basis.tenant,
+            isolation=basis.isolation,
+            salt_version=basis.salt_version,
+            rung=basis.rung,
+            render_failure=basis.render_failure,
+        )

@@ -1,0 +1,52 @@
+"""Dedicated renderers: ``vllm launch render`` processes without a GPU, asked before any worker.
+
+They take turns. One that fails is left out, longer after each failure in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cachefleet_controlplane.pools.source import WorkerEndpoint
+
+ASKED: Final = 2
+"""Of them, for one prompt."""
+PAUSE_SECONDS: Final = 5.0
+MAX_PAUSE_SECONDS: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Health:
+    failures: int = 0
+    until: float = 0.0
+
+
+class Renderers:
+    """Those at ``urls``, as many as a setting names."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._endpoints = [WorkerEndpoint(url, url.rstrip("/"), ready=True) for url in dict.fromkeys(urls)]
+        self._health = {endpoint.url: _Health() for endpoint in self._endpoints}
+        self._turn = 0
+
+    def next(self, now: float) -> list[WorkerEndpoint]:
+        """The healthy ones whose turn it is."""
+        if not self._endpoints:
+            return []
+        self._turn = (self._turn + 1) % len(self._endpoints)
+        order = self._endpoints[self._turn :] + self._endpoints[: self._turn]
+        return [endpoint for endpoint in order if self.healthy(endpoint.url, now)][:ASKED]
+
+    def healthy(self, url: str, now: float) -> bool:
+        return self._health[url].until <= now
+
+    def failed(self, url: str, now: float) -> None:
+        """It gave no answer, or a 5xx."""
+        health = self._health[url]
+        health.until = now + min(MAX_PAUSE_SECONDS, PAUSE_SECONDS * 2.0 ** min(health.failures, 8))
+        health.failures += 1
+
+    def answered(self, url: str) -> None:
+        self._health[url] = _Health()

@@ -1,0 +1,72 @@
+"""What routing needs of a prompt's token ids: their number and the keys of their blocks, read out of JSON."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from msgspec import Raw
+
+from cachefleet_controlplane.gateway.rendering.key_cache import KeyMemo
+from cachefleet_core.blocks import BlockKeyer, pack_keys
+from cachefleet_core.bodies import token_ids
+from cachefleet_core.continuation import ids_array
+from cachefleet_core.prompt_keys import PromptKeys
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """A prompt: its tokens, and the packed keys of its blocks; ``block_size`` is 0 where these are not known."""
+
+    tokens: int = 0
+    keys: bytes = b""
+    block_size: int = 0
+    boundaries: tuple[int, ...] = ()
+    """Where a prefix may end, in tokens, where the worker told: proposals."""
+    ids: array[int] | None = field(default=None, repr=False, compare=False)
+    """Only where they were asked for, and only for as long as their request lasts."""
+
+
+NOTHING: Final = Keyed()
+
+
+@dataclass(frozen=True, slots=True)
+class Keying:
+    """How one request's prompt is keyed.
+
+    ``keyer`` gives what computes keys now, None where nothing does. A prompt longer than ``max_tokens`` has no keys: no
+    worker takes it, and the refusal is the engine's to give. With a ``memo`` what was computed before is not again.
+    ``keep_ids``: the request has a use for the ids as well.
+    """
+
+    keyer: Callable[[], BlockKeyer | None]
+    max_tokens: int | None = None
+    memo: KeyMemo | None = None
+    keep_ids: bool = False
+
+    def read(self, ids: Raw) -> Keyed:
+        """Of a JSON array of token ids. ``bodies.BodyError`` where it is none."""
+        body = b'{"ids":%b}' % ids
+        keyer = self.keyer()
+        if keyer is not None and self.memo is None and not self.keep_ids:
+            tokens, keys = keyer.packed_json(body, "ids")
+            return Keyed(tokens, keys, keyer.block_size) if self._keyable(tokens) else Keyed(tokens)
+        numbers = token_ids(body, "ids")
+        keyable = self._keyable(len(numbers))
+        kept = ids_array(numbers) if self.keep_ids and keyable else None
+        if keyer is None or not (self.memo or self.keep_ids) or not keyable:
+            return Keyed(len(numbers), ids=kept)
+        keys = self.memo.keys(keyer, numbers) if self.memo is not None else keyer.packed_keys(numbers)
+        return Keyed(len(numbers), keys, keyer.block_size, ids=kept)
+
+    def take(self, prompt: PromptKeys) -> Keyed:
+        """Of what a worker keyed itself."""
+        if not self._keyable(prompt.tokens):
+            return Keyed(prompt.tokens)
+        kept = ids_array(prompt.ids) if self.keep_ids and prompt.ids else None
+        return Keyed(prompt.tokens, pack_keys(prompt.keys), prompt.block_size, prompt.boundaries, kept)
+
+    def _keyable(self, tokens: int) -> bool:
+        return tokens > 0 and (self.max_tokens is None or tokens <= self.max_tokens)

@@ -1,0 +1,215 @@
+"""A prompt's length and keys, from whoever renders it; a ladder with a memory of which rung holds where.
+
+Rungs: ``memo`` (rendered before), ``keys`` (the worker plugin's ``/v1/fleet/keys``, where a worker announced it),
+``render`` (vLLM's ``.../render`` routes: exact for every body), ``tokenize`` (vLLM's ``/tokenize``: exact where it
+takes everything the body has that shapes the prompt), none: to be known by its text, or routed by load alone, visibly,
+counted by reason. Dedicated renderers are asked before workers. A rung that one of them lacks, or that failed there,
+is left out for a while and then tried again. What no rung could give ids of that tell of its blocks (media,
+embeddings) is not asked about at all, and counted apart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from prometheus_client import Counter
+
+from cachefleet_controlplane.gateway.apis.parse import Ask, first_prompt, given_ids
+from cachefleet_controlplane.gateway.apis.request_info import Bypass
+from cachefleet_controlplane.gateway.rendering.dedicated import Renderers
+from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
+from cachefleet_controlplane.gateway.rendering.ladder import (
+    Rung,
+    RungMemory,
+    Try,
+    knows_bodies_of,
+    ladder,
+    tokenizable,
+    tokenize_body,
+)
+from cachefleet_controlplane.gateway.rendering.render_cache import RenderMemo, digest
+from cachefleet_controlplane.gateway.rendering.result import (
+    ABSENT_SECONDS,
+    FAILED_SECONDS,
+    Reason,
+    Rendering,
+    left_out_for,
+    read,
+)
+from cachefleet_controlplane.gateway.upstream.client import Opened, Upstream
+from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.pools.source import WorkerEndpoint
+from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFacts
+from cachefleet_core.bodies import BodyError
+
+__all__ = ["ABSENT_SECONDS", "FAILED_SECONDS", "Reason", "Renderer", "Rendering", "read", "render_ask"]
+
+WITH_IDS: Final = "&ids=1"
+_TOKEN_HEADER: Final = "x-cachefleet-token"  # noqa: S105 (the name of a header)
+
+
+class Renderer:
+    """Asks for keys within ``timeout_seconds`` in all: ``dedicated`` renderers, then workers.
+
+    With a ``memo`` what was rendered before is not again.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        credentials: Credentials,
+        *,
+        metrics: Metrics,
+        timeout_seconds: float,
+        memo: RenderMemo | None = None,
+        dedicated: Renderers | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._upstream = upstream
+        self._credentials = credentials
+        self._metrics = metrics
+        self._timeout_seconds = timeout_seconds
+        self._known = memo
+        self._dedicated = dedicated or Renderers(())
+        self._clock = clock
+        self._memory = RungMemory()
+        self._failures = Counter(
+            "cachefleet_render_failures", "Attempts to learn ids that gave none", ["reason"], registry=metrics.registry
+        )
+        self._bypasses = Counter(
+            "cachefleet_render_bypasses",
+            "Requests whose ids nobody is asked for",
+            ["reason"],
+            registry=metrics.registry,
+        )
+
+    async def render(
+        self,
+        ask: Ask,
+        body: bytes,
+        *,
+        workers: Sequence[WorkerEndpoint],
+        keying: Keying,
+        facts: RenderFacts = NO_FACTS,
+        salt: str = "",
+    ) -> Rendering:
+        """The first prompt of ``ask``; ``body`` is what a worker is sent for it (see first_prompt)."""
+        if ask.bypass is not None:
+            return self._bypassed(ask.bypass)
+        if given := _given(ask, keying):
+            return Rendering(given, Rung.CLIENT)
+        began = self._clock()
+        name = (
+            digest(ask.endpoint, ask.fields, renderer=f"{salt}\n{facts.renderer}") if self._known is not None else b""
+        )
+        # What is remembered has no ids.
+        rendering = None if keying.keep_ids else self._recall(name)
+        if rendering is None:
+            rendering = await self._climb(ask, body, workers=workers, keying=keying, facts=facts)
+            self._remember(name, rendering.prompt)
+        self._metrics.render(rung=rendering.rung, seconds=self._clock() - began)
+        return rendering
+
+    def switched_off(self, ask: Ask) -> Rendering:
+        """Of a request whose prompt nobody is to be asked about."""
+        if ask.bypass is not None:
+            return self._bypassed(ask.bypass)
+        self._bypasses.labels(Reason.SWITCHED_OFF).inc()
+        return Rendering(reason=Reason.SWITCHED_OFF)
+
+    def _bypassed(self, bypass: Bypass) -> Rendering:
+        self._bypasses.labels(bypass).inc()
+        return Rendering(reason=bypass)
+
+    def _recall(self, name: bytes) -> Rendering | None:
+        known = None if self._known is None else self._known.get(name)
+        return None if known is None else Rendering(known, Rung.MEMO)
+
+    def _remember(self, name: bytes, prompt: Keyed) -> None:
+        if self._known is not None and prompt.tokens and prompt.block_size:
+            self._known.put(name, replace(prompt, ids=None))
+
+    async def _climb(
+        self, ask: Ask, body: bytes, *, workers: Sequence[WorkerEndpoint], keying: Keying, facts: RenderFacts
+    ) -> Rendering:
+        began = self._clock()
+        dedicated = self._dedicated.next(began)
+        last = Rendering(reason=_before(ask, [*dedicated, *workers]))
+        for attempt in ladder(workers, self._memory, ask=ask, now=began, facts=facts, dedicated=dedicated):
+            left = began + self._timeout_seconds - self._clock()
+            if left <= 0 or not self._open(attempt):
+                continue
+            if keying.keep_ids and attempt.rung is Rung.KEYS:
+                attempt = replace(attempt, query=attempt.query + WITH_IDS)  # noqa: PLW2901
+            opened = await self._ask(attempt, ask, body, seconds=self._share(attempt, left), facts=facts)
+            last = read(opened, attempt.rung, ask.endpoint, keying=keying)
+            self._note(attempt, opened, last)
+            if last.prompt.tokens or _final(attempt, last.reason):
+                break
+        if last.reason is not None:
+            self._failures.labels(last.reason).inc()
+        return last
+
+    def _open(self, attempt: Try) -> bool:
+        now = self._clock()
+        if attempt.dedicated and not self._dedicated.healthy(attempt.worker.url, now):
+            return False
+        return self._memory.open(*attempt.slot, now=now)
+
+    def _share(self, attempt: Try, left: float) -> float:
+        """The first may take half of the time, so that one that hangs leaves some for another."""
+        parts = 4 if attempt.dedicated else 2  # both dedicated ones may hang
+        return min(left, self._timeout_seconds / parts)
+
+    async def _ask(self, attempt: Try, ask: Ask, body: bytes, *, seconds: float, facts: RenderFacts) -> Opened:
+        url = attempt.worker.url
+        question = tokenize_body(ask) if attempt.rung is Rung.TOKENIZE else body
+        key = self._credentials.of_pool(facts.pool) if attempt.dedicated else self._credentials.of(url)
+        headers = [("content-type", "application/json"), ("authorization", f"Bearer {key}")]
+        if attempt.rung is Rung.KEYS:
+            headers.append((_TOKEN_HEADER, key))
+        return await self._upstream.ask(url, attempt.path + attempt.query, question, headers=headers, seconds=seconds)
+
+    def _note(self, attempt: Try, opened: Opened, rendering: Rendering) -> None:
+        now, url = self._clock(), attempt.worker.url
+        if attempt.dedicated and rendering.reason in {Reason.FAILED, Reason.TIMEOUT}:
+            self._dedicated.failed(url, now)
+        elif attempt.dedicated:
+            self._dedicated.answered(url)
+        # Not every dedicated renderer knows every model.
+        stranger = attempt.dedicated and opened.answer is not None and opened.answer.status == 404
+        if pause := ABSENT_SECONDS if stranger else left_out_for(rendering.reason):
+            self._memory.leave_out(*attempt.slot, until=now + pause)
+
+
+def _final(attempt: Try, reason: object) -> bool:
+    """Nobody else would say otherwise; of a request to refuse only who would have to answer it knows."""
+    return reason is Reason.MULTIMODAL or (reason is Reason.REFUSED and not attempt.dedicated)
+
+
+def _before(ask: Ask, asked: Sequence[WorkerEndpoint]) -> Reason:
+    """Why there are no ids where nobody could be asked."""
+    if not asked:
+        return Reason.NO_WORKER
+    inexact = knows_bodies_of(ask.endpoint) and not tokenizable(ask)
+    return Reason.INEXACT if inexact else Reason.ABSENT
+
+
+def _given(ask: Ask, keying: Keying) -> Keyed | None:
+    """What the client's own ids give; None where it sent none."""
+    ids = given_ids(ask)
+    try:
+        keyed = None if ids is None else keying.read(ids)
+    except BodyError:
+        return None
+    return keyed if keyed and keyed.tokens else None
+
+
+def render_ask(ask: Ask) -> Ask:
+    """The request with its first prompt alone."""
+    fields = first_prompt(ask)
+    return ask if fields is ask.fields else replace(ask, fields=fields)

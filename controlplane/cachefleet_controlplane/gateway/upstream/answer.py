@@ -1,0 +1,293 @@
+"""Worker's answers, relayed byte for byte but for what only we asked for.
+
+vLLM 0.32 writes the same members whether or not token ids are asked for: null stands where ids would. So taking ids
+out is putting null in their place, without touching any other byte. Usage at the end of a stream is an event of its
+own (``"choices":[]``), and it takes the system fingerprint with it, which otherwise stands in the last event of each
+choice: taking usage out means putting the fingerprint back. The events of JSON are compact, which the quick tests
+for members rely on; a quote inside text is always escaped, so they match no text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from cachefleet_controlplane.gateway.sse import DONE, event_data
+from cachefleet_controlplane.gateway.upstream.token_id_cutting import IDS, can_be_cut, cut_ids
+from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields
+
+HELD_BYTES: Final = 4 * 1024 * 1024
+"""Bound on what is held back for a fingerprint that is not known yet."""
+
+_NULL: Final = Raw(b"null")
+_ABSENT: Final = Raw(b"")  # msgspec reads no union with Raw
+_EMPTY: Final = b"{}"
+_HOLLOW: Final = b'"delta":{}'
+_NO_CHOICES: Final = b'"choices":[]'
+_FINISHED: Final = b'"finish_reason":"'
+_USAGE: Final = b'"usage":{'
+_ERRORS: Final = (b'{"error"', b'{"type":"error"')
+_STATUS: Final = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""Of errors that have a type in place of a code."""
+
+_encode = msgspec.json.Encoder().encode
+_fields = msgspec.json.Decoder(Fields)
+_choices = msgspec.json.Decoder(list[Fields])
+
+
+class PromptDetails(Struct, frozen=True):
+    """See vLLM's ``prompt_tokens_details``."""
+
+    cached_tokens: int | None = None
+
+
+class Usage(Struct, frozen=True):
+    """What the engine says it did."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        return None if self.prompt_tokens_details is None else self.prompt_tokens_details.cached_tokens
+
+
+class _Answer(Struct, frozen=True):
+    usage: Usage | None = None
+
+
+class _Tail(Struct, frozen=True):
+    choices: list[Raw]
+    usage: Usage | None = None
+    system_fingerprint: Raw = _ABSENT
+
+
+class _Told(Struct, frozen=True):
+    code: int | str | None = 0
+    type: str = ""
+    message: str = ""
+
+
+class _Error(Struct, frozen=True):
+    error: _Told
+
+
+class _BareError(Struct, frozen=True):
+    error: str = ""
+    detail: str = ""
+
+
+_answer = msgspec.json.Decoder(_Answer)
+_tail = msgspec.json.Decoder(_Tail)
+_error = msgspec.json.Decoder(_Error)
+_event_error = msgspec.json.Decoder(_Told)
+_bare_error = msgspec.json.Decoder(_BareError)
+
+
+def read_usage(body: bytes) -> Usage | None:
+    """The usage of a whole answer; None where it has none."""
+    try:
+        return _answer.decode(body).usage
+    except READ_ERRORS:
+        return None
+
+
+def without_ids(body: bytes) -> bytes:
+    """A whole answer, or the JSON of an event, with null for token ids; unchanged where it is not vLLM's."""
+    if IDS not in body:
+        return body
+    if can_be_cut(body):
+        return cut_ids(body)
+    try:
+        top = _fields.decode(body)
+        choices = _choices.decode(top["choices"])
+    except (*READ_ERRORS, KeyError):
+        return body
+    _clear_ids(top, choices)
+    return _encode(top)
+
+
+def restate_size(body: bytes, *, sent: int, asked: int) -> bytes:
+    """A refusal that tells how many members the body had, with the client's own number instead of ours."""
+    needle = b"<dict of %d items>" % sent
+    if sent == asked or needle not in body:
+        return body
+    # Only where the body itself is what lacks a member: a member's own size is the client's already.
+    pattern = rb"('loc': 'body\.[^.']+', 'msg': 'Field required', 'input': ')" + re.escape(needle)
+    return re.sub(pattern, rb"\g<1><dict of %d items>" % asked, body)
+
+
+def error_code(event: bytes) -> int:
+    """The status that an event tells which is an error, in whatever API's shape; 0 for any other."""
+    data = event_data(event)
+    if not data.startswith(_ERRORS):
+        return 0
+    told = _told(data)
+    if told is None:
+        return 0
+    if isinstance(told.code, int) and told.code:
+        return told.code
+    return int(told.code) if isinstance(told.code, str) and told.code.isdigit() else _STATUS.get(told.type, 500)
+
+
+def error_message(body: bytes) -> str:
+    """What an error of a worker says, in whatever API's shape; "" where it says nothing that can be read."""
+    told = _told(body)
+    if told is not None and told.message:
+        return told.message
+    try:
+        bare = _bare_error.decode(body)
+    except READ_ERRORS:
+        return ""
+    return bare.error or bare.detail
+
+
+def in_openai_shape(body: bytes) -> bool:
+    """Whether an error has the members that OpenAI's clients look for."""
+    try:
+        return bool(_error.decode(body).error.message)
+    except READ_ERRORS:
+        return False
+
+
+def _told(data: bytes) -> _Told | None:
+    for decoder in (_error, _event_error):
+        try:
+            found = decoder.decode(data)
+        except READ_ERRORS:
+            continue
+        return found.error if isinstance(found, _Error) else found
+    return None
+
+
+class StreamFilter:
+    """Takes out of one stream what only we asked for; feed it whole events, in order.
+
+    ``fingerprint`` is what this worker last used (b"" where it uses none), None where that is not known yet; then the
+    last event of a choice waits for it. With a single choice it always waits: usage follows at once.
+    """
+
+    def __init__(self, *, strip_usage: bool, strip_ids: bool, single: bool, fingerprint: bytes | None = None) -> None:
+        self.usage: Usage | None = None
+        self.fingerprint = fingerprint
+        self.sequence = 0
+        self._strip_usage = strip_usage
+        self._strip_ids = strip_ids
+        self._wait = single or fingerprint is None
+        self._begun = False
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+
+    def feed(self, event: bytes) -> bytes:
+        """What goes to the client now."""
+        data = event_data(event)
+        if not data or data == DONE:
+            return self.end() + event if data else self._pass(event)
+        if not self._begun:
+            self._begun = True
+            if _USAGE in data and _NO_CHOICES not in data:
+                self._strip_usage = False  # the worker gives everybody running usage
+        if _NO_CHOICES in data and (tail := self._read_tail(data)) is not None:
+            return self._last(event, tail)
+        return self._delta(event, data)
+
+    def end(self) -> bytes:
+        """What is still held back, as it came; for a stream that ends without usage."""
+        return self._release(b"")
+
+    def _delta(self, event: bytes, data: bytes) -> bytes:
+        finished = self._strip_usage and _FINISHED in data
+        if self._strip_ids and IDS in data:
+            stripped = _delta_without_ids(data)
+            if stripped is None:
+                return b""
+            event = _event(stripped)
+        if not finished:
+            return self._pass(event)
+        if not self._wait:
+            return _signed(event, self.fingerprint or b"")
+        return self._hold(event)
+
+    def _pass(self, event: bytes) -> bytes:
+        return self._hold(event) if self._held else event
+
+    def _hold(self, event: bytes) -> bytes:
+        self._held.append(event)
+        self._held_bytes += len(event)
+        return self._release(b"") if self._held_bytes > HELD_BYTES else b""
+
+    def _release(self, fingerprint: bytes) -> bytes:
+        held, self._held, self._held_bytes = self._held, [], 0
+        return b"".join(_signed(event, fingerprint) if _FINISHED in event else event for event in held)
+
+    def _last(self, event: bytes, tail: _Tail) -> bytes:
+        self.usage = tail.usage
+        if not self._strip_usage:
+            return self._pass(event)
+        self.fingerprint = bytes(tail.system_fingerprint)
+        return self._release(self.fingerprint)
+
+    @staticmethod
+    def _read_tail(data: bytes) -> _Tail | None:
+        try:
+            tail = _tail.decode(data)
+        except READ_ERRORS:
+            return None
+        return tail if not tail.choices and tail.usage is not None else None
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
+
+
+def _signed(event: bytes, fingerprint: bytes) -> bytes:
+    """The last event of a choice with the fingerprint as its last member."""
+    data = event_data(event)
+    if not fingerprint or fingerprint == b"null" or not data.endswith(b"}"):
+        return event
+    return _event(data[:-1] + b',"system_fingerprint":' + fingerprint + b"}")
+
+
+def _delta_without_ids(data: bytes) -> bytes | None:
+    """An event's JSON with null for ids; None where the event is there only because ids were asked for."""
+    if _HOLLOW not in data and can_be_cut(data):
+        return cut_ids(data)
+    try:
+        top = _fields.decode(data)
+        choices = _choices.decode(top["choices"])
+    except (*READ_ERRORS, KeyError):
+        return data
+    if len(choices) == 1 and _is_hollow(choices[0]):
+        return None
+    _clear_ids(top, choices)
+    return _encode(top)
+
+
+def _is_hollow(choice: Fields) -> bool:
+    """A parser kept the text back: without ids vLLM sends no event for it."""
+    return (
+        bytes(choice.get("delta", b"")) == _EMPTY
+        and bytes(choice.get("finish_reason", _NULL)) == b"null"
+        and bytes(choice.get("logprobs", _NULL)) == b"null"
+    )
+
+
+def _clear_ids(top: Fields, choices: list[Fields]) -> None:
+    for part in (top, *choices):
+        for name in ("prompt_token_ids", "token_ids"):
+            if name in part:
+                part[name] = _NULL
+    top["choices"] = Raw(_encode(choices))

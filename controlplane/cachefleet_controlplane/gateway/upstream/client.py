@@ -1,0 +1,256 @@
+"""One attempt to have a worker answer: aiohttp's faults become outcomes, the first event is held back."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import aiohttp
+
+from cachefleet_controlplane.gateway.sse import EventSplitter, StreamTooLargeError, event_data, is_end, is_prelude
+from cachefleet_controlplane.gateway.upstream.answer import error_code
+from cachefleet_controlplane.gateway.upstream.gate_refusals import Watch
+from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.wire.headers import Header
+
+KEEP_ALIVE_SECONDS: Final = 4.0
+"""Shorter than vLLM's own five seconds, so that we rarely write into a connection it is closing."""
+MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
+MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
+MAX_HELD_EVENTS: Final = 1024
+"""Events without a token that are held back before a stream goes to the client all the same."""
+_READ_BYTES: Final = 64 * 1024
+_LARGE_BYTES: Final = 1024 * 1024
+"""aiohttp writes longer bodies piece by piece when they come as a file."""
+
+_DROPPED: Final = frozenset(
+    {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"trailer", b"te", b"content-length"}
+    | {b"proxy-authenticate", b"proxy-connection", b"date", b"server"}
+)
+_EVENT_STREAM: Final = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer of a worker."""
+
+    status: int
+    headers: tuple[Header, ...]
+    body: bytes
+
+
+class Stream:
+    """An answer that has begun: events as the worker sends them, ``first`` those already here."""
+
+    def __init__(self, response: aiohttp.ClientResponse, splitter: EventSplitter) -> None:
+        self._response = response
+        self._splitter = splitter
+        self.status = response.status
+        self.headers = _kept(response)
+        self.first: list[bytes] = []
+        self.done = False
+        """All that a client waits for has been read; the connection may not be at its end yet."""
+        self.outcome: Outcome | None = None
+        """Why it ended; None while it goes on."""
+
+    async def hold(self, watch: Watch | None = None) -> Outcome:
+        """Read until the first event is here that carries data and says more than that work has begun.
+
+        With a ``watch`` until that has decided, which may be that the worker's gate refused it.
+        """
+        begun = False
+        while self.outcome is None and not begun and len(self.first) < MAX_HELD_EVENTS:
+            events = await self.more()
+            begun = _begun(events, watch)
+            self.first += events
+        if any(error_code(event) >= 500 for event in self.first):
+            return Outcome.SERVER_ERROR
+        if watch and not begun and self.outcome is None:
+            watch.give_up()
+        if watch and watch.refused:
+            return Outcome.GATE_REFUSED
+        if self.outcome is Outcome.FINISHED:
+            return Outcome.FIRST_EVENT if self.first else Outcome.LOST
+        return self.outcome or Outcome.FIRST_EVENT
+
+    async def more(self) -> list[bytes]:
+        """The next events; none once ``outcome`` tells how it ended."""
+        events: list[bytes] = []
+        while not events and self.outcome is None:
+            try:
+                data = await self._response.content.readany()
+                events = list(self._splitter.feed(data)) if data else self._end()
+            except StreamTooLargeError:
+                self.outcome = Outcome.OVERSIZED
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                self.outcome = Outcome.FINISHED if self.done else outcome_of(error)
+        if events and is_end(events[-1]):
+            self.done = True
+        return events
+
+    def _end(self) -> list[bytes]:
+        self.outcome = Outcome.FINISHED
+        return [self._splitter.rest] if self._splitter.rest else []
+
+    def close(self) -> None:
+        """Give the connection back where the answer is over, else cut it: that frees the worker at once."""
+        if self.outcome is Outcome.FINISHED:
+            self._response.release()
+        else:
+            self._response.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What an attempt has come to so far: at most one of answer and stream."""
+
+    outcome: Outcome
+    answer: Answer | None = None
+    stream: Stream | None = None
+
+
+class Upstream:
+    """The one HTTP client of the gateway; a context manager. Bounds are in seconds."""
+
+    def __init__(self, *, connect_seconds: float, idle_seconds: float) -> None:
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds, sock_read=idle_seconds)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        # The gateway bounds its requests, and so its connections; a second bound here would only be a hidden queue.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=self._timeout,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("Content-Type", "User-Agent", "Accept"),
+            read_bufsize=_READ_BYTES,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def open(
+        self,
+        url: str,
+        path: str,
+        body: bytes,
+        *,
+        headers: Sequence[tuple[str, str]],
+        watch: Watch | None = None,
+    ) -> Opened:
+        """Send a request; come back with a whole answer, with a stream's first event, or with what went wrong.
+
+        With a ``watch`` a stream is held back until that has decided.
+        """
+        response: aiohttp.ClientResponse | None = None
+        try:
+            response = await self._post(url, path, body, headers=headers)
+            if response.content_type == _EVENT_STREAM and response.status == 200:
+                return await _open_stream(response, watch)
+            return await _whole(response)
+        except StreamTooLargeError:
+            _cut(response)
+            return Opened(Outcome.OVERSIZED)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            _cut(response)
+            return Opened(outcome_of(error))
+        except asyncio.CancelledError:
+            _cut(response)
+            raise
+
+    async def ask(
+        self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]], seconds: float
+    ) -> Opened:
+        """As ``open``, with a bound on the whole: SILENT where it was not enough."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.open(url, path, body, headers=headers)
+        except TimeoutError:
+            return Opened(Outcome.SILENT)
+
+    async def _post(
+        self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]]
+    ) -> aiohttp.ClientResponse:
+        if self._session is None:
+            raise RuntimeError("Upstream is used outside its context")
+        data = body if len(body) < _LARGE_BYTES else io.BytesIO(body)
+        return await self._session.post(url + path, data=data, headers=headers, allow_redirects=False)
+
+
+def _begun(events: Sequence[bytes], watch: Watch | None) -> bool:
+    """Enough has come to know what to do with a stream."""
+    if watch is None:
+        return any(event_data(event) and not is_prelude(event) for event in events)
+    for event in events:
+        watch.feed(event)
+    return watch.decided or any(map(error_code, events))
+
+
+def outcome_of(error: Exception) -> Outcome:
+    """What a fault of the connection means for the leg."""
+    match error:
+        case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
+            return Outcome.UNREACHABLE
+        case TimeoutError():
+            return Outcome.SILENT
+        case _:
+            return Outcome.LOST
+
+
+async def _open_stream(response: aiohttp.ClientResponse, watch: Watch | None) -> Opened:
+    stream = Stream(response, EventSplitter(MAX_EVENT_BYTES))
+    try:
+        outcome = await stream.hold(watch)
+        if outcome is Outcome.FIRST_EVENT:
+            return Opened(outcome, stream=stream)
+        answer = await _rest(stream) if outcome is Outcome.SERVER_ERROR else None
+    except asyncio.CancelledError:
+        stream.close()
+        raise
+    stream.close()
+    return Opened(outcome, answer=answer)
+
+
+async def _rest(stream: Stream) -> Answer:
+    """A stream that is but an error, whole: the error and what ends it."""
+    events = stream.first
+    while more := await stream.more():
+        events += more
+    return Answer(stream.status, stream.headers, b"".join(events))
+
+
+async def _whole(response: aiohttp.ClientResponse) -> Opened:
+    pieces: list[bytes] = []
+    size = 0
+    while piece := await response.content.readany():
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_ANSWER_BYTES:
+            raise StreamTooLargeError("an answer that is too long")
+    response.release()
+    answer = Answer(response.status, _kept(response), b"".join(pieces))
+    failed = response.status >= 500 and response.status != 501  # what one does not implement, none of them does
+    return Opened(Outcome.SERVER_ERROR if failed else Outcome.ANSWERED, answer=answer)
+
+
+def _kept(response: aiohttp.ClientResponse) -> tuple[Header, ...]:
+    """What a client may see: nothing of our connection to the worker, nor what the worker says is of it."""
+    given = [(name.lower(), value) for name, value in response.raw_headers]
+    named = {part.strip() for name, value in given if name == b"connection" for part in value.lower().split(b",")}
+    return tuple((name, value) for name, value in given if name not in _DROPPED and name not in named)
+
+
+def _cut(response: aiohttp.ClientResponse | None) -> None:
+    if response is not None:
+        response.close()

@@ -1,0 +1,281 @@
+"""Which beginnings of prompts are asked for again and again, for new workers to have before their first request.
+
+A prefix is hot where requests share it: as far as the blocks of two prompts go together. Block keys tell that without
+a single token id, since each commits to all before it, so every request counts, whatever rung keyed it. Ids are only
+fetched for what turned out to be shared (``note`` asks for them), and are all that is kept besides keys: in memory,
+bounded, never written down. Hotness is a count of requests that halves every ``half_life_seconds``.
+
+A conversation's next prompt shares its whole last one. However many came in between, it is known by where that ended;
+and what it shares grows: as long as nobody else asks for it, it stays one prefix, with its heat, and the ids of its
+beginning until the rest is learnt. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_core.tenancy import TenantId
+
+ID_BYTES: Final = 4
+RECENT_PROMPTS: Final = 8
+"""Prompts of one beginning that a new one is held against."""
+MAX_ENDS: Final = 8192
+"""Prompts that are remembered by where they ended alone."""
+SCANNED_BLOCKS: Final = 512
+"""How far back from its end a prompt is searched for the end of one before it."""
+PROMPT_BYTES: Final = 700
+"""What a remembered prompt takes besides its keys."""
+RETRY_SECONDS: Final = 60.0
+"""Before ids that could not be had are asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Whose prompts may share blocks: one fleet under one contract, one tenant with one salt; both "" where shared."""
+
+    model: str
+    contract: str
+    tenant: TenantId
+    salt: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotBounds:
+    """Prefixes remembered, and bytes of their ids and of the keys that prompts are compared by."""
+
+    entries: int = 64
+    bytes: int = 16 * 1024 * 1024
+    half_life_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A hot prefix without ids: the last of its keys, and how many blocks it has."""
+
+    key: bytes
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class HotPrefix:
+    """What is worth caching: ids as little-endian u32."""
+
+    line: Line
+    ids: bytes = field(repr=False)
+    heat: float
+
+
+@dataclass(slots=True)
+class _Entry:
+    line: Line
+    first: bytes
+    blocks: int
+    heat: float
+    at: float
+    ids: bytes = b""
+    """Of its beginning where ``learnt`` is not set."""
+    learnt: bool = False
+    uses: int = 0
+    """Requests for it since it was added."""
+    asked_at: float = float("-inf")
+
+
+@dataclass(slots=True)
+class _Recent:
+    """The last prompts that begin with one block, and the prefixes known among them, by the last of their keys."""
+
+    prompts: deque[bytes] = field(default_factory=deque)
+    known: set[bytes] = field(default_factory=set)
+
+
+class HotPrefixes:
+    """See the module. Half of the bytes are for keys, half for ids; what is coldest or oldest makes room."""
+
+    def __init__(self, bounds: HotBounds) -> None:
+        self._bounds = bounds
+        self._entries: dict[bytes, _Entry] = {}
+        self._recent: OrderedDict[bytes, _Recent] = OrderedDict()
+        self._ends: OrderedDict[int, None] = OrderedDict()
+        self._key_bytes = 0
+        self._id_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def size(self) -> int:
+        """Of ids and keys together."""
+        return self._key_bytes + self._id_bytes
+
+    def note(self, line: Line, keys: bytes, now: float, *, ask: bool = True) -> Wanted | None:
+        """A request for a prompt with these packed keys.
+
+        What comes back where one may ``ask`` is its hottest prefix whose ids are to be fetched.
+        """
+        if len(keys) < KEY_BYTES or not self._bounds.entries:
+            return None
+        first = keys[:KEY_BYTES]
+        recent = self._recent.setdefault(first, _Recent())
+        self._recent.move_to_end(first)
+        held = [key for key in recent.known if self._begins(keys, key)]
+        for key in held:
+            self._warm(self._entries[key], now)
+        common = [common_blocks(keys, prompt) for prompt in recent.prompts]
+        shared = max(self._continued(keys), *common, 0)
+        if shared and _key(keys, shared) not in recent.known:
+            held = self._grow(held, self._add(line, keys, shared, now))
+        self._remember(recent, keys, common)
+        return self._wanted(held, now) if ask else None
+
+    def learn(self, key: bytes, ids: bytes) -> None:
+        """The ids of a wanted prefix, b"" where they could not be had; what does not fit is not kept."""
+        entry = self._entries.get(key)
+        room = self._bounds.bytes // 2
+        if entry is None or not ids or len(ids) > room:
+            return
+        self._id_bytes += len(ids) - len(entry.ids)
+        entry.ids, entry.learnt = ids, True
+        while self._id_bytes > room:
+            self._drop(self._coldest(entry.at, but=key))
+
+    def hottest(self, serves: Callable[[Line], bool], now: float, *, tokens: int, most: int) -> list[HotPrefix]:
+        """Known prefixes of the lines that a worker serves, hottest first: ``most``, and ``tokens`` of them in all.
+
+        What a prefix has in common with a hotter one counts once, as it is cached once.
+        """
+        found = [entry for entry in self._entries.values() if entry.ids and serves(entry.line)]
+        found.sort(key=lambda entry: (-self._heat(entry, now), entry.blocks))
+        chosen: list[HotPrefix] = []
+        for entry in found:
+            new = (len(entry.ids) - max((_common(entry, other) for other in chosen), default=0)) // ID_BYTES
+            if len(chosen) < most and 0 < new <= tokens:
+                tokens -= new
+                chosen.append(HotPrefix(entry.line, entry.ids, self._heat(entry, now)))
+        return chosen
+
+    def keep(self, valid: Callable[[Line], bool]) -> None:
+        """Forget what belongs to any other line: a tenant that is gone, a salt that was changed."""
+        for key, entry in list(self._entries.items()):
+            if not valid(entry.line):
+                self._drop(key)
+
+    def _begins(self, keys: bytes, key: bytes) -> bool:
+        blocks = self._entries[key].blocks
+        return len(keys) >= blocks * KEY_BYTES and _key(keys, blocks) == key
+
+    def _heat(self, entry: _Entry, now: float) -> float:
+        return float(entry.heat * 0.5 ** (max(0.0, now - entry.at) / self._bounds.half_life_seconds))
+
+    def _warm(self, entry: _Entry, now: float) -> None:
+        entry.heat, entry.at = self._heat(entry, now) + 1.0, max(now, entry.at)
+        entry.uses += 1
+
+    def _add(self, line: Line, keys: bytes, blocks: int, now: float) -> bytes:
+        """A prefix that the second request for it has just shown: both count."""
+        while len(self._entries) >= self._bounds.entries:
+            self._drop(self._coldest(now))
+        key, first = _key(keys, blocks), keys[:KEY_BYTES]
+        self._entries[key] = _Entry(line, first, blocks, 2.0, now)
+        self._recent[first].known.add(key)
+        return key
+
+    def _continued(self, keys: bytes) -> int:
+        """Blocks of the longest prompt before that this one goes on from; its own end is remembered."""
+        ends = memoryview(keys).cast("Q")
+        places = range(len(ends), max(0, len(ends) - SCANNED_BLOCKS), -1)
+        found = next((place for place in places if ends[place - 1] in self._ends), 0)
+        self._ends[ends[-1]] = None
+        self._ends.move_to_end(ends[-1])
+        if len(self._ends) > MAX_ENDS:
+            self._ends.popitem(last=False)
+        return found
+
+    def _grow(self, held: list[bytes], key: bytes) -> list[bytes]:
+        """Let a new prefix take the place of what it was before: the longest held, where nobody else has used it."""
+        held = [known for known in held if known in self._entries]  # adding it may have dropped the coldest
+        new, before = self._entries[key], max(held, key=lambda one: self._entries[one].blocks, default=None)
+        if before is not None and self._entries[before].blocks < new.blocks and self._entries[before].uses == 1:
+            old = self._entries[before]
+            new.heat, new.ids = old.heat, old.ids
+            self._drop(before)
+            self._id_bytes += len(new.ids)
+            held.remove(before)
+        return [*held, key]
+
+    def _coldest(self, now: float, *, but: bytes = b"") -> bytes:
+        """Of those with ids where one of them is to be spared."""
+        candidates = (key for key, entry in self._entries.items() if key != but and (entry.ids or not but))
+        return min(candidates, key=lambda key: self._heat(self._entries[key], now))
+
+    def _drop(self, key: bytes) -> None:
+        entry = self._entries.pop(key)
+        self._id_bytes -= len(entry.ids)
+        if (recent := self._recent.get(entry.first)) is not None:
+            recent.known.discard(key)
+
+    def _remember(self, recent: _Recent, keys: bytes, common: Sequence[int]) -> None:
+        """A prompt takes the place of one that it goes on from; ``common`` are the blocks it shares with each."""
+        pairs = zip(recent.prompts, common, strict=True)
+        covered = next((prompt for prompt, blocks in pairs if blocks * KEY_BYTES == len(prompt)), None)
+        if covered is not None:
+            recent.prompts.remove(covered)
+        elif len(recent.prompts) >= RECENT_PROMPTS:
+            covered = recent.prompts.popleft()
+        recent.prompts.append(keys)
+        self._key_bytes += _size(keys) - (0 if covered is None else _size(covered))
+        while self._key_bytes > self._bounds.bytes // 2:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        _, oldest = self._recent.popitem(last=False)
+        self._key_bytes -= sum(map(_size, oldest.prompts))
+        for key in list(oldest.known):
+            self._drop(key)
+
+    def _wanted(self, keys: list[bytes], now: float) -> Wanted | None:
+        open_ones = [
+            key
+            for key in keys
+            if (entry := self._entries.get(key)) is not None
+            and not entry.learnt
+            and now - entry.asked_at >= RETRY_SECONDS
+        ]
+        key = max(open_ones, key=lambda one: self._heat(self._entries[one], now), default=None)
+        if key is None:
+            return None
+        self._entries[key].asked_at = now
+        return Wanted(key, self._entries[key].blocks)
+
+
+def common_blocks(one: bytes, other: bytes) -> int:
+    """How many leading blocks two prompts share: equal keys at a place mean equal keys at all before."""
+    mine, theirs = memoryview(one).cast("Q"), memoryview(other).cast("Q")
+    low, high = 0, min(len(mine), len(theirs))
+    while low < high:
+        middle = (low + high) // 2
+        if mine[middle] == theirs[middle]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _size(prompt: bytes) -> int:
+    return PROMPT_BYTES + len(prompt)
+
+
+def _key(keys: bytes, blocks: int) -> bytes:
+    return keys[(blocks - 1) * KEY_BYTES : blocks * KEY_BYTES]
+
+
+def _common(entry: _Entry, chosen: HotPrefix) -> int:
+    """Bytes of ids; told only of prefixes of each other, which is how prompts share."""
+    if entry.line != chosen.line:
+        return 0
+    if entry.ids.startswith(chosen.ids):
+        return len(chosen.ids)
+    return len(entry.ids) if chosen.ids.startswith(entry.ids) else 0

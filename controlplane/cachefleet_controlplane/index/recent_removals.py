@@ -1,0 +1,68 @@
+"""What a worker lost lately: its last changes, kept as they came, for whoever asks why a block is gone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from cachefleet_controlplane.index.frames import delta_operations
+from cachefleet_core.blocks import Tier
+from cachefleet_core.reports import Cleared, FrameError, Operation, Removed
+
+MAX_BYTES: Final = 64 * 1024
+"""Of the Delta frames remembered of one worker: some 8,000 blocks."""
+_KEY_BYTES: Final = 8
+
+
+class History:
+    """Of one worker; times in seconds on one clock. Changes are read only when somebody asks."""
+
+    __slots__ = ("_bytes", "_deltas", "began")
+
+    def __init__(self) -> None:
+        self.began = float("-inf")
+        """When its epoch did."""
+        self._deltas: deque[tuple[float, bytes]] = deque()
+        self._bytes = 0
+
+    def begin(self, now: float) -> None:
+        """A new epoch: what was before says nothing now."""
+        self.began = now
+        self._deltas.clear()
+        self._bytes = 0
+
+    def note(self, delta: bytes, now: float) -> None:
+        """A Delta frame that came; the oldest are forgotten beyond MAX_BYTES."""
+        self._deltas.append((now, delta))
+        self._bytes += len(delta)
+        while self._bytes > MAX_BYTES:
+            self._bytes -= len(self._deltas.popleft()[1])
+
+    def lost(self, keys: bytes, *, since: float) -> bool:
+        """Whether any of these packed keys was removed then or later, as far as is remembered."""
+        asked = set(_split(keys))
+        recent = (delta for at, delta in reversed(self._deltas) if at >= since)
+        return bool(asked) and any(_removes(delta, asked) for delta in recent)
+
+
+def _removes(delta: bytes, asked: set[bytes]) -> bool:
+    for operation in _operations(delta):
+        if isinstance(operation, Cleared):
+            return True
+        gone = isinstance(operation, Removed) and operation.tier is Tier.DEVICE
+        if gone and not asked.isdisjoint(_split(operation.keys)):
+            return True
+    return False
+
+
+def _operations(delta: bytes) -> tuple[Operation, ...]:
+    """Nothing of a frame that is not sound: one that was only held back may yet turn out to be so."""
+    try:
+        return delta_operations(delta)
+    except FrameError:
+        return ()
+
+
+def _split(keys: bytes) -> Iterator[bytes]:
+    return (keys[at : at + _KEY_BYTES] for at in range(0, len(keys), _KEY_BYTES))

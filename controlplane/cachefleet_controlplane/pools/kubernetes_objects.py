@@ -1,0 +1,219 @@
+"""Kubernetes objects as the control plane sees them: parsed, kept by name, merged into the picture of pools. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from cachefleet_controlplane.kube_api import KubeError, Object, Query
+from cachefleet_controlplane.pools.source import Endpoint, PoolView, pool_views
+from cachefleet_core.pool.spec import API_VERSION, KIND, PLURAL, PoolError, PrefixCachePool, read_pool
+
+POOL_LABEL: Final = "cachefleet.io/pool"
+SERVICE_LABEL: Final = "kubernetes.io/service-name"
+SERVICE_SUFFIX: Final = "-workers"
+ENGINE_PORT: Final = 8000
+AGENT_PORT: Final = 8082
+
+T = TypeVar("T")
+
+
+class ObjectError(ValueError):
+    """An object that cannot be used; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource(Generic[T]):
+    """One kind of object: where it is served, which of its objects are asked for, and how one is read.
+
+    ``parse`` gives None for an object that is none of ours and raises ObjectError for one that cannot be used.
+    """
+
+    api: str
+    plural: str
+    parse: Callable[[Object], T | None]
+    selector: str = ""
+
+    def path(self, namespace: str) -> str:
+        scope = f"namespaces/{namespace}/" if namespace else ""
+        return f"/apis/{self.api}/{scope}{self.plural}"
+
+    def list_query(self, *, limit: int, token: str) -> Query:
+        return self._query({"limit": str(limit)} | ({"continue": token} if token else {}))
+
+    def watch_query(self, *, version: str, seconds: int) -> Query:
+        """The server ends the watch after ``seconds``, with a bookmark just before: an idle watch stays recent."""
+        return self._query(
+            {
+                "watch": "true",
+                "allowWatchBookmarks": "true",
+                "resourceVersion": version,
+                "timeoutSeconds": str(seconds),
+            }
+        )
+
+    def _query(self, query: dict[str, str]) -> Query:
+        return query | ({"labelSelector": self.selector} if self.selector else {})
+
+
+class Objects(Generic[T]):
+    """The objects of one resource in one namespace (or all), as of ``version``.
+
+    An object that can no longer be read keeps its last good form; ``invalid`` says which and why.
+    """
+
+    def __init__(self, resource: Resource[T]) -> None:
+        self.resource = resource
+        self.version = ""
+        self.listed = False
+        self.invalid: dict[str, str] = {}
+        self._items: dict[str, T] = {}
+
+    def values(self) -> Iterable[T]:
+        return self._items.values()
+
+    def replace(self, objects: Sequence[Object], version: str) -> None:
+        """Take a complete list for what there is."""
+        known, self._items = self._items, {}
+        self.invalid = {}
+        for item in objects:
+            if (key := _key(item)) in known:
+                self._items[key] = known[key]
+            self._put(key, item)
+        self.version = version
+        self.listed = True
+
+    def apply(self, event: Object) -> bool:
+        """One event of a watch; whether it may have changed the picture. KubeError for the server's ERROR."""
+        item = _mapping(event.get("object"))
+        match event.get("type"):
+            case "ADDED" | "MODIFIED":
+                self._put(_key(item), item)
+            case "DELETED":
+                self._items.pop(_key(item), None)
+                self.invalid.pop(_key(item), None)
+            case "BOOKMARK":
+                self.version = _version(item)
+                return False
+            case "ERROR":
+                raise KubeError(int(item.get("code", 0)), str(item.get("message", "")))
+            case other:
+                raise KubeError(0, f"unknown watch event {other!r}")
+        self.version = _version(item)
+        return True
+
+    def _put(self, key: str, item: Object) -> None:
+        try:
+            parsed = self.resource.parse(item)
+        except ObjectError as error:
+            self.invalid[key] = str(error)
+            return
+        self.invalid.pop(key, None)
+        if parsed is None:
+            self._items.pop(key, None)
+        else:
+            self._items[key] = parsed
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    labels: dict[str, str] | None = None
+
+
+class _Conditions(msgspec.Struct, frozen=True):
+    ready: bool | None = None
+
+
+class _Target(msgspec.Struct, frozen=True):
+    kind: str = ""
+    name: str = ""
+
+
+class _Endpoint(msgspec.Struct, frozen=True, rename="camel"):
+    addresses: tuple[str, ...] = ()
+    conditions: _Conditions | None = None
+    target_ref: _Target | None = None
+
+
+class _EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
+    metadata: _Meta
+    address_type: str
+    endpoints: tuple[_Endpoint, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolEndpoints:
+    """What one EndpointSlice says of one pool's workers."""
+
+    pool: str
+    endpoints: tuple[Endpoint, ...]
+
+
+def parse_pool(item: Object) -> PrefixCachePool:
+    # The status belongs to the operator, whose version may be another.
+    declared = {name: value for name, value in item.items() if name != "status"}
+    try:
+        return read_pool({"apiVersion": API_VERSION, "kind": KIND} | declared)
+    except PoolError as error:
+        raise ObjectError(str(error)) from error
+
+
+def parse_slice(item: Object) -> PoolEndpoints | None:
+    try:
+        found = msgspec.convert(item, _EndpointSlice)
+    except msgspec.ValidationError as error:
+        raise ObjectError(str(error)) from error
+    labels = found.metadata.labels or {}
+    pool = labels.get(POOL_LABEL, "")
+    if not pool or labels.get(SERVICE_LABEL) != pool + SERVICE_SUFFIX or found.address_type not in {"IPv4", "IPv6"}:
+        return None
+    workers = tuple(_worker(endpoint, found.address_type) for endpoint in found.endpoints or () if _is_pod(endpoint))
+    return PoolEndpoints(f"{found.metadata.namespace}/{pool}", workers)
+
+
+POOLS: Final = Resource(API_VERSION, PLURAL, parse_pool)
+SLICES: Final = Resource("discovery.k8s.io/v1", "endpointslices", parse_slice, selector=POOL_LABEL)
+
+
+def merge(pools: Iterable[PrefixCachePool], slices: Iterable[PoolEndpoints]) -> tuple[PoolView, ...]:
+    """The picture: a worker that several slices name is taken once, ready and IPv4 before others."""
+    workers: dict[str, dict[str, Endpoint]] = {}
+    for part in slices:
+        known = workers.setdefault(part.pool, {})
+        for endpoint in part.endpoints:
+            known[endpoint.name] = min(endpoint, known.get(endpoint.name, endpoint), key=_preference)
+    return pool_views(list(pools), {pool: list(known.values()) for pool, known in workers.items()})
+
+
+def _preference(endpoint: Endpoint) -> tuple[bool, bool, str]:
+    return not endpoint.ready, "[" in endpoint.url, endpoint.url
+
+
+def _is_pod(endpoint: _Endpoint) -> bool:
+    return bool(endpoint.addresses) and endpoint.target_ref is not None and endpoint.target_ref.kind == "Pod"
+
+
+def _worker(endpoint: _Endpoint, address_type: str) -> Endpoint:
+    address = endpoint.addresses[0] if address_type == "IPv4" else f"[{endpoint.addresses[0]}]"
+    name = endpoint.target_ref.name if endpoint.target_ref else ""
+    ready = (
+        endpoint.conditions is None or endpoint.conditions.ready is not False
+    )  # unknown counts as ready, says the API
+    return Endpoint(name, f"http://{address}:{ENGINE_PORT}", f"http://{address}:{AGENT_PORT}", ready)
+
+
+def _mapping(value: Any) -> Object:
+    return value if isinstance(value, dict) else {}
+
+
+def _key(item: Object) -> str:
+    metadata = _mapping(item.get("metadata"))
+    return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+
+
+def _version(item: Object) -> str:
+    return str(_mapping(item.get("metadata")).get("resourceVersion", ""))

@@ -1,0 +1,41 @@
+"""Which salt a tenant's requests carry to the workers of a fleet."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final
+
+from cachefleet_core.pool.spec import Isolation, PrefixCachePool
+from cachefleet_core.tenancy import TenantId, tenant_salt
+
+MAX_REMEMBERED: Final = 4096
+
+
+def isolation(pools: Iterable[PrefixCachePool]) -> Isolation:
+    """What holds in a fleet of these pools: blocks are shared only where every one of them shares."""
+    shared = all(pool.spec.tenancy.isolation == Isolation.SHARED for pool in pools)
+    return Isolation.SHARED if shared else Isolation.PER_TENANT
+
+
+class Salter:
+    """Knows the salt key, and the MAX_REMEMBERED salts used last."""
+
+    def __init__(self, salt_key: bytes) -> None:
+        self._salt_key = salt_key
+        self._salts: OrderedDict[tuple[TenantId, int], str] = OrderedDict()
+
+    def salt(self, pools: Iterable[PrefixCachePool], tenant: TenantId, version: int = 1) -> str:
+        """The tenant's salt in a fleet of these pools; "" where every one of them shares its blocks.
+
+        Each ``version`` (1 and up) has a salt of its own, so a tenant with a new one finds nothing of what was cached.
+        """
+        if isolation(pools) is Isolation.SHARED:
+            return ""
+        named = tenant, version
+        if named not in self._salts:
+            self._salts[named] = tenant_salt(self._salt_key, tenant, version)
+            if len(self._salts) > MAX_REMEMBERED:
+                self._salts.popitem(last=False)
+        self._salts.move_to_end(named)
+        return self._salts[named]

@@ -1,0 +1,189 @@
+"""Which pools there are and which workers are ready, seen by the control plane; and the source that reads two files.
+
+A source is level-triggered: it gives the whole picture at first and again at each change, so a consumer that was slow
+has missed nothing. A source that loses its origin goes on with the last good picture and says so in ``problem``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_core.pool.spec import PoolError, PrefixCachePool, parse_pools
+
+logger = logging.getLogger(__name__)
+
+MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEndpoint:
+    """One worker of a pool and where to reach its engine (``url``) and its agent (``agent``, "" without one)."""
+
+    name: str
+    url: str
+    ready: bool
+    agent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """One pool as declared, with the workers there are for it."""
+
+    pool: PrefixCachePool
+    workers: tuple[WorkerEndpoint, ...]
+
+    @property
+    def key(self) -> str:
+        return self.pool.key
+
+
+class PoolSource(Protocol):
+    """Where pools come from."""
+
+    @property
+    def problem(self) -> str:
+        """Why the picture may be out of date, for people; "" while all is well."""
+        ...
+
+    def watch(self) -> AsyncIterator[tuple[PoolView, ...]]:
+        """The whole picture first, as soon as there is one, then again at each change; never ends by itself."""
+        ...
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """One worker in the endpoints file."""
+
+    name: str
+    url: str
+    agent: str = ""
+    ready: bool = False
+
+
+Endpoints = dict[str, list[Endpoint]]
+Stamp = tuple[int, int, int]
+
+
+class FilePoolSource:
+    """Pools from a pool file, workers from the endpoints file that a supervisor rewrites; both polled."""
+
+    def __init__(self, pool_file: Path, endpoints_file: Path, *, metrics: Metrics, poll_seconds: float = 0.5) -> None:
+        self._pools = _WatchedFile(pool_file, metrics=metrics)
+        self._endpoints = _WatchedFile(endpoints_file, metrics=metrics, optional=True)
+        self._poll_seconds = poll_seconds
+        self._metrics = metrics
+        self._declared: list[PrefixCachePool] | None = None
+        self._reachable: Endpoints = {}
+
+    @property
+    def problem(self) -> str:
+        return "; ".join(filter(None, (self._pools.problem, self._endpoints.problem)))
+
+    async def watch(self) -> AsyncIterator[tuple[PoolView, ...]]:
+        last: tuple[PoolView, ...] | None = None
+        while True:
+            picture = self.poll()
+            if picture is not None and picture != last:
+                last = picture
+                self._metrics.pools_updated()
+                yield picture
+            await asyncio.sleep(self._poll_seconds)
+
+    def poll(self) -> tuple[PoolView, ...] | None:
+        """The picture as the files have it now; None until a sound pool file was seen."""
+        if (text := self._pools.changed()) is not None:
+            self._declare(text)
+        if (text := self._endpoints.changed()) is not None:
+            self._reach(text)
+        return None if self._declared is None else pool_views(self._declared, self._reachable)
+
+    def _declare(self, text: bytes) -> None:
+        try:
+            self._declared = parse_pools(text.decode())
+        except (PoolError, UnicodeDecodeError) as error:
+            self._pools.reject("invalid", str(error))
+        else:
+            self._pools.accept()
+
+    def _reach(self, text: bytes) -> None:
+        try:
+            self._reachable = parse_endpoints(text)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._endpoints.reject("invalid", str(error))
+        else:
+            self._endpoints.accept()
+
+
+def parse_endpoints(text: bytes) -> Endpoints:
+    """The endpoints file; empty means no workers. msgspec.DecodeError says what is wrong and where."""
+    return msgspec.json.decode(text, type=Endpoints) if text else {}
+
+
+def pool_views(pools: Sequence[PrefixCachePool], endpoints: Mapping[str, Sequence[Endpoint]]) -> tuple[PoolView, ...]:
+    """Pools with their workers, in a fixed order; endpoints of an undeclared pool are left out."""
+    return tuple(
+        PoolView(
+            pool,
+            tuple(
+                WorkerEndpoint(e.name, e.url, e.ready, e.agent)
+                for e in sorted(endpoints.get(pool.key, ()), key=lambda e: e.name)
+            ),
+        )
+        for pool in sorted(pools, key=lambda pool: pool.key)
+    )
+
+
+class _WatchedFile:
+    """A file that is read again when its inode, size or time of change differs; each problem is told once."""
+
+    def __init__(self, path: Path, *, metrics: Metrics, optional: bool = False) -> None:
+        self._path = path
+        self._metrics = metrics
+        self._optional = optional
+        self._stamp: Stamp | None = None
+        self.problem = ""
+
+    def changed(self) -> bytes | None:
+        """The content where it is new; b"" for an optional file that never was there; else None."""
+        try:
+            return self._read()
+        except FileNotFoundError:
+            if self._optional and self._stamp is None:
+                return b""
+            self.reject("missing", "no such file")
+        except OSError as error:
+            self.reject("unreadable", error.strerror or str(error))
+        return None
+
+    def accept(self) -> None:
+        if self.problem:
+            logger.info("%s is sound again", self._path.name, extra={"file": str(self._path)})
+        self.problem = ""
+
+    def reject(self, kind: str, text: str) -> None:
+        """Keep what was last good; tell and count each problem once."""
+        problem = f"{self._path.name}: {text}"
+        if problem == self.problem:
+            return
+        self.problem = problem
+        self._metrics.pool_source_error(kind)
+        logger.warning("pool source keeps its last good picture: %s", problem, extra={"file": str(self._path)})
+
+    def _read(self) -> bytes | None:
+        # The stamp is taken before the content: a file replaced in between is read once more, never missed.
+        stat = self._path.stat()
+        stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if stamp == self._stamp:
+            return None
+        self._stamp = stamp
+        if stat.st_size > MAX_FILE_BYTES:
+            self.reject("invalid", f"{stat.st_size} bytes, the limit is {MAX_FILE_BYTES}")
+            return None
+        return self._path.read_bytes()

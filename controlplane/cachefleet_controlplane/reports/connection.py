@@ -1,0 +1,196 @@
+"""One agent's connection, from its acceptance to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from starlette.types import Message, Receive, Send
+
+from cachefleet_controlplane.auth.authorizer import AccessUnavailableError
+from cachefleet_controlplane.fleet.agent_connections import Connection, RefusedError
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.hot_prefixes.new_worker_warmup import HotWarming
+from cachefleet_controlplane.index.frames import kind, read
+from cachefleet_controlplane.reports.outbox import Farewell, Outbox
+from cachefleet_controlplane.reports.report_limits import CLOSE_CODES, ReportLimits, ReportMetrics
+from cachefleet_controlplane.streams.stream import Note
+from cachefleet_core.reports import FrameError, Hello, State
+
+logger = logging.getLogger(__name__)
+
+TOO_BIG: Final = 1009
+"""Close code with which the server itself ends a connection whose message passes its bound (RFC 6455)."""
+_MAX_REASON: Final = 120
+"""A close frame has room for 123 bytes."""
+_RESYNCS: Final = frozenset({Note.GAP, Note.DIVERGENCE, Note.BROKEN_SNAPSHOT, Note.TOO_LARGE, Note.OVERDUE})
+
+
+class Session:
+    """Reads until the agent goes, is silent, or says something that is not to be borne."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        authorize: Callable[[str, Hello], Awaitable[bool]],
+        metrics: ReportMetrics,
+        *,
+        limits: ReportLimits,
+        token: str,
+        receive: Receive,
+        send: Send,
+        joiners: HotWarming | None = None,
+    ) -> None:
+        self._joiners = joiners
+        self._fleet = fleet
+        self._authorize = authorize
+        self._metrics = metrics
+        self._limits = limits
+        self._token = token
+        self._receive = receive
+        self._send = send
+        self._outbox = Outbox(limits.outbox_frames)
+        self._who = ""
+
+    async def run(self) -> None:
+        reading = asyncio.create_task(self._read())
+        writing = asyncio.create_task(self._write())
+        ends: set[asyncio.Future[Any]] = {reading, writing, self._outbox.farewell}
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (reading, writing):
+                task.cancel()
+            await asyncio.gather(reading, writing, return_exceptions=True)
+        if self._outbox.farewell.done():
+            await self._say(self._outbox.farewell.result())
+
+    async def _say(self, farewell: Farewell) -> None:
+        self._metrics.report_rejected(farewell.code)
+        extra = {"worker": self._who, "code": farewell.code, "reason": farewell.reason}
+        logger.warning("agent's connection closed", extra=extra)
+        reason = farewell.reason.encode()[:_MAX_REASON].decode(errors="ignore")
+        try:
+            await self._send({"type": "websocket.close", "code": CLOSE_CODES[farewell.code], "reason": reason})
+        except (RuntimeError, OSError):
+            logger.debug("agent was gone before it could be told", extra=extra)
+
+    async def _write(self) -> None:
+        while True:
+            frame = await self._outbox.take()
+            try:
+                await self._send({"type": "websocket.send", "bytes": frame})
+            except (RuntimeError, OSError):
+                return  # the connection is gone; the reader ends as well
+
+    async def _read(self) -> None:
+        """Every end of this sets a farewell, except that the agent has gone."""
+        connection: Connection | None = None
+        try:
+            first = await self._first()
+            if first is not None:
+                connection = self._fleet.connect(self._outbox)
+                await self._follow(connection, first)
+        except RefusedError as error:
+            self._outbox.close(error.code, str(error))
+        except FrameError as error:
+            self._metrics.malformed("frame")
+            self._outbox.close("malformed", str(error))
+        except TimeoutError:
+            self._outbox.close("silent", "nothing was heard for too long")
+        except Exception:
+            self._metrics.task_error("reports")
+            logger.exception("agent's connection failed", extra={"worker": self._who})
+            self._outbox.close("internal", "internal error")
+        finally:
+            if connection is not None:
+                self._fleet.disconnect(connection)
+
+    async def _first(self) -> Hello | None:
+        """The Hello that opens the connection, allowed; None where the agent has gone."""
+        async with asyncio.timeout(self._limits.hello_seconds):
+            data = await self._frame(self._limits.first_frame_bytes)
+        if data is None:
+            return None
+        hello = read(data)
+        if not isinstance(hello, Hello):
+            raise RefusedError("unannounced", "the first frame must be a hello")
+        await self._allow(hello)
+        await self._informed()
+        self._metrics.frame("hello", len(data))
+        return hello
+
+    async def _allow(self, hello: Hello) -> None:
+        if not self._token:
+            raise RefusedError("unauthenticated", "a bearer token is needed")
+        try:
+            async with asyncio.timeout(self._limits.authorize_seconds):
+                allowed = await self._authorize(self._token, hello)
+        except (AccessUnavailableError, TimeoutError):
+            raise RefusedError("not_ready", "nobody could say whose token this is") from None
+        if not allowed:
+            raise RefusedError("forbidden", "the token is not this worker's")
+        self._who = f"{hello.pool}/{hello.worker}"
+
+    async def _informed(self) -> None:
+        """A control plane that has just started knows no pools yet: that is not the agent's fault."""
+        try:
+            async with asyncio.timeout(self._limits.hello_seconds):
+                await self._fleet.informed.wait()
+        except TimeoutError:
+            raise RefusedError("not_ready", "this control plane does not know its pools yet") from None
+
+    async def _follow(self, connection: Connection, first: Hello) -> None:
+        self._count(self._fleet.hello(connection, first))
+        logger.info("agent connected", extra={"worker": self._who, "epoch": first.epoch})
+        while True:
+            async with asyncio.timeout(self._limits.idle_seconds):
+                data = await self._frame(self._limits.frame_bytes)
+            if data is None:
+                logger.info("agent disconnected", extra={"worker": self._who})
+                return
+            self._take(connection, data)
+            await asyncio.sleep(0)
+
+    def _take(self, connection: Connection, data: bytes) -> None:
+        frame = read(data)
+        if isinstance(frame, Hello):
+            notes = self._fleet.hello(connection, frame)
+        else:
+            notes = self._fleet.receive(connection, frame)
+            if isinstance(frame, State):
+                self._warm(connection, frame)
+        self._metrics.frame(kind(frame), len(data))
+        self._count(notes)
+
+    def _warm(self, connection: Connection, state: State) -> None:
+        """All ranks of a worker are one engine's, and told as one."""
+        hello = connection.ranks[state.rank].hello
+        if self._joiners is None or hello is None or state.rank != min(connection.ranks):
+            return
+        if (warm := self._joiners.reported(hello, state)) is not None:
+            self._outbox.send(warm)
+
+    async def _frame(self, limit: int) -> bytes | None:
+        message: Message = await self._receive()
+        if message["type"] != "websocket.receive":
+            if message.get("code") == TOO_BIG:
+                raise FrameError("frame is too large for the connection")
+            return None
+        data = message.get("bytes")
+        if data is None:
+            raise FrameError("frames are binary")
+        if len(data) > limit:
+            raise FrameError(f"frame is {len(data)} bytes, the limit is {limit}")
+        return bytes(data)
+
+    def _count(self, notes: list[Note]) -> None:
+        for note in notes:
+            if note is Note.EPOCH:
+                self._metrics.epoch()
+            elif note is Note.DIVERGENCE:
+                self._metrics.divergence()
+            if note in _RESYNCS:
+                self._metrics.resync(note.value)

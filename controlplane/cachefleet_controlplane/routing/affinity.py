@@ -1,0 +1,38 @@
+"""A conversation's pull to the worker that served it: it breaks ties and does nothing else (A18). Pure.
+
+The worker is preferred only where the decision would be as good: it costs no more, and holds no less of the prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from cachefleet_controlplane.routing.decision import CandidateScore, Decision, RoutingPolicy, Verdict, full_name
+
+Again = Callable[[frozenset[str]], Decision]
+"""Decides once more, with these workers left out too."""
+
+
+def leaning(decision: Decision, worker: str, again: Again) -> Decision:
+    """The decision for ``worker`` where that is as good as the one made; else the one made."""
+    if decision.verdict is not Verdict.ROUTE or decision.full_name == worker:
+        return decision
+    if decision.policy is not RoutingPolicy.CACHE_AWARE:
+        return decision
+    scores = list(decision.scores)
+    chosen = next((score for score in scores if score.id == decision.id), None)
+    if chosen is None or not any(_named(score) == worker and _as_good(score, chosen) for score in scores):
+        return decision
+    leant = again(frozenset(_named(score) for score in scores) - {worker})
+    if leant.verdict is not Verdict.ROUTE or leant.full_name != worker:
+        return decision
+    return replace(leant, reason=decision.reason, leading=decision.leading, scores=decision.scores)
+
+
+def _as_good(score: CandidateScore, chosen: CandidateScore) -> bool:
+    return score.fits and score.seconds <= chosen.seconds and score.matched_blocks >= chosen.matched_blocks
+
+
+def _named(score: CandidateScore) -> str:
+    return full_name(score.pool, score.worker)

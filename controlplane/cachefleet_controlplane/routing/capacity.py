@@ -1,0 +1,69 @@
+"""How many blocks of a worker a new request may take. Pure.
+
+All numbers are blocks. Of a worker's last report: T in all (one of which vLLM keeps for itself), F free, idle cached
+ones included, I idle cached ones. Of this replica: S, what requests sent since the report take of F; C, what all its
+open requests will have filled in the end (``claims``); G, what those needed that ended since the report.
+
+    free     = min(F - S, T - 1 - C)
+    reserve  = ceil((T - 1) * minFreeBlockPercent / 100)
+    required = N - shared
+    shared   = min(max(0, H - I - G), T - 1 - F)
+
+with N all blocks of the request and H those of its prompt that the index says are held. It has room where
+``required <= free - reserve``.
+
+*Free.* ``F - S`` knows of everybody's requests, as they are; ``T - 1 - C`` knows of ours alone, with the output they
+have yet to produce and whatever the report came too early for. Each can only be too high by what the other knows, so
+the lower counts. What other replicas' requests have yet to produce, neither knows: that is what the reserve is for.
+
+*Shared.* A held block is idle or used by a request. If idle it is one of the F, and to use it takes it from them: no
+more than I of the H can be so. The others are in use, and to share them takes nothing. H is of now and I of the report:
+what has become idle between was in use then, and F has not grown by it yet, so that this remains true; but for blocks
+stored since the report by requests that have ended, at most G of them. More than was in use cannot be shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cachefleet_controlplane.routing.reservations import Claims
+from cachefleet_core.reports import State
+
+OWN_BLOCKS: Final = 1
+"""The null block, which vLLM counts and hands to nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """See the module."""
+
+    total: int
+    """Blocks that requests can have, T - 1."""
+    free: int
+    """Net of the reserve; not below 0."""
+    reserve: int
+    idle: int
+    """Held blocks that may be idle, I + G."""
+    used: int
+    """In use at the report, T - 1 - F."""
+
+    @classmethod
+    def of(cls, state: State, *, sent: int, ended: int, claims: Claims, percent: int) -> Room | None:
+        """None where the engine does not tell its blocks; ``percent`` is the pool's minFreeBlockPercent."""
+        if not state.blocks_total:
+            return None
+        total = max(0, state.blocks_total - OWN_BLOCKS)
+        reserve = -(-total * percent // 100)
+        free = min(state.blocks_free - sent, total - claims.blocks)
+        idle = state.blocks_free if state.blocks_idle is None else state.blocks_idle
+        return cls(total, max(0, free - reserve), reserve, idle + ended, max(0, total - state.blocks_free))
+
+    def shared(self, held: int) -> int:
+        """Of ``held`` blocks of a prompt, those that are in use for certain."""
+        return certainly_used(held, idle=self.idle, used=self.used)
+
+
+def certainly_used(held: int, *, idle: int, used: int) -> int:
+    """Of ``held`` blocks, those in use for certain, where at most ``idle`` are idle and ``used`` are in use."""
+    return min(max(0, held - idle), used)

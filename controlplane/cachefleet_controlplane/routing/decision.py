@@ -1,0 +1,291 @@
+"""What a decision is made of, and the decision itself, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from heapq import nsmallest
+from typing import Final, overload
+
+from cachefleet_controlplane.index.protocol import WorkerId
+
+STALE_AFTER_SECONDS: Final = 5.0
+"""A report older than this says nothing about caches any more, and excludes nobody."""
+LEADING: Final = 8
+"""Candidates of a decision that are remembered: all of a large fleet would cost more than to decide."""
+NOBODY: Final = WorkerId("")
+
+
+class RoutingPolicy(StrEnum):
+    """What decides: caches and load, load alone, or the order of arrival."""
+
+    CACHE_AWARE = "cacheAware"
+    LEAST_LOADED = "leastLoaded"
+    ROUND_ROBIN = "roundRobin"
+
+
+class Knowledge(StrEnum):
+    """What a decision knew of the prompt: its exact blocks, an estimate of them, or nothing."""
+
+    EXACT = "exact"
+    APPROXIMATE = "approximate"
+    LOAD = "load"
+
+
+class Verdict(StrEnum):
+    """What to do with a request."""
+
+    ROUTE = "route"
+    PREFILL_FIRST = "prefill_first"
+    QUEUE = "queue"
+    REJECT = "reject"
+
+
+class Reason(StrEnum):
+    """Why the chosen worker was chosen, or why none was."""
+
+    LONGEST_PREFIX = "longest_prefix"
+    """No candidate holds more of the prompt than the chosen one."""
+    LOAD_OVER_PREFIX = "load_over_prefix"
+    """Another holds more of the prompt, but waiting for it costs more than recomputing."""
+    COLD = "cold"
+    """Nobody holds any of the prompt."""
+    LOAD_ONLY = "load_only"
+    """The prompt's blocks are not known, or every report is stale."""
+    LEAST_LOADED = "least_loaded"
+    ROUND_ROBIN = "round_robin"
+    NO_ROOM = "no_room"
+    """On every worker it would need more blocks than may be taken; refused with this where nobody is to wait."""
+    OTHERS_FIRST = "others_first"
+    """There is room, but others wait for it already and come before this request."""
+    QUEUE_FULL = "queue_full"
+    """There is no room, and as many wait for it as may."""
+    QUEUE_TIMEOUT = "queue_timeout"
+    """There was no room for as long as a request of its pool may wait."""
+    TOO_LARGE = "too_large"
+    """It needs more blocks than any worker has."""
+    NO_READY_WORKER = "no_ready_worker"
+    """No worker of the model is ready, or every one that is was tried."""
+    NO_PREFILL_WORKER = "no_prefill_worker"
+    """A Prefill worker has to compute the prompt first, and none is ready."""
+    NOT_CACHED = "not_cached"
+    """The client wants it only where some of it is cached, and the chosen worker holds none of it."""
+    BELOW_THRESHOLD = "below_threshold"
+    """The chosen Decode worker holds less of the prompt than the threshold, so a Prefill worker computes it first."""
+    GATE_REFUSED = "gate_refused"
+    """A Decode worker refused it for that, whatever the index said."""
+    SPLIT_ROLES = "split_roles"
+    """No threshold applies: in a fleet of Prefill and Decode pools prompts are computed by Prefill workers."""
+
+
+_VERDICTS: Final = {
+    Reason.NO_ROOM: Verdict.QUEUE,
+    Reason.OTHERS_FIRST: Verdict.QUEUE,
+    Reason.TOO_LARGE: Verdict.REJECT,
+    Reason.NO_READY_WORKER: Verdict.REJECT,
+    Reason.NO_PREFILL_WORKER: Verdict.REJECT,
+    Reason.NOT_CACHED: Verdict.REJECT,
+    Reason.BELOW_THRESHOLD: Verdict.PREFILL_FIRST,
+    Reason.GATE_REFUSED: Verdict.PREFILL_FIRST,
+    Reason.SPLIT_ROLES: Verdict.PREFILL_FIRST,
+}
+
+
+def verdict_of(reason: Reason) -> Verdict:
+    """What a decision with this reason says to do; whoever lets requests wait may reject them later."""
+    return _VERDICTS.get(reason, Verdict.ROUTE)
+
+
+def full_name(pool: str, worker: str) -> str:
+    """One worker with all its ranks, fleet-wide: names alone are unique in a pool only."""
+    return f"{pool}/{worker}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """A prompt's text: the packed keys of its chunks, and how many tokens each of them has, about."""
+
+    keys: bytes = b""
+    tokens_each: float = 0.0
+
+
+NO_CHUNKS: Final = Chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is known of a request: tokens 0 and no keys where it could not be rendered."""
+
+    tokens: int = 0
+    keys: bytes = b""
+    """Of its blocks, as ``blocks.pack_keys`` packs them."""
+    block_size: int = 0
+    max_tokens: int = 0
+    knowledge: Knowledge = Knowledge.LOAD
+    chunks: Chunks = NO_CHUNKS
+    """Of its text, whether or not its blocks are known; none where no decision may come to rest on them."""
+
+
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
+class CandidateView:
+    """One rank of one worker as a decision sees it; None is what nobody has told. Never changed."""
+
+    worker: str
+    id: WorkerId
+    pool: str
+    url: str
+    rank: int = 0
+    matched_blocks: int = 0
+    """Longest consecutive prefix that the index says is held."""
+    sent_blocks: int = 0
+    """Longest prefix that prompts just sent there have in common with this one."""
+    report_age: float | None = None
+    queued_tokens: int = 0
+    inflight_tokens: int = 0
+    tokens_per_second: float | None = None
+    inter_token_seconds: float | None = None
+    batched_tokens: int = 0
+    blocks_total: int | None = None
+    """Blocks that requests can have."""
+    blocks_free: int | None = None
+    """Blocks a new request may take, idle cached ones included, less what is under way and the reserve: ``room``."""
+    blocks_reserved: int = 0
+    """Blocks that are to stay free."""
+    blocks_idle: int = 0
+    """Held blocks that may be idle: what is held beyond them is in use."""
+    blocks_used: int = 0
+    """In use when it reported."""
+    blocks_blank: int | None = None
+    """Of these, blocks that hold nothing."""
+    requests: int = 0
+    """Running, waiting and under way."""
+    last_used: int = 0
+    """Number of the last decision for it, 0 where there was none."""
+
+    @property
+    def stale(self) -> bool:
+        return self.report_age is None or self.report_age > STALE_AFTER_SECONDS
+
+
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
+class CandidateScore:
+    """How one candidate was judged: every part of its cost. Never changed."""
+
+    worker: str
+    id: WorkerId
+    pool: str
+    matched_blocks: int
+    predicted_tokens: int
+    """Tokens of the prompt that will come from its cache, by the index alone."""
+    expected_tokens: int
+    """The same with the blocks of prompts just sent there."""
+    queued_tokens: int
+    inflight_tokens: int
+    uncached_tokens: int
+    evicted_tokens: int
+    tokens_per_second: float
+    inter_token_seconds: float
+    batched_tokens: int
+    requests: int
+    seconds: float
+    report_age: float | None
+    needed_blocks: int
+    """Blocks it would take of those free: all it needs less those of its prompt that are in use there for certain."""
+    free_blocks: int | None
+    """Blocks it may take; None where nobody has told."""
+    reserved_blocks: int
+    """Blocks that stay free besides."""
+    total_blocks: int | None
+    fits: bool
+
+
+def leading_places(known: Sequence[tuple[int, int]], first: int, second: int | None) -> list[int]:
+    """The candidates that tell most of a decision, at most LEADING of them, as places among all.
+
+    The chosen and the second best one, then those that hold most of the prompt, the less busy ones before others.
+    ``known`` are the matched blocks and the requests of each.
+    """
+    best = [first] if second is None else [first, second]
+    order = nsmallest(LEADING, range(len(known)), key=lambda place: (-known[place][0], known[place][1]))
+    return (best + [place for place in order if place not in best])[:LEADING]
+
+
+class LaterScores(Sequence[CandidateScore]):
+    """So many scores, made when somebody looks at one of them."""
+
+    def __init__(self, count: int, make: Callable[[], Sequence[CandidateScore]]) -> None:
+        self._count = count
+        self._make: Callable[[], Sequence[CandidateScore]] | None = make
+        self._made: Sequence[CandidateScore] = ()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> CandidateScore: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[CandidateScore]: ...
+    def __getitem__(self, place: int | slice) -> CandidateScore | Sequence[CandidateScore]:
+        return self._all()[place]
+
+    def __iter__(self) -> Iterator[CandidateScore]:
+        return iter(self._all())
+
+    def _all(self) -> Sequence[CandidateScore]:
+        if self._make is not None:
+            self._made, self._make = self._make(), None
+        return self._made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A verdict and everything needed to explain it; worker and url are empty where none was chosen."""
+
+    verdict: Verdict
+    reason: Reason
+    policy: RoutingPolicy
+    knowledge: Knowledge
+    worker: str = ""
+    id: WorkerId = NOBODY
+    pool: str = ""
+    url: str = ""
+    rank: int = 0
+    prompt_tokens: int = 0
+    predicted_tokens: int = 0
+    uncached_tokens: int = 0
+    """Tokens of the prompt that the chosen one has to compute; all of them where none was chosen."""
+    leading: Sequence[CandidateScore] = ()
+    """Of the candidates that tell most, as ``leading_places`` says; made when somebody looks."""
+    scores: Sequence[CandidateScore] = ()
+    """Of all candidates; may be made when somebody looks."""
+    at: float = 0.0
+    """On the clock that was given."""
+
+    @property
+    def full_name(self) -> str:
+        """The chosen worker's, whatever its rank."""
+        return full_name(self.pool, self.worker)
+
+
+def held_back(decision: Decision) -> Decision:
+    """One that names a worker, for a request that has to wait because others go first; others as they are."""
+    if decision.verdict is not Verdict.ROUTE:
+        return decision
+    return turned_away(decision, Reason.OTHERS_FIRST)
+
+
+def turned_away(decision: Decision, reason: Reason) -> Decision:
+    """One that names a worker, as one for nobody, with the verdict that goes with ``reason``."""
+    return replace(
+        decision,
+        verdict=verdict_of(reason),
+        reason=reason,
+        worker="",
+        id=NOBODY,
+        pool="",
+        url="",
+        rank=0,
+        predicted_tokens=0,
+        uncached_tokens=decision.prompt_tokens,
+    )

@@ -1,0 +1,48 @@
+"""Reasons and causes in words: one sentence each, for people. The only place that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from cachefleet_controlplane.routing.cache_shortfall import Cause
+from cachefleet_controlplane.routing.decision import Reason
+
+REASONS: Final[Mapping[str, str]] = {
+    Reason.LONGEST_PREFIX: "No other worker holds more of the prompt, and waiting for this one costs least.",
+    Reason.LOAD_OVER_PREFIX: "Another worker holds more of the prompt, but waiting there costs more than computing it.",
+    Reason.COLD: "No worker holds any of the prompt, so the cheapest one computes it.",
+    Reason.LOAD_ONLY: "The prompt's blocks are not known, or every report is old: the least busy worker takes it.",
+    Reason.LEAST_LOADED: "The policy looks at load alone: the least busy worker takes it.",
+    Reason.ROUND_ROBIN: "The policy takes the workers in turn, whatever they hold or do.",
+    Reason.NO_ROOM: "On every worker it needs more blocks than may be taken now.",
+    Reason.OTHERS_FIRST: "There is room, but others wait for it already and come first.",
+    Reason.QUEUE_FULL: "There is no room, and as many requests wait for it as may.",
+    Reason.QUEUE_TIMEOUT: "There was no room for as long as a request of its pool may wait.",
+    Reason.TOO_LARGE: "It needs more blocks than any worker has.",
+    Reason.NO_READY_WORKER: "No worker of the model is ready, or every ready one was tried in vain.",
+    Reason.NO_PREFILL_WORKER: "A Prefill worker has to compute the prompt first, and none is ready.",
+    Reason.NOT_CACHED: "The client wants it only where it is cached, and the chosen worker holds none of it.",
+    Reason.BELOW_THRESHOLD: "The Decode worker holds less than the threshold, so a Prefill worker computes it first.",
+    Reason.GATE_REFUSED: "A Decode worker refused it as too little cached, so a Prefill worker computes it first.",
+    Reason.SPLIT_ROLES: "No threshold applies, so a Prefill worker computes the prompt and a Decode worker answers.",
+}
+CAUSES: Final[Mapping[str, str]] = {
+    Cause.MOVED: "Another worker answered than the one that holds it.",
+    Cause.RENDERED_DIFFERENTLY: "The engine made another prompt of the request than the one it was routed by.",
+    Cause.SALTED: "The tenant's salt changed, so what was cached under the old one was not found.",
+    Cause.RESTARTED: "The worker started anew, with an empty cache.",
+    Cause.EVICTED: "The worker evicted some of it between decision and answer.",
+    Cause.STALE: "The worker's report was old when it was decided.",
+    Cause.UNKNOWN: "Nothing that is known explains it.",
+}
+
+
+def why(reason: str) -> str:
+    """A reason's sentence; the reason itself where a record has one that this program does not know."""
+    return REASONS.get(reason, reason)
+
+
+def why_short(cause: str) -> str:
+    """The same for the cause of a shortfall."""
+    return CAUSES.get(cause, cause)

@@ -1,0 +1,299 @@
+"""Where a request is best served: a pure function of what is known about prompt and workers.
+
+The cost of serving a prompt on a worker, in seconds, is
+
+    (Q + I + U) / R  +  ITL * ceil((Q + I + U) / C)  +  w * E / R
+
+with Q the worker's waiting uncomputed tokens, I the tokens this replica has sent that the worker's report does not
+show yet, U the prompt's tokens that are not cached there, R its prefill rate in tokens a second, ITL its
+inter-token latency, C the tokens it computes in one step, and E the cached tokens that would have to be evicted to
+make room, weighted by ``w = EVICTION_WEIGHT``: what is evicted here is recomputed later.
+
+A worker is a candidate only where the request has room, as ``room`` reckons it: an idle one always is, unless the
+request needs more blocks than it has; stale reports exclude nobody. Where nobody has room the request is to wait, and
+where nobody ever can have, it is refused. Under ``roundRobin``, a baseline for comparison, nobody looks at room.
+
+Costs within TIE of the cheapest are a tie. Among tied workers the longer prefix wins, then the fewer requests, then
+the least recently used one, so that cold prompts spread. Nothing here reads a clock or rolls dice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from cachefleet_controlplane.routing.capacity import certainly_used
+from cachefleet_controlplane.routing.decision import (
+    LEADING,
+    NOBODY,
+    STALE_AFTER_SECONDS,
+    CandidateScore,
+    CandidateView,
+    Decision,
+    Knowledge,
+    LaterScores,
+    Prompt,
+    Reason,
+    RoutingPolicy,
+    Verdict,
+    leading_places,
+    verdict_of,
+)
+from cachefleet_controlplane.routing.throughput import Pace, Paces
+
+__all__ = [
+    "NOBODY",
+    "STALE_AFTER_SECONDS",
+    "CandidateScore",
+    "CandidateView",
+    "Decision",
+    "Knowledge",
+    "Prompt",
+    "Reason",
+    "RoutingPolicy",
+    "Verdict",
+    "could",
+    "decide",
+    "fits",
+    "needed_blocks",
+    "score",
+    "unplaced",
+    "usable_blocks",
+    "usable_tokens",
+]
+
+OUTPUT_TOKENS_COUNTED: Final = 256
+"""Output beyond this does not count when asking whether a request fits."""
+TIE: Final = 0.05
+EVICTION_WEIGHT: Final = 1.0
+
+
+def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingPolicy, now: float) -> Decision:
+    """Choose among candidates.
+
+    ROUTE to one of them; QUEUE where none has room now; REJECT where none is, or none can ever have room.
+    """
+    knowledge = _knowledge(prompt, candidates, policy)
+    if not candidates:
+        return unplaced(prompt, Reason.NO_READY_WORKER, policy=policy, knowledge=knowledge, at=now)
+    judged = _judge(prompt, candidates)
+    chosen, reason = _choose(judged, policy, knowledge)
+    leading = LaterScores(
+        min(LEADING, len(judged)), partial(_leading, judged, chosen, policy=policy, knowledge=knowledge)
+    )
+    scores = tuple(one.score for one in judged)
+    if verdict_of(reason) is not Verdict.ROUTE:
+        return unplaced(prompt, reason, policy=policy, knowledge=knowledge, leading=leading, scores=scores, at=now)
+    return Decision(
+        verdict=Verdict.ROUTE,
+        reason=reason,
+        policy=policy,
+        knowledge=knowledge,
+        worker=chosen.view.worker,
+        id=chosen.view.id,
+        pool=chosen.view.pool,
+        url=chosen.view.url,
+        rank=chosen.view.rank,
+        prompt_tokens=prompt.tokens,
+        predicted_tokens=chosen.score.predicted_tokens,
+        uncached_tokens=chosen.score.uncached_tokens,
+        leading=leading,
+        scores=scores,
+        at=now,
+    )
+
+
+def unplaced(
+    prompt: Prompt,
+    reason: Reason,
+    *,
+    policy: RoutingPolicy,
+    knowledge: Knowledge,
+    leading: Sequence[CandidateScore] = (),
+    scores: Sequence[CandidateScore] = (),
+    at: float,
+) -> Decision:
+    """The decision for nobody, with the verdict that goes with ``reason``."""
+    return Decision(
+        verdict=verdict_of(reason),
+        reason=reason,
+        policy=policy,
+        knowledge=knowledge,
+        prompt_tokens=prompt.tokens,
+        uncached_tokens=prompt.tokens,
+        leading=leading,
+        scores=scores,
+        at=at,
+    )
+
+
+def score(prompt: Prompt, view: CandidateView, pace: Pace) -> CandidateScore:
+    """How a candidate of this pace is judged."""
+    stale, needed = view.stale, needed_blocks(prompt)
+    held = usable_blocks(0 if stale else view.matched_blocks, prompt)
+    predicted = held * prompt.block_size
+    # What was just sent there we saw ourselves: it counts even while reports are stale.
+    expected = max(predicted, usable_tokens(view.sent_blocks, prompt))
+    rate, latency, batched = pace.tokens_per_second, pace.inter_token_seconds, pace.batched_tokens
+    uncached = prompt.tokens - expected
+    evicted = 0 if stale else _evicted(prompt, view, expected, needed=needed)
+    taken = _taken(view, needed=needed, held=held)
+    work = view.queued_tokens + view.inflight_tokens + uncached
+    return CandidateScore(
+        worker=view.worker,
+        id=view.id,
+        pool=view.pool,
+        matched_blocks=view.matched_blocks,
+        predicted_tokens=predicted,
+        expected_tokens=expected,
+        queued_tokens=view.queued_tokens,
+        inflight_tokens=view.inflight_tokens,
+        uncached_tokens=uncached,
+        evicted_tokens=evicted,
+        tokens_per_second=rate,
+        inter_token_seconds=latency,
+        batched_tokens=batched,
+        requests=view.requests,
+        seconds=work / rate + latency * math.ceil(work / batched) + EVICTION_WEIGHT * evicted / rate,
+        report_age=view.report_age,
+        needed_blocks=taken,
+        free_blocks=view.blocks_free,
+        reserved_blocks=view.blocks_reserved,
+        total_blocks=view.blocks_total,
+        fits=stale or _has_room(view, needed=needed, taken=taken),
+    )
+
+
+def usable_tokens(blocks: int, prompt: Prompt) -> int:
+    """How many tokens of a prompt a prefix of ``blocks`` cached blocks saves: the engine recomputes the last one."""
+    return usable_blocks(blocks, prompt) * prompt.block_size
+
+
+def usable_blocks(blocks: int, prompt: Prompt) -> int:
+    """How many of a prompt's first ``blocks`` blocks the engine uses if it holds them."""
+    if prompt.tokens < 1 or prompt.block_size < 1:
+        return 0
+    return min(blocks, (prompt.tokens - 1) // prompt.block_size)
+
+
+def needed_blocks(prompt: Prompt) -> int:
+    """Blocks that the prompt and the start of its answer fill; 0 where the block size is not known."""
+    if prompt.block_size < 1:
+        return 0
+    return -(-(prompt.tokens + min(prompt.max_tokens, OUTPUT_TOKENS_COUNTED)) // prompt.block_size)
+
+
+def fits(view: CandidateView, *, needed: int, held: int) -> bool:
+    """Whether a worker has room for a request that needs so many blocks, of which it holds so many.
+
+    An idle one always has, unless it can never have; one whose report is stale, or does not tell, has too.
+    """
+    return view.stale or _has_room(view, needed=needed, taken=_taken(view, needed=needed, held=held))
+
+
+def _has_room(view: CandidateView, *, needed: int, taken: int) -> bool:
+    """Of one whose report is fresh."""
+    possible = view.blocks_total is None or needed <= view.blocks_total
+    return possible and (view.blocks_free is None or not view.requests or taken <= view.blocks_free)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    view: CandidateView
+    score: CandidateScore
+    could: bool
+    """It could have room some time."""
+
+
+def _knowledge(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingPolicy) -> Knowledge:
+    """What the choice rests on, which is less than what is known where the policy or stale reports forbid it."""
+    blind = policy is not RoutingPolicy.CACHE_AWARE or not prompt.keys
+    if blind or all(view.stale and not view.sent_blocks for view in candidates):
+        return Knowledge.LOAD
+    return prompt.knowledge
+
+
+def _judge(prompt: Prompt, candidates: Sequence[CandidateView]) -> list[_Judged]:
+    paces = Paces.learn(candidates)
+    needed = needed_blocks(prompt)
+    return [_Judged(view, score(prompt, view, paces.of(view)), could(view, needed=needed)) for view in candidates]
+
+
+def _evicted(prompt: Prompt, view: CandidateView, expected: int, *, needed: int) -> int:
+    """Of one whose report is fresh."""
+    if view.blocks_blank is None or prompt.block_size < 1:
+        return 0
+    new = needed - expected // prompt.block_size
+    return max(0, new - view.blocks_blank) * prompt.block_size
+
+
+def could(view: CandidateView, *, needed: int) -> bool:
+    """Whether a worker has so many blocks, as far as is known: what it has not it can never have room for."""
+    return view.stale or view.blocks_total is None or needed <= view.blocks_total
+
+
+def _taken(view: CandidateView, *, needed: int, held: int) -> int:
+    """Blocks that a request takes of those free, as ``room`` says."""
+    return needed - certainly_used(held, idle=view.blocks_idle, used=view.blocks_used)
+
+
+def _choose(judged: list[_Judged], policy: RoutingPolicy, knowledge: Knowledge) -> tuple[_Judged, Reason]:
+    if policy is RoutingPolicy.ROUND_ROBIN:
+        return min(judged, key=lambda one: (one.view.last_used, one.view.id)), Reason.ROUND_ROBIN
+    fitting = [one for one in judged if one.score.fits]
+    if not fitting:
+        return _least_loaded(judged), _shortage(judged)
+    if policy is RoutingPolicy.LEAST_LOADED:
+        return _least_loaded(fitting), Reason.LEAST_LOADED
+    if knowledge is Knowledge.LOAD:
+        return _least_loaded(fitting), Reason.LOAD_ONLY
+    chosen = _cheapest(fitting, [one.score.seconds for one in fitting])
+    return chosen, _reason(chosen, judged)
+
+
+def _shortage(judged: list[_Judged]) -> Reason:
+    """Of a request that nobody has room for."""
+    return Reason.NO_ROOM if any(one.could for one in judged) else Reason.TOO_LARGE
+
+
+def _leading(
+    judged: list[_Judged], chosen: _Judged, *, policy: RoutingPolicy, knowledge: Knowledge
+) -> list[CandidateScore]:
+    others = [one for one in judged if one is not chosen]
+    second = judged.index(_choose(others, policy, knowledge)[0]) if others else None
+    known = [(one.view.matched_blocks, one.view.requests) for one in judged]
+    return [judged[place].score for place in leading_places(known, judged.index(chosen), second)]
+
+
+def _least_loaded(pool: list[_Judged]) -> _Judged:
+    """By waiting work alone, as if no cache were known; where nothing waits, by number of requests."""
+    return _cheapest(pool, [_waiting_seconds(one.score) for one in pool], blind=True)
+
+
+def _waiting_seconds(score: CandidateScore) -> float:
+    work = score.queued_tokens + score.inflight_tokens
+    return work / score.tokens_per_second + score.inter_token_seconds * math.ceil(work / score.batched_tokens)
+
+
+def _cheapest(pool: list[_Judged], seconds: list[float], *, blind: bool = False) -> _Judged:
+    bound = min(seconds) * (1 + TIE)
+    tied = [one for one, cost in zip(pool, seconds, strict=True) if cost <= bound]
+    return min(
+        tied,
+        key=lambda one: (
+            0 if blind else -one.score.expected_tokens,
+            one.view.requests,
+            one.view.last_used,
+            one.view.id,
+        ),
+    )
+
+
+def _reason(chosen: _Judged, judged: list[_Judged]) -> Reason:
+    longest = max(one.score.expected_tokens for one in judged)
+    if not longest:
+        return Reason.COLD
+    return Reason.LONGEST_PREFIX if chosen.score.expected_tokens == longest else Reason.LOAD_OVER_PREFIX

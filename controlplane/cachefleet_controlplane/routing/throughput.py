@@ -1,0 +1,77 @@
+"""How fast each worker is taken to be, from what all of them have measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from cachefleet_controlplane.routing.decision import CandidateView
+
+DEFAULT_TOKENS_PER_SECOND: Final = 4000.0
+DEFAULT_INTER_TOKEN_SECONDS: Final = 0.02
+DEFAULT_BATCHED_TOKENS: Final = 2048
+OUTLIER: Final = 4.0
+"""Only a worker this many times slower or faster than its pool's median is believed to be so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What to assume of one worker; numbers above 0."""
+
+    tokens_per_second: float
+    """Prefilled."""
+    inter_token_seconds: float
+    batched_tokens: int
+    """Computed in one step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """What to assume of the workers of a decision."""
+
+    rates: _Rates
+    latencies: _Rates
+
+    @classmethod
+    def learn(cls, candidates: Sequence[CandidateView]) -> Self:
+        return cls(
+            _Rates.learn(((c.pool, c.tokens_per_second) for c in candidates), DEFAULT_TOKENS_PER_SECOND),
+            _Rates.learn(((c.pool, c.inter_token_seconds) for c in candidates), DEFAULT_INTER_TOKEN_SECONDS),
+        )
+
+    def of(self, view: CandidateView) -> Pace:
+        return Pace(
+            self.rates.resolve(view.pool, view.tokens_per_second),
+            self.latencies.resolve(view.pool, view.inter_token_seconds),
+            view.batched_tokens or DEFAULT_BATCHED_TOKENS,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """What to assume of a worker: the median of its pool, else of all, else a constant; its own where that is far off.
+
+    A pool is homogeneous, and a short measurement says more about the prompts in it than about the worker. A worker
+    that is given little to do because it once measured badly would never measure better.
+    """
+
+    of_pool: Mapping[str, float] = field(default_factory=dict)
+    default: float = 0.0
+
+    @classmethod
+    def learn(cls, measured: Iterable[tuple[str, float | None]], default: float) -> _Rates:
+        pools: dict[str, list[float]] = {}
+        for pool, value in measured:
+            if value:
+                pools.setdefault(pool, []).append(value)
+        if not pools:
+            return cls(default=default)
+        everything = [value for values in pools.values() for value in values]
+        medians = {pool: statistics.median(values) for pool, values in pools.items()}
+        return cls(medians, statistics.median(everything))
+
+    def resolve(self, pool: str, value: float | None) -> float:
+        usual = self.of_pool.get(pool, self.default)
+        return value if value and not 1 / OUTLIER <= value / usual <= OUTLIER else usual

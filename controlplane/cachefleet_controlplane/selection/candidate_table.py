@@ -1,0 +1,168 @@
+"""The candidates of one fleet, kept between decisions: rows of load that only change where something has happened.
+
+Importing this module needs ``cachefleet_native``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Final
+
+import cachefleet_native
+
+from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.routing.decision import CandidateView
+from cachefleet_controlplane.routing.throughput import Pace, Paces
+from cachefleet_controlplane.selection.candidates import eligible, percents, standing
+from cachefleet_controlplane.selection.selection import NO_ONE
+from cachefleet_controlplane.workers.registry import Pool
+from cachefleet_controlplane.workers.worker import Worker
+
+EARLY_SECONDS: Final = 1e-6
+"""By how much sooner than reckoned a row is looked at again: sums of times are not exact."""
+_version = attrgetter("version")
+
+
+class UnreckonableError(ValueError):
+    """A worker says of its load what the native code does not take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A candidate without a prompt."""
+
+    view: CandidateView
+    reported_at: float | None
+    """When it gave the report by which its blocks are known; None where they are not."""
+
+    @classmethod
+    def of(cls, worker: Worker, now: float, *, percent: int) -> Row:
+        view = worker.candidate(b"", 0, now, percent=percent)
+        return cls(view, worker.load.at if worker.load and view.report_age is not None else None)
+
+    @property
+    def certain_room(self) -> float:
+        """The most blocks of a request that has room there whatever is held of it."""
+        view = self.view
+        if view.stale or view.blocks_free is None or view.blocks_total is None:
+            return float("inf")
+        return min(view.blocks_free, view.blocks_total) if view.requests else view.blocks_total
+
+    def seen(self, *, matched: int, sent: int, now: float) -> CandidateView:
+        """With a prompt, of which the index knows ``matched`` blocks there and ``sent`` were sent there just now."""
+        known = self.reported_at is not None
+        age = None if self.reported_at is None else now - self.reported_at
+        return replace(self.view, matched_blocks=matched if known else 0, sent_blocks=sent, report_age=age)
+
+
+class Board:
+    """Made for the pools of a fleet as they are; made anew where they or who is eligible changes.
+
+    UnreckonableError: its workers have to be judged without it.
+    """
+
+    def __init__(self, pools: Sequence[Pool], now: float) -> None:
+        self._workers = [worker for pool in pools for worker in pool.workers.values()]
+        self._versions = list(map(_version, self._workers))
+        self._standings = [standing(worker, now) for worker in self._workers]
+        self._until = [self._due(member, now) for member in range(len(self._workers))]
+        self.candidates = eligible(pools, NO_ONE, now)
+        self._places: dict[WorkerId, int] = {worker.id: place for place, worker in enumerate(self.candidates)}
+        self._percents = percents(pools)
+        self.rows = tuple(self._row(worker, now) for worker in self.candidates)
+        self.paces: list[Pace] = []
+        self.names = cachefleet_native.Candidates([worker.id for worker in self.candidates])
+        self.loads = cachefleet_native.Loads(len(self.candidates))
+        self._learn(range(len(self.candidates)))
+        self._sum_up()
+
+    def follow(self, now: float) -> bool:
+        """Take over what has happened since; False where another board is needed."""
+        versions = list(map(_version, self._workers))
+        if versions == self._versions and now < self._next:
+            return True
+        moved = [
+            member
+            for member, version in enumerate(versions)
+            if version != self._versions[member] or now >= self._until[member]
+        ]
+        self._versions = versions
+        if any(standing(self._workers[member], now) != self._standings[member] for member in moved):
+            return False
+        self._update(moved, now)
+        return True
+
+    def sent(self, keys: bytes, now: float) -> list[tuple[int, int]]:
+        """Places of candidates that were just sent the beginning of this prompt, and how many blocks of it."""
+        return [
+            (place, blocks)
+            for place, worker in enumerate(self.candidates)
+            if worker.ledger.recent and (blocks := worker.ledger.match(keys, now))
+        ]
+
+    def strained(self, needed: int) -> list[int]:
+        """Places of candidates that may have no room for a request of so many blocks."""
+        if needed <= self._least_room:
+            return []
+        return [place for place, row in enumerate(self.rows) if needed > row.certain_room]
+
+    def _row(self, worker: Worker, now: float) -> Row:
+        return Row.of(worker, now, percent=self._percents[worker.pool])
+
+    def _update(self, members: Sequence[int], now: float) -> None:
+        rows, places = list(self.rows), []
+        for member in members:
+            self._until[member] = self._due(member, now)
+            worker = self._workers[member]
+            place = self._places.get(worker.id)
+            if place is not None:
+                places.append(place)
+                rows[place] = self._row(worker, now)
+        before, self.rows = self.rows, tuple(rows)
+        measured = any(_measured(before[place].view) != _measured(rows[place].view) for place in places)
+        self._learn(range(len(rows)) if measured else places)
+        self._sum_up()
+
+    def _learn(self, places: Sequence[int]) -> None:
+        """Take over these rows; what to assume of them depends on all."""
+        if len(places) == len(self.rows):
+            views = [row.view for row in self.rows]
+            paces = Paces.learn(views)
+            self.paces = [paces.of(view) for view in views]
+        for place in places:
+            self._set(place)
+
+    def _set(self, place: int) -> None:
+        view, pace = self.rows[place].view, self.paces[place]
+        try:
+            self.loads.set(
+                place,
+                tokens_per_second=pace.tokens_per_second,
+                inter_token_seconds=pace.inter_token_seconds,
+                batched_tokens=pace.batched_tokens,
+                stale=view.stale,
+                queued_tokens=view.queued_tokens,
+                inflight_tokens=view.inflight_tokens,
+                blocks_free=view.blocks_free,
+                blocks_blank=view.blocks_blank,
+                requests=view.requests,
+                last_used=view.last_used,
+            )
+        except (ValueError, OverflowError) as error:
+            raise UnreckonableError(str(error)) from error
+
+    def _sum_up(self) -> None:
+        self._least_room = min((row.certain_room for row in self.rows), default=float("inf"))
+        self.any_fresh = not all(row.view.stale for row in self.rows)
+        self._next = min(self._until, default=float("inf"))
+
+    def _due(self, member: int, now: float) -> float:
+        """When time alone may change this worker's row, a little early."""
+        coming = (due - EARLY_SECONDS for due in self._workers[member].due() if due + EARLY_SECONDS > now)
+        return min(coming, default=float("inf"))
+
+
+def _measured(view: CandidateView) -> tuple[object, ...]:
+    return view.tokens_per_second, view.inter_token_seconds, view.batched_tokens

@@ -1,0 +1,193 @@
+"""Decisions in native code: match and cost of all candidates in one call, the same ones as ``routing.decide`` makes.
+
+Importing this module needs ``cachefleet_native``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+import cachefleet_native
+
+from cachefleet_controlplane.index.native_index import NativeIndex
+from cachefleet_controlplane.index.protocol import IndexDefectError
+from cachefleet_controlplane.routing.decision import (
+    LEADING,
+    CandidateScore,
+    Decision,
+    Knowledge,
+    LaterScores,
+    Prompt,
+    Reason,
+    RoutingPolicy,
+    Verdict,
+    leading_places,
+)
+from cachefleet_controlplane.routing.scoring import (
+    could,
+    fits,
+    needed_blocks,
+    score,
+    unplaced,
+    usable_blocks,
+    usable_tokens,
+)
+from cachefleet_controlplane.selection.candidate_table import Board, UnreckonableError
+from cachefleet_controlplane.selection.candidates import Duty, on_duty
+from cachefleet_controlplane.selection.selection import NO_ONE, Chooser
+from cachefleet_controlplane.workers.registry import Roster
+
+_NO_FIT: Final = "no_fit"
+"""What native code says where nobody has room."""
+
+
+class NativeChooser(Chooser):
+    """Keeps a board for each fleet asked for. What is rare is decided as the plain one does.
+
+    That is: another policy, workers excluded because they just failed, blocks that are doubted, loads too strange for
+    native numbers, and workers that have room, or have none, for another reason than the native code knows.
+    """
+
+    def __init__(self, index: NativeIndex, roster: Roster) -> None:
+        super().__init__(index, roster)
+        self._native = index.native
+        self._boards: dict[tuple[str, Duty], Board] = {}
+        self._version = roster.version
+
+    def choose(
+        self,
+        model: str,
+        prompt: Prompt,
+        *,
+        policy: RoutingPolicy,
+        now: float,
+        exclude: frozenset[str] = NO_ONE,
+        duty: Duty = Duty.ANSWER,
+    ) -> Decision:
+        usual = policy is RoutingPolicy.CACHE_AWARE and not exclude and not self._distrusted(prompt)
+        board = self._board(model, duty, now) if usual else None
+        if board is None or not board.candidates:
+            return super().choose(model, prompt, policy=policy, now=now, exclude=exclude, duty=duty)
+        decision = self._ask(board, prompt, now)
+        return decision or super().choose(model, prompt, policy=policy, now=now, duty=duty)
+
+    def _distrusted(self, prompt: Prompt) -> bool:
+        """Not all that the index says of it is to be gone by."""
+        return _disowned(prompt) or bool(self._roster.doubts.bounds(prompt.keys))
+
+    def _board(self, model: str, duty: Duty, now: float) -> Board | None:
+        """None where there is none to be had."""
+        if self._version != self._roster.version:
+            self._boards.clear()
+            self._version = self._roster.version
+        try:
+            board = self._boards.pop((model, duty), None)
+            if board is None or not board.follow(now):
+                board = Board(on_duty(self._roster.fleet(model), duty), now)
+        except UnreckonableError:
+            return None
+        if board.candidates:
+            self._boards[model, duty] = board
+        return board
+
+    def _ask(self, board: Board, prompt: Prompt, now: float) -> Decision | None:
+        """None where native code may be wrong about who has room."""
+        sent = board.sent(prompt.keys, now) if prompt.keys else []
+        choice = self._match(board, prompt, sent)
+        seen = _Seen(board, prompt, choice.depths, dict(sent), now)
+        if any(map(seen.misjudged, board.strained(needed_blocks(prompt)))):
+            return None
+        known = bool(prompt.keys) and (board.any_fresh or bool(sent))
+        knowledge = prompt.knowledge if known else Knowledge.LOAD
+        leading = LaterScores(min(LEADING, len(seen)), partial(seen.leading, choice.first, choice.second))
+        scores = LaterScores(len(seen), seen.all)
+        if choice.reason == _NO_FIT:
+            if not seen.possible():
+                return None
+            policy, reason = RoutingPolicy.CACHE_AWARE, Reason.NO_ROOM
+            return unplaced(prompt, reason, policy=policy, knowledge=knowledge, leading=leading, scores=scores, at=now)
+        view = board.rows[choice.first].view
+        matched, expected, *_ = choice.first_score
+        return Decision(
+            verdict=Verdict.ROUTE,
+            reason=Reason(choice.reason),
+            policy=RoutingPolicy.CACHE_AWARE,
+            knowledge=knowledge,
+            worker=view.worker,
+            id=view.id,
+            pool=view.pool,
+            url=view.url,
+            rank=view.rank,
+            prompt_tokens=prompt.tokens,
+            predicted_tokens=0 if view.stale else usable_tokens(matched, prompt),
+            uncached_tokens=prompt.tokens - expected,
+            leading=leading,
+            scores=scores,
+            at=now,
+        )
+
+    def _match(self, board: Board, prompt: Prompt, sent: list[tuple[int, int]]) -> cachefleet_native.Choice:
+        try:
+            choice = self._native.match_and_score(
+                prompt.keys,
+                board.names,
+                board.loads,
+                tokens=prompt.tokens,
+                block_size=prompt.block_size,
+                needed_blocks=needed_blocks(prompt),
+                sent=sent,
+            )
+        except cachefleet_native.InternalError as error:
+            raise IndexDefectError(str(error)) from error
+        if choice is None:
+            raise RuntimeError("candidates without a choice")
+        return choice
+
+
+def _disowned(prompt: Prompt) -> bool:
+    """It has keys that are not to be gone by."""
+    return bool(prompt.keys) and prompt.knowledge is Knowledge.LOAD
+
+
+class _Seen:
+    """Candidates with a prompt, as they are at the moment of its decision, for whoever asks later."""
+
+    def __init__(self, board: Board, prompt: Prompt, depths: bytes, sent: Mapping[int, int], now: float) -> None:
+        self._rows, self._paces = board.rows, board.paces
+        self._prompt = prompt
+        self._matched = struct.unpack(f"<{len(board.rows)}I", depths)
+        self._sent = sent
+        self._now = now
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def score(self, place: int) -> CandidateScore:
+        view = self._rows[place].seen(matched=self._matched[place], sent=self._sent.get(place, 0), now=self._now)
+        return score(self._prompt, view, self._paces[place])
+
+    def misjudged(self, place: int) -> bool:
+        """Native code, which knows of no blocks that are shared and none that are not there, sees room otherwise."""
+        row, needed = self._rows[place], needed_blocks(self._prompt)
+        view = row.view
+        known = row.reported_at is not None and not view.stale
+        held = usable_blocks(self._matched[place], self._prompt) if known else 0
+        plain = view.stale or not view.requests or view.blocks_free is None or needed <= view.blocks_free
+        return plain != fits(view, needed=needed, held=held)
+
+    def possible(self) -> bool:
+        """Somebody could have room some time."""
+        return any(could(row.view, needed=needed_blocks(self._prompt)) for row in self._rows)
+
+    def all(self) -> list[CandidateScore]:
+        return [self.score(place) for place in range(len(self))]
+
+    def leading(self, first: int, second: int | None) -> list[CandidateScore]:
+        known = [
+            (0 if row.reported_at is None else matched, row.view.requests)
+            for row, matched in zip(self._rows, self._matched, strict=True)
+        ]
+        return [self.score(place) for place in leading_places(known, first, second)]

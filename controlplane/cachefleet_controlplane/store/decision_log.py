@@ -1,0 +1,180 @@
+"""The log of decisions: recording never waits, writing happens behind a bounded queue, and reads see both.
+
+The database is used from two threads of this log alone, one that writes and one that reads. Synchronous SQLAlchemy
+in a thread was chosen over aiosqlite: alembic needs a synchronous engine anyway, PostgreSQL needs no second driver,
+and aiosqlite is a thread as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.decision_records import DecisionRecord
+from cachefleet_controlplane.store.decision_repository import DecisionRepository
+from cachefleet_controlplane.store.store_errors import StoreError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_NOT_OPENED = "not opened yet"
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """How much the log holds back and for how long; seconds."""
+
+    queue: int = 4096
+    batch: int = 256
+    flush_seconds: float = 0.25
+    prune_every: int = 500
+    """Records written between two looks at the ring's size, and so what it may hold too many."""
+    retry_seconds: float = 5.0
+    read_seconds: float = 5.0
+
+
+class DecisionLog:
+    """Decisions of this process and, as long as the repository works, of those before it.
+
+    Run ``run()`` as a task; without it records wait in memory. A failing repository is opened and tried again every
+    ``retry_seconds``; meanwhile ``problem`` says why, and what comes beyond the queue's bound is dropped, oldest first.
+    """
+
+    def __init__(self, repository: DecisionRepository, *, metrics: Metrics, bounds: LogBounds | None = None) -> None:
+        self._repository = repository
+        self._metrics = metrics
+        self._bounds = bounds or LogBounds()
+        self._waiting: dict[str, DecisionRecord] = {}
+        self._arrived = asyncio.Event()
+        self._opened = False
+        self._unpruned = self._bounds.prune_every  # a bound that was lowered takes effect with the first write
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-write")
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="store-read")
+        self.problem = _NOT_OPENED
+
+    def record(self, record: DecisionRecord) -> None:
+        """Remember a decision; one with the same id is replaced. Never waits, never fails."""
+        self._waiting.pop(record.id, None)
+        self._waiting[record.id] = record
+        if len(self._waiting) > self._bounds.queue:
+            del self._waiting[next(iter(self._waiting))]
+            self._metrics.store_dropped()
+        self._arrived.set()
+
+    async def get(self, decision_id: str) -> DecisionRecord | None:
+        """One decision. StoreError where only the repository could know and it does not answer."""
+        if waiting := self._waiting.get(decision_id):
+            return waiting
+        return await self._read(lambda: self._repository.get(decision_id))
+
+    async def recent(self, limit: int, model: str | None = None) -> list[DecisionRecord]:
+        """The latest decisions, last first; without the repository those that wait to be written."""
+        waiting = [r for r in reversed(self._waiting.values()) if model is None or r.model == model][:limit]
+        try:
+            stored = await self._read(lambda: self._repository.recent(limit, model))
+        except StoreError:
+            return waiting
+        known = {record.id for record in waiting}
+        return (waiting + [record for record in stored if record.id not in known])[:limit]
+
+    async def run(self) -> None:
+        """Write what is recorded until cancelled; then flush what still waits, once, and close."""
+        try:
+            while True:
+                await self._step()
+        finally:
+            await self._finish()
+
+    async def _step(self) -> None:
+        try:
+            await self._open()
+            await self._arrived.wait()
+            await asyncio.sleep(self._bounds.flush_seconds)
+            await self._write_batch()
+        except StoreError as error:
+            self._failed(error)
+            await asyncio.sleep(self._bounds.retry_seconds)
+        except Exception as error:
+            logger.exception("the store failed unexpectedly")
+            self._metrics.task_error("store")
+            self._failed(StoreError("unexpected", f"store: {type(error).__name__}"))
+            await asyncio.sleep(self._bounds.retry_seconds)
+
+    async def _open(self) -> None:
+        if not self._opened:
+            await self._in(self._writer, self._repository.open)
+            self._opened = True
+            self._works()
+
+    async def _write_batch(self) -> None:
+        batch = list(islice(self._waiting.values(), self._bounds.batch))
+        try:
+            await self._in(self._writer, lambda: self._save(batch))
+        except StoreError:
+            raise
+        except Exception:
+            # A record that cannot be written would hold up all that follow it.
+            logger.exception("decision records could not be written and are dropped", extra={"records": len(batch)})
+            self._metrics.task_error("store")
+            self._metrics.store_dropped(len(batch))
+        else:
+            self._metrics.store_written(len(batch))
+            self._works()
+        self._forget(batch)
+
+    def _save(self, batch: list[DecisionRecord]) -> None:
+        self._repository.save(batch)
+        self._unpruned += len(batch)
+        if self._unpruned >= self._bounds.prune_every:
+            while self._repository.prune():
+                pass
+            self._unpruned = 0
+
+    def _forget(self, batch: list[DecisionRecord]) -> None:
+        for record in batch:
+            if self._waiting.get(record.id) is record:  # else it was replaced while this was written
+                del self._waiting[record.id]
+        if not self._waiting:
+            self._arrived.clear()
+
+    async def _finish(self) -> None:
+        try:
+            async with asyncio.timeout(self._bounds.retry_seconds):
+                while self._opened and self._waiting:
+                    await self._write_batch()
+                await self._in(self._writer, self._repository.close)
+        except (StoreError, TimeoutError) as error:
+            logger.warning("decisions left unwritten: %s", error, extra={"records": len(self._waiting)})
+        self._writer.shutdown(wait=False)
+        self._reader.shutdown(wait=False)
+
+    def _works(self) -> None:
+        if self.problem and self.problem != _NOT_OPENED:
+            logger.info("the store takes decisions again")
+        self.problem = ""
+        self._metrics.store_up(up=True)
+
+    def _failed(self, error: StoreError) -> None:
+        if self.problem != str(error):
+            logger.warning("the store fails, routing goes on: %s", error, extra={"kind": error.kind})
+        self.problem = str(error)
+        self._opened = False
+        self._metrics.store_error(error.kind)
+        self._metrics.store_up(up=False)
+
+    async def _read(self, call: Callable[[], T]) -> T:
+        try:
+            async with asyncio.timeout(self._bounds.read_seconds):
+                return await self._in(self._reader, call)
+        except TimeoutError as error:
+            raise StoreError("unavailable", "the store did not answer in time") from error
+
+    @staticmethod
+    async def _in(thread: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(thread, call)

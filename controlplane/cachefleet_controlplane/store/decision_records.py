@@ -1,0 +1,123 @@
+"""What is remembered of a decision. No prompt, token id, salt or credential has a field here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Final
+
+from cachefleet_controlplane.routing.scoring import CandidateScore
+
+
+@dataclass(frozen=True, slots=True)
+class LegRecord:
+    """One attempt to have a worker answer; ``status`` is the worker's HTTP status where it gave one.
+
+    ``kind`` is "answer", or "prefill" where it computed the prompt for another one. ``threshold`` is the share of its
+    prompt that had to be cached, None where the gateway said nothing of that.
+    """
+
+    worker: str
+    outcome: str
+    status: int | None = None
+    seconds: float | None = None
+    kind: str = "answer"
+    threshold: float | None = None
+
+
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
+class CandidateRecord:
+    """What one worker would have cost, as the decision saw it: the parts of its score, in tokens and seconds.
+
+    Never changed.
+    """
+
+    worker: str
+    pool: str
+    rank: int = 0
+    chosen: bool = False
+    matched_blocks: int
+    matched_tokens: int = 0
+    """Of the prompt, that the index says are held there; counted upon only while the report is fresh."""
+    predicted_tokens: int
+    expected_tokens: int
+    queued_tokens: int
+    inflight_tokens: int
+    uncached_tokens: int
+    evicted_tokens: int
+    tokens_per_second: float
+    inter_token_seconds: float
+    batched_tokens: int
+    requests: int
+    seconds: float
+    report_age: float | None
+    needed_blocks: int = 0
+    """These four: what it would take, what it may, what stays free, and what there is; not in the oldest records."""
+    free_blocks: int | None = None
+    reserved_blocks: int = 0
+    total_blocks: int | None = None
+    fits: bool
+
+    @classmethod
+    def of(cls, score: CandidateScore, *, block_size: int = 0, chosen: bool = False) -> CandidateRecord:
+        same = dict(zip(_OF_SCORES, _of_score(score), strict=True))
+        rank = score.id.rpartition("#")[2]
+        matched = score.matched_blocks * block_size
+        return cls(**same, rank=int(rank) if rank.isdecimal() else 0, chosen=chosen, matched_tokens=matched)
+
+
+_OWN: Final = frozenset({"rank", "chosen", "matched_tokens"})
+_OF_SCORES: Final = tuple(field.name for field in fields(CandidateRecord) if field.name not in _OWN)
+_of_score: Final = attrgetter(*_OF_SCORES)
+
+
+@dataclass(frozen=True, slots=True)
+class ShortfallRecord:
+    """The engine served so many ``tokens`` less from its cache than ``worker`` was expected to, and why."""
+
+    cause: str
+    """A ``shortfall.Cause``."""
+    tokens: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """One request: where it went, why, and what the cache then did. ``at`` is Unix time in seconds.
+
+    ``cached_tokens`` and what follows it are None where the answer did not tell or did not come; ``status`` is the
+    HTTP status the client got (499 where it went away before one). ``candidates`` are those that tell most, the chosen
+    one first (see ``decisions.leading_places``), and ``candidates_left_out`` is the number of the others.
+    ``queued_seconds`` is how long it waited for room, None where it did not. ``tenant`` is "" in the oldest records;
+    ``isolation`` is its pools' rule, with the version of the salt where that is one for each tenant. ``rung`` is where
+    the prompt's ids came from, ``render_failure`` why there are none.
+    """
+
+    id: str
+    at: float
+    model: str
+    pool: str
+    endpoint: str
+    policy: str
+    verdict: str
+    reason: str
+    worker: str
+    knowledge: str
+    prompt_tokens: int
+    predicted_tokens: int
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    ttft_seconds: float | None = None
+    status: int = 0
+    legs: tuple[LegRecord, ...] = ()
+    candidates: tuple[CandidateRecord, ...] = ()
+    candidates_left_out: int = 0
+    queued_seconds: float | None = None
+    tenant: str = ""
+    isolation: str = ""
+    salt_version: int | None = None
+    rung: str = ""
+    render_failure: str | None = None
+    shortfall: ShortfallRecord | None = None
+    continuation: str | None = None
+    """A ``continuation.outcome.Outcome``; None where the request is of no named conversation."""

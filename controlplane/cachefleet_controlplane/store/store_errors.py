@@ -1,0 +1,48 @@
+"""What a database's failure means: every driver's error becomes a StoreError of one kind."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError
+
+# SQLite's primary result codes; the extended ones carry them in their low byte.
+_KINDS: Final = {
+    sqlite3.SQLITE_BUSY: "locked",
+    sqlite3.SQLITE_LOCKED: "locked",
+    sqlite3.SQLITE_FULL: "full",
+    sqlite3.SQLITE_CORRUPT: "corrupt",
+    sqlite3.SQLITE_NOTADB: "corrupt",
+}
+# PostgreSQL's SQLSTATEs.
+_STATES: Final = {
+    "55P03": "locked",  # lock_not_available
+    "40P01": "locked",  # deadlock_detected
+    "53100": "full",  # disk_full
+    "XX001": "corrupt",  # data_corrupted
+    "XX002": "corrupt",  # index_corrupted
+}
+
+
+class StoreError(Exception):
+    """The store cannot do this now; ``kind`` (locked, full, corrupt, missing, newer, unavailable) labels a metric."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def store_error(error: Exception) -> StoreError:
+    """The StoreError for an error of SQLAlchemy or a driver; its text holds no parameters of a statement."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    code = getattr(cause, "sqlite_errorcode", None)
+    kind = _STATES.get(getattr(cause, "sqlstate", None) or "") if code is None else _KINDS.get(code & 0xFF)
+    kind = kind or "unavailable"
+    return StoreError(kind, f"database {kind}: {_words(cause)}")
+
+
+def _words(cause: BaseException) -> str:
+    """What a driver says; PostgreSQL's details, which quote values, are left out."""
+    told = getattr(cause, "diag", None)
+    return getattr(told, "message_primary", None) or str(cause)

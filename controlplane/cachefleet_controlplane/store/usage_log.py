@@ -1,0 +1,175 @@
+"""The account of what tenants use: summed in memory, written now and then, so that no request waits for the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.store_errors import StoreError
+from cachefleet_controlplane.store.tenant_records import UsageRecord
+from cachefleet_core.tenancy import TenantId
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_DAY_SECONDS: Final = 86_400
+_HOUR_SECONDS: Final = 3600
+_Key = tuple[int, TenantId, str]
+
+
+class UsageRepository(Protocol):
+    """Where sums are kept. Calls block; every failure is a StoreError and has changed nothing."""
+
+    def open(self) -> None: ...
+
+    def add(self, records: Sequence[UsageRecord]) -> None: ...
+
+    def between(self, start: int, end: int, *, tenant: TenantId | None = None, limit: int) -> list[UsageRecord]: ...
+
+    def prune(self, before: int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class UsageBounds:
+    """``queue``: sums that may wait to be written, one for each hour, tenant and model; ``days`` are remembered.
+
+    Nobody waits longer than ``answer_seconds`` for the store: neither who asks, nor the end of the process.
+    """
+
+    queue: int = 10_000
+    flush_seconds: float = 5.0
+    days: int = 400
+    answer_seconds: float = 10.0
+
+
+class UsageLog:
+    """Sums that wait to be written; run ``run()`` as a task.
+
+    Where the store fails they wait and grow; what would be one sum more than the queue's bound is dropped and counted.
+    """
+
+    def __init__(
+        self,
+        repository: UsageRepository,
+        *,
+        metrics: Metrics,
+        wall_clock: Callable[[], float],
+        bounds: UsageBounds | None = None,
+    ) -> None:
+        self._repository = repository
+        self._metrics = metrics
+        self._wall_clock = wall_clock
+        self._bounds = bounds or UsageBounds()
+        self._waiting: dict[_Key, UsageRecord] = {}
+        self._opened = False
+        self._pruned_hour = 0
+        self._writing = asyncio.Lock()
+        self._flushing: set[asyncio.Task[StoreError | None]] = set()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-usage")
+        self.problem = ""
+
+    def record(self, used: UsageRecord) -> None:
+        """Take note of something used. Never waits, never fails."""
+        key = _key(used)
+        before = self._waiting.get(key)
+        if before is None and len(self._waiting) >= self._bounds.queue:
+            self._metrics.usage_dropped(used.requests)
+            return
+        self._waiting[key] = used if before is None else _sum(before, used)
+
+    async def between(self, start: int, end: int, *, tenant: TenantId | None = None, limit: int) -> list[UsageRecord]:
+        """What was used by now; of other replicas what they have written. StoreError. See the repository."""
+        try:
+            async with asyncio.timeout(self._bounds.answer_seconds):
+                await self.flush()
+                return await self._in_thread(lambda: self._repository.between(start, end, tenant=tenant, limit=limit))
+        except TimeoutError as error:
+            raise StoreError("unavailable", "the store did not answer in time") from error
+
+    async def flush(self) -> None:
+        """Write what waits. StoreError, and then it still waits. Who awaits this may leave: the writing goes on."""
+        task = asyncio.create_task(self._flush())
+        self._flushing.add(task)
+        task.add_done_callback(self._flushing.discard)
+        if (error := await asyncio.shield(task)) is not None:
+            raise error
+
+    async def run(self) -> None:
+        """Write every ``flush_seconds`` until cancelled, and then once more."""
+        try:
+            while True:
+                await asyncio.sleep(self._bounds.flush_seconds)
+                await self._try()
+        except asyncio.CancelledError:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._bounds.answer_seconds):
+                    await self._try()
+            self._thread.shutdown(wait=False)
+            raise
+
+    async def _try(self) -> None:
+        try:
+            await self.flush()
+        except StoreError as error:
+            if self.problem != str(error):
+                logger.warning("usage cannot be written and waits: %s", error, extra={"kind": error.kind})
+            self.problem = str(error)
+            self._metrics.store_error(error.kind)
+        else:
+            self.problem = ""
+
+    async def _flush(self) -> StoreError | None:
+        async with self._writing:
+            batch, self._waiting = self._waiting, {}
+            try:
+                await self._in_thread(lambda: self._write(list(batch.values())))
+            except StoreError as error:
+                self._opened = False
+                self._put_back(batch.values())
+                return error
+            except Exception:  # the root of a task; what cannot be written would hold up all that follows
+                logger.exception("usage could not be written and is dropped", extra={"records": len(batch)})
+                self._metrics.task_error("usage")
+                self._metrics.usage_dropped(sum(record.requests for record in batch.values()))
+        return None
+
+    def _write(self, records: list[UsageRecord]) -> None:
+        if not self._opened:
+            self._repository.open()
+            self._opened = True
+        # First of all: were it to fail afterwards, what is written already would wait to be written again.
+        hour = int(self._wall_clock()) // _HOUR_SECONDS
+        if hour != self._pruned_hour:
+            self._repository.prune((hour * _HOUR_SECONDS) - self._bounds.days * _DAY_SECONDS)
+            self._pruned_hour = hour
+        if records:
+            self._repository.add(records)
+
+    def _put_back(self, records: Iterable[UsageRecord]) -> None:
+        for record in records:
+            self.record(record)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _key(record: UsageRecord) -> _Key:
+    return record.hour, record.tenant, record.model
+
+
+def _sum(one: UsageRecord, other: UsageRecord) -> UsageRecord:
+    return UsageRecord(
+        hour=one.hour,
+        tenant=one.tenant,
+        model=one.model,
+        requests=one.requests + other.requests,
+        prompt_tokens=one.prompt_tokens + other.prompt_tokens,
+        cached_tokens=one.cached_tokens + other.cached_tokens,
+        completion_tokens=one.completion_tokens + other.completion_tokens,
+    )

@@ -1,0 +1,278 @@
+"""One worker rank's report stream as a state machine: frames in, index operations and questions out.
+
+A stream is (worker, rank, epoch) on one connection. What may happen to it:
+
+==============  ====================  =========================================================================
+standing        event                 what follows
+==============  ====================  =========================================================================
+any             Hello                 awaiting; another epoch than before drops the blocks, the same keeps them
+any             frame of another      ignored and counted: an older connection never splices into a newer one
+                connection
+any but unknown Closed                adrift: the blocks stay until the report is too old
+live,           frame whose blocks  the standing and what is held stay; the connection is closed as malformed
+assembling      are unsound
+assembling      last part, and of   awaiting; the blocks are dropped, and the connection is closed as malformed
+                what was held back
+                some is unsound
+any but unknown 15 s without State    forgotten: the blocks are dropped
+awaiting,       15 s since it was     the blocks are dropped; the standing stays, the snapshot may still come
+assembling,     last live
+adrift
+awaiting, live  Snapshot, first part  assembling; the blocks stay as they are until the last part
+assembling      Snapshot, next part   the last one replaces the blocks at once, then the held-back Deltas apply: live
+assembling      Delta in order        held back
+live            Delta in order        applied
+live            Delta, number known   ignored and counted: applying it again would undo later ones
+live,           number or part out    awaiting, a Resync is asked for; what is held stays as it is
+assembling      of order
+live            State, same number,   awaiting, a Resync is asked for
+                other digest
+awaiting,       State                 the Resync is asked for again when it is overdue
+assembling,
+forgotten
+==============  ====================  =========================================================================
+
+Waiting between two Resyncs doubles while they do not help, up to MAX_RETRY_SECONDS; a State whose digest agrees ends
+it. Everything here is a value: ``step`` takes the state, an event, the time and the index's digest of this stream, and
+gives the next state and what is to be done. Numbers in seconds on the caller's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from cachefleet_controlplane.index.frames import DeltaFrame, SnapshotFrame
+from cachefleet_controlplane.streams.stream import (
+    Accept,
+    Apply,
+    Ask,
+    Assembly,
+    Closed,
+    Count,
+    Drop,
+    Effect,
+    Event,
+    Note,
+    Opened,
+    Received,
+    Replace,
+    Standing,
+    Stream,
+    Tick,
+)
+from cachefleet_core.reports import Resync, State
+
+FORGET_SECONDS: Final = 15.0
+"""Without a State for this long, or out of step, its blocks are dropped."""
+RETRY_SECONDS: Final = 2.0
+MAX_RETRY_SECONDS: Final = 30.0
+MAX_SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
+"""Of all parts of one snapshot, and of the Deltas held back behind it: some 8 million blocks, 3 million where each is a
+chain of its own."""
+MAX_PARTS: Final = 4096
+MAX_HELD_BACK: Final = 4096
+"""Deltas held back behind one snapshot."""
+
+Step = tuple[Stream, tuple[Effect, ...]]
+
+
+def step(stream: Stream, event: Event, now: float, *, digest: int = 0) -> Step:
+    """What follows from an event; ``digest`` is the index's own for this stream, before the event."""
+    match event:
+        case Received():
+            return _receive(stream, event, now, digest)
+        case Opened():
+            return _open(stream, event, now)
+        case Closed():
+            return _close(stream, event)
+        case Tick():
+            return _tick(stream, now)
+
+
+def spoil(stream: Stream, now: float) -> Stream:
+    """The stream of which only the beginning of a step could be taken: nothing is held until a snapshot comes."""
+    since = _since(stream, now)
+    return replace(stream, standing=Standing.AWAITING, assembly=None, asked_at=now, strayed_at=since, dropped=True)
+
+
+def _receive(stream: Stream, event: Received, now: float, digest: int) -> Step:
+    if event.connection != stream.connection or stream.standing in _DEAF:
+        return stream, (Count(Note.FOREIGN),)
+    match event.frame:
+        case State() as state:
+            return _state(stream, state, now, digest)
+        case SnapshotFrame() as part:
+            return _SNAPSHOTS[stream.standing](stream, part, now)
+        case DeltaFrame() as delta:
+            return _DELTAS[stream.standing](stream, delta, now)
+
+
+def _open(stream: Stream, event: Opened, now: float) -> Step:
+    if event.connection < stream.connection:
+        return stream, (Count(Note.FOREIGN),)
+    hello = event.hello
+    fresh = hello.epoch != stream.epoch
+    known = not fresh and stream.standing is not Standing.FORGOTTEN
+    opened = replace(
+        stream,
+        rank=hello.rank,
+        standing=Standing.AWAITING,
+        epoch=hello.epoch,
+        connection=event.connection,
+        assembly=None,
+        heard_at=stream.heard_at if known else now,
+        reported=stream.reported and known,
+        asked_at=now,  # a Hello promises a snapshot
+        attempts=0 if fresh else stream.attempts,
+        strayed_at=now if fresh else _since(stream, now),
+        dropped=fresh or stream.dropped,
+    )
+    return opened, (Drop(), Count(Note.EPOCH)) if fresh else ()
+
+
+def _close(stream: Stream, event: Closed) -> Step:
+    if event.connection != stream.connection or stream.standing in (Standing.UNKNOWN, Standing.FORGOTTEN):
+        return stream, ()
+    return replace(stream, standing=Standing.ADRIFT, assembly=None), ()
+
+
+def _tick(stream: Stream, now: float) -> Step:
+    if stream.standing in (Standing.UNKNOWN, Standing.FORGOTTEN):
+        return stream, ()
+    if now - stream.heard_at > FORGET_SECONDS:
+        forgotten = replace(stream, standing=Standing.FORGOTTEN, assembly=None, reported=False, dropped=True)
+        return forgotten, (Drop(), Count(Note.EXPIRED))
+    if stream.strayed(now) > FORGET_SECONDS and not stream.dropped:
+        return replace(stream, dropped=True), (Drop(), Count(Note.EXPIRED))
+    return stream, ()
+
+
+def _since(stream: Stream, now: float) -> float:
+    """Since when it is out of step, being so now."""
+    return now if stream.strayed_at is None else stream.strayed_at
+
+
+# States.
+
+
+def _state(stream: Stream, state: State, now: float, digest: int) -> Step:
+    heard = replace(stream, heard_at=now, reported=True)
+    after, effects = _STATES[stream.standing](heard, state, now, digest)
+    return after, (Accept(state), *effects)
+
+
+def _check(stream: Stream, state: State, now: float, digest: int) -> Step:
+    if state.sequence > stream.sequence:
+        return _resync(stream, now, Note.GAP)
+    if state.sequence < stream.sequence:
+        return stream, (Count(Note.DUPLICATE),)
+    if state.digest != digest:
+        return _resync(stream, now, Note.DIVERGENCE)
+    return (replace(stream, attempts=0) if stream.attempts else stream), ()
+
+
+def _remind(stream: Stream, _state: State, now: float, _digest: int) -> Step:
+    if now - stream.asked_at < _patience(stream):
+        return stream, ()
+    return _resync(stream, now, Note.OVERDUE)
+
+
+def _revive(stream: Stream, _state: State, now: float, _digest: int) -> Step:
+    """It was silent so long that its blocks were dropped, on a connection that never closed."""
+    return _resync(stream, now, Note.GAP)
+
+
+def _patience(stream: Stream) -> float:
+    return min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2.0 ** min(stream.attempts, 16))
+
+
+def _resync(stream: Stream, now: float, note: Note) -> Step:
+    """Await a snapshot; ask for it at once, or when the last question has had its time."""
+    awaiting = replace(stream, standing=Standing.AWAITING, assembly=None, strayed_at=_since(stream, now))
+    if stream.attempts and now - stream.asked_at < _patience(stream):
+        return awaiting, (Count(note),)
+    asking = replace(awaiting, asked_at=now, attempts=stream.attempts + 1)
+    return asking, (Count(note), Ask(Resync(rank=stream.rank, reason=note.value)))
+
+
+# Snapshots.
+
+
+def _begin(stream: Stream, part: SnapshotFrame, now: float) -> Step:
+    if part.part != 0:
+        return _resync(stream, now, Note.BROKEN_SNAPSHOT)
+    assembly = Assembly(sequence=part.sequence)
+    opened = replace(stream, standing=Standing.ASSEMBLING, assembly=assembly, strayed_at=_since(stream, now))
+    return _extend(opened, part, now)
+
+
+def _extend(stream: Stream, part: SnapshotFrame, now: float) -> Step:
+    assembly = stream.assembly
+    if assembly is None or part.part == 0 < len(assembly.parts):
+        return _begin(stream, part, now)  # the agent starts over
+    if part.part != len(assembly.parts) or part.sequence != assembly.sequence:
+        return _resync(stream, now, Note.BROKEN_SNAPSHOT)
+    size = assembly.size + len(part.data)
+    if size > MAX_SNAPSHOT_BYTES or part.part >= MAX_PARTS:
+        return _resync(stream, now, Note.TOO_LARGE)
+    grown = replace(assembly, parts=(*assembly.parts, part), size=size)
+    # Parts that keep coming are progress: the snapshot is not overdue.
+    return _complete(stream, grown) if part.last else (replace(stream, assembly=grown, asked_at=now), ())
+
+
+def _complete(stream: Stream, assembly: Assembly) -> Step:
+    sequence = assembly.held_back[-1].sequence if assembly.held_back else assembly.sequence
+    live = replace(stream, standing=Standing.LIVE, assembly=None, sequence=sequence, strayed_at=None, dropped=False)
+    return live, (Replace(assembly.parts), *map(Apply, assembly.held_back))
+
+
+# Deltas.
+
+
+def _take(stream: Stream, delta: DeltaFrame, now: float) -> Step:
+    if delta.sequence <= stream.sequence:
+        return stream, (Count(Note.DUPLICATE),)
+    if delta.sequence > stream.sequence + 1:
+        return _resync(stream, now, Note.GAP)
+    return replace(stream, sequence=delta.sequence), (Apply(delta),)
+
+
+def _hold_back(stream: Stream, delta: DeltaFrame, now: float) -> Step:
+    assembly = stream.assembly or Assembly(sequence=stream.sequence)
+    expected = assembly.sequence + len(assembly.held_back) + 1
+    if delta.sequence < expected:
+        return stream, (Count(Note.DUPLICATE),)
+    if delta.sequence > expected:
+        return _resync(stream, now, Note.GAP)
+    size = assembly.size + len(delta.data)
+    if size > MAX_SNAPSHOT_BYTES or len(assembly.held_back) >= MAX_HELD_BACK:
+        return _resync(stream, now, Note.TOO_LARGE)
+    return replace(stream, assembly=replace(assembly, held_back=(*assembly.held_back, delta), size=size)), ()
+
+
+def _ignore(stream: Stream, _delta: DeltaFrame, _now: float) -> Step:
+    return stream, ()
+
+
+_DEAF: Final = frozenset({Standing.UNKNOWN, Standing.ADRIFT})
+"""No connection speaks for the stream."""
+_SNAPSHOTS: Final[Mapping[Standing, Callable[[Stream, SnapshotFrame, float], Step]]] = {
+    Standing.AWAITING: _begin,
+    Standing.ASSEMBLING: _extend,
+    Standing.LIVE: _begin,
+    Standing.FORGOTTEN: _begin,
+}
+_DELTAS: Final[Mapping[Standing, Callable[[Stream, DeltaFrame, float], Step]]] = {
+    Standing.AWAITING: _ignore,
+    Standing.ASSEMBLING: _hold_back,
+    Standing.LIVE: _take,
+    Standing.FORGOTTEN: _ignore,
+}
+_STATES: Final[Mapping[Standing, Callable[[Stream, State, float, int], Step]]] = {
+    Standing.AWAITING: _remind,
+    Standing.ASSEMBLING: _remind,
+    Standing.LIVE: _check,
+    Standing.FORGOTTEN: _revive,
+}

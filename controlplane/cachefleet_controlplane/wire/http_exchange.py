@@ -1,0 +1,194 @@
+"""The server's side of one HTTP exchange: the body in, bounded; the answer out; and whether the client is still there.
+
+Types are ASGI's own; nothing of a framework stands between uvicorn and the hot routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, MutableMapping
+from typing import Any, Final, Generic, TypeVar
+
+from cachefleet_controlplane.wire.errors import ApiError, error_body, error_event
+from cachefleet_controlplane.wire.headers import Header
+
+T = TypeVar("T")
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+JSON: Final[Header] = (b"content-type", b"application/json")
+_CLOSE: Final = {"connection": "close"}
+_STALLED: Final = "Nothing of the body arrived for {:g} s."
+
+
+class ClientGoneError(Exception):
+    """The client went away before its answer ended."""
+
+
+class Reply:
+    """The answer to one request; ``started`` and ``ended`` tell how far it is.
+
+    A client that takes nothing for ``seconds`` counts as gone: it would hold a worker for ever. Errors have the shape
+    of the API that ``path`` belongs to.
+    """
+
+    def __init__(self, send: Send, *, seconds: float, path: str = "") -> None:
+        self._asgi_send = send
+        self._seconds = seconds
+        self._path = path
+        self.started = False
+        self.ended = False
+        self.status = 0
+
+    async def start(self, status: int, headers: Iterable[Header]) -> None:
+        self.started = True
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def write(self, data: bytes) -> None:
+        """Returns once the client has taken enough: a slow client slows the worker, not our memory."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes = b"") -> None:
+        self.ended = True
+        await self._send({"type": "http.response.body", "body": data})
+
+    async def whole(self, status: int, headers: Iterable[Header], body: bytes) -> None:
+        await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
+        await self.end(body)
+
+    async def error(self, error: ApiError, headers: Iterable[Header] = ()) -> None:
+        await self.whole(error.status, [JSON, *error.headers, *headers], error_body(self._path, error))
+
+    async def broken(self, error: ApiError, *, sequence: int) -> None:
+        """End a stream that broke; ``sequence`` is the number of the event that says so."""
+        await self.end(error_event(self._path, error, sequence=sequence))
+
+    async def _send(self, message: Message) -> None:
+        try:
+            await _within(self._seconds, self._asgi_send(message))
+        except TimeoutError as error:
+            raise ClientGoneError from error
+
+
+async def _within(seconds: float, awaited: Awaitable[T]) -> T:
+    """What is awaited. TimeoutError where that takes too long; what is there at once, as most is, sets no timer."""
+    steps = awaited.__await__()
+    try:
+        waited_for = next(steps)
+    except StopIteration as done:
+        there: T = done.value
+        return there
+    async with asyncio.timeout(seconds):
+        return await _Begun(steps, waited_for)
+
+
+class _Begun(Generic[T]):
+    """The rest of an awaitable whose first step was taken already, and what it waits for since."""
+
+    def __init__(self, steps: Generator[Any, Any, T], waited_for: Any) -> None:
+        self._steps = steps
+        self._waited_for = waited_for
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        steps, waited_for = self._steps, self._waited_for
+        try:
+            while True:
+                try:
+                    given = yield waited_for
+                except BaseException as error:  # noqa: BLE001 - the awaitable's: a cancellation, as a rule
+                    waited_for = steps.throw(error)
+                else:
+                    waited_for = steps.send(given)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+
+async def read_body(
+    scope: Scope, receive: Receive, *, limit: int, seconds: float, stall_seconds: float = 10.0
+) -> bytes:
+    """The whole body.
+
+    ApiError 413 over ``limit`` bytes, 408 where it takes over ``seconds`` or nothing comes for ``stall_seconds``;
+    ClientGoneError.
+    """
+    _check_length(scope, limit)
+    clock = asyncio.get_running_loop().time
+    end = clock() + seconds
+    try:
+        return await _read(receive, limit, lambda: min(end - clock(), stall_seconds))
+    except TimeoutError as error:
+        late = clock() >= end
+        message = f"The body did not arrive within {seconds:g} s." if late else _STALLED.format(stall_seconds)
+        raise ApiError(408, message, headers=_CLOSE) from error
+
+
+async def while_present(work: Coroutine[Any, Any, None], receive: Receive, reply: Reply) -> bool:
+    """Run ``work``; cancel it as soon as the client goes. False where that was so. ``work``'s own errors pass."""
+    leaving = _Leaving(reply)
+    watch = asyncio.ensure_future(_disconnected(receive))
+    watch.add_done_callback(leaving)
+    try:
+        await work
+    except (asyncio.CancelledError, Exception):
+        if not leaving.settled():
+            raise
+    else:
+        leaving.settled()
+    finally:
+        watch.remove_done_callback(leaving)
+        watch.cancel()
+    return not leaving.gone
+
+
+class _Leaving:
+    """Called when the client goes, cancels the task it was made in, unless its answer has ended."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self._task = asyncio.current_task()
+        self.gone = False
+
+    def __call__(self, _: asyncio.Future[None]) -> None:
+        if self._task is not None and not self._reply.ended:
+            self.gone = True
+            self._task.cancel()
+
+    def settled(self) -> bool:
+        """Whether this has cancelled the task, and nobody else; to be called once, it takes that back."""
+        return self.gone and self._task is not None and self._task.uncancel() == 0
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _read(receive: Receive, limit: int, patience: Callable[[], float]) -> bytes:
+    """``patience`` tells how many seconds there are to wait for more. TimeoutError."""
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await _within(patience(), receive())
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        if size > limit:
+            raise _too_large(limit)
+        if not message.get("more_body"):
+            return b"".join(pieces)
+
+
+def _check_length(scope: Scope, limit: int) -> None:
+    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    if length.isdigit() and int(length) > limit:
+        raise _too_large(limit)
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"The body is larger than {limit} bytes.", headers=_CLOSE)

@@ -1,0 +1,111 @@
+"""The members of a JSON object, each as the bytes it was sent as; and what the engine takes such a value for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Raw
+
+from cachefleet_controlplane.wire.errors import ApiError
+
+Fields = dict[str, Raw]
+
+TRUE: Final = Raw(b"true")
+FALSE: Final = Raw(b"false")
+ZERO: Final = Raw(b"0")
+NULL: Final = Raw(b"null")
+
+READ_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+"""What msgspec raises for what it cannot read; text that is not UTF-8 is no DecodeError."""
+
+_LAX_TRUE: Final = re.compile(rb'true|1(\.0+)?|"(1|true|t|y|yes|on)"', re.IGNORECASE)
+_LIST_OF_PROMPTS: Final = re.compile(rb'\[\s*["\[]')
+
+_fields = msgspec.json.Decoder(Fields)
+_raws = msgspec.json.Decoder(list[Raw])
+_count = msgspec.json.Decoder(Annotated[int, Meta(ge=1)])
+_text = msgspec.json.Decoder(str)
+encode = msgspec.json.Encoder().encode
+
+
+def parse_fields(body: bytes) -> Fields:
+    """The members of a JSON object. ApiError 400."""
+    try:
+        return _fields.decode(body)
+    except msgspec.ValidationError as error:
+        raise ApiError(400, "The body must be a JSON object.") from error
+    except READ_ERRORS as error:
+        raise _unreadable(error) from error
+
+
+def members(raw: Raw) -> Fields | None:
+    """The members of a value; None where it is no object. ApiError 400: what we cannot read we cannot sanitise."""
+    try:
+        return _fields.decode(raw)
+    except msgspec.ValidationError:
+        return None
+    except READ_ERRORS as error:
+        raise _unreadable(error) from error
+
+
+def is_null(fields: Mapping[str, Raw], name: str) -> bool:
+    """Absent or null."""
+    return name not in fields or bytes(fields[name]) == b"null"
+
+
+def lax_bool(raw: Raw | None) -> bool:
+    """Whether the engine takes a value for true; what it would refuse counts as false, the refusal is its to give."""
+    if raw is None:
+        return False
+    value = bytes(raw)
+    return value == b"true" or (value not in {b"false", b"null"} and _LAX_TRUE.fullmatch(value) is not None)
+
+
+def number(raw: Raw | None) -> int | None:
+    """A whole number from 1; None for anything else."""
+    try:
+        return None if raw is None else _count.decode(raw)
+    except READ_ERRORS:
+        return None
+
+
+def text(fields: Mapping[str, Raw], name: str) -> str:
+    """A member that is text; "" where it is absent or null. ApiError 400."""
+    if is_null(fields, name):
+        return ""
+    try:
+        return _text.decode(fields[name])
+    except READ_ERRORS as error:
+        raise ApiError(400, f"`{name}` must be text.", param=name) from error
+
+
+def is_list(raw: Raw) -> bool:
+    """Told by how it opens."""
+    return bytes(memoryview(raw)[:1]) == b"["
+
+
+def first_of(raw: Raw) -> Raw | None:
+    """The first of a list of prompts; None for one prompt, be it text or ids."""
+    items = _listed(raw)
+    return items[0] if items else None
+
+
+def count_of(raw: Raw | None) -> int:
+    """How many prompts there are: 1 for one that is no list of them."""
+    return len(_listed(raw)) or 1 if raw is not None else 1
+
+
+def _listed(raw: Raw) -> list[Raw]:
+    if _LIST_OF_PROMPTS.match(memoryview(raw)) is None:  # a long list of ids is not to be taken apart for that
+        return []
+    try:
+        return _raws.decode(raw)
+    except READ_ERRORS:
+        return []
+
+
+def _unreadable(error: Exception) -> ApiError:
+    return ApiError(400, f"The body is not valid JSON: {error}")

@@ -1,0 +1,166 @@
+"""What this control plane has sent to a worker that the worker's report does not show yet.
+
+A flight counts its prompt's uncached tokens as work until its first token, at most PATIENCE_SECONDS. Its prompt's
+blocks are expected on the worker from the moment it is sent: for EXPECTED_SECONDS, or as long as it is being
+prefilled. So a burst of one prompt does not scatter, and the turns of a conversation follow each other to one worker
+without waiting for its reports.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+from cachefleet_controlplane.routing.reservations import Claim, Claims, shared_blocks
+
+EXPECTED_SECONDS: Final = 2.0
+PATIENCE_SECONDS: Final = 30.0
+MAX_EXPECTED: Final = 256
+"""Prompts remembered for each worker."""
+TYPICAL_TOKENS: Final = 512
+"""Length assumed of prompts until some were seen."""
+_SMOOTHING: Final = 0.1
+
+
+class Flight:
+    """One request under way to a worker; a context manager that finishes it."""
+
+    __slots__ = (
+        *("_clock", "_ended", "_ledger", "blocks", "claim", "common", "done", "keys", "prefilled", "sent_at"),
+        *("taken", "tokens"),
+    )
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Callable[[], float],
+        *,
+        keys: bytes,
+        tokens: int,
+        blocks: int,
+        taken: int | None = None,
+        common: bytes = b"",
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``tokens`` have to be computed.
+
+        It needs ``blocks``, of which it takes ``taken`` out of those that were free (all, unless told), and may share
+        those with the keys ``common``. ``ended`` is called once it is over.
+        """
+        self._ledger = ledger
+        self._clock = clock
+        self._ended = ended
+        self.keys = keys
+        self.tokens = tokens
+        self.blocks = blocks
+        self.taken = blocks if taken is None else taken
+        self.common = common
+        self.claim: Claim | None = None
+        self.sent_at = clock()
+        self.prefilled = False
+        self.done = False
+
+    def first_token(self) -> None:
+        """The worker has prefilled the prompt."""
+        if not self.prefilled:
+            self.prefilled = True
+            self._ledger.landed(self)
+
+    def finish(self, *, cached_tokens: int | None = None) -> None:
+        """The request is over; ``cached_tokens`` is what the engine says it served from cache. Idempotent."""
+        if not self.done:
+            self.done = True
+            self._ledger.close(self, cached_tokens)
+            self._ended()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.finish()
+
+    def working(self, now: float) -> bool:
+        """Its prompt still has to be computed, as far as we know."""
+        return not (self.done or self.prefilled) and now - self.sent_at < PATIENCE_SECONDS
+
+    def expected(self, now: float) -> bool:
+        return self.working(now) or now - self.sent_at < EXPECTED_SECONDS
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All flights of one worker."""
+
+    answered: Callable[[], None]
+    """Called when a request got its first token or its end from the engine."""
+    changed: Callable[[], None]
+    """Called when what is counted here has changed."""
+    open: dict[int, Flight] = field(default_factory=dict)
+    recent: deque[Flight] = field(default_factory=lambda: deque(maxlen=MAX_EXPECTED))
+    typical_tokens: float = TYPICAL_TOKENS
+    claims: Claims = field(default_factory=Claims)
+    ended_blocks: int = 0
+    """Needed by flights that have ended since the worker's last report."""
+
+    def begin(self, flight: Flight, *, prompt_tokens: int, held: int = 0) -> None:
+        """A request is sent; ``held`` blocks of its prompt are there, as far as the index knows."""
+        self.changed()
+        self.open[id(flight)] = flight
+        flight.claim = self.claims.take(flight.common, blocks=flight.blocks, held=held)
+        if flight.keys:
+            self.recent.append(flight)
+        if prompt_tokens:
+            self.typical_tokens += _SMOOTHING * (prompt_tokens - self.typical_tokens)
+
+    def landed(self, flight: Flight) -> None:
+        self.changed()
+        if not flight.done:
+            if flight.claim is not None:
+                self.claims.computed(flight.claim, flight.common)
+            self.answered()
+
+    def close(self, flight: Flight, cached_tokens: int | None) -> None:
+        self.changed()
+        self.open.pop(id(flight), None)
+        if flight.claim is not None:
+            self.claims.drop(flight.claim)
+            self.ended_blocks += flight.blocks
+        if cached_tokens is not None:
+            self.answered()
+        elif not flight.prefilled and flight in self.recent:
+            self.recent.remove(flight)  # it failed: its blocks will not come
+
+    def due(self) -> Iterator[float]:
+        """When a flight stops counting as work if nothing is heard of it."""
+        return (flight.sent_at + PATIENCE_SECONDS for flight in self.open.values() if not flight.prefilled)
+
+    def tokens(self, now: float) -> int:
+        """Prompt tokens sent and not computed yet."""
+        return sum(flight.tokens for flight in self.open.values() if flight.working(now))
+
+    def blocks_since(self, moment: float) -> int:
+        """Blocks that what was sent after ``moment`` takes of those that were free."""
+        return sum(flight.taken for flight in self.open.values() if flight.sent_at > moment)
+
+    def waiting(self, now: float) -> int:
+        return sum(1 for flight in self.open.values() if flight.working(now))
+
+    def match(self, keys: bytes, now: float) -> int:
+        """The longest prefix, in blocks, that ``keys`` share with a prompt whose blocks are expected there."""
+        while self.recent and not self.recent[0].expected(now):
+            self.recent.popleft()
+        best, start, wanted = 0, 0, keys[:8]
+        for flight in self.recent:
+            # Most have nothing more in common than what was found already, and there may be many.
+            if flight.keys[start : start + 8] == wanted and flight.expected(now):
+                best = shared_blocks(keys, flight.keys, at_least=best)
+                start = 8 * best
+                wanted = keys[start : start + 8]
+                if not wanted:
+                    break
+        return best

@@ -1,0 +1,202 @@
+"""The pools and workers there are: what the pool source lists, joined with what agents announce."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cachefleet_controlplane.index.protocol import WorkerId, worker_id
+from cachefleet_controlplane.pools.contracts import in_force, strangeness
+from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
+from cachefleet_controlplane.workers.hit_window import HitWindow
+from cachefleet_controlplane.workers.refuted_blocks import Doubts
+from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.contract import IndexContract
+from cachefleet_core.engine import engine_policy
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.reports import Policy, Warm
+
+DEFAULT_WINDOW_SECONDS: Final = 600.0
+MAX_UNLISTED: Final = 1024
+"""Workers that announced themselves and that the pool source does not list (yet)."""
+
+
+@dataclass(slots=True)
+class Pool:
+    """One declared pool and what its workers agreed on."""
+
+    declared: PrefixCachePool
+    policy: Policy
+    window: HitWindow
+    contract: IndexContract | None = None
+    warm: Warm | None = None
+    """Its warm prefixes as its workers are told of them; None where this control plane tells nobody."""
+    workers: dict[WorkerId, Worker] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return self.declared.key
+
+    @property
+    def fleet(self) -> tuple[str, str]:
+        """Namespace and model name: pools that have both in common form a fleet."""
+        return self.declared.metadata.namespace, self.declared.spec.model.name
+
+    def settle_contract(self) -> None:
+        """Choose the contract to go by, and note of each worker how it differs."""
+        announced = [worker.hello.contract for worker in self.workers.values() if worker.hello]
+        self.contract = in_force(self.declared.spec, self.contract, announced)
+        for worker in self.workers.values():
+            if worker.hello:
+                worker.differences = strangeness(self.declared.spec, self.contract, worker.hello.contract)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a new picture of the pools brought, besides being in force."""
+
+    new_policy: list[Pool]
+    """Known pools whose workers must be told a new policy."""
+    removed: list[Worker]
+
+
+class Roster:
+    """All pools by key and all workers by id."""
+
+    def __init__(self, wall: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
+        self.pools: dict[str, Pool] = {}
+        self.doubts = Doubts(clock)
+        """What engines have said against the index lately."""
+        self.version = 0
+        """Another one whenever a pool, or who is in it, or whether it fits there, has changed."""
+        self.wall = wall
+        self._created: dict[tuple[str, str], int] = {}
+        self._known_at = 0
+        self._fleets: dict[str, tuple[Pool, ...]] = {}
+        self._served: dict[str, ServedModel] = {}
+        """Both by the names that somebody asked for and that are served, as they were at the version ``_known_at``."""
+
+    def update(self, views: Sequence[PoolView]) -> Change:
+        """Take a whole picture over."""
+        self.version += 1
+        before = list(self.workers())
+        declared = {view.key for view in views}
+        self.pools = {key: pool for key, pool in self.pools.items() if key in declared}
+        changed = [pool for view in views if (pool := self._update_pool(view)) is not None]
+        fleets = {pool.fleet for pool in self.pools.values()}
+        now = int(self.wall())
+        self._created = {fleet: self._created.get(fleet, now) for fleet in fleets}
+        kept = set(map(id, self.workers()))
+        return Change(new_policy=changed, removed=[worker for worker in before if id(worker) not in kept])
+
+    def workers(self) -> Iterator[Worker]:
+        for pool in self.pools.values():
+            yield from pool.workers.values()
+
+    def worker(self, worker: WorkerId) -> Worker | None:
+        return next((p.workers[worker] for p in self.pools.values() if worker in p.workers), None)
+
+    def announce(self, pool: Pool, name: str, rank: int) -> Worker | None:
+        """The worker of a Hello, new or known; None where too many unlisted ones are known."""
+        known = pool.workers.get(worker_id(pool.key, name, rank))
+        if known is not None:
+            return known
+        sibling = pool.workers.get(worker_id(pool.key, name))
+        if sibling is None and sum(worker.endpoint is None for worker in self.workers()) >= MAX_UNLISTED:
+            return None
+        worker = Worker(pool.key, name, rank, endpoint=sibling.endpoint if sibling else None)
+        pool.workers[worker.id] = worker
+        self.version += 1
+        return worker
+
+    def settle(self, pool: Pool) -> None:
+        """Take over what a worker of a pool says of itself."""
+        pool.settle_contract()
+        self.version += 1
+
+    def remove(self, worker: Worker) -> None:
+        pool = self.pools.get(worker.pool)
+        if pool is not None:
+            pool.workers.pop(worker.id, None)
+            self.settle(pool)  # it may have been the last that announced the one in force
+
+    # Fleets.
+
+    def fleet(self, model: str) -> list[Pool]:
+        """The pools that serve ``model``, which may be qualified as "namespace/name"; by key."""
+        self._refresh()
+        known = self._fleets.get(model)
+        if known is None:
+            known = self._find(model)
+            if known:
+                self._fleets[model] = known
+        return list(known)
+
+    def _refresh(self) -> None:
+        if self._known_at != self.version:
+            self._fleets.clear()
+            self._served.clear()
+            self._known_at = self.version
+
+    def _find(self, model: str) -> tuple[Pool, ...]:
+        exact = [pool for pool in self.pools.values() if pool.fleet[1] == model]
+        if not exact and "/" in model:
+            namespace, _, name = model.partition("/")
+            exact = [pool for pool in self.pools.values() if pool.fleet == (namespace, name)]
+        namespace = min((pool.fleet[0] for pool in exact), default="")
+        return tuple(sorted((pool for pool in exact if pool.fleet[0] == namespace), key=lambda pool: pool.key))
+
+    def models(self) -> list[ServedModel]:
+        names = {pool.fleet[1] for pool in self.pools.values()}
+        return [served for name in sorted(names) if (served := self.serving(name)) is not None]
+
+    def serving(self, model: str) -> ServedModel | None:
+        self._refresh()
+        if model not in self._served:
+            pools = self.fleet(model)
+            if not pools:
+                return None
+            self._served[model] = self._serving(model, pools)
+        return self._served[model]
+
+    def _serving(self, model: str, pools: Sequence[Pool]) -> ServedModel:
+        namespace, name = pools[0].fleet
+        return ServedModel(
+            name=model,
+            upstream=name,
+            namespace=namespace,
+            pools=tuple(pool.key for pool in pools),
+            declared=tuple(pool.declared for pool in pools),
+            max_model_len=max(pool.declared.spec.engine.max_model_len for pool in pools),
+            created=self._created[namespace, name],
+        )
+
+    # Pools.
+
+    def _update_pool(self, view: PoolView) -> Pool | None:
+        """Take one pool over; the pool, if its policy is new."""
+        pool = self.pools.get(view.key)
+        policy = engine_policy(view.pool)
+        objective = view.pool.spec.hit.objective
+        seconds = float(objective.window_seconds) if objective else DEFAULT_WINDOW_SECONDS
+        if pool is None or pool.declared.metadata.uid != view.pool.metadata.uid:
+            pool = self.pools[view.key] = Pool(view.pool, policy, HitWindow(seconds))
+        fresh = policy != pool.policy
+        pool.declared, pool.policy, pool.window.seconds = view.pool, policy, seconds
+        self._list(pool, view.workers)
+        pool.settle_contract()
+        return pool if fresh else None
+
+    def _list(self, pool: Pool, endpoints: Iterable[WorkerEndpoint]) -> None:
+        listed = {endpoint.name: endpoint for endpoint in endpoints}
+        for worker in list(pool.workers.values()):
+            worker.endpoint = listed.get(worker.name)
+            if worker.endpoint is None and worker.hello is None:
+                self.remove(worker)
+        for endpoint in listed.values():
+            if worker_id(pool.key, endpoint.name) not in pool.workers:
+                worker = Worker(pool.key, endpoint.name, endpoint=endpoint)
+                pool.workers[worker.id] = worker

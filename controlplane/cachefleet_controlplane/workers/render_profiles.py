@@ -1,0 +1,81 @@
+"""What rendering a model's prompts rests on, besides the prompt: contract, render profiles, and who can give keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cachefleet_controlplane.workers.registry import Pool, Roster
+from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.contract import IndexContract
+
+KEYS_FEATURE: Final = "keys"
+"""As the worker plugin calls it."""
+_OFF: Final = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class RenderFacts:
+    """Of one fleet, as its pools and workers say."""
+
+    model: str = ""
+    """ "namespace/name"."""
+    pool: str = ""
+    """The first pool, whose worker key its renderers take; "" where there is none."""
+    contract: str = ""
+    """Fingerprint of the contract in force; "" until a worker has announced it."""
+    block_size: int = 0
+    profiles: tuple[str, ...] = ()
+    """Of its ready workers: fingerprints, in order."""
+    keys_at: frozenset[str] = frozenset()
+    """Addresses of workers whose plugin gives keys under that contract."""
+
+    @property
+    def renderer(self) -> str:
+        """What tells apart what renders differently, or is keyed differently."""
+        return "\n".join((self.model, self.contract, *self.profiles))
+
+
+NO_FACTS: Final = RenderFacts()
+
+
+class RenderFactBook:
+    """Facts by model name, made anew when the roster has changed."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._version = roster.version
+        self._facts: dict[str, RenderFacts] = {}
+
+    def of(self, model: str) -> RenderFacts:
+        """Of a served model; NO_FACTS of any other."""
+        if self._version != self._roster.version:
+            self._facts.clear()
+            self._version = self._roster.version
+        if model not in self._facts:
+            pools = self._roster.fleet(model)
+            if not pools:
+                return NO_FACTS
+            self._facts[model] = _facts(pools)
+        return self._facts[model]
+
+
+def _facts(pools: list[Pool]) -> RenderFacts:
+    contract = next((pool.contract for pool in pools if pool.contract), None)
+    workers = [worker for pool in pools for worker in pool.workers.values() if worker.ready and worker.hello]
+    profiles = {worker.hello.profile.fingerprint() for worker in workers if worker.hello}
+    return RenderFacts(
+        model="/".join(pools[0].fleet),
+        pool=pools[0].key,
+        contract=contract.fingerprint() if contract else "",
+        block_size=contract.block_size if contract else pools[0].declared.spec.block_size,
+        profiles=tuple(sorted(profiles)),
+        keys_at=frozenset(w.endpoint.url for w in workers if w.endpoint and contract and _gives_keys(w, contract)),
+    )
+
+
+def _gives_keys(worker: Worker, contract: IndexContract) -> bool:
+    hello = worker.hello
+    if hello is None or hello.contract != contract:
+        return False
+    return any(one.feature == KEYS_FEATURE and one.mode != _OFF for one in hello.capabilities)

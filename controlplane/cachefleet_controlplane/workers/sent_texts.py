@@ -1,0 +1,73 @@
+"""Which prompts' texts were sent to which worker: what is known of caches where token ids are not.
+
+A worker is taken to hold the texts sent to it last, as many as its cache has room for. Whatever it evicts besides, or
+loses at a restart, is forgotten with its epoch. One event loop owns this.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from cachefleet_controlplane.index.protocol import BlockIndex, IndexFullError, WorkerId
+from cachefleet_core.blocks import pack_keys, unpack_keys
+from cachefleet_core.reports import Removed, Stored
+
+MAX_CHUNKS: Final = 262_144
+"""Of one worker, whatever its size: 128 MiB of text."""
+
+
+class SentTexts:
+    """Chunks by worker, those sent last."""
+
+    def __init__(self, index: BlockIndex) -> None:
+        self._index = index
+        self._sent: dict[WorkerId, tuple[str, OrderedDict[int, None]]] = {}
+
+    def sent(self, worker: WorkerId, epoch: str, keys: bytes, *, room: int) -> None:
+        """A prompt has gone to a worker that has room for so many chunks; another epoch begins with nothing."""
+        known, held = self._sent.get(worker, ("", OrderedDict[int, None]()))
+        if known != epoch:
+            self.forget(worker)
+            held = OrderedDict()
+        self._sent[worker] = (epoch, held)
+        chunks = unpack_keys(keys)[: max(0, min(room, MAX_CHUNKS))]
+        if chunks and not self._store(worker, chunks, held):
+            self.forget(worker)
+            return
+        self._evict(worker, held, len(held) - min(room, MAX_CHUNKS))
+
+    def match(self, keys: bytes, workers: Sequence[WorkerId]) -> list[int]:
+        """How many of a prompt's first chunks were sent to each."""
+        return self._index.match(keys, workers)
+
+    def follow(self, worker: WorkerId, epoch: str) -> None:
+        """A worker is in this epoch: what it was sent in another one is forgotten."""
+        if worker in self._sent and self._sent[worker][0] != epoch:
+            self.forget(worker)
+
+    def forget(self, worker: WorkerId) -> None:
+        self._sent.pop(worker, None)
+        self._index.forget(worker)
+
+    def keep(self, workers: Sequence[WorkerId]) -> None:
+        """All others are gone."""
+        for worker in self._sent.keys() - set(workers):
+            self.forget(worker)
+
+    def _store(self, worker: WorkerId, chunks: Sequence[int], held: OrderedDict[int, None]) -> bool:
+        try:
+            self._index.apply(worker, Stored(0, pack_keys(chunks)))
+        except IndexFullError:
+            return False
+        # The end of a prompt goes before its beginning, as an engine evicts blocks.
+        for chunk in reversed(chunks):
+            held.pop(chunk, None)
+            held[chunk] = None
+        return True
+
+    def _evict(self, worker: WorkerId, held: OrderedDict[int, None], count: int) -> None:
+        if count > 0:
+            oldest = [held.popitem(last=False)[0] for _ in range(count)]
+            self._index.apply(worker, Removed(pack_keys(oldest)))

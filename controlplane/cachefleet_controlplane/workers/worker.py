@@ -1,0 +1,200 @@
+"""One rank of one worker as the control plane knows it: endpoint, stream, report, and what we sent it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from cachefleet_controlplane.index.protocol import WorkerId, worker_id
+from cachefleet_controlplane.index.recent_removals import History
+from cachefleet_controlplane.pools.source import WorkerEndpoint
+from cachefleet_controlplane.routing.capacity import Room
+from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS, full_name
+from cachefleet_controlplane.routing.scoring import CandidateView
+from cachefleet_controlplane.streams.stream import Stream
+from cachefleet_controlplane.streams.stream_machine import FORGET_SECONDS
+from cachefleet_controlplane.workers.hit_window import Counters
+from cachefleet_controlplane.workers.inflight import Ledger
+from cachefleet_core.contract import Difference
+from cachefleet_core.reports import Hello, Phase, State
+
+SAMPLES_NEEDED: Final = 3
+"""Reports with a measured prefill rate before it is believed."""
+BACKOFF_SECONDS: Final = 1.0
+MAX_BACKOFF_SECONDS: Final = 10.0
+
+
+@dataclass(slots=True)
+class Load:
+    """A worker's last State, and what of it is other senders' work."""
+
+    state: State
+    at: float
+    others_tokens: int
+    others_requests: int
+
+
+@dataclass(slots=True)
+class Worker:
+    """Mutable; owned by the roster."""
+
+    pool: str
+    name: str
+    rank: int = 0
+    id: WorkerId = field(init=False)
+    endpoint: WorkerEndpoint | None = None
+    """None while the pool source does not list it."""
+    hello: Hello | None = None
+    stream: Stream = field(default_factory=Stream)
+    load: Load | None = None
+    samples: int = 0
+    differences: tuple[Difference, ...] = ()
+    unindexed: bool = False
+    """Its blocks did not fit into the index; it is routed by load until its next epoch."""
+    counters: Counters = field(default_factory=Counters)
+    ledger: Ledger = field(init=False)
+    history: History = field(default_factory=History)
+    last_used: int = 0
+    failures: int = 0
+    backoff_until: float = 0.0
+    version: int = 0
+    """Another one whenever a decision may see it differently, other than by time or by what the roster knows of it."""
+
+    def __post_init__(self) -> None:
+        self.id = worker_id(self.pool, self.name, self.rank)
+        self.ledger = Ledger(self._answered, self._touch)
+
+    @property
+    def full_name(self) -> str:
+        return full_name(self.pool, self.name)
+
+    @property
+    def ready(self) -> bool:
+        return self.endpoint is not None and self.endpoint.ready
+
+    @property
+    def leaving(self) -> bool:
+        """Its agent says that it takes no new work."""
+        return self.load is not None and self.load.state.phase in (Phase.DRAINING, Phase.FAILED)
+
+    def failed(self, now: float) -> None:
+        """It could not be reached: pause it, longer each time."""
+        pause = min(MAX_BACKOFF_SECONDS, BACKOFF_SECONDS * 2.0 ** min(self.failures, 8))
+        self.failures += 1
+        self.backoff_until = now + pause
+        self._touch()
+
+    def use(self, number: int) -> None:
+        """A decision of this number is for it."""
+        self.last_used = number
+        self._touch()
+
+    def follow(self, stream: Stream) -> None:
+        """Its stream went on."""
+        if not stream.as_fresh_as(self.stream):
+            self._touch()
+        self.stream = stream
+
+    def leave_out(self) -> None:
+        """Its blocks do not fit into the index."""
+        self.unindexed = True
+        self._touch()
+
+    def due(self) -> Iterator[float]:
+        """When a decision may see it differently though nothing happens; times gone by are among them."""
+        yield from self.ledger.due()
+        yield from self.stream.due()
+        yield self.backoff_until
+        if self.load:
+            yield self.load.at + STALE_AFTER_SECONDS
+            yield self.load.at + FORGET_SECONDS
+
+    def _touch(self) -> None:
+        self.version += 1
+
+    def _answered(self) -> None:
+        self._touch()
+        self.failures = 0
+        self.backoff_until = 0.0
+
+    def accept(self, state: State, now: float) -> None:
+        """Take a report over."""
+        own = self.ledger
+        others = max(0, state.waiting - own.waiting(now))
+        tokens = (
+            max(0, state.waiting_tokens - own.tokens(now))
+            if state.waiting_tokens is not None
+            else round(others * own.typical_tokens)
+        )
+        requests = max(0, state.running + state.waiting - len(own.open))
+        self._touch()
+        own.ended_blocks = 0
+        self.load = Load(state, now, tokens, requests)
+        self.samples += bool(state.prefill_tokens_per_second)
+
+    def restarted(self) -> None:
+        """A new epoch: nothing measured before says anything now."""
+        self._touch()
+        self.load = None
+        self.samples = 0
+        self.unindexed = False
+        self.ledger.recent.clear()
+
+    def room(self, now: float, *, percent: int) -> Room | None:
+        """What a new request may take of its blocks where ``percent`` stay free; None where that is not known."""
+        load, own = self._known_load(now), self.ledger
+        if load is None:
+            return None
+        sent = own.blocks_since(load.at)
+        return Room.of(load.state, sent=sent, ended=own.ended_blocks, claims=own.claims, percent=percent)
+
+    def candidate(
+        self, keys: bytes, matched: int, now: float, *, percent: int = 0, sent: int | None = None
+    ) -> CandidateView:
+        """How a decision sees it: ``matched`` blocks of the prompt held by the index, ``percent`` to stay free.
+
+        ``sent``: blocks of it that were sent there just now, where somebody knows better than the ledger.
+        """
+        own, load = self.ledger, self._known_load(now)
+        room = self.room(now, percent=percent)
+        fresh = load is not None and not self.stream.stale(now) and not self.unindexed
+        state = load.state if load else None
+        return CandidateView(
+            worker=self.name,
+            id=self.id,
+            pool=self.pool,
+            url=self.endpoint.url if self.endpoint else "",
+            rank=self.rank,
+            matched_blocks=matched if fresh else 0,
+            sent_blocks=sent if sent is not None else own.match(keys, now) if keys else 0,
+            report_age=now - load.at if load and fresh else None,
+            queued_tokens=load.others_tokens if load else 0,
+            inflight_tokens=own.tokens(now),
+            tokens_per_second=state.prefill_tokens_per_second if state and self.samples >= SAMPLES_NEEDED else None,
+            inter_token_seconds=state.inter_token_seconds if state else None,
+            batched_tokens=self.hello.max_batched_tokens if self.hello else 0,
+            blocks_total=room.total if room else None,
+            blocks_free=room.free if room else None,
+            blocks_reserved=room.reserve if room else 0,
+            blocks_idle=room.idle if room else 0,
+            blocks_used=room.used if room else 0,
+            blocks_blank=_blank(load, own),
+            requests=(load.others_requests if load else 0) + len(own.open),
+            last_used=self.last_used,
+        )
+
+    def _known_load(self, now: float) -> Load | None:
+        return self.load if self.load and now - self.load.at <= FORGET_SECONDS else None
+
+
+def _blank(load: Load | None, own: Ledger) -> int | None:
+    """Blocks that hold nothing: what is free less what is cached and idle, as the engine or its agent says."""
+    if load is None or not load.state.blocks_total:
+        return None
+    state = load.state
+    if state.blocks_idle is not None:
+        blank = state.blocks_free - state.blocks_idle
+    else:
+        blank = min(state.blocks_free, state.blocks_total - state.held)
+    return max(0, blank - own.blocks_since(load.at))

@@ -1,0 +1,173 @@
+"""The part of a pool that says how its caches are used: budget, hits, preemption, admission, tenants, rollout."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from cachefleet_core.pool.section import Label, MiB, Ratio, Rule, Section, Tenant
+
+
+class MessageRole(StrEnum):
+    """Who speaks in a message of a warm prefix."""
+
+    SYSTEM = "system"
+    DEVELOPER = "developer"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class PreemptionPolicy(StrEnum):
+    """What becomes of a request that its engine preempted."""
+
+    HAND_BACK = "HandBack"
+    RECOMPUTE = "Recompute"
+
+
+class Isolation(StrEnum):
+    """Who may share cached blocks."""
+
+    PER_TENANT = "PerTenant"
+    SHARED = "Shared"
+
+
+class Message(Section):
+    """One message of a warm prefix."""
+
+    role: Annotated[MessageRole, Field(strict=False)]
+    """Who speaks."""
+    content: Annotated[str, Field(min_length=1, max_length=262_144)]
+    """What is said."""
+
+
+class WarmPrefix(Section):
+    """A prompt that every worker caches before it takes traffic."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            field="tenants",
+            cel="",  # the list is a set, which the API server keeps unique by itself
+            message="must not name a tenant twice",
+            holds=lambda prefix: len(set(prefix.tenants)) == len(prefix.tenants),
+        ),
+    )
+
+    name: Label
+    """Name of the prefix, unique in the pool."""
+    messages: Annotated[tuple[Message, ...], Field(strict=False, min_length=1, max_length=64)]
+    """The beginning of the conversations to warm."""
+    tenants: Annotated[
+        tuple[Tenant, ...], Field(strict=False, max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = ()
+    """Tenants to cache it for; required under PerTenant isolation."""
+
+
+class PrefixCacheSpec(Section):
+    """The prefix cache of each worker."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            field="warmPrefixes",
+            cel="",  # the list is a map by name, which the API server keeps unique by itself
+            message="must not name a prefix twice",
+            holds=lambda cache: len({prefix.name for prefix in cache.warm_prefixes}) == len(cache.warm_prefixes),
+        ),
+    )
+
+    enabled: bool = True
+    """Whether blocks of finished requests are kept for reuse."""
+    budget_mib: MiB = 1024
+    """Memory for idle cached blocks on each device, in MiB; 0 keeps none."""
+    max_entries: Annotated[int, Field(ge=0, le=100_000)] = 8
+    """Live conversation handles an agent keeps."""
+    warm_prefixes: Annotated[
+        tuple[WarmPrefix, ...],
+        Field(
+            strict=False,
+            max_length=64,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = ()
+    """Prompts cached on every worker before it takes traffic, and again after each restart."""
+
+
+class HitObjective(Section):
+    """The hit ratio the pool is meant to reach."""
+
+    ratio: Ratio
+    """Share of prompt tokens served from the cache."""
+    window_seconds: Annotated[int, Field(ge=10, le=86_400)] = 600
+    """Time over which the ratio is measured, in seconds."""
+
+
+class HitSpec(Section):
+    """When a cache hit is good enough."""
+
+    threshold: Ratio = 0.0
+    """Hit ratio under which a worker refuses a request; a request's own value wins, and 0 always runs."""
+    omit_zero_cached_tokens: bool = False
+    """Leave the cached-token object out of usage when it is zero."""
+    objective: HitObjective | None = None
+    """Objective behind the condition HitRateMet. Default: none."""
+
+
+class PreemptionSpec(Section):
+    """What becomes of preempted requests."""
+
+    policy: Annotated[PreemptionPolicy, Field(strict=False)] = PreemptionPolicy.HAND_BACK
+    """HandBack resumes a preempted request on another worker, Recompute leaves it to its engine."""
+    reject_below: Ratio = 0.5
+    """A preempted request whose surviving hit ratio is lower is handed back."""
+    max_hand_backs: Annotated[int, Field(ge=0, le=16)] = 2
+    """Times a request is handed back before it runs to its end where it is."""
+
+
+class AdmissionSpec(Section):
+    """When a worker is given more work."""
+
+    min_free_block_percent: Annotated[int, Field(ge=0, le=90)] = 5
+    """Blocks that stay free on a worker, in percent of all; work that would push it below goes elsewhere."""
+    max_queue_seconds: Annotated[int, Field(ge=0, le=3600)] = 10
+    """Longest time a request waits for a worker, in seconds."""
+
+
+class TenancySpec(Section):
+    """Who shares cached blocks with whom."""
+
+    isolation: Annotated[Isolation, Field(strict=False)] = Isolation.PER_TENANT
+    """PerTenant keeps tenants' blocks apart, Shared lets all tenants of the pool reuse them."""
+
+
+class ContinuationSpec(Section):
+    """How later turns of a conversation find the blocks of earlier ones."""
+
+    enabled: bool = True
+    """Whether checkpoints of finished turns are kept; they hold no text and no token ids."""
+    handles: bool = False
+    """Examine how prompts are rendered, so that a handle could stand for the beginning of one; none is sent yet."""
+    store_history: bool = False
+    """Keep conversations for previous_response_id, encrypted, for ttlSeconds."""
+    ttl_seconds: Annotated[int, Field(ge=1, le=2_592_000)] = 3600
+    """Life of a checkpoint or stored conversation, in seconds."""
+
+
+class RolloutSpec(Section):
+    """How workers are replaced."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            field="maxSurge",
+            cel="self.maxSurge + self.maxUnavailable > 0",
+            message="must be at least 1 when maxUnavailable is 0",
+            holds=lambda rollout: rollout.max_surge + rollout.max_unavailable > 0,
+        ),
+    )
+
+    max_surge: Annotated[int, Field(ge=0, le=1000)] = 1
+    """Workers above replicas during a rollout."""
+    max_unavailable: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Workers below replicas during a rollout."""
+    warm_timeout_seconds: Annotated[int, Field(ge=0, le=86_400)] = 600
+    """Longest time a new worker takes to cache the warm prefixes before it takes traffic all the same, in seconds."""

@@ -1,0 +1,225 @@
+"""PrefixCachePool, v1alpha1: the one thing a platform engineer declares."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import ConfigDict, Field
+
+from cachefleet_core.pool.manifest import documents
+from cachefleet_core.pool.policy import (
+    AdmissionSpec,
+    ContinuationSpec,
+    HitObjective,
+    HitSpec,
+    Isolation,
+    Message,
+    PreemptionPolicy,
+    PreemptionSpec,
+    PrefixCacheSpec,
+    RolloutSpec,
+    TenancySpec,
+    WarmPrefix,
+)
+from cachefleet_core.pool.problems import PoolError, Problem, preview, problems_of
+from cachefleet_core.pool.section import FreeMap, Label, PoolName, Rule, Section
+from cachefleet_core.pool.status import PoolStatus
+from cachefleet_core.pool.worker import (
+    CPU_BLOCK_SIZE,
+    GPU_BLOCK_SIZE,
+    ChatTemplate,
+    DeviceSpec,
+    Dtype,
+    EngineSpec,
+    EnvVar,
+    KeyRef,
+    KvTransfer,
+    ModelSpec,
+    Role,
+)
+
+__all__ = [
+    "API_VERSION",
+    "GROUP",
+    "KIND",
+    "PLURAL",
+    "VERSION",
+    "AdmissionSpec",
+    "ChatTemplate",
+    "ContinuationSpec",
+    "DeviceSpec",
+    "Dtype",
+    "EngineSpec",
+    "EnvVar",
+    "HitObjective",
+    "HitSpec",
+    "Isolation",
+    "KeyRef",
+    "KvTransfer",
+    "Message",
+    "ModelSpec",
+    "ObjectMeta",
+    "PoolError",
+    "PoolSpec",
+    "PoolStatus",
+    "PreemptionPolicy",
+    "PreemptionSpec",
+    "PrefixCachePool",
+    "PrefixCacheSpec",
+    "Problem",
+    "Role",
+    "RolloutSpec",
+    "TenancySpec",
+    "WarmPrefix",
+    "changes_refused",
+    "parse_pools",
+    "read_pool",
+]
+
+GROUP: Final = "cachefleet.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "PrefixCachePool"
+PLURAL: Final = "prefixcachepools"
+
+
+class PoolSpec(Section):
+    """What is wanted of a pool: one model, one role, one kind of device."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            field="engine.kvTransfer",
+            cel="self.role == 'Both' || has(self.engine.kvTransfer.kv_connector)",
+            message="must name a kv_connector when role is Prefill or Decode",
+            holds=lambda spec: spec.role == Role.BOTH or spec.engine.kv_transfer.kv_connector is not None,
+        ),
+        Rule(
+            field="engine.blockSize",
+            cel="self.device.resource != '' || !has(self.engine.blockSize) || self.engine.blockSize % 32 == 0",
+            message="must be a multiple of 32 on a CPU",
+            holds=lambda spec: not spec.device.is_cpu or spec.block_size % CPU_BLOCK_SIZE == 0,
+        ),
+        Rule(
+            field="prefixCache.warmPrefixes",
+            cel="self.tenancy.isolation != 'PerTenant' || self.prefixCache.warmPrefixes.all(p, size(p.tenants) > 0)",
+            message="must each name tenants when tenancy.isolation is PerTenant",
+            holds=lambda spec: (
+                spec.tenancy.isolation != Isolation.PER_TENANT
+                or all(prefix.tenants for prefix in spec.prefix_cache.warm_prefixes)
+            ),
+        ),
+    )
+
+    model: ModelSpec
+    """The model all workers of the pool serve."""
+    role: Annotated[Role, Field(strict=False)] = Role.BOTH
+    """Both serves whole requests; Prefill and Decode split them and need engine.kvTransfer."""
+    replicas: Annotated[int, Field(ge=0, le=1000)] = 1
+    """Workers wanted. Leave it out of the manifest when an autoscaler owns it."""
+    engine: EngineSpec
+    """The vLLM engine of each worker."""
+    device: DeviceSpec
+    """The devices a worker runs on; all of one kind."""
+    prefix_cache: PrefixCacheSpec = PrefixCacheSpec()
+    """The prefix cache of each worker."""
+    hit: HitSpec = HitSpec()
+    """When a cache hit is good enough."""
+    preemption: PreemptionSpec = PreemptionSpec()
+    """What becomes of preempted requests."""
+    admission: AdmissionSpec = AdmissionSpec()
+    """When a worker is given more work."""
+    tenancy: TenancySpec = TenancySpec()
+    """Who shares cached blocks with whom."""
+    continuation: ContinuationSpec = ContinuationSpec()
+    """How later turns of a conversation find the blocks of earlier ones."""
+    rollout: RolloutSpec = RolloutSpec()
+    """How workers are replaced."""
+    pod_template: FreeMap = Field(default={})
+    """Narrow strategic patch of the worker's pod: nodeSelector, tolerations, volumes, annotations."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in one block, the default filled in."""
+        return self.engine.block_size or (CPU_BLOCK_SIZE if self.device.is_cpu else GPU_BLOCK_SIZE)
+
+
+class ObjectMeta(Section):
+    """The part of a Kubernetes object's metadata that is read here."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: PoolName
+    """Name of the pool, unique in its namespace."""
+    namespace: Label = "default"
+    """Namespace of the pool."""
+    uid: str = ""
+    """Identity of this pool among all of its name."""
+    generation: int = 1
+    """Counts the changes of spec."""
+    labels: dict[str, str] = Field(default={})
+    """Labels of the pool."""
+    annotations: dict[str, str] = Field(default={})
+    """Annotations of the pool."""
+
+
+class PrefixCachePool(Section):
+    """The prefix caches of a fleet of vLLM workers, as one managed resource."""
+
+    api_version: Literal["cachefleet.io/v1alpha1"]
+    """Version of this schema."""
+    kind: Literal["PrefixCachePool"]
+    """Kind of the object."""
+    metadata: ObjectMeta
+    """Name and namespace."""
+    spec: PoolSpec
+    """What is wanted."""
+    status: PoolStatus | None = None
+    """What is; written by the operator, not read from a file."""
+
+    @property
+    def key(self) -> str:
+        """Namespace and name, joined by a slash."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+
+def read_pool(document: Any) -> PrefixCachePool:
+    """The pool that a decoded manifest describes. PoolError with every problem where it describes none."""
+    pool, problems = problems_of(PrefixCachePool, document)
+    if pool is None:
+        raise PoolError(problems)
+    return pool
+
+
+def parse_pools(text: str) -> list[PrefixCachePool]:
+    """The pools of a YAML file of one or several documents. PoolError with every problem of every document."""
+    pools: list[PrefixCachePool] = []
+    problems: list[Problem] = []
+    given = documents(text)
+    for number, document in given:
+        pool, found = problems_of(PrefixCachePool, document, where=f"document {number}" if len(given) > 1 else "")
+        problems += found
+        pools += [pool] if pool else []
+    problems += _duplicates(pools)
+    if problems:
+        raise PoolError(problems)
+    return pools
+
+
+def changes_refused(old: PrefixCachePool, new: PrefixCachePool) -> list[Problem]:
+    """The changes from one version of a pool to the next that no API server would accept."""
+    return [
+        Problem(f"spec.model.{field}", preview(getattr(new.spec.model, field)), "must not change in the life of a pool")
+        for field in ModelSpec.immutable
+        if getattr(old.spec.model, field) != getattr(new.spec.model, field)
+    ]
+
+
+def _duplicates(pools: list[PrefixCachePool]) -> list[Problem]:
+    seen: set[str] = set()
+    problems = []
+    for pool in pools:
+        if pool.key in seen:
+            where = f"must be unique in namespace {pool.metadata.namespace}"
+            problems.append(Problem("metadata.name", preview(pool.metadata.name), where))
+        seen.add(pool.key)
+    return problems

@@ -1,0 +1,219 @@
+"""The part of a pool that says what a worker runs: model, engine, device."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final
+
+from pydantic import ConfigDict, Field, JsonValue
+
+from cachefleet_core.pool.section import (
+    ARGUMENT,
+    FREE,
+    MODEL_NAME,
+    OPTIONAL_ARGUMENT,
+    RESOURCE,
+    VARIABLE,
+    FreeMap,
+    MiB,
+    ObjectKey,
+    ObjectName,
+    Rule,
+    Section,
+)
+
+CPU_BLOCK_SIZE: Final = 32
+"""vLLM's attention on a CPU takes multiples of 32 tokens only."""
+GPU_BLOCK_SIZE: Final = 16
+DEFAULT_IMAGE: Final = "vllm/vllm-openai:v0.32.0"
+
+MANAGED_ARGUMENTS: Final = (
+    "api-key",
+    "block-size",
+    "dtype",
+    "enable-prefix-caching",
+    "enable-prompt-tokens-details",
+    "enable-scale-out",
+    "host",
+    "kv-cache-memory-bytes",
+    "kv-events-config",
+    "kv-transfer-config",
+    "max-model-len",
+    "model",
+    "no-enable-prefix-caching",
+    "num-gpu-blocks-override",
+    "port",
+    "prefix-caching-hash-algo",
+    "revision",
+    "served-model-name",
+    "tensor-parallel-size",
+)
+"""Options of the engine that follow from the pool's own fields; a second opinion would make status untrue."""
+
+
+MANAGED_VARIABLES: Final = ("VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE")
+"""Variables of the engine that would undo what follows from the pool: its credential, and its KV cache on a CPU."""
+
+
+class Role(StrEnum):
+    """What the workers of a pool do with a request."""
+
+    BOTH = "Both"
+    PREFILL = "Prefill"
+    DECODE = "Decode"
+
+
+class Dtype(StrEnum):
+    """The engine's type of number for weights and activations."""
+
+    AUTO = "auto"
+    HALF = "half"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    FLOAT = "float"
+    FLOAT32 = "float32"
+
+
+class KeyRef(Section):
+    """One key of an object in the pool's namespace."""
+
+    name: ObjectName
+    """Name of the object."""
+    key: ObjectKey
+    """Key in its data."""
+
+
+class ChatTemplate(Section):
+    """Where the chat template is read from."""
+
+    config_map_key_ref: KeyRef
+    """Key of a ConfigMap that holds the Jinja template."""
+
+
+class ModelSpec(Section):
+    """The model all workers of the pool serve."""
+
+    immutable: ClassVar[tuple[str, ...]] = ("name",)
+
+    name: Annotated[str, Field(min_length=1, max_length=128, pattern=MODEL_NAME)]
+    """Name clients ask for. Pools of one namespace with the same name form a fleet. Immutable."""
+    source: Annotated[str, Field(min_length=1, max_length=512, pattern=ARGUMENT)]
+    """Hub id of the weights, or a path on a mounted volume."""
+    revision: Annotated[str, Field(max_length=128, pattern=OPTIONAL_ARGUMENT)] = ""
+    """Branch, tag or commit of the source; part of the index contract. Empty for the hub's default."""
+    weights_mib: MiB
+    """Memory the weights take on one device, in MiB; admits the budget before any worker starts."""
+    kv_bytes_per_token: Annotated[int, Field(ge=1, le=1_073_741_824)] | None = None
+    """Bytes of KV cache one token takes on one device. Default: learnt from the first worker."""
+    chat_template: ChatTemplate | None = None
+    """Chat template to use. Default: the model's own."""
+    hub_token_secret_ref: KeyRef | None = None
+    """Key of a Secret with the token for the model hub. Default: none."""
+
+
+class EnvVar(Section):
+    """An environment variable of the engine."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            field="valueFrom",
+            cel="!(has(self.value) && has(self.valueFrom))",
+            message="must not be given together with value",
+            holds=lambda env: env.value is None or env.value_from is None,
+        ),
+    )
+
+    name: Annotated[str, Field(min_length=1, max_length=256, pattern=VARIABLE)]
+    """Name of the variable."""
+    value: Annotated[str, Field(max_length=32_768)] | None = None
+    """Its value. Default: empty."""
+    value_from: FreeMap | None = None
+    """Source of its value, as in a container of a Pod. Default: none."""
+
+
+class KvTransfer(Section):
+    """The engine's KV connector; fields beyond those named here are passed through as they are."""
+
+    model_config = ConfigDict(alias_generator=None, extra="allow", json_schema_extra=FREE)
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
+
+    kv_connector: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """Name of the connector. Default: no KV transfer."""
+    kv_role: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    """The connector's role: kv_producer, kv_consumer or kv_both. Default: from the pool's role."""
+
+
+def _is_free(argument: str) -> bool:
+    name = argument.split("=", maxsplit=1)[0].replace("_", "-")
+    return not name.startswith("--") or name[2:] not in MANAGED_ARGUMENTS
+
+
+_MANAGED_PATTERN: Final = f"^--({'|'.join(MANAGED_ARGUMENTS).replace('-', '[-_]')})(=|$)"
+
+
+class EngineSpec(Section):
+    """The vLLM engine of each worker."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            field="extraArgs",
+            cel=f"self.extraArgs.all(a, !a.matches('{_MANAGED_PATTERN}'))",
+            message="must not set what follows from the pool: " + ", ".join(f"--{name}" for name in MANAGED_ARGUMENTS),
+            holds=lambda engine: all(map(_is_free, engine.extra_args)),
+        ),
+        Rule(
+            field="env",
+            cel="",  # the list is a map by name, which the API server keeps unique by itself
+            message="must not name a variable twice",
+            holds=lambda engine: len({env.name for env in engine.env}) == len(engine.env),
+        ),
+        Rule(
+            field="env",
+            cel=f"self.env.all(e, !(e.name in {list(MANAGED_VARIABLES)}))",
+            message="must not set what follows from the pool: " + ", ".join(MANAGED_VARIABLES),
+            holds=lambda engine: all(env.name not in MANAGED_VARIABLES for env in engine.env),
+        ),
+    )
+
+    image: Annotated[str, Field(min_length=1, max_length=1024, pattern=ARGUMENT)] = DEFAULT_IMAGE
+    """Container image of the engine; unused outside Kubernetes."""
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Devices of one worker, over which the model is split."""
+    block_size: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Tokens in one block of the KV cache; on a CPU a multiple of 32. Default: 16, on a CPU 32."""
+    max_model_len: Annotated[int, Field(ge=1, le=16_777_216)]
+    """Longest request served, prompt and answer together, in tokens."""
+    dtype: Annotated[Dtype, Field(strict=False)] = Dtype.AUTO
+    """Type of number for weights and activations; auto takes the model's own."""
+    kv_transfer: KvTransfer = KvTransfer()
+    """Passed through to --kv-transfer-config; needed by the roles Prefill and Decode."""
+    extra_args: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...], Field(strict=False, max_length=64)
+    ] = ()
+    """Further arguments of the engine, one word each, put last."""
+    env: Annotated[
+        tuple[EnvVar, ...],
+        Field(
+            strict=False,
+            max_length=128,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = ()
+    """Environment variables of the engine."""
+
+
+class DeviceSpec(Section):
+    """The devices a worker runs on; all of one kind."""
+
+    resource: Annotated[str, Field(max_length=253, pattern=RESOURCE)] = "nvidia.com/gpu"
+    """Kubernetes resource of the device; empty for a CPU."""
+    memory_mib: Annotated[int, Field(ge=1, le=16_777_216)]
+    """Memory of one device, in MiB."""
+    activation_mib: MiB = 2048
+    """Memory set aside for activations on each device, in MiB."""
+    floor_mib: MiB = 1500
+    """Memory never touched on each device, in MiB."""
+
+    @property
+    def is_cpu(self) -> bool:
+        return not self.resource

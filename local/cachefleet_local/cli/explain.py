@@ -1,0 +1,166 @@
+"""``cachefleet explain``: one decision, made or only asked for, so that a person understands it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+
+from cachefleet_local.cli.admin_client import AdminAccess, admin_client, find_access
+from cachefleet_local.cli.listing import Column, Item, Output, listing, single
+from cachefleet_local.cli.options import DataDir, Format, TokenFile, Url
+from cachefleet_local.failure import Exit, FailureError
+from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
+
+STDIN: Final = "-"
+
+DecisionId = Annotated[
+    str | None, typer.Argument(metavar="[ID]", help="Of a decision, as the header x-cachefleet-decision told it.")
+]
+Body = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Body of a request to decide on without sending it; - reads standard input."),
+]
+Tenant = Annotated[str | None, typer.Option(help="Whose request --body is. Default: the default tenant's.")]
+
+
+def explain(
+    decision: DecisionId = None,
+    *,
+    body: Body = None,
+    tenant: Tenant = None,
+    output: Format = Output.TABLE,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """Explain a decision: the candidates, what each held and would have cost, and what the cache then did.
+
+    With --body: what would be decided for that request now. Nothing is sent to a worker but the wish to render it.
+    """
+    if (decision is None) == (body is None):
+        raise FailureError(["give the ID of a decision, or --body with a request: one of them"], Exit.BAD_INPUT)
+    if tenant is not None and body is None:
+        raise FailureError(["--tenant goes with --body: a decision that was made has its tenant"], Exit.BAD_INPUT)
+    asked = None if body is None else _read(body)
+    access = find_access(url=url, token_file=token_file, data_dir=data_dir)
+    found = asyncio.run(_fetch(access, decision or "", asked, tenant))
+    typer.echo(explained(found) if output is Output.TABLE else single(found, CANDIDATES, output))
+
+
+def explained(item: Item) -> str:
+    """A decision, as the admin API shows it, in lines for a person; without a newline at its end."""
+    facts = list(_facts(item))
+    width = max(len(name) for name, _ in facts)
+    lines = [f"{name.ljust(width)}  {told}" for name, told in facts]
+    if item["candidates"]:
+        lines += ["", listing(item["candidates"], CANDIDATES, Output.TABLE)]
+    if left_out := item["candidatesLeftOut"]:
+        lines.append(f"and {left_out} more")
+    return "\n".join(lines)
+
+
+def _facts(item: Item) -> Iterator[tuple[str, str]]:
+    yield "decision", f"{item['id']}, {item['at'][:19].replace('T', ' ')} UTC"
+    yield "request", f"{item['model']}, {item['endpoint']}, {item['promptTokens']} prompt tokens"
+    yield "tenant", _tenant(item)
+    yield "knowledge", _knowledge(item)
+    yield "verdict", f"{item['verdict']}{_to(item)} ({item['policy']}, {item['reason']})"
+    yield "why", item["why"]
+    yield "predicted", f"{item['predictedTokens']} tokens from cache"
+    if item["status"]:
+        yield "answer", ", ".join(_answer(item))
+    if outcome := item["continuation"]:
+        yield "continuation", outcome
+    for leg in item["legs"]:
+        yield "leg", _leg(leg)
+    if short := item["shortfall"]:
+        yield "shortfall", f"{short['tokens']} tokens of {short['worker']} ({short['cause']}): {short['why']}"
+
+
+def _tenant(item: Item) -> str:
+    rule = {"Shared": ", blocks shared with all", "PerTenant": f", own blocks, salt version {item['saltVersion']}"}
+    return (item["tenant"] or "not recorded") + rule.get(item["isolation"], "")
+
+
+def _knowledge(item: Item) -> str:
+    told = [item["rung"] and f"ids from {item['rung']}", item["renderFailure"]]
+    more = ", ".join(part for part in told if part and part != "ids from none")
+    return f"{item['knowledge']} ({more})" if more else str(item["knowledge"])
+
+
+def _to(item: Item) -> str:
+    return f" to {item['worker']} of {item['pool']}" if item["worker"] else ""
+
+
+def _answer(item: Item) -> Iterator[str]:
+    yield f"status {item['status']}"
+    if item["queuedSeconds"] is not None:
+        yield f"waited {item['queuedSeconds']:.1f} s for room"
+    if item["ttftSeconds"] is not None:
+        yield f"first token after {1000 * item['ttftSeconds']:.0f} ms"
+    if item["cachedTokens"] is not None:
+        yield f"{item['cachedTokens']} tokens from cache"
+
+
+def _leg(leg: Item) -> str:
+    parts = [leg["worker"], *(["prefill"] if leg["kind"] == "prefill" else []), leg["outcome"]]
+    if leg["threshold"]:
+        parts.append(f"threshold {leg['threshold']:g}")
+    if leg["status"] is not None:
+        parts.append(f"status {leg['status']}")
+    if leg["seconds"] is not None:
+        parts.append(f"{leg['seconds']:.2f} s")
+    return ", ".join(parts)
+
+
+def _worker(item: Item) -> str:
+    return f"{item['worker']}#{item['rank']}" if item["rank"] else str(item["worker"])
+
+
+def _age(item: Item) -> object:
+    return None if item["reportAge"] is None else f"{item['reportAge']:.1f} s"
+
+
+def _blocks(item: Item) -> object:
+    free = "?" if item["freeBlocks"] is None else item["freeBlocks"]
+    return f"{item['neededBlocks']}/{free}"
+
+
+CANDIDATES: Final = (
+    Column("", lambda item: "*" if item["chosen"] else " "),
+    Column("WORKER", _worker),
+    Column("POOL", lambda item: item["pool"]),
+    Column("MATCHED", lambda item: item["matchedTokens"], right=True),
+    Column("REPORT", _age, right=True),
+    Column("REQUESTS", lambda item: item["requests"], right=True),
+    Column("QUEUED", lambda item: item["queuedTokens"], right=True),
+    Column("IN FLIGHT", lambda item: item["inflightTokens"], right=True),
+    Column("COMPUTE", lambda item: item["uncachedTokens"], right=True),
+    Column("EVICT", lambda item: item["evictedTokens"], right=True),
+    Column("TOKENS/S", lambda item: f"{item['tokensPerSecond']:.0f}", right=True),
+    Column("COST", lambda item: f"{item['seconds']:.3f} s", right=True),
+    Column("NEEDS/FREE", _blocks, right=True),
+    Column("FITS", lambda item: "yes" if item["fits"] else "no"),
+)
+
+
+def _read(name: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
+    except OSError as error:
+        raise FailureError([f"cannot read {name}: {error.strerror}"], Exit.BAD_INPUT) from error
+
+
+async def _fetch(access: AdminAccess, decision: str, body: bytes | None, tenant: str | None) -> Item:
+    async with admin_client(access) as client:
+        if body is None:
+            found: Any = await client.get(f"decisions/{quote(decision, safe='')}")
+        else:
+            found = await client.send("explain", body, {"tenant": tenant} if tenant else {})
+        return dict(found)

@@ -1,0 +1,224 @@
+"""Shows that a fleet serves from its caches: a new conversation's second turn must find the first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from random import Random
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from cachefleet_local.cli.listing import Column, Item
+from cachefleet_local.failure import Exit, FailureError
+
+CHAT: Final = "/v1/chat/completions"
+WORDS: Final = 200
+"""Of the first prompt: more than three blocks of the largest usual size, 64 tokens."""
+TOKENS_A_WORD: Final = 8
+"""At most, for a model that takes few tokens."""
+ANSWER_TOKENS: Final = 4
+ASK_SECONDS: Final = 300.0
+"""How long one answer may take: the first may be the first ever on a slow machine."""
+PAUSE_SECONDS: Final = 1.0
+"""Between attempts; and between the turns, so that every replica has the worker's report of the first."""
+_LATER: Final = frozenset({429, 503})
+_APPLY: Final = "apply a pool first: kubectl apply -f POOL.yaml (without a cluster: cachefleet up POOL.yaml)"
+_VOCABULARY: Final = (
+    "amber anchor basin beacon birch breeze candle canyon cedar cinder cobalt copper coral crane delta dune ember "
+    "fern garnet glacier granite harbor hazel heron indigo island ivory jasper juniper kelp lagoon lantern larch "
+    "marble meadow mirror nectar oasis olive onyx orchid otter pebble pepper pine plume prairie quartz raven reef "
+    "saddle saffron sparrow spruce summit thistle timber topaz tundra valley velvet walnut willow zephyr"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayAccess:
+    """Where the gateway is, and the API key for it, "" for none."""
+
+    url: str
+    key: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One turn as its answer tells of it."""
+
+    turn: int
+    model: str
+    worker: str
+    knowledge: str
+    decision: str
+    prompt_tokens: int
+    cached_tokens: int | None
+
+
+HITS: Final = (
+    Column("TURN", lambda item: item["turn"], right=True),
+    Column("MODEL", lambda item: item["model"]),
+    Column("WORKER", lambda item: item["worker"]),
+    Column("TOKENS", lambda item: item["promptTokens"], right=True),
+    Column("CACHED", lambda item: item["cachedTokens"], right=True),
+    Column("KNOWLEDGE", lambda item: item["knowledge"]),
+    Column("DECISION", lambda item: item["decision"]),
+)
+
+
+def gateway_access(url: str, key: str) -> GatewayAccess:
+    """FailureError (bad input) where the address is none."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.netloc:
+        raise FailureError([f"--gateway: got {url!r}, allowed: an address like http://127.0.0.1:8080"], Exit.BAD_INPUT)
+    return GatewayAccess(url.rstrip("/").removesuffix("/v1"), key)
+
+
+async def probe(
+    access: GatewayAccess,
+    *,
+    model: str | None,
+    wait_seconds: float,
+    random: Random,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Item]:
+    """Have the conversation with ``model``, or with the first that chats; what its two turns told.
+
+    FailureError where nothing is served within ``wait_seconds``, where a turn fails, or where the second finds nothing.
+    """
+    async with _client(access) as client:
+        deadline = clock() + wait_seconds
+        name, longest = await _until(lambda: client.model(model), deadline, clock)
+        messages = [{"role": "user", "content": opening(random, words=_words(longest))}]
+        first, answer = await _until(lambda: client.turn(1, name, messages), deadline, clock)
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "And in one more word?"}]
+        await asyncio.sleep(PAUSE_SECONDS)
+        second, _ = await _until(lambda: client.turn(2, name, messages), deadline, clock)
+    return [_item(first), _item(second)]
+
+
+def shortcomings(turns: Sequence[Item]) -> list[str]:
+    """Why the turns do not show a hit; nothing where they do.
+
+    A few cached tokens are none: a chat template may begin all conversations alike.
+    """
+    last = turns[-1]
+    if not last["decision"]:
+        return ["the answer has no x-cachefleet-decision: this is no gateway of cachefleet"]
+    if last["cachedTokens"] is None:
+        return [f"worker {last['worker']} does not tell how many tokens it had cached"]
+    if last["cachedTokens"] <= turns[0]["promptTokens"] // 2:
+        what = f"no hit: worker {last['worker']} computed {_computed(last)} tokens of the second turn"
+        return [
+            f"{what} (the first was served by {turns[0]['worker']}); ask why: cachefleet explain {last['decision']}"
+        ]
+    return []
+
+
+def _computed(turn: Item) -> str:
+    cached, tokens = turn["cachedTokens"], turn["promptTokens"]
+    return f"{tokens - cached} of {tokens}" if cached else f"all {tokens}"
+
+
+def opening(random: Random, *, words: int) -> str:
+    """A prompt that was never sent before, from its first block on."""
+    said = " ".join(random.choices(_VOCABULARY.split(), k=words))
+    return f"{random.getrandbits(64):016x} {said}. Which word comes to your mind?"
+
+
+def _words(longest: int | None) -> int:
+    return WORDS if longest is None else max(1, min(WORDS, longest // TOKENS_A_WORD - ANSWER_TOKENS))
+
+
+def _item(told: Told) -> Item:
+    names = {"prompt_tokens": "promptTokens", "cached_tokens": "cachedTokens"}
+    return {names.get(name, name): value for name, value in asdict(told).items()}
+
+
+class _LaterError(Exception):
+    """Not yet; ``failure`` where it stays so."""
+
+    def __init__(self, failure: FailureError) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+class _Client:
+    """The gateway over one session; FailureErrors for what goes wrong, _LaterError for what may yet be."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url
+
+    async def model(self, wanted: str | None) -> tuple[str, int | None]:
+        """The name of a model that chats, and how many tokens it takes."""
+        _, told = await self._ask("GET", "/v1/models")
+        cards = [card for card in told.get("data", ()) if _chats(card)]
+        found = next((card for card in cards if wanted in (None, card["id"])), None)
+        if found is None:
+            served = ", ".join(card["id"] for card in cards) or "none"
+            what = f"model {wanted} is not served (served: {served})" if wanted else "no model is served that chats"
+            raise _LaterError(FailureError([f"{self._url}: {what}; {_APPLY}"]))
+        return found["id"], found.get("max_model_len")
+
+    async def turn(self, number: int, model: str, messages: Sequence[Mapping[str, str]]) -> tuple[Told, str]:
+        """One turn, and what the model said."""
+        body = {"model": model, "messages": list(messages), "max_tokens": ANSWER_TOKENS, "temperature": 0}
+        headers, told = await self._ask("POST", CHAT, json=body)
+        usage = told.get("usage") or {}
+        about = Told(
+            turn=number,
+            model=model,
+            worker=headers.get("x-cachefleet-worker", ""),
+            knowledge=headers.get("x-cachefleet-knowledge", ""),
+            decision=headers.get("x-cachefleet-decision", ""),
+            prompt_tokens=int(usage.get("prompt_tokens") or 0),
+            cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+        )
+        return about, str(told["choices"][0]["message"].get("content") or "...")
+
+    async def _ask(self, method: str, path: str, **more: Any) -> tuple[Mapping[str, str], dict[str, Any]]:
+        try:
+            async with self._session.request(method, self._url + path, **more) as answer:
+                if answer.status >= 400:
+                    raise _refused(answer.status, f"{method} {path}", await answer.text())
+                return answer.headers, dict(await answer.json())
+        except (aiohttp.ClientConnectionError, TimeoutError) as error:
+            reason = "no answer in time" if isinstance(error, TimeoutError) else error
+            raise _LaterError(FailureError([f"cannot reach the gateway at {self._url}: {reason}"])) from error
+        except (aiohttp.ClientError, ValueError) as error:
+            raise FailureError([f"{self._url}{path}: this is no gateway of cachefleet: {error}"]) from error
+
+
+@asynccontextmanager
+async def _client(access: GatewayAccess) -> AsyncIterator[_Client]:
+    headers = {"Authorization": f"Bearer {access.key}"} if access.key else {}
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(ASK_SECONDS), headers=headers) as session:
+        yield _Client(session, access.url)
+
+
+async def _until(attempt: Callable[[], Any], deadline: float, clock: Callable[[], float]) -> Any:
+    """What an attempt gives, tried again until the deadline where it may come to be."""
+    while True:
+        try:
+            return await attempt()
+        except _LaterError as error:
+            if clock() + PAUSE_SECONDS > deadline:
+                raise error.failure from error
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _chats(card: Mapping[str, Any]) -> bool:
+    told = (card.get("capabilities") or {}).get("endpoints")
+    return told is None or CHAT in told
+
+
+def _refused(status: int, asked: str, body: str) -> Exception:
+    if status == 401:
+        return FailureError(
+            [f"{asked}: 401, the API key is not accepted; --api-key-env names the variable that has it"]
+        )
+    failure = FailureError([f"{asked}: {status}, {body[:500]}"])
+    return _LaterError(failure) if status in _LATER else failure

@@ -1,0 +1,167 @@
+"""What a person sees while a fleet starts, runs and stops: on a terminal bars, elsewhere one line an event."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
+from cachefleet_local.fleet.local_fleet import Prepared, exit_words
+from cachefleet_local.supervise.process import ProcessSpec
+from cachefleet_local.supervise.supervision import Life, State
+
+_STYLES: Final = {
+    State.READY: "green",
+    State.STARTING: "cyan",
+    State.BACKING_OFF: "yellow",
+    State.FAILED: "red",
+}
+
+
+class Screen:
+    """Follows one fleet from its start to its end."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began = time.monotonic()
+        self._progress: Progress | None = None
+        self._bars: dict[str, TaskID] = {}
+        self._over = False
+
+    def starting(self, specs: Sequence[ProcessSpec]) -> None:
+        """The processes about to be started."""
+        if not self._console.is_terminal:
+            self._line(f"to start: {', '.join(spec.name for spec in specs)}")
+            return
+        self._progress = Progress(
+            SpinnerColumn(finished_text="[green]✔"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            console=self._console,
+        )
+        self._bars["all"] = self._progress.add_task("fleet", total=len(specs), state="")
+        for spec in specs:
+            self._bars[spec.name] = self._progress.add_task(spec.name, total=1, start=False, state="waiting")
+        self._progress.start()
+
+    def changed(self, spec: ProcessSpec, life: Life) -> None:
+        """One process has a new state."""
+        if self._progress:
+            self._move_bar(spec, life)
+        elif words := self._words(spec, life):
+            self._line(words, style=_STYLES.get(life.state, ""))
+
+    def all_ready(self) -> None:
+        """Every process is ready."""
+        self._end_bars()
+
+    def ready(self, fleet: Prepared) -> None:
+        """All is ready: one screen that says what to do with it."""
+        self.all_ready()
+        self._console.print()
+        for line in _addresses(fleet):
+            self._console.print(line, soft_wrap=True, markup=False)
+        self._console.print("\nTry it:\n", style="bold")
+        # Unwrapped and unstyled, so that it can be pasted.
+        for pool in _one_of_each_model(fleet.pools):
+            self._console.print(
+                example(fleet.plan.gateway_url, pool.spec.model.name), soft_wrap=True, highlight=False, markup=False
+            )
+        self._console.print("\nCtrl-C stops everything.\n", style="bold")
+
+    def stopping(self) -> None:
+        """The end was asked for."""
+        self._end_bars()
+        if not self._over:
+            self._line("stopping")
+        self._over = True
+
+    def stopped(self) -> None:
+        """Nothing is left."""
+        self._end_bars()
+        self._line("everything has stopped")
+
+    def _move_bar(self, spec: ProcessSpec, life: Life) -> None:
+        progress, bar = self._progress, self._bars[spec.name]
+        if progress is None:
+            return
+        if life.state is State.STARTING:
+            progress.reset(bar, start=True, total=None)
+        if life.state is State.READY:
+            progress.update(bar, total=1, completed=1)
+        style = _STYLES.get(life.state, "")
+        progress.update(bar, state=f"[{style}]{life.state.value}" if style else life.state.value)
+        done = sum(task.finished for task in progress.tasks if task.id != self._bars["all"])
+        progress.update(self._bars["all"], completed=done)
+        if life.state in {State.BACKING_OFF, State.FAILED} and (words := self._words(spec, life)):
+            self._console.print(words, style=style, highlight=False, markup=False, soft_wrap=True)
+
+    def _end_bars(self) -> None:
+        if self._progress:
+            self._progress.stop()
+            self._progress = None
+
+    def _words(self, spec: ProcessSpec, life: Life) -> str:
+        """What an event is worth saying; "" for nothing."""
+        match life.state:
+            case State.STARTING:
+                return f"{spec.name}: {_start_words(life)}"
+            case State.READY:
+                return f"{spec.name}: ready"
+            case State.BACKING_OFF:
+                pause = life.wake_at - life.since
+                return f"{spec.name}: {_ended(life)}, starts again in {pause:g} s; log: {spec.log}"
+            case State.FAILED:
+                return f"{spec.name}: {_ended(life)}, given up after {life.starts} starts; log: {spec.log}"
+        return ""
+
+    def _line(self, text: str, style: str = "") -> None:
+        elapsed = time.monotonic() - self._began
+        self._console.print(f"[{elapsed:7.1f} s] {text}", style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def example(gateway_url: str, model: str) -> str:
+    """A request that works as pasted into a shell."""
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16})
+    return f"curl {gateway_url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
+
+
+def _ended(life: Life) -> str:
+    return "ended" if life.exit_status is None else f"ended {exit_words(life.exit_status)}"
+
+
+def _start_words(life: Life) -> str:
+    if life.starts > 1 and life.failures:
+        return f"starting again (start {life.starts})"
+    return "does not answer" if life.was_ready else "starting"
+
+
+def _addresses(fleet: Prepared) -> list[str]:
+    rows = [
+        ("Gateway", f"{fleet.plan.gateway_url}/v1", "OpenAI API"),
+        ("Internal", fleet.plan.internal_url, "/admin/v1, /metrics, /healthz, /readyz"),
+        *(("Worker", worker.engine_url, f"{worker.name} of {worker.pool}") for worker in fleet.plan.workers),
+        ("Logs", str(fleet.folder.logs), ""),
+        ("Look", f"cachefleet workers{_data_dir(fleet)}", "also: pools, decisions"),
+    ]
+    width = max(len(value) for label, value, _ in rows if label != "Logs")
+    return [f"{label:<10}{value:<{width}}  {note}".rstrip() for label, value, note in rows]
+
+
+def _data_dir(fleet: Prepared) -> str:
+    """The option that the listings need where the data folder is not the one they look in."""
+    given = fleet.options.data_dir
+    return "" if given == DEFAULT_DATA_DIR else f" --data-dir {shlex.quote(str(given))}"
+
+
+def _one_of_each_model(pools: Sequence[PrefixCachePool]) -> list[PrefixCachePool]:
+    return list({pool.spec.model.name: pool for pool in pools}.values())

@@ -1,0 +1,248 @@
+"""``cachefleet tenants``: tenants, their API keys, and what they used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+
+from cachefleet_local.cli.admin_client import AdminAccess, AdminClient, admin_client, find_access
+from cachefleet_local.cli.listing import KEYS, NEW_KEYS, TENANTS, USAGE, Column, Item, Output, listing, single
+from cachefleet_local.cli.options import EPILOG, DataDir, Format, TokenFile, Url
+from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
+
+_TIMES: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
+_ONCE: Final = "keep the key: it is shown this once"
+
+app = typer.Typer(no_args_is_help=True, help="Tenants, their API keys, and what they used.", epilog=EPILOG)
+keys = typer.Typer(no_args_is_help=True, help="API keys of a tenant.", epilog=EPILOG)
+app.add_typer(keys, name="keys")
+
+Name = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant.")]
+Priority = Annotated[int | None, typer.Option(min=0, max=100, help="0 gets its turn first, 100 last.")]
+SaltVersion = Annotated[int | None, typer.Option(min=1, help="A new one cuts it off from all that is cached for it.")]
+AtOnce = Annotated[int | None, typer.Option(min=0, help="Requests at once on each replica; 0 is no limit.")]
+PerMinute = Annotated[
+    int | None, typer.Option(min=0, help="Computed prompt tokens and generated ones on each replica; 0 is no limit.")
+]
+Disabled = Annotated[bool | None, typer.Option("--disabled/--enabled", help="Whether its requests are refused.")]
+Expires = Annotated[
+    datetime | None,
+    typer.Option(formats=_TIMES, metavar="TIME", help="2027-01-31, 2027-01-31T12:00:00 (UTC), or with +01:00."),
+]
+
+
+@app.command("list", epilog=EPILOG)
+def list_tenants(
+    *,
+    output: Format = Output.TABLE,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """List tenants: priority, limits, version of the salt."""
+    access = find_access(url=url, token_file=token_file, data_dir=data_dir)
+    _list(access, lambda client: client.get("tenants"), TENANTS, output)
+
+
+@app.command(epilog=EPILOG)
+def create(
+    name: Name,
+    *,
+    priority: Priority = None,
+    requests_at_once: AtOnce = None,
+    tokens_per_minute: PerMinute = None,
+    salt_version: SaltVersion = None,
+    disabled: Disabled = None,
+    output: Format = Output.TABLE,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """Make a tenant; it can do nothing until it has a key."""
+    body = _settings(
+        priority=priority,
+        requestsAtOnce=requests_at_once,
+        tokensPerMinute=tokens_per_minute,
+        saltVersion=salt_version,
+        disabled=disabled,
+    )
+    access = find_access(url=url, token_file=token_file, data_dir=data_dir)
+    _show(access, lambda client: client.post("tenants", {"name": name} | body), TENANTS, output)
+
+
+@app.command("set", epilog=EPILOG)
+def change(
+    name: Name,
+    *,
+    priority: Priority = None,
+    requests_at_once: AtOnce = None,
+    tokens_per_minute: PerMinute = None,
+    salt_version: SaltVersion = None,
+    disabled: Disabled = None,
+    output: Format = Output.TABLE,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """Change a tenant; what is not named stays."""
+    body = _settings(
+        priority=priority,
+        requestsAtOnce=requests_at_once,
+        tokensPerMinute=tokens_per_minute,
+        saltVersion=salt_version,
+        disabled=disabled,
+    )
+    access = find_access(url=url, token_file=token_file, data_dir=data_dir)
+    _show(access, lambda client: client.patch(_path(name), body), TENANTS, output)
+
+
+@app.command(epilog=EPILOG)
+def delete(name: Name, *, url: Url = None, token_file: TokenFile = None, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
+    """Delete a tenant and all its keys. What it used stays in the account."""
+    access = find_access(url=url, token_file=token_file, data_dir=data_dir)
+    _ask(access, lambda client: client.delete(_path(name)))
+    typer.echo(f"{name}: deleted")
+
+
+@app.command(epilog=EPILOG)
+def usage(
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant only.")] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option("--from", formats=_TIMES, metavar="TIME", help="Hours from then; default: a day before --to."),
+    ] = None,
+    to: Annotated[
+        datetime | None, typer.Option(formats=_TIMES, metavar="TIME", help="Hours that begin before; default: now.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many rows at most.")] = 10_000,
+    output: Format = Output.TABLE,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """What tenants used, by the hour: requests, prompt tokens cached and computed, tokens generated."""
+    given = {"tenant": tenant, "from": _time(since), "to": _time(to), "limit": str(limit)}
+    asked = {name: value for name, value in given.items() if value is not None}
+    access = find_access(url=url, token_file=token_file, data_dir=data_dir)
+    found = _list(access, lambda client: client.get("usage", asked), USAGE, output)
+    if found["truncated"]:
+        typer.echo(f"there is more; these are the first {limit} rows", err=True)
+
+
+@keys.command("list", epilog=EPILOG)
+def list_keys(
+    name: Name,
+    *,
+    output: Format = Output.TABLE,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """List a tenant's keys, oldest first: the first characters of each, and until when it is taken."""
+    access = find_access(url=url, token_file=token_file, data_dir=data_dir)
+    _list(access, lambda client: client.get(_path(name, "keys")), KEYS, output)
+
+
+@keys.command("create", epilog=EPILOG)
+def create_key(
+    name: Name,
+    *,
+    expires: Expires = None,
+    output: Format = Output.TABLE,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """Make a key. It is shown this once."""
+    access = find_access(url=url, token_file=token_file, data_dir=data_dir)
+    body = {"expires": _time(expires)}
+    _show(access, lambda client: client.post(_path(name, "keys"), body), NEW_KEYS, output, note=_ONCE)
+
+
+@keys.command("rotate", epilog=EPILOG)
+def rotate_keys(
+    name: Name,
+    *,
+    grace: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long the other keys are taken beside the new one.")
+    ] = 0.0,
+    expires: Expires = None,
+    output: Format = Output.TABLE,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """Make a key, which is shown this once, and let the tenant's others end."""
+    access = find_access(url=url, token_file=token_file, data_dir=data_dir)
+    body = {"graceSeconds": grace, "expires": _time(expires)}
+    _show(access, lambda client: client.post(_path(name, "keys", "rotate"), body), NEW_KEYS, output, note=_ONCE)
+
+
+@keys.command("revoke", epilog=EPILOG)
+def revoke_key(
+    name: Name,
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key, as it is listed.")],
+    *,
+    output: Format = Output.TABLE,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """Refuse a key from now on."""
+    access = find_access(url=url, token_file=token_file, data_dir=data_dir)
+    _show(access, lambda client: client.delete(_path(name, "keys", key_id)), KEYS, output)
+
+
+def _settings(**given: int | bool | None) -> dict[str, int | bool | None]:
+    """What was given; a limit of 0 is none."""
+    limits = {"requestsAtOnce", "tokensPerMinute"}
+    return {name: value or None if name in limits else value for name, value in given.items() if value is not None}
+
+
+def _path(*parts: str) -> str:
+    return "/".join(("tenants", *(quote(part, safe="") for part in parts)))
+
+
+def _time(given: datetime | None) -> str | None:
+    if given is None:
+        return None
+    return (given if given.tzinfo else given.replace(tzinfo=UTC)).isoformat()
+
+
+def _ask(access: AdminAccess, question: Callable[[AdminClient], Awaitable[Any]]) -> Any:
+    async def answer() -> Any:
+        async with admin_client(access) as client:
+            return await question(client)
+
+    return asyncio.run(answer())
+
+
+def _list(
+    access: AdminAccess,
+    question: Callable[[AdminClient], Awaitable[Any]],
+    columns: Sequence[Column],
+    output: Output,
+) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = _ask(access, question)
+    typer.echo(listing(list(found["items"]), columns, output))
+    return found
+
+
+def _show(
+    access: AdminAccess,
+    question: Callable[[AdminClient], Awaitable[Any]],
+    columns: Sequence[Column],
+    output: Output,
+    *,
+    note: str = "",
+) -> None:
+    item: Item = _ask(access, question)
+    typer.echo(single(item, columns, output))
+    if note:
+        typer.echo(note, err=True)

@@ -1,0 +1,92 @@
+"""``cachefleet up``: a pool file's fleet in the foreground, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from cachefleet_core.pool.spec import PoolError, PrefixCachePool, parse_pools
+from cachefleet_local.cli.screen import Screen
+from cachefleet_local.failure import Exit, FailureError
+from cachefleet_local.fleet.local_fleet import LocalFleet, Options, Prepared, check, prepared
+from cachefleet_local.fleet.machine import unused_fields
+
+STOCK: Final = (
+    "note: the engines' Python has no cachefleet in it, so they are stock vLLM: "
+    "no hit threshold, no hand-back, no bound on the idle cache that changes while they run"
+)
+
+
+def up(pool_file: Path, options: Options, console: Console) -> None:
+    """Run until told to stop. FailureError where it cannot be started."""
+    if not sys.platform.startswith("linux"):
+        raise FailureError(["cachefleet up needs Linux; elsewhere use a container or a virtual machine"])
+    pools = read_pools(pool_file)
+    for line in unused_fields(pools):
+        console.print(f"note: {line}", style="yellow", highlight=False, markup=False)
+    with prepared(pools, options) as fleet:
+        if not fleet.plugin:
+            console.print(STOCK, style="yellow", highlight=False, markup=False)
+        screen = Screen(console)
+        try:
+            until_stopped(_run(fleet, screen), screen)
+        finally:
+            screen.stopped()
+
+
+def read_pools(pool_file: Path) -> list[PrefixCachePool]:
+    """The pools of a file, sound and within their budgets. FailureError with one line for each problem."""
+    try:
+        pools = parse_pools(pool_file.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise FailureError([f"cannot read {pool_file}: {_reason(error)}"], Exit.BAD_INPUT) from error
+    except PoolError as error:
+        raise FailureError([f"{pool_file}: {problem}" for problem in error.problems], Exit.BAD_INPUT) from error
+    check(pools)
+    return pools
+
+
+def until_stopped(work: Coroutine[Any, Any, None], screen: Screen) -> None:
+    """Run ``work``; the first SIGINT, SIGTERM or SIGHUP cancels it, and then this returns as if it had ended."""
+
+    async def main() -> None:
+        task = asyncio.create_task(work)
+        told = False
+
+        def stop() -> None:
+            nonlocal told
+            screen.stopping()
+            if not told:  # cleaning up takes seconds and must not be cut short by impatience
+                told = task.cancel()
+
+        hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]  # nohup means it
+        for number in (signal.SIGINT, signal.SIGTERM, *hangup):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+        await asyncio.wait({task})
+        if not (told and task.cancelled()):
+            task.result()
+
+    asyncio.run(main())
+
+
+async def _run(fleet: Prepared, screen: Screen) -> None:
+    screen.starting(fleet.plan.processes)
+    async with LocalFleet(fleet, screen.changed) as running:
+        screen.ready(fleet)
+        await running.ended()
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "is not UTF-8 text"
+
+
+def problem_lines(lines: Sequence[str], console: Console) -> None:
+    """Say why something failed; nothing of it is markup and nothing is wrapped."""
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

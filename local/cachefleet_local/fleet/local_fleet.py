@@ -1,0 +1,258 @@
+"""A whole fleet on this machine: prepare its folder and ports, run its processes, tell who asks how it stands."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+import yaml
+
+from cachefleet_controlplane.pools.source import Endpoint
+from cachefleet_core.engine import engine_policy
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_local.failure import Exit, FailureError
+from cachefleet_local.fleet.data_folder import (
+    DEFAULT_DATA_DIR,
+    PRIVATE,
+    DataFolder,
+    DataFolderError,
+    keep_secrets,
+    open_folder,
+    sole_owner,
+    turn_logs,
+    write_whole,
+)
+from cachefleet_local.fleet.machine import Machine, check_budgets, check_machine, devices_of, model_path, this_machine
+from cachefleet_local.fleet.ports import PortError, take_ports
+from cachefleet_local.fleet.processes import FleetPlan, Place, WorkerPlan, plan_fleet, port_names
+from cachefleet_local.supervise.process import ProcessSpec
+from cachefleet_local.supervise.supervision import Life, State
+from cachefleet_local.supervise.supervisor import Changed, Supervisor
+
+logger = logging.getLogger(__name__)
+
+SEEN_SECONDS: Final = 1.0
+"""The control plane looks at the endpoints file twice a second: who is told "ready" may send at once."""
+LOG_LINES: Final = 12
+"""Last lines of a log that are shown when its process has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a person can choose for one run."""
+
+    data_dir: Path = DEFAULT_DATA_DIR
+    gateway_port: int = 8080
+    internal_port: int = 8081
+    policy: str = "cacheAware"
+    wait_seconds: float = 600.0
+    engine_python: str = sys.executable
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All that is needed to run a fleet."""
+
+    pools: tuple[PrefixCachePool, ...]
+    folder: DataFolder
+    plan: FleetPlan
+    options: Options
+    plugin: str = ""
+    """The version of the plugin in the engines, "" without one."""
+
+
+def check(pools: Sequence[PrefixCachePool]) -> None:
+    """FailureError with one line for each budget that does not fit."""
+    if lines := check_budgets(pools):
+        raise FailureError(lines, Exit.BAD_INPUT)
+
+
+@contextmanager
+def prepared(pools: Sequence[PrefixCachePool], options: Options) -> Iterator[Prepared]:
+    """Everything checked and laid out; the data folder is this process's own until the end of the context."""
+    check(pools)
+    machine = this_machine(options.engine_python)
+    if lines := check_machine(pools, machine):
+        raise FailureError(lines)
+    try:
+        folder = open_folder(options.data_dir)
+        with sole_owner(folder), tempfile.TemporaryDirectory(prefix="cachefleet-") as sockets:
+            plan = _lay_out(pools, folder, options, machine=machine, sockets=Path(sockets))
+            try:
+                yield Prepared(tuple(pools), folder, plan, options, plugin=machine.plugin)
+            finally:
+                folder.fleet_file.unlink(missing_ok=True)
+    except (DataFolderError, PortError) as error:
+        raise FailureError([str(error)]) from error
+
+
+def _lay_out(
+    pools: Sequence[PrefixCachePool], folder: DataFolder, options: Options, *, machine: Machine, sockets: Path
+) -> FleetPlan:
+    wanted = dict.fromkeys(port_names(pools), 0)
+    wanted |= {"gateway": options.gateway_port, "internal port": options.internal_port}
+    place = Place(
+        folder=folder,
+        sockets=sockets,
+        python=sys.executable,
+        engine_python=options.engine_python,
+        ports=take_ports(wanted),
+        models=_models(pools),
+        devices=devices_of(pools),
+        policy=options.policy,
+        plugin=bool(machine.plugin),
+        engine_version=machine.vllm,
+        vllm_plugins=os.environ.get("VLLM_PLUGINS", ""),
+        start_seconds=options.wait_seconds,
+    )
+    turn_logs(folder)
+    plan = plan_fleet(pools, place, keep_secrets(folder, [pool.key for pool in pools]))
+    write_whole(folder.pool_file, pools_text(pools), mode=PRIVATE)  # an engine's environment may hold a token
+    for pool in pools:
+        write_whole(folder.policy_file(pool.key), msgspec.json.encode(engine_policy(pool)).decode())
+    write_whole(folder.endpoints_file, endpoints_text(plan.workers, {}))
+    write_whole(folder.fleet_file, fleet_text(plan, pools))
+    return plan
+
+
+def _models(pools: Sequence[PrefixCachePool]) -> dict[str, str]:
+    try:
+        return {source: model_path(source) for source in sorted({pool.spec.model.source for pool in pools})}
+    except OSError as error:
+        raise FailureError([f"cannot make a model in the cache: {error}"]) from error
+
+
+def pools_text(pools: Sequence[PrefixCachePool]) -> str:
+    """Pools as a pool file."""
+    documents = [p.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"status"}) for p in pools]
+    return str(yaml.safe_dump_all(documents, sort_keys=False))
+
+
+def endpoints_text(workers: Sequence[WorkerPlan], lives: Mapping[str, Life]) -> str:
+    """The endpoints file: a worker is ready while its engine is and its agent does not say no.
+
+    An agent that ended says nothing until it is back: the engine serves on, by load alone.
+    """
+
+    def is_ready(worker: WorkerPlan) -> bool:
+        engine, agent = lives.get(worker.engine, Life()), lives.get(worker.agent, Life())
+        return engine.state is State.READY and (agent.state is State.READY or agent.returning)
+
+    endpoints: dict[str, list[Endpoint]] = {}
+    for w in workers:
+        entry = Endpoint(name=w.name, url=w.engine_url, agent=w.agent_url, ready=is_ready(w))
+        endpoints.setdefault(w.pool, []).append(entry)
+    return msgspec.json.format(msgspec.json.encode(endpoints)).decode()
+
+
+def fleet_text(plan: FleetPlan, pools: Sequence[PrefixCachePool]) -> str:
+    """What the command line needs to find the running fleet."""
+    return json.dumps(
+        {
+            "pid": os.getpid(),
+            "gateway": plan.gateway_url,
+            "internal": plan.internal_url,
+            "pools": [pool.key for pool in pools],
+        },
+        indent=2,
+    )
+
+
+class LocalFleet:
+    """Runs a prepared fleet: a context that begins when all is ready and ends when nothing is left.
+
+    FailureError from entering where a process cannot be started or the wait was too long; all is stopped by then.
+    """
+
+    def __init__(self, fleet: Prepared, changed: Changed = lambda _spec, _life: None) -> None:
+        self.prepared = fleet
+        self._told = changed
+        self._supervisor = Supervisor(fleet.plan.processes, changed=self._changed, parallel_starts=_parallel_starts())
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._supervisor.run())
+        try:
+            await self._become_ready()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stop()
+
+    async def ended(self) -> None:
+        """Wait until the fleet has ended by itself, which is an error of ours; otherwise for ever."""
+        if self._task:
+            await asyncio.shield(self._task)
+
+    async def _become_ready(self) -> None:
+        settled = asyncio.create_task(self._supervisor.settled())
+        both = {settled, self._task} if self._task else {settled}
+        await asyncio.wait(both, timeout=self.prepared.options.wait_seconds, return_when=asyncio.FIRST_COMPLETED)
+        if settled.done() and settled.result():
+            await asyncio.sleep(SEEN_SECONDS)
+            return
+        settled.cancel()
+        if self._task and self._task.done():
+            self._task.result()
+        raise FailureError(self._why_not_ready(waited_too_long=not settled.done()))
+
+    def _why_not_ready(self, *, waited_too_long: bool) -> list[str]:
+        seconds = self.prepared.options.wait_seconds
+        lines = [f"not all was ready within {seconds:g} seconds"] if waited_too_long else []
+        for spec in self.prepared.plan.processes:
+            life = self._supervisor.lives[spec.name]
+            if life.state is State.READY or (life.state is State.WAITING and lines):
+                continue
+            if waited_too_long or life.state is State.FAILED:
+                lines += [f"{spec.name}: {how_it_stands(life)}; the end of its log {spec.log}:", *_tail(spec.log)]
+        return lines
+
+    async def _stop(self) -> None:
+        self._supervisor.stop()
+        if self._task:
+            await asyncio.wait({self._task})
+
+    def _changed(self, spec: ProcessSpec, life: Life) -> None:
+        text = endpoints_text(self.prepared.plan.workers, self._supervisor.lives)
+        try:
+            write_whole(self.prepared.folder.endpoints_file, text)
+        except OSError as error:  # a full disk must not end the fleet; the next change writes all
+            logger.warning("the endpoints file cannot be written: %s", error)
+        self._told(spec, life)
+
+
+def how_it_stands(life: Life) -> str:
+    """A process's state in words."""
+    if life.exit_status is None or life.state in {State.READY, State.WAITING}:
+        return life.state.value
+    return f"{life.state.value} (ended {exit_words(life.exit_status)})"
+
+
+def exit_words(status: int) -> str:
+    """An exit status in words; the guard reports signal n as 128 + n."""
+    return f"by signal {status - 128}" if status > 128 else f"with status {status}"
+
+
+def _parallel_starts() -> int:
+    """An engine's start is mostly imports, in one thread: as many at once as there are processors."""
+    return len(os.sched_getaffinity(0))
+
+
+def _tail(log: Path) -> list[str]:
+    try:
+        return [f"  {line}" for line in log.read_text(errors="replace").splitlines()[-LOG_LINES:]]
+    except OSError:
+        return ["  (no log)"]

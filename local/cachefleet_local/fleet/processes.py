@@ -1,0 +1,245 @@
+"""Which processes a pool file means on this machine: a plan, as data. Pure.
+
+One control plane; for each replica of each pool an engine (vLLM) and its agent. Everything listens on the loopback
+interface. Engines publish their KV events, which hold token ids, on sockets in a private folder. Credentials go by
+file or by environment, never on a command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cachefleet_core.engine import engine_arguments, engine_environment
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.tenancy import FleetKey
+from cachefleet_local.fleet.data_folder import DataFolder
+from cachefleet_local.fleet.ports import LOOPBACK
+from cachefleet_local.supervise.process import Kind, ProcessSpec
+
+CONTROL_PLANE: Final = "controlplane"
+DRAIN_SECONDS: Final = 3
+"""A person who pressed Ctrl-C waits for this."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """One worker: its two processes and where they listen."""
+
+    pool: str
+    name: str
+    engine: str
+    agent: str
+    engine_url: str
+    agent_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPlan:
+    """Everything to run; control plane first, workers in order."""
+
+    processes: tuple[ProcessSpec, ...]
+    workers: tuple[WorkerPlan, ...]
+    gateway_url: str
+    internal_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the plan needs to know of this machine and this run."""
+
+    folder: DataFolder
+    sockets: Path
+    """A private folder with a short path: the path of a socket has a small limit."""
+    python: str
+    engine_python: str
+    ports: Mapping[str, int]
+    """For each name that ``port_names`` gives."""
+    models: Mapping[str, str]
+    """``model.source`` of each pool to what the engine is given."""
+    devices: Mapping[str, str] = field(default_factory=dict)
+    """Worker to the value of CUDA_VISIBLE_DEVICES; none on a CPU."""
+    policy: str = "cacheAware"
+    plugin: bool = False
+    """Whether the engines have cachefleet's plugin."""
+    engine_version: str = ""
+    vllm_plugins: str = ""
+    """VLLM_PLUGINS of this process's environment."""
+    start_seconds: float = 600.0
+
+
+def worker_label(pool: PrefixCachePool, replica: int) -> str:
+    """Unique on this machine; the worker's name itself is unique in its namespace only."""
+    namespace = "" if pool.metadata.namespace == "default" else f"{pool.metadata.namespace}."
+    return f"{namespace}{worker_name(pool, replica)}"
+
+
+def worker_name(pool: PrefixCachePool, replica: int) -> str:
+    return f"{pool.metadata.name}-{replica}"
+
+
+def port_names(pools: Sequence[PrefixCachePool]) -> list[str]:
+    """The ports a fleet needs: gateway, internal port, engine and agent of each worker."""
+    labels = [worker_label(pool, replica) for pool in pools for replica in range(pool.spec.replicas)]
+    return ["gateway", "internal port", *(f"{label}.{part}" for label in labels for part in ("engine", "agent"))]
+
+
+def plan_fleet(pools: Sequence[PrefixCachePool], place: Place, key: FleetKey) -> FleetPlan:
+    """The processes of all pools."""
+    workers = [_worker(pool, replica, place) for pool in pools for replica in range(pool.spec.replicas)]
+    processes = [_control_plane(place)]
+    for worker, (pool, _) in zip(workers, _replicas(pools), strict=True):
+        processes += [_engine(worker, pool, place, key=key), _agent(worker, pool, place)]
+    return FleetPlan(
+        processes=tuple(processes),
+        workers=tuple(workers),
+        gateway_url=_url(place.ports["gateway"]),
+        internal_url=_url(place.ports["internal port"]),
+    )
+
+
+def _replicas(pools: Sequence[PrefixCachePool]) -> list[tuple[PrefixCachePool, int]]:
+    return [(pool, replica) for pool in pools for replica in range(pool.spec.replicas)]
+
+
+def _worker(pool: PrefixCachePool, replica: int, place: Place) -> WorkerPlan:
+    label = worker_label(pool, replica)
+    return WorkerPlan(
+        pool=pool.key,
+        name=worker_name(pool, replica),
+        engine=f"{label}.engine",
+        agent=f"{label}.agent",
+        engine_url=_url(place.ports[f"{label}.engine"]),
+        agent_url=_url(place.ports[f"{label}.agent"]),
+    )
+
+
+def _control_plane(place: Place) -> ProcessSpec:
+    folder = place.folder
+    environment = {
+        "GATEWAY_HOST": LOOPBACK,
+        "GATEWAY_PORT": str(place.ports["gateway"]),
+        "INTERNAL_HOST": LOOPBACK,
+        "INTERNAL_PORT": str(place.ports["internal port"]),
+        "POOL_SOURCE": "file",
+        "POOL_FILE": str(folder.pool_file),
+        "ENDPOINTS_FILE": str(folder.endpoints_file),
+        "DATA_DIR": str(folder.controlplane),
+        "FLEET_KEY_FILE": str(folder.fleet_key_file),
+        "AUTH": "file",
+        "REPORTS_TOKEN_FILE": str(folder.reports_token_file),
+        "ADMIN_TOKEN_FILE": str(folder.admin_token_file),
+        "POLICY": place.policy,
+        "DRAIN_SECONDS": str(DRAIN_SECONDS),
+        # Nobody else could be sent the requests: it starts and ends without waiting for anybody.
+        "WITHDRAW_SECONDS": "0",
+        "INTRODUCTION_SECONDS": "0",
+        "LOG_FORMAT": "text",
+    }
+    return ProcessSpec(
+        name=CONTROL_PLANE,
+        kind=Kind.CONTROL_PLANE,
+        argv=(place.python, "-m", "cachefleet_controlplane"),
+        environment=_prefixed(environment),
+        log=folder.log(CONTROL_PLANE),
+        ready_url=f"{_url(place.ports['internal port'])}/readyz",
+        grace_seconds=DRAIN_SECONDS + 5.0,
+    )
+
+
+def _engine(worker: WorkerPlan, pool: PrefixCachePool, place: Place, *, key: FleetKey) -> ProcessSpec:
+    spec = pool.spec
+    arguments = engine_arguments(
+        spec,
+        model_path=place.models[spec.model.source],
+        host=LOOPBACK,
+        port=_port(worker.engine_url),
+        events_endpoint=_socket(place, worker, "events"),
+        replay_endpoint=_socket(place, worker, "replay"),
+        plugin=place.plugin,
+        version=place.engine_version,
+    )
+    environment = engine_environment(spec, plugin=place.plugin, plugins=place.vllm_plugins)
+    environment["VLLM_API_KEY"] = key.worker_key(pool.key)
+    if place.plugin:
+        environment |= _plugin(pool, place.folder)
+    if worker.engine in place.devices:
+        environment["CUDA_VISIBLE_DEVICES"] = place.devices[worker.engine]
+    if Path(place.models[spec.model.source]).is_absolute():
+        environment["HF_HUB_OFFLINE"] = "1"
+    return ProcessSpec(
+        name=worker.engine,
+        kind=Kind.ENGINE,
+        argv=(place.engine_python, "-m", "vllm.entrypoints.openai.api_server", *arguments),
+        environment=environment,
+        without=("VLLM_CPU_KVCACHE_SPACE",),  # it would replace the KV cache that the pool's budget gives
+        log=place.folder.log(worker.engine),
+        ready_url=f"{worker.engine_url}/health",
+        after=(CONTROL_PLANE,),
+        heavy=True,
+        start_seconds=place.start_seconds,
+        grace_seconds=10.0,
+    )
+
+
+def _plugin(pool: PrefixCachePool, folder: DataFolder) -> dict[str, str]:
+    """What the plugin in an engine is told; the worker key opens its routes."""
+    return _prefixed(
+        {
+            "WORKER_KEY_FILE": str(folder.worker_key_file(pool.key)),
+            "INDEX_KEY_FILE": str(folder.index_key_file),
+            "POLICY_FILE": str(folder.policy_file(pool.key)),
+        }
+    )
+
+
+def _agent(worker: WorkerPlan, pool: PrefixCachePool, place: Place) -> ProcessSpec:
+    folder = place.folder
+    environment = {
+        "WORKER": worker.name,
+        "POOL": pool.key,
+        "RANKS": "1",
+        "ENGINE_URL": worker.engine_url,
+        "ENDPOINT": worker.engine_url,
+        "AGENT_ENDPOINT": worker.agent_url,
+        "EVENTS_ENDPOINT": _socket(place, worker, "events"),
+        "REPLAY_ENDPOINT": _socket(place, worker, "replay"),
+        "CONTROL_PLANES": f"ws://{LOOPBACK}:{place.ports['internal port']}",
+        "TOKEN_FILE": str(folder.reports_token_file),
+        "INDEX_KEY_FILE": str(folder.index_key_file),
+        "WORKER_KEY_FILE": str(folder.worker_key_file(pool.key)),
+        "POLICY_FILE": str(folder.policy_file(pool.key)),
+        "WEIGHTS": pool.spec.model.source,
+        "REVISION": pool.spec.model.revision,
+        "HTTP_HOST": LOOPBACK,
+        "HTTP_PORT": str(_port(worker.agent_url)),
+        "DRAIN_SECONDS": "1",
+        "LOG_FORMAT": "text",
+    }
+    return ProcessSpec(
+        name=worker.agent,
+        kind=Kind.AGENT,
+        argv=(place.python, "-m", "cachefleet_worker.agent"),
+        environment=_prefixed(environment),
+        log=folder.log(worker.agent),
+        ready_url=f"{worker.agent_url}/readyz",
+        after=(CONTROL_PLANE, worker.engine),
+    )
+
+
+def _prefixed(environment: Mapping[str, str]) -> dict[str, str]:
+    return {f"CACHEFLEET_{name}": value for name, value in environment.items()}
+
+
+def _socket(place: Place, worker: WorkerPlan, use: str) -> str:
+    return f"ipc://{place.sockets / worker.engine}.{use}"
+
+
+def _url(port: int) -> str:
+    return f"http://{LOOPBACK}:{port}"
+
+
+def _port(url: str) -> int:
+    return int(url.rsplit(":", 1)[1])

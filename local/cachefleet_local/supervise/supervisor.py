@@ -1,0 +1,204 @@
+"""Runs processes as ``supervision.step`` decides; the thin half. Each one runs under a guard (guard.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Final
+
+import aiohttp
+
+from cachefleet_local.supervise import guard
+from cachefleet_local.supervise.process import ProcessSpec
+from cachefleet_local.supervise.supervision import Action, Event, Life, State, step
+
+PROBE_TIMEOUT_SECONDS: Final = 2.0
+STARTING_PROBE_SECONDS: Final = 0.25
+READY_PROBE_SECONDS: Final = 1.0
+PATIENCE: Final = 3
+"""Probes without any reply in a row before a ready process counts as silent; a reply that says no counts at once."""
+_AFTER_GRACE_SECONDS: Final = 5.0
+
+Changed = Callable[[ProcessSpec, Life], None]
+
+
+class Supervisor:
+    """Starts processes in order, starts them again when they end, and ends them all when told to.
+
+    ``changed`` is called with each new state of a process. At most ``parallel_starts`` heavy processes start at once.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[ProcessSpec],
+        *,
+        changed: Changed,
+        parallel_starts: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.lives: dict[str, Life] = {spec.name: Life() for spec in specs}
+        self._specs = specs
+        self._changed = changed
+        self.clock = clock
+        self.slots = asyncio.Semaphore(parallel_starts)
+        self.stopping = asyncio.Event()
+        self._news = asyncio.Condition()
+
+    def stop(self) -> None:
+        """Ask for the end of everything; ``run`` returns when all has ended."""
+        self.stopping.set()
+
+    async def run(self) -> None:
+        """Supervise until ``stop``; however it is left, no process of it is."""
+        timeout = aiohttp.ClientTimeout(PROBE_TIMEOUT_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
+            for spec in self._specs:
+                group.create_task(_Supervised(self, spec, session).live())
+
+    async def settled(self) -> bool:
+        """Wait until all are ready (True), or one has failed or stopped (False)."""
+        async with self._news:
+            await self._news.wait_for(lambda: self._all_ready() or self._any_over())
+        return self._all_ready()
+
+    def _all_ready(self) -> bool:
+        return all(life.state is State.READY for life in self.lives.values())
+
+    def _any_over(self) -> bool:
+        return any(life.state in {State.FAILED, State.STOPPED} for life in self.lives.values())
+
+    async def ready(self, names: Sequence[str]) -> None:
+        """Wait until all of these are ready."""
+        async with self._news:
+            await self._news.wait_for(lambda: all(self.lives[name].state is State.READY for name in names))
+
+    async def tell(self, spec: ProcessSpec, event: Event, exit_status: int | None = None) -> Action:
+        """Let one process take a step."""
+        before = self.lives[spec.name]
+        life, action = step(before, event, now=self.clock(), exit_status=exit_status)
+        self.lives[spec.name] = life
+        if life.state is not before.state:
+            self._changed(spec, life)
+            async with self._news:
+                self._news.notify_all()
+        return action
+
+
+class _Supervised:
+    """One process over all its runs."""
+
+    def __init__(self, fleet: Supervisor, spec: ProcessSpec, session: aiohttp.ClientSession) -> None:
+        self._fleet = fleet
+        self._spec = spec
+        self._session = session
+        self._misses = 0
+
+    async def live(self) -> None:
+        await self._unless_stopped(self._fleet.ready(self._spec.after))
+        while not self._fleet.stopping.is_set() and self._life.state is not State.FAILED:
+            await self._in_turn()
+            if self._life.state is State.BACKING_OFF:
+                await self._unless_stopped(asyncio.sleep(self._life.wake_at - self._fleet.clock()))
+        await self._fleet.tell(self._spec, Event.STOP)
+
+    @property
+    def _life(self) -> Life:
+        return self._fleet.lives[self._spec.name]
+
+    async def _in_turn(self) -> None:
+        """One run, which begins when a slot is free and gives it back once the process is ready."""
+        async with AsyncExitStack() as slot:
+            if self._spec.heavy:
+                if not await self._unless_stopped(self._fleet.slots.acquire()):
+                    return
+                slot.callback(self._fleet.slots.release)
+            await self._run(slot)
+
+    async def _run(self, slot: AsyncExitStack) -> None:
+        await self._fleet.tell(self._spec, Event.START)
+        self._misses = 0
+        process = await _spawn(self._spec)
+        exited = asyncio.create_task(process.wait())
+        try:
+            await self._attend(process, exited, slot)
+            await self._end(process, exited)
+        finally:
+            # Normally the guard has left nothing; where it was killed itself, its group is what is left.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        await self._fleet.tell(self._spec, Event.EXITED, await exited)
+
+    async def _attend(
+        self, process: asyncio.subprocess.Process, exited: asyncio.Task[int], slot: AsyncExitStack
+    ) -> None:
+        """Probe until the process has ended or the fleet is to stop."""
+        ending = False
+        while await self._unless_stopped(asyncio.wait({exited}, timeout=self._interval)) and not exited.done():
+            if (event := await self._probe()) is not None:
+                await self._fleet.tell(self._spec, event)
+            if self._life.state is State.READY:
+                await slot.aclose()
+            elif not ending and self._fleet.clock() - self._life.since > self._spec.start_seconds:
+                ending = await self._fleet.tell(self._spec, Event.OVERDUE) is Action.END
+                _terminate(process)
+
+    async def _end(self, process: asyncio.subprocess.Process, exited: asyncio.Task[int]) -> None:
+        if exited.done():
+            return
+        await self._fleet.tell(self._spec, Event.STOP)
+        _terminate(process)
+        await asyncio.wait({exited}, timeout=self._spec.grace_seconds + _AFTER_GRACE_SECONDS)
+
+    @property
+    def _interval(self) -> float:
+        return READY_PROBE_SECONDS if self._life.state is State.READY else STARTING_PROBE_SECONDS
+
+    async def _probe(self) -> Event | None:
+        """What the readiness URL says; None while a ready process is given the benefit of the doubt."""
+        try:
+            async with self._session.get(self._spec.ready_url) as response:
+                self._misses = 0
+                return Event.ANSWERED if response.status == 200 else Event.SILENT
+        except (aiohttp.ClientError, TimeoutError):
+            self._misses += 1
+            return Event.SILENT if self._misses >= PATIENCE else None
+
+    async def _unless_stopped(self, awaited: Coroutine[Any, Any, Any]) -> bool:
+        """Await; False where the fleet is to stop before it is done."""
+        task = asyncio.create_task(awaited)
+        stopped = asyncio.create_task(self._fleet.stopping.wait())
+        try:
+            await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            task.cancel()
+            await asyncio.wait({task})
+        return not task.cancelled()
+
+
+async def _spawn(spec: ProcessSpec) -> asyncio.subprocess.Process:
+    guarded = (sys.executable, "-I", "-S", guard.__file__, str(spec.grace_seconds), *spec.argv)
+    with spec.log.open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            *guarded,
+            stdin=asyncio.subprocess.PIPE,  # never written to: its end tells the guard that we are gone
+            stdout=log,
+            stderr=log,
+            env=_environment(spec),
+            start_new_session=True,  # so that Ctrl-C at a terminal reaches the supervisor alone
+        )
+
+
+def _environment(spec: ProcessSpec) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name not in spec.without}
+    return {**inherited, "PYTHONUNBUFFERED": "1", **spec.environment}
+
+
+def _terminate(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.terminate()

@@ -1,0 +1,99 @@
+"""The containers of a worker pod that run cachefleet's own image: the agent, and the copier of the plugin (pure)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_operator import names
+from cachefleet_operator.manifests.container import (
+    AGENT_PORT,
+    ENGINE_PORT,
+    EVENTS_ENDPOINT,
+    KEYS,
+    PLUGIN_FOLDER,
+    POLICY,
+    REPLAY_ENDPOINT,
+    SOCKETS,
+    Manifest,
+    drain_path,
+    mount,
+    plain,
+    probe,
+    read_only,
+    restricted,
+)
+from cachefleet_operator.settings import Settings
+
+_TOKEN: Final = "/var/run/secrets/cachefleet"  # noqa: S105  # a folder
+
+
+def plugin_container(settings: Settings) -> Manifest:
+    """Copies the plugin to where the engine finds it, and ends."""
+    return {
+        "name": "plugin",
+        **_image(settings),
+        "command": ["python3", "-m", "cachefleet_worker.install", PLUGIN_FOLDER],
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
+        "securityContext": restricted(),
+        "volumeMounts": [mount("plugin", PLUGIN_FOLDER)],
+    }
+
+
+def agent_container(pool: PrefixCachePool, settings: Settings) -> Manifest:
+    """The agent beside the engine."""
+    return {
+        "name": "agent",
+        **_image(settings),
+        "restartPolicy": "Always",  # a native sidecar: up before the engine, gone after it
+        "command": ["python3", "-m", "cachefleet_worker.agent"],
+        "env": _variables(pool, settings),
+        "ports": [{"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"}],
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        # The engine waits for the first; the pod is Ready when the agent says that the worker is.
+        "startupProbe": probe("/healthz", "agent", failures=60, period=1),
+        "livenessProbe": probe("/healthz", "agent", failures=6),
+        "readinessProbe": probe("/readyz", "agent", failures=1, period=2),
+        "securityContext": restricted(),
+        "volumeMounts": [
+            read_only("keys", KEYS),
+            read_only("policy", POLICY),
+            read_only("token", _TOKEN),
+            mount("sockets", SOCKETS),
+            mount("agent-tmp", "/tmp"),  # noqa: S108  # the container's own, an emptyDir
+        ],
+    }
+
+
+def _image(settings: Settings) -> Manifest:
+    policy = {"imagePullPolicy": settings.agent_pull_policy} if settings.agent_pull_policy else {}
+    return {"image": settings.agent_image, **policy}
+
+
+def _variables(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
+    fields = {"CACHEFLEET_WORKER": "metadata.name", "POD_IP": "status.podIP"}
+    values = {
+        "POOL": pool.key,
+        "RANKS": "1",
+        "ENGINE_URL": f"http://127.0.0.1:{ENGINE_PORT}",
+        "ENDPOINT": f"http://$(POD_IP):{ENGINE_PORT}",
+        "AGENT_ENDPOINT": f"http://$(POD_IP):{AGENT_PORT}",
+        "EVENTS_ENDPOINT": EVENTS_ENDPOINT,
+        "REPLAY_ENDPOINT": REPLAY_ENDPOINT,
+        "CONTROL_PLANE_DNS": settings.control_plane_address,
+        "TOKEN_FILE": f"{_TOKEN}/token",
+        "INDEX_KEY_FILE": f"{KEYS}/{names.INDEX_KEY}",
+        "WORKER_KEY_FILE": f"{KEYS}/{names.WORKER_KEY}",
+        "POLICY_FILE": f"{POLICY}/{names.POLICY_FILE}",
+        "WEIGHTS": pool.spec.model.source,
+        "REVISION": pool.spec.model.revision,
+        "HTTP_HOST": "0.0.0.0",  # noqa: S104  # the kubelet's probes come from outside the pod
+        "HTTP_PORT": str(AGENT_PORT),
+        "DRAIN_PATH": drain_path(pool),
+        "DRAIN_SECONDS": str(settings.worker_drain_seconds),
+        "AFTER_DRAIN": "stay",  # the kubelet would start it anew, and the worker would take work again
+    }
+    return [
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+        *(plain(f"CACHEFLEET_{name}", value) for name, value in values.items() if value),
+    ]

@@ -1,0 +1,137 @@
+"""The container of a worker pod in which vLLM runs: the image that the pool names, with the plugin beside it (pure)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cachefleet_core.engine import PLUGIN, engine_arguments, engine_environment, image_version
+from cachefleet_core.pool.spec import EnvVar, KeyRef, PoolSpec, PrefixCachePool
+from cachefleet_operator import names
+from cachefleet_operator.manifests.container import (
+    AGENT_PORT,
+    ENGINE_PORT,
+    EVENTS_ENDPOINT,
+    KEYS,
+    PLUGIN_FOLDER,
+    POLICY,
+    PROBE_SECONDS,
+    REPLAY_ENDPOINT,
+    SOCKETS,
+    Manifest,
+    drain_path,
+    from_secret,
+    mount,
+    plain,
+    probe,
+    read_only,
+    restricted,
+    variable,
+)
+from cachefleet_operator.settings import Settings
+
+CACHE: Final = "/cache"
+CHAT_TEMPLATE: Final = "/etc/cachefleet/chat/template.jinja"
+
+# The only places this user may write; what a compiler keeps would else be lost with /tmp, or be put beside the code.
+_WRITABLE: Final = {
+    "HOME": "/tmp",  # noqa: S108  # the container's own, an emptyDir
+    "HF_HOME": f"{CACHE}/huggingface",
+    "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/inductor",
+    "TRITON_CACHE_DIR": f"{CACHE}/triton",
+    "VLLM_CACHE_ROOT": f"{CACHE}/vllm",
+    "XDG_CACHE_HOME": CACHE,
+}
+_JOINED: Final = {"PYTHONPATH": (PLUGIN_FOLDER, ":"), "VLLM_PLUGINS": (PLUGIN, ",")}
+"""Variables in which the plugin must stand beside what the pool gives, and what separates the two."""
+
+
+def engine_container(pool: PrefixCachePool, settings: Settings) -> Manifest:
+    """The engine of a pool's workers."""
+    spec = pool.spec
+    return {
+        "name": "engine",
+        "image": spec.engine.image,
+        "command": ["python3", "-m", "cachefleet_worker.start"],  # of the plugin's folder; runs vLLM in its place
+        "args": _arguments(spec, settings),
+        "env": _variables(pool),
+        "ports": [{"name": "engine", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
+        "resources": _resources(spec),
+        "startupProbe": probe("/health", "engine", failures=settings.worker_start_seconds // PROBE_SECONDS),
+        "livenessProbe": probe("/health", "engine", failures=6),
+        # Answered by the agent when nothing runs any more; only then is vLLM told to end.
+        "lifecycle": {"preStop": {"httpGet": {"path": drain_path(pool), "port": AGENT_PORT}}},
+        "securityContext": restricted(),
+        "volumeMounts": _mounts(spec),
+    }
+
+
+def _arguments(spec: PoolSpec, settings: Settings) -> list[str]:
+    return engine_arguments(
+        spec,
+        model_path=spec.model.source,
+        host="0.0.0.0",  # noqa: S104  # the gateway comes from outside the pod; the engine asks for its key
+        port=ENGINE_PORT,
+        events_endpoint=EVENTS_ENDPOINT,
+        replay_endpoint=REPLAY_ENDPOINT,
+        chat_template=CHAT_TEMPLATE if spec.model.chat_template else None,
+        plugin=True,
+        version=image_version(spec.engine.image),
+        shutdown_seconds=settings.worker_shutdown_seconds,
+    )
+
+
+def _variables(pool: PrefixCachePool) -> list[Manifest]:
+    spec = pool.spec
+    # torch asks for the user's name, which an image without this uid cannot tell
+    own = {**_WRITABLE, "USER": "cachefleet", **engine_environment(spec, plugin=True)}
+    variables = {name: plain(name, value) for name, value in own.items()}
+    if spec.model.hub_token_secret_ref:
+        variables["HF_TOKEN"] = from_secret("HF_TOKEN", spec.model.hub_token_secret_ref)
+    given = {each.name: each for each in spec.engine.env}
+    variables |= {name: variable(each) for name, each in given.items()}
+    for name in _JOINED:
+        variables.pop(name, None)  # the joined one comes after what it refers to
+        variables |= {each["name"]: each for each in _joined(name, given.get(name))}
+    variables |= {each["name"]: each for each in _fixed(pool)}
+    return list(variables.values())
+
+
+def _joined(name: str, given: EnvVar | None) -> list[Manifest]:
+    """The plugin first, then what the pool gives, whether it gives a value or says where to find one."""
+    ours, separator = _JOINED[name]
+    if given is None or (given.value_from is None and not given.value):
+        return [plain(name, ours)]
+    if given.value_from is None:
+        return [plain(name, f"{ours}{separator}{given.value}")]
+    hidden = f"CACHEFLEET_GIVEN_{name}"
+    return [variable(given, hidden), plain(name, f"{ours}{separator}$({hidden})")]
+
+
+def _fixed(pool: PrefixCachePool) -> list[Manifest]:
+    """Never the pool's own: the gateway and the agent know only this key."""
+    return [
+        plain("CACHEFLEET_WORKER_KEY_FILE", f"{KEYS}/{names.WORKER_KEY}"),
+        plain("CACHEFLEET_INDEX_KEY_FILE", f"{KEYS}/{names.INDEX_KEY}"),
+        plain("CACHEFLEET_POLICY_FILE", f"{POLICY}/{names.POLICY_FILE}"),
+        from_secret("VLLM_API_KEY", KeyRef(name=names.keys(pool), key=names.WORKER_KEY)),
+    ]
+
+
+def _mounts(spec: PoolSpec) -> list[Manifest]:
+    chat = [read_only("chat-template", CHAT_TEMPLATE.rsplit("/", 1)[0])] if spec.model.chat_template else []
+    return [
+        mount("tmp", "/tmp"),  # noqa: S108  # the container's own, an emptyDir
+        mount("shm", "/dev/shm"),  # noqa: S108  # as above, in memory
+        mount("cache", CACHE),
+        mount("sockets", SOCKETS),
+        read_only("plugin", PLUGIN_FOLDER),
+        read_only("keys", KEYS),
+        read_only("policy", POLICY),
+        *chat,
+    ]
+
+
+def _resources(spec: PoolSpec) -> Manifest:
+    if spec.device.is_cpu:
+        return {"requests": {"memory": f"{spec.device.memory_mib}Mi"}}
+    return {"limits": {spec.device.resource: str(spec.engine.tensor_parallel_size)}}

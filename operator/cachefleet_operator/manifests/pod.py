@@ -1,0 +1,119 @@
+"""The worker pod of a pool: the engine, the plugin copied beside it, and the agent as a native sidecar (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cachefleet_core.pool.spec import KeyRef, PrefixCachePool
+from cachefleet_operator import names
+from cachefleet_operator.manifests.agent_container import agent_container, plugin_container
+from cachefleet_operator.manifests.container import Manifest
+from cachefleet_operator.manifests.engine_container import CHAT_TEMPLATE, engine_container
+from cachefleet_operator.manifests.pod_patch import merged
+from cachefleet_operator.settings import Settings
+
+AUDIENCE: Final = "cachefleet"
+USER: Final = 65532
+TOKEN_SECONDS: Final = 3600
+GRACE_MARGIN_SECONDS: Final = 15
+"""For what happens between the drain, the engine's end and the agent's."""
+
+
+class TemplateError(ValueError):
+    """A ``spec.podTemplate`` that is no patch of a pod template."""
+
+
+def pod_template(pool: PrefixCachePool, settings: Settings, *, chat_template: str = "") -> Manifest:
+    """The template of a pool's worker pods, the pool's own patch applied. TemplateError where that is none.
+
+    ``chat_template`` is the digest of the pool's chat template, "" where it names none: another one replaces the pods.
+    """
+    template: Manifest = {
+        "metadata": {"labels": names.labels(pool), "annotations": _annotations(chat_template)},
+        "spec": {
+            "serviceAccountName": names.service_account(pool),
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,  # their variables begin with the Service's name and may clash with vLLM's
+            "terminationGracePeriodSeconds": grace_seconds(settings),
+            "topologySpreadConstraints": [_spread(pool)],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            **_pull_secrets(settings),
+            "initContainers": [plugin_container(settings), agent_container(pool, settings)],
+            "containers": [engine_container(pool, settings)],
+            "volumes": _volumes(pool, settings),
+        },
+    }
+    patched = merged(template, _checked(pool.spec.pod_template))
+    # The Deployment and the Service find the pods by these.
+    return merged(patched, {"metadata": {"labels": names.labels(pool)}})
+
+
+def grace_seconds(settings: Settings) -> int:
+    """How long a pod may take to go: the drain, then what the engine itself waits, one after the other."""
+    return settings.worker_drain_seconds + settings.worker_shutdown_seconds + GRACE_MARGIN_SECONDS
+
+
+def _annotations(chat_template: str) -> dict[str, str]:
+    chat = {names.CHAT_TEMPLATE: chat_template} if chat_template else {}
+    return {"kubectl.kubernetes.io/default-container": "engine", **chat}
+
+
+def _spread(pool: PrefixCachePool) -> Manifest:
+    """Rather on several nodes, so that one takes little of the fleet's cache with it; never a reason to wait."""
+    return {
+        "topologyKey": "kubernetes.io/hostname",
+        "maxSkew": 1,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {names.POOL_LABEL: pool.metadata.name}},
+        "matchLabelKeys": ["pod-template-hash"],  # in a rollout the new pods alone: the old ones go
+    }
+
+
+def _pull_secrets(settings: Settings) -> Manifest:
+    found = [{"name": name} for name in settings.image_pull_secrets]
+    return {"imagePullSecrets": found} if found else {}
+
+
+def _volumes(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
+    shm = {"medium": "Memory", "sizeLimit": f"{settings.shared_memory_mib}Mi"}
+    token = {"path": "token", "audience": AUDIENCE, "expirationSeconds": TOKEN_SECONDS}
+    chat = pool.spec.model.chat_template
+    return [
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "agent-tmp", "emptyDir": {}},
+        {"name": "shm", "emptyDir": shm},
+        {"name": "sockets", "emptyDir": {"medium": "Memory"}},
+        {"name": "cache", "emptyDir": {}},
+        {"name": "plugin", "emptyDir": {}},
+        {"name": "keys", "secret": {"secretName": names.keys(pool), "defaultMode": 0o440}},
+        {"name": "policy", "configMap": {"name": names.policy(pool)}},
+        {"name": "token", "projected": {"sources": [{"serviceAccountToken": token}]}},
+        *([{"name": "chat-template", "configMap": _chat_source(chat.config_map_key_ref)}] if chat else []),
+    ]
+
+
+def _chat_source(ref: KeyRef) -> Manifest:
+    return {"name": ref.name, "items": [{"key": ref.key, "path": CHAT_TEMPLATE.rsplit("/", 1)[1]}]}
+
+
+def _checked(patch: Mapping[str, Any]) -> Mapping[str, Any]:
+    allowed = {"metadata": ("labels", "annotations"), "spec": None}
+    for name, value in patch.items():
+        if name not in allowed:
+            raise TemplateError(f"spec.podTemplate.{name}: is not a known field; known are metadata and spec")
+        if not isinstance(value, Mapping):
+            raise TemplateError(f"spec.podTemplate.{name}: must be a mapping")
+    for name, value in patch.get("metadata", {}).items():
+        path = f"spec.podTemplate.metadata.{name}"
+        if name not in ("labels", "annotations"):
+            raise TemplateError(f"{path}: is not a known field; known are labels and annotations")
+        if not isinstance(value, Mapping) or not all(isinstance(text, str | None) for text in value.values()):
+            raise TemplateError(f"{path}: must be a mapping of text")
+    return patch

@@ -1,0 +1,238 @@
+"""The operator as a whole: what one term of leadership does, and what the probes say about it."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+from cachefleet_core.pool.spec import API_VERSION, KIND
+from cachefleet_operator.api import Api, ApiError, Object, Ref, RefusedError
+from cachefleet_operator.controlplane.client import FactsSource, FleetClient, NoFleet
+from cachefleet_operator.controlplane.facts_cache import Lookout, Pace
+from cachefleet_operator.kube.leader import Leader, Timing
+from cachefleet_operator.metrics import Metrics
+from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
+from cachefleet_operator.reconcile.reconciler import FleetKeyError, Outcome, PoolKey, Reconciler
+from cachefleet_operator.settings import Settings
+from cachefleet_operator.status.verdicts import judge
+from cachefleet_operator.watching.kopf_thread import Watch
+from cachefleet_operator.watching.work_queue import WorkQueue
+
+log = logging.getLogger(__name__)
+
+_MISSING = "the CRD prefixcachepools.cachefleet.io is not installed"
+
+
+class Operator:
+    """Leads when it may, and then keeps every pool true."""
+
+    def __init__(self, api: Api, settings: Settings, metrics: Metrics, *, identity: str) -> None:
+        self._api = api
+        self._settings = settings
+        self._metrics = metrics
+        ref = Ref("Lease", settings.operator_namespace, settings.lease_name)
+        timing = Timing(settings.lease_seconds, settings.renew_seconds, settings.retry_seconds)
+        self._leader = Leader(api, ref, me=identity, timing=timing, clock=time.monotonic, today=_today)
+        self._applier = Applier(api, self._leader.holds)
+        self._waiting_for = ""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._leader.run(self._term)
+
+    def alive(self) -> str:
+        """What is wrong with this process, "" where nothing is."""
+        silent = time.monotonic() - self._leader.checked
+        return f"the Lease loop has been silent for {silent:.0f} s" if silent > 2 * self._settings.lease_seconds else ""
+
+    def ready(self) -> str:
+        """Why this process cannot do its part, "" where it can: leading, or standing by."""
+        if not self._leader.answered:
+            return "the Lease has not been read yet"
+        return self._waiting_for if self._leader.holds() else ""
+
+    async def _term(self) -> None:
+        self._metrics.leading.set(1)
+        try:
+            await self._ensure_fleet_key()
+            while True:
+                await self._session(await self._wait_for_crd())
+        finally:
+            self._metrics.leading.set(0)
+
+    async def _session(self, pools: Sequence[Object]) -> None:
+        """Watch, ask and reconcile until the CRD goes away. ``pools`` are those there are at the beginning."""
+        queue: WorkQueue[PoolKey] = WorkQueue(
+            first=self._settings.retry_first_seconds, longest=self._settings.retry_longest_seconds
+        )
+        self._metrics.waiting.set_function(lambda: len(queue))
+        try:
+            async with self._source() as source:
+                lookout = self._lookout(source, queue)
+                for pool in pools:  # before the first look at any of them, so that fleets are known whole
+                    if found := judge(pool)[0]:
+                        lookout.note(found)
+                reconciler = self._reconciler(lookout, queue.add_later)
+                await self._keep(queue, lookout, reconciler)
+        finally:
+            queue.close()
+            self._metrics.not_watching()
+
+    async def _keep(self, queue: WorkQueue[PoolKey], lookout: Lookout, reconciler: Reconciler) -> None:
+        watch = Watch(
+            lambda key: self._noticed(queue, PoolKey(key)),
+            self._settings.namespaces,
+            stop_seconds=self._settings.stop_seconds,
+        )
+        self._metrics.watching()
+        async with asyncio.TaskGroup() as group:
+            background = [group.create_task(watch.run()), group.create_task(lookout.run())]
+            background += [group.create_task(self._work(queue, reconciler)) for _ in range(self._settings.workers)]
+            await self._resync(queue, lookout)
+            for task in background:
+                task.cancel()
+
+    @asynccontextmanager
+    async def _source(self) -> AsyncIterator[FactsSource]:
+        chosen = self._settings
+        if not chosen.admin_url:
+            yield NoFleet()
+            return
+        async with aiohttp.ClientSession() as session:
+            yield FleetClient(
+                session,
+                chosen.admin_url,
+                token_file=chosen.admin_token_file,
+                at_once=chosen.facts_at_once,
+                failed=self._metrics.unanswered,
+            )
+
+    def _lookout(self, source: FactsSource, queue: WorkQueue[PoolKey]) -> Lookout:
+        chosen = self._settings
+        pace = Pace(
+            every=chosen.facts_seconds,
+            answer=chosen.facts_timeout_seconds,
+            keep=chosen.facts_keep_seconds,
+            leisure=chosen.status_seconds,
+            at_once=chosen.facts_at_once,
+        )
+        return Lookout(source, pace=pace, enqueue=lambda key: queue.add(PoolKey(key)), clock=time.monotonic)
+
+    def _reconciler(
+        self, lookout: Lookout | None = None, later: Callable[[PoolKey, float], None] = lambda _key, _seconds: None
+    ) -> Reconciler:
+        return Reconciler(
+            self._api,
+            self._applier,
+            self._settings,
+            today=_today,
+            lookout=lookout,
+            reporter=self._metrics,
+            later=later,
+        )
+
+    def _noticed(self, queue: WorkQueue[PoolKey], key: PoolKey) -> None:
+        self._metrics.noticed()
+        queue.add(key)
+
+    async def _resync(self, queue: WorkQueue[PoolKey], lookout: Lookout) -> None:
+        """Look at every pool now and then, those that went unnoticed included: whatever a watch missed is found.
+        Returns when the CRD is gone.
+        """
+        while True:
+            await asyncio.sleep(self._settings.resync_seconds)
+            try:
+                pools = await self._pools()
+            except ApiError as error:
+                log.warning("pools could not be listed: %s", error)
+                continue
+            if pools is None:
+                log.warning(_MISSING)
+                return
+            for key in {*pools, *map(PoolKey, lookout.pools() | self._metrics.pools())}:
+                queue.add(key)
+
+    async def _pools(self) -> list[PoolKey] | None:
+        found = await self._documents()
+        if found is None:
+            return None
+        return [PoolKey(f"{item['metadata']['namespace']}/{item['metadata']['name']}") for item in found]
+
+    async def _documents(self) -> list[Object] | None:
+        """All pools, None where their CRD is not there."""
+        found: list[Object] = []
+        refused: list[RefusedError] = []
+        namespaces = self._settings.namespaces or ("",)
+        for namespace in namespaces:
+            try:
+                items = await self._api.list("PrefixCachePool", namespace, page=self._settings.list_page)
+            except RefusedError as error:  # it has gone, say, and with it the right to read it
+                refused.append(error)
+                continue
+            if items is None:
+                return None
+            found += [{"apiVersion": API_VERSION, "kind": KIND, **item} for item in items]
+        if len(refused) == len(namespaces):
+            raise refused[0]
+        for each in refused:
+            log.warning("the pools of a namespace are left out: %s", each)
+        return found
+
+    async def _wait_for_crd(self) -> list[Object]:
+        while True:
+            try:
+                found = await self._documents()
+                self._waiting_for = _MISSING if found is None else ""
+                if found is not None:
+                    return found
+            except ApiError as error:
+                self._waiting_for = f"pools could not be listed: {error}"
+            log.warning(self._waiting_for)
+            await asyncio.sleep(self._settings.discovery_seconds)
+
+    async def _ensure_fleet_key(self) -> None:
+        """So that the control plane, which mounts it, can start before there is a pool."""
+        while True:
+            try:
+                await self._reconciler().fleet_key()
+            except ApiError as error:
+                self._waiting_for = f"the fleet key could not be read or made: {error}"
+                log.warning(self._waiting_for)
+                await asyncio.sleep(self._settings.retry_seconds)
+            except FleetKeyError:
+                log.exception("pools that need it will fail until it is repaired")
+                return
+            else:
+                return
+
+    async def _work(self, queue: WorkQueue[PoolKey], reconciler: Reconciler) -> None:
+        """Until cancelled, also where a request that ended at that moment has swallowed it: the term waits for this."""
+        task = asyncio.current_task()
+        while not (task and task.cancelling()):
+            key = await queue.get()
+            started = time.monotonic()
+            outcome = await self._reconcile(reconciler, key)
+            self._metrics.reconciled(outcome, time.monotonic() - started)
+            queue.done(key, failed=outcome not in {Outcome.DONE, Outcome.WROTE, Outcome.GONE})
+
+    async def _reconcile(self, reconciler: Reconciler, key: PoolKey) -> str:
+        try:
+            return await reconciler.reconcile(key)
+        except NotLeadingError:
+            return "not_leading"
+        except ApiError as error:
+            log.warning("reconciling failed, trying again: %s", error, extra={"pool": key})
+            return "failed"
+        except Exception:  # a task's root: one pool's trouble is not the others'
+            log.exception("reconciling failed", extra={"pool": key})
+            return "error"
+
+
+def _today() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)

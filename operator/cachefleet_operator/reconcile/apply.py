@@ -1,0 +1,83 @@
+"""Carries actions out, one request each, and only while this process leads."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from cachefleet_operator.api import ApiError, Object, Ref, RefusedError, RetryableError
+from cachefleet_operator.reconcile.actions import Action, Annotate, Apply, Create, Emit, WriteStatus
+from cachefleet_operator.status.events import Quiet
+
+log = logging.getLogger(__name__)
+
+
+class NotLeadingError(Exception):
+    """The Lease is no longer held: nothing may be written."""
+
+
+class WriteApi(Protocol):
+    """What an applier needs of the API server."""
+
+    async def create(self, manifest: Object) -> Object: ...
+    async def apply(self, manifest: Object, *, subresource: str = "") -> Object: ...
+
+
+class Applier:
+    """Writes; ``leads`` is asked before each request."""
+
+    def __init__(self, api: WriteApi, leads: Callable[[], bool], quiet: Quiet | None = None) -> None:
+        self._api = api
+        self._leads = leads
+        self._quiet = quiet or Quiet(time.monotonic)
+
+    async def carry_out(self, actions: Sequence[Action]) -> list[tuple[Object, Object]]:
+        """In order; the first failure ends it, and a later plan takes up what is left. What was applied, each with
+        what came of it.
+        """
+        made = [(action, await self.act(action)) for action in actions]
+        return [(action.manifest, after) for action, after in made if isinstance(action, Apply) and after]
+
+    async def act(self, action: Action) -> Object | None:
+        """One action, and what came of it where something was applied. NotLeadingError where it may not be done,
+        ApiError where it failed.
+        """
+        if not self._leads():
+            raise NotLeadingError
+        if isinstance(action, Emit) and not self._quiet.lets(action.event):
+            return None
+        manifest = action.event if isinstance(action, Emit) else action.manifest
+        log.info("%s %s", type(action).__name__, Ref.of(manifest), extra={"action": type(action).__name__})
+        match action:
+            case Create(manifest):
+                await self._api.create(manifest)
+            case Apply(manifest):
+                return await self._api.apply(manifest)
+            case Annotate(manifest):
+                await self._annotate(manifest)
+            case Emit(event):
+                await self._tell(event)
+            case WriteStatus(manifest):
+                await self._api.apply(manifest, subresource="status")
+        return None
+
+    async def _tell(self, event: Object) -> None:
+        try:
+            await self._api.create(event)
+        except RetryableError as error:
+            if error.reason != "AlreadyExists":
+                raise
+        except RefusedError as error:  # by a quota, say: the status says it all the same
+            log.warning("%s could not be told: %s", Ref.of(event), error)
+        self._quiet.told(event)
+
+    async def _annotate(self, manifest: Object) -> None:
+        try:
+            await self._api.apply(manifest)
+        except ApiError as error:
+            # 409: another pod of that name, or none. Refused for good: what it was for is done all the same.
+            if error.status != 409 and not isinstance(error, RefusedError):
+                raise
+            log.warning("%s could not be annotated: %s", Ref.of(manifest), error)

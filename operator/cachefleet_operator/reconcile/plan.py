@@ -1,0 +1,227 @@
+"""What to do about a pool: from what is wanted and what is there to a list of actions (pure).
+
+Level-triggered: nothing here knows what happened, only what is. Carrying out a plan makes the next one empty, and a
+plan that was cut off anywhere is continued by the next.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cachefleet_core.pool.spec import API_VERSION, KIND
+from cachefleet_operator import names
+from cachefleet_operator.api import Ref
+from cachefleet_operator.kube.drift import holds
+from cachefleet_operator.reasons import Reason
+from cachefleet_operator.reconcile import rollout
+from cachefleet_operator.reconcile.actions import Action, Apply, Create, Emit, WriteStatus
+from cachefleet_operator.reconcile.deletion_cost import costs
+from cachefleet_operator.reconcile.futile_applies import applied
+from cachefleet_operator.status.events import Subject, events_of
+from cachefleet_operator.status.situation import NOTHING, Scene, Verdict, workers_of
+from cachefleet_operator.status.status import due, status, written_at
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What a pool asks for. The lists are empty where no worker may be started."""
+
+    verdict: Verdict
+    create: tuple[Manifest, ...] = ()
+    apply: tuple[Manifest, ...] = ()
+
+    def judged(self, verdict: Verdict) -> Desired:
+        """The same under another verdict on the spec; what was found wrong with the objects stays."""
+        if not verdict.admitted:
+            return Desired(verdict)
+        return replace(self, verdict=replace(verdict, invalid=self.verdict.invalid))
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The pool as the API server has it, those of its objects that exist, and what else is seen."""
+
+    pool: Manifest
+    children: Mapping[Ref, Manifest] = field(default_factory=dict)
+    scene: Scene = NOTHING
+    in_vain: frozenset[tuple[Ref, str]] = frozenset()
+    """Objects with the digest of what was applied to them and changed nothing."""
+
+    @property
+    def deployment(self) -> Manifest | None:
+        metadata = self.pool["metadata"]
+        return self.children.get(Ref("Deployment", metadata["namespace"], names.deployment(metadata["name"])))
+
+    @property
+    def namespace(self) -> str:
+        return str(self.pool["metadata"]["namespace"])
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The time as text for objects, and for how many seconds a status that moves all the time stands."""
+
+    now: str
+    status_seconds: float = 0.0
+
+    def since(self, moment: dt.datetime | None) -> float:
+        """Seconds; endless where there was no such moment."""
+        return float("inf") if moment is None else (dt.datetime.fromisoformat(self.now) - moment).total_seconds()
+
+
+def plan(desired: Desired, observed: Observed, clock: Clock) -> list[Action]:
+    """All that is left to do, in the order in which it must be done."""
+    if taken := foreign(desired, observed):
+        verdict = replace(desired.verdict, invalid=(Reason.NAME_TAKEN, f"{taken} exists and is not this pool's"))
+        return report(verdict, observed, clock)
+    desired, paused = _paced(desired, observed)
+    observed = replace(observed, scene=replace(observed.scene, paused=paused))
+    work = _children(desired, observed)
+    current = not any(_is_deployment(action) for action in work)
+    return [*_costs(work, observed), *work, *report(desired.verdict, observed, clock, applied=current)]
+
+
+def report(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool = True) -> list[Action]:
+    """The events and the status that follow from a verdict, the live Deployment and what else is seen."""
+    wanted, wait = _status(verdict, observed, clock, applied=applied)
+    if wait != 0.0:
+        return []
+    metadata = observed.pool["metadata"]
+    previous = (observed.pool.get("status") or {}).get("conditions") or ()
+    subject = Subject(metadata["name"], metadata["namespace"], metadata["uid"], metadata["resourceVersion"])
+    told = events_of(previous, wanted["conditions"], subject, now=clock.now)
+    return [*(Emit(event) for event in told), WriteStatus(_status_manifest(metadata, wanted))]
+
+
+def look_again(desired: Desired, observed: Observed, clock: Clock) -> float | None:
+    """Seconds after which something may have to be done though nothing has happened, None where nothing may."""
+    waits = [pod.look_again for pod in observed.scene.pods if pod.look_again is not None]
+    wait = _status(desired.verdict, observed, clock, applied=True)[1]
+    return min([*waits, *([wait] if wait else [])], default=None)
+
+
+def fewer_or_other_pods(desired: Desired, observed: Observed) -> bool:
+    """Whether carrying the plan out makes pods go: what they are worth must be known before."""
+    live = observed.deployment
+    return any(
+        live is not None and manifest["kind"] == "Deployment" and _takes_pods(manifest, live)
+        for manifest in desired.apply
+    )
+
+
+def _status(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool) -> tuple[Manifest, float | None]:
+    metadata, live = observed.pool["metadata"], observed.pool.get("status") or {}
+    deployment = observed.deployment
+    ours = deployment if deployment and _is_ours(deployment) else None
+    workers = workers_of(ours, wanted=verdict.replicas, applied=applied)
+    wanted = status(
+        verdict,
+        workers,
+        observed.scene,
+        name=metadata["name"],
+        generation=metadata["generation"],
+        previous=live,
+        now=clock.now,
+    )
+    age = clock.since(written_at(observed.pool))
+    return wanted, due(wanted, live, age=age, seconds=clock.status_seconds)
+
+
+def _paced(desired: Desired, observed: Observed) -> tuple[Desired, bool]:
+    """The Deployment told to stand still or to go on; where none is applied, it stays as it is."""
+    live = observed.deployment
+    paused = rollout.stands_still(live)
+    made = []
+    for manifest in desired.apply:
+        if manifest["kind"] == "Deployment":
+            marked = rollout.marked(manifest)
+            paused = rollout.pause(rollout.rollout_of(marked, live, observed.scene.pods))
+            made.append(rollout.marked(manifest, paused=paused))
+        else:
+            made.append(manifest)
+    return replace(desired, apply=tuple(made)), paused
+
+
+def _costs(work: Sequence[Action], observed: Observed) -> list[Action]:
+    live, facts = observed.deployment, observed.scene.facts
+    goes = any(
+        isinstance(action, Apply) and _is_deployment(action) and live and _takes_pods(action.manifest, live)
+        for action in work
+    )
+    values = facts.known.values if facts.known else {}
+    return list(costs(observed.namespace, observed.scene.pods, values)) if goes else []
+
+
+def as_wanted(desired: Desired, observed: Observed) -> frozenset[str]:
+    """The pods that were made as the pool now wants them, by name."""
+    wanted = {_template(manifest) for manifest in desired.apply if manifest["kind"] == "Deployment"}
+    return frozenset(pod.name for pod in observed.scene.pods if pod.template in wanted)
+
+
+def _takes_pods(manifest: Manifest, live: Manifest) -> bool:
+    fewer = manifest["spec"].get("replicas", 1) < live["spec"].get("replicas", 1)
+    return fewer or _template(manifest) != rollout.digest_of(live)
+
+
+def _template(deployment: Manifest) -> str:
+    return rollout.digest_of(deployment) or rollout.digest_of(rollout.marked(deployment))
+
+
+def leaving(observed: Observed) -> bool:
+    """Whether objects of an earlier pool of this name are still to be collected; until then its names are not free."""
+    return any(
+        "deletionTimestamp" in child["metadata"] or _owner(child) not in {None, observed.pool["metadata"]["uid"]}
+        for child in observed.children.values()
+    )
+
+
+def foreign(desired: Desired, observed: Observed) -> str:
+    """An object in the way that somebody else made, "" where there is none.
+
+    A Secret with keys may be anybody's: it is only read.
+    """
+    for manifest in desired.apply:
+        ref = Ref.of(manifest)
+        child = observed.children.get(ref)
+        if child is not None and _owner(child) is None and not _is_ours(child):
+            return f"{ref.kind} {ref.name}"
+    return ""
+
+
+def _children(desired: Desired, observed: Observed) -> list[Action]:
+    made: list[Action] = [Create(manifest) for manifest in desired.create if Ref.of(manifest) not in observed.children]
+    changed = [
+        Apply(manifest)
+        for manifest in desired.apply
+        if _drifted(manifest, observed.children.get(Ref.of(manifest)))
+        and (Ref.of(manifest), applied(manifest)) not in observed.in_vain
+    ]
+    return [*made, *changed]
+
+
+def _drifted(manifest: Manifest, live: Manifest | None) -> bool:
+    return live is None or not holds(manifest, live)  # its own digest is among what must hold
+
+
+def _is_deployment(action: Action) -> bool:
+    return isinstance(action, Apply) and action.manifest["kind"] == "Deployment"
+
+
+def _owner(child: Manifest) -> str | None:
+    owners = child["metadata"].get("ownerReferences") or ()
+    return next((owner["uid"] for owner in owners if owner["kind"] == KIND and owner.get("controller")), None)
+
+
+def _is_ours(child: Manifest) -> bool:
+    return (child["metadata"].get("labels") or {}).get(names.MANAGED_BY) == names.OPERATOR
+
+
+def _status_manifest(metadata: Mapping[str, Any], wanted: Manifest) -> Manifest:
+    # With the version it was read at: a status about a pool that has changed meanwhile is refused.
+    about = {name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion")}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": about, "status": wanted}

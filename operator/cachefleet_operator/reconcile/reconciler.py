@@ -1,0 +1,240 @@
+"""Reconcile one pool: read everything, plan, act."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import datetime as dt
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any, NewType, Protocol
+
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.tenancy import FleetKey
+from cachefleet_operator import names
+from cachefleet_operator.api import Object, Ref, RefusedError, RetryableError
+from cachefleet_operator.controlplane.facts_cache import Lookout, nobody
+from cachefleet_operator.manifests import children as manifests
+from cachefleet_operator.manifests.pod import TemplateError
+from cachefleet_operator.reasons import Reason
+from cachefleet_operator.reconcile.actions import Create
+from cachefleet_operator.reconcile.apply import Applier
+from cachefleet_operator.reconcile.futile_applies import Standoffs
+from cachefleet_operator.reconcile.plan import (
+    Clock,
+    Desired,
+    Observed,
+    as_wanted,
+    fewer_or_other_pods,
+    foreign,
+    leaving,
+    look_again,
+    plan,
+    report,
+)
+from cachefleet_operator.reconcile.rollout import deadline, stands_still
+from cachefleet_operator.settings import Settings
+from cachefleet_operator.status.pods import ended, pods_of
+from cachefleet_operator.status.situation import Scene, Verdict
+from cachefleet_operator.status.verdicts import judge, learnt, standing
+
+log = logging.getLogger(__name__)
+
+PoolKey = NewType("PoolKey", str)
+"""A pool's "namespace/name"."""
+
+
+class Outcome(StrEnum):
+    """How one reconciliation ended; the label of its counter."""
+
+    DONE = "done"
+    WROTE = "wrote"
+    GONE = "gone"
+    REFUSED = "refused"
+
+
+class FleetKeyError(Exception):
+    """The fleet key's Secret does not hold one. It is never overwritten: somebody must look."""
+
+
+class ChatTemplateError(Exception):
+    """The chat template that a pool names is not there."""
+
+
+class ReadApi(Protocol):
+    """What a reconciler reads with."""
+
+    async def get(self, ref: Ref) -> Object | None: ...
+    async def list(self, kind: str, namespace: str, *, page: int, selector: str = "") -> list[Object] | None: ...
+
+
+class Reporter(Protocol):
+    """Told what a pool's conditions are, and that it has gone."""
+
+    def conditions(self, namespace: str, pool: str, conditions: Sequence[Mapping[str, Any]]) -> None: ...
+    def forget(self, namespace: str, pool: str) -> None: ...
+
+
+class Reconciler:
+    """Brings a pool's objects and status in line with its spec, from a name alone.
+
+    ``later`` is called with a pool that must be looked at again after so many seconds, whether anything happens or not.
+    """
+
+    def __init__(
+        self,
+        api: ReadApi,
+        applier: Applier,
+        settings: Settings,
+        *,
+        today: Callable[[], dt.datetime],
+        lookout: Lookout | None = None,
+        reporter: Reporter | None = None,
+        later: Callable[[PoolKey, float], None] = lambda _key, _seconds: None,
+    ) -> None:
+        self._api = api
+        self._applier = applier
+        self._settings = settings
+        self._today = today
+        self._lookout = lookout or nobody()
+        self._reporter = reporter
+        self._later = later
+        self._standoffs = Standoffs()
+
+    async def reconcile(self, key: PoolKey) -> Outcome:
+        """One pass. ApiError where a request failed and the pass should be tried again."""
+        namespace, name = key.split("/")
+        pool = await self._api.get(Ref("PrefixCachePool", namespace, name))
+        if pool is None or "deletionTimestamp" in pool["metadata"]:
+            self._forget(key)
+            return Outcome.GONE  # its objects go with it
+        self._report(pool)
+        observed = await self._observe(pool)
+        desired, observed = await self._desire(key, observed)
+        if leaving(observed):
+            await self._applier.carry_out(report(desired.verdict, observed, self._clock(), applied=False))
+            raise RetryableError(0, "Leaving", "objects of an earlier pool of this name are still there")
+        return await self._act(key, desired, observed)
+
+    async def fleet_key(self) -> FleetKey:
+        """The fleet's one secret, made where there is none. FleetKeyError where there is something else."""
+        ref = Ref("Secret", self._settings.operator_namespace, names.FLEET_KEY_SECRET)
+        secret = await self._api.get(ref)
+        if secret is None:
+            key = FleetKey.generate()
+            await self._applier.act(Create(manifests.fleet_key_secret(ref.namespace, key)))
+            return key
+        return _parsed(secret, ref)
+
+    async def _observe(self, pool: Object) -> Observed:
+        namespace, name = pool["metadata"]["namespace"], pool["metadata"]["name"]
+        refs = manifests.refs(namespace, name)
+        wanted = f"{names.selector(name)},{names.MANAGED_BY}={names.OPERATOR}"
+        *found, pods = await asyncio.gather(
+            *(self._api.get(ref) for ref in refs),
+            self._api.list("Pod", namespace, page=self._settings.list_page, selector=wanted),
+        )
+        children = {ref: child for ref, child in zip(refs, found, strict=True) if isinstance(child, dict)}
+        observed = Observed(pool, children, in_vain=self._standoffs.among(children))
+        there, now, late = pods if isinstance(pods, list) else (), self._today(), deadline(observed.deployment)
+        seen = pods_of(there, now, grace_seconds=self._settings.unschedulable_seconds, ready_seconds=late)
+        how = ended(there, now, seconds=late)
+        return replace(observed, scene=Scene(seen, paused=stands_still(observed.deployment), ended=how))
+
+    async def _desire(self, key: PoolKey, observed: Observed) -> tuple[Desired, Observed]:
+        pool, verdict = judge(observed.pool)
+        if pool is None:
+            self._lookout.drop(key)
+            return Desired(verdict), observed
+        self._lookout.note(pool)
+        facts = await self._lookout.facts(key)
+        desired = await self._wish(pool, verdict, observed)
+        known = learnt(pool, verdict, facts, as_wanted(desired, observed))
+        desired = desired.judged(standing(known, observed.pool))
+        if fewer_or_other_pods(desired, observed):
+            facts = await self._lookout.fresh(key)
+        scene = replace(observed.scene, facts=facts, disagreement=self._lookout.disagreement(key))
+        return desired, replace(observed, scene=scene)
+
+    async def _wish(self, pool: PrefixCachePool, verdict: Verdict, observed: Observed) -> Desired:
+        """The objects that are wanted, where workers may be started for a verdict."""
+        if not verdict.admitted:
+            return Desired(verdict)
+        try:
+            apply = manifests.children(pool, self._settings, chat_template=await self._chat_template(pool))
+        except TemplateError as error:
+            return Desired(replace(verdict, invalid=(Reason.INVALID_POD_TEMPLATE, str(error))))
+        except ChatTemplateError as error:
+            return Desired(replace(verdict, invalid=(Reason.CHAT_TEMPLATE_MISSING, str(error))))
+        if Ref("Secret", pool.metadata.namespace, names.keys(pool)) in observed.children:
+            return Desired(verdict, (), apply)
+        try:
+            return Desired(verdict, (manifests.keys_secret(pool, await self.fleet_key()),), apply)
+        except FleetKeyError as error:
+            self._later(PoolKey(pool.key), self._settings.chat_template_seconds)  # nobody tells of it either
+            return Desired(replace(verdict, invalid=(Reason.FLEET_KEY_BROKEN, str(error))))
+
+    async def _chat_template(self, pool: PrefixCachePool) -> str:
+        """Digest of the chat template, "" where the pool names none. ChatTemplateError where it is not there."""
+        if pool.spec.model.chat_template is None:
+            return ""
+        ref = pool.spec.model.chat_template.config_map_key_ref
+        found = await self._api.get(Ref("ConfigMap", pool.metadata.namespace, ref.name))
+        text = ((found or {}).get("data") or {}).get(ref.key)
+        # Nobody tells of a ConfigMap that is not ours.
+        self._later(PoolKey(pool.key), self._settings.chat_template_seconds)
+        if text is None:
+            what = f"ConfigMap {ref.name}" + (f" has no key {ref.key}" if found else " is not there")
+            raise ChatTemplateError(f"spec.model.chatTemplate: {what}")
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    async def _act(self, key: PoolKey, desired: Desired, observed: Observed) -> Outcome:
+        clock = self._clock()
+        actions = plan(desired, observed, clock)
+        if (wait := look_again(desired, observed, clock)) is not None:
+            self._later(key, wait)
+        try:
+            self._compare(key, observed, await self._applier.carry_out(actions))
+        except RefusedError as error:
+            if error.status == 404:
+                return Outcome.GONE  # the pool or its namespace went while we worked
+            refused = replace(desired.verdict, invalid=(Reason.REFUSED, error.message))
+            await self._applier.carry_out(report(refused, observed, clock))
+            return Outcome.REFUSED
+        if foreign(desired, observed):
+            return Outcome.REFUSED  # nobody will tell when it has gone
+        return Outcome.WROTE if actions else Outcome.DONE
+
+    def _compare(self, key: PoolKey, observed: Observed, applied: Sequence[tuple[Object, Object]]) -> None:
+        """Note what was applied in vain: nobody tells of it, for nothing has happened."""
+        for manifest, after in applied:
+            ref = Ref.of(manifest)
+            if self._standoffs.met(manifest, observed.children.get(ref), after):
+                log.warning("%s does not become what is applied: something in the cluster changes or drops it", ref)
+                self._later(key, self._settings.retry_first_seconds)
+
+    def _forget(self, key: PoolKey) -> None:
+        namespace, name = key.split("/")
+        self._lookout.drop(key)
+        self._standoffs.forget(manifests.refs(namespace, name))
+        if self._reporter:
+            self._reporter.forget(namespace, name)
+
+    def _report(self, pool: Object) -> None:
+        metadata, conditions = pool["metadata"], (pool.get("status") or {}).get("conditions") or ()
+        if self._reporter:
+            self._reporter.conditions(metadata["namespace"], metadata["name"], conditions)
+
+    def _clock(self) -> Clock:
+        return Clock(self._today().strftime("%Y-%m-%dT%H:%M:%SZ"), self._settings.status_seconds)
+
+
+def _parsed(secret: Object, ref: Ref) -> FleetKey:
+    try:
+        return FleetKey.parse(base64.b64decode(secret["data"][names.FLEET_KEY]).decode())
+    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+        raise FleetKeyError(f"Secret {ref.namespace}/{ref.name} holds no fleet key under {names.FLEET_KEY}") from error

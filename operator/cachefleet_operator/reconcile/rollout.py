@@ -1,0 +1,106 @@
+"""Rollouts that fail are paused: from the pods of old and new to whether the Deployment stands still (pure).
+
+A pod carries the digest of the template it was made from, so old and new are told apart without ReplicaSets. The
+table: nothing is paused where the template changes, at a first rollout, or where no old worker serves any more; a
+rollout is paused where a new worker is in lasting trouble, or none is ready when the Deployment's deadline has passed;
+once paused it goes on when no new worker is unready, also where none is left. How well new workers hit plays no part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cachefleet_operator import names
+from cachefleet_operator.kube.drift import stamped
+from cachefleet_operator.status.pods import Pod, worst
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What a rollout stands on."""
+
+    changing: bool
+    """The live Deployment is to get another template, or there is none yet."""
+    old_serve: bool
+    """A worker of another template is ready."""
+    new_all_ready: bool
+    """No worker of the template is not ready; there may be none."""
+    new_fail: bool
+    """One of them is in lasting trouble, or the first took longer than it may."""
+    paused: bool
+    """It stands still now."""
+
+
+def pause(rollout: Rollout) -> bool:
+    """Whether the Deployment is to stand still."""
+    if rollout.changing or not rollout.old_serve:
+        return False
+    if rollout.paused:
+        return not rollout.new_all_ready
+    return rollout.new_fail and not rollout.new_all_ready
+
+
+def rollout_of(desired: Mapping[str, Any], live: Mapping[str, Any] | None, pods: Sequence[Pod]) -> Rollout:
+    """Read the state of a rollout. ``desired`` is a marked Deployment, ``live`` the one there is."""
+    template = digest_of(desired)
+    staying = [pod for pod in pods if not pod.leaving]
+    new = [pod for pod in staying if pod.template == template]
+    ready = [pod for pod in new if pod.ready]
+    lasting = worst(new)
+    return Rollout(
+        changing=live is None or digest_of(live) != template,
+        old_serve=any(pod.ready for pod in staying if pod.template != template),
+        new_all_ready=len(ready) == len(new),
+        # The deadline's condition outlives a pause; once one is ready, the next is not late for it.
+        new_fail=(lasting is not None and lasting.lasting) or (not ready and overdue(live)),
+        paused=stands_still(live),
+    )
+
+
+def stands_still(deployment: Mapping[str, Any] | None) -> bool:
+    """Whether a Deployment is paused."""
+    return bool(deployment and (deployment.get("spec") or {}).get("paused"))
+
+
+def deadline(deployment: Mapping[str, Any] | None) -> float:
+    """Seconds in which a worker is to be ready; endless where there is no Deployment."""
+    return float((deployment or {}).get("spec", {}).get("progressDeadlineSeconds", "inf"))
+
+
+def overdue(deployment: Mapping[str, Any] | None) -> bool:
+    """Whether its controller has given up on it, in words about its present spec."""
+    status = (deployment or {}).get("status") or {}
+    if not deployment or status.get("observedGeneration") != deployment["metadata"].get("generation"):
+        return False
+    return any(
+        each.get("type") == "Progressing" and each.get("status") == "False" for each in status.get("conditions") or ()
+    )
+
+
+def marked(deployment: Mapping[str, Any], *, paused: bool = False) -> Manifest:
+    """The Deployment with the digest of its pod template on each pod, and standing still or not."""
+    spec = deployment["spec"]
+    template = spec["template"]
+    metadata = template["metadata"]
+    annotations = {name: text for name, text in metadata.get("annotations", {}).items() if name != names.TEMPLATE}
+    plain = {**template, "metadata": {**metadata, "annotations": annotations}}
+    mark = {names.TEMPLATE: _digest(plain)}
+    template = {**plain, "metadata": {**metadata, "annotations": annotations | mark}}
+    return stamped({**deployment, "spec": {**spec, "paused": paused, "template": template}})
+
+
+def digest_of(deployment: Mapping[str, Any]) -> str:
+    """The digest that its pods carry, "" where they carry none."""
+    metadata = deployment["spec"].get("template", {}).get("metadata") or {}
+    return str((metadata.get("annotations") or {}).get(names.TEMPLATE, ""))
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

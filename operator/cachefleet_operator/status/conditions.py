@@ -1,0 +1,167 @@
+"""What is said about a pool in conditions (pure). The summary comes last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cachefleet_operator.controlplane.facts import Difference, Facts, Member, excluded, failed
+from cachefleet_operator.reasons import Reason
+from cachefleet_operator.status.situation import NOTHING, Scene, Verdict, Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One condition without its times."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
+def findings(verdict: Verdict, workers: Workers, scene: Scene = NOTHING) -> tuple[Finding, ...]:
+    """All conditions of a pool, the summary last."""
+    config, budget = _config(verdict), _budget(verdict)
+    available, progressing = _available(workers, scene), _progressing(verdict, workers, scene)
+    return (
+        config,
+        budget,
+        available,
+        _contract(scene),
+        _fresh(scene.facts),
+        _hit_rate(verdict, scene.facts),
+        progressing,
+        _degraded(workers, scene),
+        _ready(config, budget, available, progressing, workers),
+    )
+
+
+def _config(verdict: Verdict) -> Finding:
+    if verdict.invalid is not None:
+        return Finding("ConfigValid", "False", *verdict.invalid)
+    return Finding("ConfigValid", "True", Reason.VALID, "the pool is valid")
+
+
+def _budget(verdict: Verdict) -> Finding:
+    if verdict.budget is None:
+        return Finding("BudgetAdmitted", "Unknown", Reason.CONFIG_INVALID, "the pool cannot be read")
+    words = {True: "True", False: "False", None: "Unknown"}
+    return Finding("BudgetAdmitted", words[verdict.budget.admitted], verdict.budget.reason, verdict.budget.message)
+
+
+def _available(workers: Workers, scene: Scene) -> Finding:
+    count = f"{workers.ready} of {workers.wanted} workers ready"
+    status = "True" if workers.ready else "False"
+    if workers.failure:
+        return Finding("WorkersAvailable", status, Reason.PODS_REFUSED, f"{count}: {workers.failure}")
+    if workers.wanted == 0:
+        return Finding("WorkersAvailable", "False", Reason.NO_WORKERS_WANTED, "no worker is wanted")
+    if workers.ready >= workers.wanted:
+        return Finding("WorkersAvailable", "True", Reason.ALL_READY, count)
+    if scene.trouble:
+        return Finding("WorkersAvailable", status, scene.trouble.reason, f"{count}: {scene.trouble.message}")
+    words = f"{count}; {scene.ended}" if scene.ended else count
+    return Finding("WorkersAvailable", status, Reason.SOME_READY if workers.ready else Reason.NONE_READY, words)
+
+
+def _contract(scene: Scene) -> Finding:
+    if member := excluded(scene.facts):
+        words = "; ".join(map(_differs, member.differences))
+        return Finding("ContractConsistent", "False", Reason.CONTRACT_MISMATCH, f"worker {member.name}: {words}")
+    if scene.disagreement:
+        return Finding("ContractConsistent", "False", Reason.POOLS_DIFFER, scene.disagreement)
+    known = scene.facts.known
+    if known is None:
+        return _unknown("ContractConsistent", scene.facts)
+    if known.contract is None:
+        return Finding("ContractConsistent", "Unknown", Reason.NO_CONTRACT, "no worker has announced its contract yet")
+    return Finding("ContractConsistent", "True", Reason.CONSISTENT, "all workers mean the same by a block")
+
+
+def _differs(difference: Difference) -> str:
+    return f"{difference.field} is {difference.actual!r}, the pool's is {difference.expected!r}"
+
+
+def _fresh(facts: Facts) -> Finding:
+    if facts.known is None:
+        return _unknown("IndexFresh", facts)
+    ready = [member for member in facts.known.members if member.ready]
+    if not ready:
+        return Finding("IndexFresh", "Unknown", Reason.NO_READY_WORKERS, "no worker is ready")
+    stale = [member.name for member in ready if not member.fresh]
+    words = f"{len(ready) - len(stale)} of {len(ready)} ready workers report what they hold"
+    if not stale:
+        return Finding("IndexFresh", "True", Reason.FRESH, words)
+    return Finding("IndexFresh", "False", Reason.STALE, f"{words}; {stale[0]} does not")
+
+
+def _hit_rate(verdict: Verdict, facts: Facts) -> Finding:
+    if verdict.objective is None:
+        return Finding("HitRateMet", "Unknown", Reason.NO_OBJECTIVE, "hit.objective is not set")
+    if facts.known is None:
+        return _unknown("HitRateMet", facts)
+    measured = facts.known.hit_ratio
+    window = f"the last {measured.window_seconds:.0f} s"
+    if measured.value is None:
+        return Finding("HitRateMet", "Unknown", Reason.NO_SAMPLES, f"no prompt was looked up in {window}")
+    words = f"{measured.value:.2f} of prompt tokens were found in {window}, the objective is {verdict.objective:g}"
+    if measured.value >= verdict.objective:
+        return Finding("HitRateMet", "True", Reason.OBJECTIVE_MET, words)
+    return Finding("HitRateMet", "False", Reason.BELOW_OBJECTIVE, words)
+
+
+def _unknown(kind: str, facts: Facts) -> Finding:
+    return Finding(kind, "Unknown", facts.reason, facts.message)
+
+
+def _progressing(verdict: Verdict, workers: Workers, scene: Scene) -> Finding:
+    kind = "Progressing"
+    if not verdict.admitted:
+        return Finding(kind, "False", Reason.HELD, "running workers stay as they are, no worker is started")
+    if scene.paused:
+        cause = f": {scene.trouble.message}" if scene.trouble else ""
+        words = "new workers fail, the rollout stands still until they are well or the pool changes"
+        return Finding(kind, "False", Reason.ROLLOUT_PAUSED, words + cause)
+    if workers.settled:
+        return Finding(kind, "False", Reason.SETTLED, "all workers run the pool as it is")
+    if scene.trouble:
+        return Finding(kind, "False", scene.trouble.reason, scene.trouble.message)
+    if workers.stalled:
+        return Finding(kind, "False", Reason.STALLED, workers.stalled)
+    return Finding(kind, "True", Reason.ROLLING_OUT, "workers are being started or replaced")
+
+
+def _degraded(workers: Workers, scene: Scene) -> Finding:
+    """The first of what is wrong with something that should run or runs."""
+    trouble, member, stranger = scene.trouble, failed(scene.facts), excluded(scene.facts)
+    wrong = (
+        (workers.failure, Reason.PODS_REFUSED, workers.failure),
+        (scene.paused, Reason.ROLLOUT_PAUSED, trouble.message if trouble else "new workers are not ready in time"),
+        (trouble, trouble.reason if trouble else "", trouble.message if trouble else ""),
+        (workers.stalled and not workers.settled, Reason.STALLED, workers.stalled),
+        (member, Reason.WORKER_FAILED, _failed_words(member)),
+        (stranger, Reason.CONTRACT_MISMATCH, f"worker {stranger.name} is used last" if stranger else ""),
+        (scene.disagreement, Reason.POOLS_DIFFER, scene.disagreement),
+    )
+    for present, reason, message in wrong:
+        if present:
+            return Finding("Degraded", "True", reason, message)
+    return Finding("Degraded", "False", Reason.NOTHING_WRONG, "nothing is known to be wrong with a worker")
+
+
+def _failed_words(member: Member | None) -> str:
+    if member is None:
+        return ""
+    return f"worker {member.name} says that it failed" + (f": {member.phase_reason}" if member.phase_reason else "")
+
+
+def _ready(config: Finding, budget: Finding, available: Finding, progressing: Finding, workers: Workers) -> Finding:
+    for finding in (config, budget):
+        if finding.status == "False":
+            return Finding("Ready", "False", finding.reason, finding.message)
+    if workers.settled and not workers.failure:
+        reason = Reason.WORKERS_READY if workers.wanted else Reason.NO_WORKERS_WANTED
+        return Finding("Ready", "True", reason, available.message)
+    cause = available if workers.failure or progressing.reason == Reason.SETTLED else progressing
+    held = cause is progressing and progressing.status == "False"
+    return Finding("Ready", "False", cause.reason, cause.message if held else available.message)

@@ -1,0 +1,150 @@
+"""What is worth an event: a change of condition, told once (pure)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cachefleet_core.budget import BudgetReason
+from cachefleet_core.pool.spec import API_VERSION, KIND
+from cachefleet_operator.api import MANAGER, Ref
+from cachefleet_operator.reasons import Reason
+
+# (condition, status) -> type of the event, and whether it needs something to recover from.
+_TOLD: Final[Mapping[tuple[str, str], tuple[str, bool]]] = {
+    ("BudgetAdmitted", "False"): ("Warning", False),
+    ("BudgetAdmitted", "True"): ("Normal", True),
+    ("ConfigValid", "False"): ("Warning", False),
+    ("ConfigValid", "True"): ("Normal", True),
+    ("ContractConsistent", "False"): ("Warning", False),
+    ("ContractConsistent", "True"): ("Normal", True),
+    ("Degraded", "True"): ("Warning", False),
+    ("HitRateMet", "False"): ("Warning", False),
+    ("HitRateMet", "True"): ("Normal", True),
+    ("IndexFresh", "False"): ("Warning", True),
+    ("Progressing", "True"): ("Normal", False),
+    ("Ready", "True"): ("Normal", False),
+    ("WorkersAvailable", "False"): ("Warning", True),
+}
+_WORDS_COUNT: Final = frozenset({"BudgetAdmitted", "ConfigValid"})
+"""Conditions about the spec: another message is news. Elsewhere messages count workers and change all the time."""
+_SPEC_REASONS: Final = frozenset(
+    {
+        *BudgetReason,
+        Reason.INVALID,
+        Reason.INVALID_POD_TEMPLATE,
+        Reason.REFUSED,
+        Reason.NAME_TAKEN,
+        Reason.CHAT_TEMPLATE_MISSING,
+        Reason.POOLS_DIFFER,
+    }
+)
+QUIET_SECONDS: Final = 60.0
+MAX_REMEMBERED: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The pool that events are about."""
+
+    name: str
+    namespace: str
+    uid: str
+    resource_version: str
+
+
+def events_of(
+    previous: Sequence[Mapping[str, Any]], conditions: Sequence[Mapping[str, Any]], subject: Subject, *, now: str
+) -> list[dict[str, Any]]:
+    """The events that lead from the previous conditions to these.
+
+    An event's name follows from the change it tells of: told again after an interruption, it is refused as existing.
+    """
+    before = {condition.get("type"): condition for condition in previous}
+    events = []
+    for condition in conditions:
+        old = before.get(condition["type"])
+        kind = _kind(old, condition)
+        if kind:
+            events.append(_event(kind, old, condition, subject, now=now))
+    # Two conditions may say the same for the same reason.
+    return list({(event["type"], event["reason"]): event for event in reversed(events)}.values())[::-1]
+
+
+class Quiet:
+    """Keeps a condition that goes to and fro from telling of it each time: an event, its words left out, is told
+    once in ``seconds``. Other words about the spec are another event. Bounded, forgetting the oldest.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], *, seconds: float = QUIET_SECONDS, most: int = MAX_REMEMBERED
+    ) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._most = most
+        self._told: dict[tuple[str, ...], float] = {}
+
+    def lets(self, event: Mapping[str, Any]) -> bool:
+        """Whether to tell."""
+        told = self._told.get(_topic(event))
+        return told is None or self._clock() - told >= self._seconds
+
+    def told(self, event: Mapping[str, Any]) -> None:
+        """It was told."""
+        topic = _topic(event)
+        self._told.pop(topic, None)
+        self._told[topic] = self._clock()
+        while len(self._told) > self._most:
+            del self._told[next(iter(self._told))]
+
+
+def _topic(event: Mapping[str, Any]) -> tuple[str, ...]:
+    words = event["message"] if event["reason"] in _SPEC_REASONS else ""
+    return (event["involvedObject"]["uid"], event["type"], event["reason"], words)
+
+
+def _kind(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> str:
+    if old is not None and _same(old, new):
+        return ""
+    kind, recovers = _TOLD.get((new["type"], new["status"]), ("", False))
+    if recovers and (old is None or old.get("status") in {new["status"], "Unknown"}):
+        return ""
+    return kind
+
+
+def _same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    fields = ["status", "reason"]
+    if new["reason"] == Reason.REFUSED:  # in other words each time it is tried
+        fields.append("observedGeneration")
+    elif new["type"] in _WORDS_COUNT:
+        fields.append("message")
+    return all(old.get(field) == new.get(field) for field in fields)
+
+
+def _event(
+    kind: str, old: Mapping[str, Any] | None, new: Mapping[str, Any], subject: Subject, *, now: str
+) -> dict[str, Any]:
+    was = "" if old is None else f"{old.get('lastTransitionTime')}{old.get('reason')}{old.get('observedGeneration')}"
+    text = "\n".join((subject.uid, new["type"], new["status"], new["reason"], new["message"], was))
+    name = f"{subject.name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return {
+        **Ref("Event", subject.namespace, name).manifest(),
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": subject.name,
+            "namespace": subject.namespace,
+            "uid": subject.uid,
+            "resourceVersion": subject.resource_version,
+        },
+        "type": kind,
+        "reason": new["reason"],
+        "message": new["message"],
+        "source": {"component": MANAGER},
+        "reportingComponent": MANAGER,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

@@ -1,0 +1,192 @@
+"""The fields of a pool's status that the operator owns, and whether they are worth a write now (pure)."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from cachefleet_core.budget import MIB, blocks
+from cachefleet_core.pool.status import MAX_WORKERS
+from cachefleet_core.reports import Phase
+from cachefleet_operator import names
+from cachefleet_operator.api import MANAGER
+from cachefleet_operator.controlplane.facts import Facts, Member, PoolFacts
+from cachefleet_operator.kube.drift import holds
+from cachefleet_operator.reasons import Reason
+from cachefleet_operator.status.conditions import Finding, findings
+from cachefleet_operator.status.pods import Pod
+from cachefleet_operator.status.situation import NOTHING, Scene, Verdict, Workers
+
+MAX_MESSAGE: Final = 1024
+MAX_EPOCH: Final = 1024
+CLOCKS: Final = 60.0
+"""Seconds by which two machines' clocks may differ; with more, nothing can be said about times."""
+
+_PARTS: Final = ("budget", "contract", "hitRatio", "workers", "workersOmitted")
+"""Those that may lose a field; all are the operator's own."""
+
+Manifest = dict[str, Any]
+
+
+def status(
+    verdict: Verdict,
+    workers: Workers,
+    scene: Scene = NOTHING,
+    *,
+    name: str,
+    generation: int,
+    previous: Mapping[str, Any],
+    now: str,
+) -> Manifest:
+    """All fields. A condition's time moves only with its status; measurements stay when nobody measures."""
+    known = scene.facts.known
+    found = findings(verdict, workers, scene)
+    value: Manifest = {
+        "observedGeneration": generation,
+        "conditions": _conditions(found, generation, previous.get("conditions") or (), now),
+        "replicas": workers.total,
+        "readyReplicas": workers.ready,
+        "selector": names.selector(name),
+        **_budget(verdict, known, previous.get("budget") or {}),
+        **_hit_ratio(known, previous.get("hitRatio"), now),
+        **_contract(known, previous.get("contract")),
+        **_workers(scene.pods, scene.facts),
+    }
+    return value
+
+
+def due(wanted: Mapping[str, Any], live: Mapping[str, Any], *, age: float, seconds: float) -> float | None:
+    """Seconds to wait before ``wanted`` is to be written over ``live``, of which the last write is ``age`` seconds
+    ago; 0 for now, None where there is nothing to write. What moves all the time is written at most every ``seconds``.
+    """
+    if holds(wanted, live) and _same_parts(wanted, live):
+        return None
+    if _material(wanted) != _material(live):
+        return 0.0
+    return max(0.0, seconds - max(age, 0.0)) if age > -CLOCKS else 0.0
+
+
+def written_at(pool: Mapping[str, Any]) -> dt.datetime | None:
+    """When the operator last changed the status, by the API server's clock."""
+    times = [
+        dt.datetime.fromisoformat(entry["time"])
+        for entry in pool["metadata"].get("managedFields") or ()
+        if entry.get("manager") == MANAGER and entry.get("subresource") == "status" and entry.get("time")
+    ]
+    return max(times, default=None)
+
+
+def _same_parts(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
+    """Whether nothing is there that left: ``holds`` sees only what came."""
+    return all(holds(live.get(part), wanted.get(part)) for part in _PARTS)
+
+
+def _material(value: Mapping[str, Any]) -> object:
+    conditions = [(each.get("type"), each.get("status"), each.get("reason")) for each in value.get("conditions") or ()]
+    workers = [
+        tuple(each.get(part) for part in ("name", "state", "epoch", "warmed")) for each in value.get("workers") or ()
+    ]
+    budget = value.get("budget") or {}
+    return (
+        [value.get(name) for name in ("observedGeneration", "replicas", "readyReplicas", "selector", "contract")],
+        [budget.get(name) for name in ("requestedMiB", "kvCacheMiB", "admittedMiB", "blocks")],
+        _spec_words(value),
+        sorted(conditions, key=str),
+        sorted(workers, key=str),
+        value.get("workersOmitted"),
+        (value.get("hitRatio") is None),
+    )
+
+
+def _spec_words(value: Mapping[str, Any]) -> list[object]:
+    """Messages about the spec: other numbers in them are what a user waits for. Not a refusal's: the API server tells
+    the same problems in another order each time, a webhook adds a number of its own.
+    """
+    told = {"ConfigValid", "BudgetAdmitted", "ContractConsistent"}
+    found = [each for each in value.get("conditions") or () if each.get("type") in told]
+    return [each.get("message") for each in found if each.get("reason") != Reason.REFUSED]
+
+
+def _conditions(
+    found: Iterable[Finding], generation: int, previous: Sequence[Mapping[str, Any]], now: str
+) -> list[Manifest]:
+    times = {(each.get("type"), each.get("status")): each.get("lastTransitionTime") for each in previous}
+    return [
+        {
+            "type": finding.type,
+            "status": finding.status,
+            "reason": str(finding.reason),
+            "message": finding.message[:MAX_MESSAGE],
+            "observedGeneration": generation,
+            "lastTransitionTime": times.get((finding.type, finding.status)) or now,
+        }
+        for finding in found
+    ]
+
+
+def _budget(verdict: Verdict, known: PoolFacts | None, previous: Mapping[str, Any]) -> Manifest:
+    plan = verdict.budget
+    if plan is None:
+        return {}
+    # Of what is refused nothing comes into force: what runs stays as it is.
+    admitted = plan.budget_mib if verdict.admitted else int(previous.get("admittedMiB", 0))
+    value = {"requestedMiB": plan.budget_mib, "kvCacheMiB": plan.kv_cache_mib, "admittedMiB": admitted}
+    if known is not None and known.block_bytes:
+        used = max((member.idle_bytes for member in known.members), default=0)
+        value |= {"usedMiB": -(-used // MIB), "blocks": blocks(admitted, known.block_bytes)}
+    elif previous.get("admittedMiB") == admitted:
+        value |= {name: previous[name] for name in ("usedMiB", "blocks") if name in previous}
+    return {"budget": value}
+
+
+def _hit_ratio(known: PoolFacts | None, previous: Mapping[str, Any] | None, now: str) -> Manifest:
+    measured = known.hit_ratio.value if known else None
+    if measured is None:
+        return {"hitRatio": dict(previous)} if previous else {}
+    value = f"{measured:.2f}"
+    same = previous is not None and previous.get("value") == value
+    return {"hitRatio": {"value": value, "sampledAt": previous.get("sampledAt") if same and previous else now}}
+
+
+def _contract(known: PoolFacts | None, previous: str | None) -> Manifest:
+    fingerprint = known.contract.fingerprint if known and known.contract else previous
+    return {"contract": fingerprint} if fingerprint else {}
+
+
+def _workers(pods: Sequence[Pod], facts: Facts) -> Manifest:
+    members = _by_name(facts)
+    shown = [_worker(pod, members.get(pod.name)) for pod in pods]
+    if len(shown) <= MAX_WORKERS:
+        return {"workers": shown} if shown else {}
+    return {"workers": shown[:MAX_WORKERS], "workersOmitted": len(shown) - MAX_WORKERS}
+
+
+def _by_name(facts: Facts) -> dict[str, list[Member]]:
+    found: dict[str, list[Member]] = {}
+    for member in facts.known.members if facts.known else ():
+        found.setdefault(member.name, []).append(member)
+    return found
+
+
+def _worker(pod: Pod, ranks: Sequence[Member] | None) -> Manifest:
+    told: Manifest = {"name": pod.name, "state": _state(pod, ranks)}
+    if not ranks:
+        return told
+    first = min(ranks, key=lambda member: member.rank)
+    if not first.epoch:  # its agent has said nothing yet
+        return told
+    figures = {"warmed": all(member.warmed for member in ranks), "heldBlocks": sum(m.held_blocks for m in ranks)}
+    return told | figures | {"epoch": first.epoch[:MAX_EPOCH]}
+
+
+def _state(pod: Pod, ranks: Sequence[Member] | None) -> str:
+    """The kubelet's word where it is final, else the agent's."""
+    if pod.leaving:
+        return Phase.DRAINING
+    if pod.trouble is not None and pod.trouble.lasting:
+        return Phase.FAILED
+    phase = next((member.phase for member in ranks or () if member.phase), None)
+    if pod.ready:
+        return Phase.READY if phase in {None, Phase.STARTING, Phase.WARMING} else str(phase)
+    return str(phase) if phase in {Phase.WARMING, Phase.DRAINING, Phase.FAILED} else Phase.STARTING

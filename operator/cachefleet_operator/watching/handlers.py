@@ -1,0 +1,77 @@
+"""What kopf is asked to watch. A handler does one thing: it passes on the name of a pool.
+
+``on.event`` handlers are told of everything and keep nothing: no finalizer, no annotation, no patch by kopf.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import kopf
+
+from cachefleet_core.pool.spec import GROUP, PLURAL, VERSION
+from cachefleet_operator import names
+from cachefleet_operator.api import SERVICE_ACCOUNT
+
+CHILDREN: Final = (
+    ("apps", "v1", "deployments"),
+    ("", "v1", "services"),
+    ("", "v1", "configmaps"),
+    ("", "v1", "serviceaccounts"),
+    ("policy", "v1", "poddisruptionbudgets"),
+    ("", "v1", "pods"),
+)
+"""Not Secrets: the operator reads those by name alone. A lost one is made again at the next resync."""
+
+Enqueue = Callable[[str], None]
+
+
+def registry(enqueue: Enqueue) -> kopf.OperatorRegistry:
+    """Handlers that call ``enqueue`` with "namespace/name", in kopf's thread."""
+    handlers = kopf.OperatorRegistry()
+    kopf.on.login(registry=handlers)(_login)
+
+    def pool_event(namespace: str | None, name: str | None, **_: Any) -> None:
+        enqueue(f"{namespace}/{name}")
+
+    def child_event(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
+        enqueue(f"{namespace}/{labels[names.POOL_LABEL]}")
+
+    kopf.on.event(GROUP, VERSION, PLURAL, registry=handlers)(pool_event)
+    for group, version, plural in CHILDREN:
+        labels = {names.POOL_LABEL: kopf.PRESENT}
+        kopf.on.event(group, version, plural, registry=handlers, labels=labels)(child_event)
+    return handlers
+
+
+def settings() -> kopf.OperatorSettings:
+    """Kopf as a pure watcher: standalone, silent, fast to stop."""
+    chosen = kopf.OperatorSettings()
+    chosen.peering.standalone = True
+    chosen.posting.enabled = False
+    chosen.scanning.disabled = True  # the CRD is waited for before kopf starts; this saves two cluster-wide rights
+    chosen.process.ultimate_exiting_timeout = None  # else it would end this process in the middle of a long exit
+    chosen.queueing.exit_timeout = 1.0  # handlers end at once
+    chosen.queueing.idle_timeout = 1.0
+    # One namespace that may not be read any more is no reason to end the watches of the others.
+    chosen.networking.error_backoffs = (1, 1, 2, 3, 5, 8, 13) + (20,) * 10_000
+    for group, _, plural in CHILDREN:
+        chosen.watching.label_selectors[group, plural] = f"{names.MANAGED_BY}={names.OPERATOR}"
+    return chosen
+
+
+def _login(**given: Any) -> kopf.ConnectionInfo | None:
+    """As our own client does it: the service account where there is one, else the kubeconfig."""
+    if not SERVICE_ACCOUNT.exists():
+        return kopf.login_with_kubeconfig(**given)
+    info = kopf.login_with_service_account(**given)
+    return info and replace(info, server=server(os.environ))
+
+
+def server(environment: Mapping[str, str]) -> str:
+    """By its address: the API server must be found while a cluster's name server is away."""
+    host, port = environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

@@ -1,0 +1,267 @@
+"""Tenants and keys through the admin API, over a real SQLite file."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+
+from cachefleet_controlplane.admin.tenant_service import TenantDesk
+from cachefleet_controlplane.auth.authorizer import Asked
+from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.store_errors import StoreError
+from cachefleet_controlplane.tenants.directory import Unknown
+from cachefleet_core.tenancy import TenantId, api_key_hash
+from tests.controlplane.admin.conftest import HASH_KEY, NOW, Doorkeeper
+from tests.controlplane.admin.test_admin_app import assert_problem
+
+ACME = {
+    "name": "acme",
+    "saltVersion": 1,
+    "priority": 50,
+    "requestsAtOnce": None,
+    "tokensPerMinute": None,
+    "disabled": False,
+    "created": "2027-01-15T08:00:00Z",
+}
+
+
+async def make(client: httpx.AsyncClient, name: str = "acme", **fields: Any) -> dict[str, Any]:
+    answer = await client.post("/tenants", json={"name": name} | fields)
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+async def new_key(client: httpx.AsyncClient, path: str = "keys", **fields: Any) -> dict[str, Any]:
+    answer = await client.post(f"/tenants/acme/{path}", json=fields)
+    assert answer.status_code == 201, answer.text
+    assert answer.headers["cache-control"] == "no-store"
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+async def states(client: httpx.AsyncClient) -> dict[str, str]:
+    return {key["id"]: key["state"] for key in (await client.get("/tenants/acme/keys")).json()["items"]}
+
+
+def owner(desk: TenantDesk, key: str, now: float = NOW) -> str:
+    found = desk.tenants.directory.owner(api_key_hash(HASH_KEY, key.encode()), now)
+    return found.value if isinstance(found, Unknown) else found.name
+
+
+async def test_a_tenant_is_made_shown_changed_and_deleted(client: httpx.AsyncClient, desk: TenantDesk) -> None:
+    assert await make(client) == ACME
+    assert (await client.get("/tenants")).json() == {"items": [ACME]}
+    assert (await client.get("/tenants/acme")).json() == ACME
+    changed = await client.patch("/tenants/acme", json={"priority": 0, "requestsAtOnce": 4, "saltVersion": 2})
+    assert changed.json() == ACME | {"priority": 0, "requestsAtOnce": 4, "saltVersion": 2}
+    assert desk.tenants.salt_version(TenantId("acme")) == 2
+    unlimited = await client.patch("/tenants/acme", json={"requestsAtOnce": None})
+    assert unlimited.json() == ACME | {"priority": 0, "saltVersion": 2}
+    assert (await client.delete("/tenants/acme")).status_code == 204
+    assert_problem(await client.get("/tenants/acme"), 404)
+    assert desk.tenants.directory.tenants == {}
+
+
+async def test_all_of_a_tenant_can_be_said_at_once(client: httpx.AsyncClient) -> None:
+    given = {"saltVersion": 3, "priority": 100, "requestsAtOnce": 1, "tokensPerMinute": 2**31 - 1, "disabled": True}
+    assert await make(client, "a", **given) == ACME | given | {"name": "a"}
+
+
+async def test_a_name_is_taken_once(client: httpx.AsyncClient) -> None:
+    await make(client)
+    assert "exists already" in str(assert_problem(await client.post("/tenants", json={"name": "acme"}), 409)["detail"])
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "body.name"),
+        ({"name": ""}, "body.name"),
+        ({"name": "a/b"}, "body.name"),
+        ({"name": "x" * 129}, "body.name"),
+        ({"name": "a", "priority": -1}, "body.priority"),
+        ({"name": "a", "priority": 101}, "body.priority"),
+        ({"name": "a", "priority": None}, "body.priority"),
+        ({"name": "a", "priority": "5"}, "body.priority"),
+        ({"name": "a", "requestsAtOnce": 0}, "body.requestsAtOnce"),
+        ({"name": "a", "tokensPerMinute": 2**31}, "body.tokensPerMinute"),
+        ({"name": "a", "saltVersion": 0}, "body.saltVersion"),
+        ({"name": "a", "disabled": 1}, "body.disabled"),
+        ({"name": "a", "colour": "red"}, "body.colour"),
+    ],
+)
+async def test_what_cannot_be_is_refused_with_its_field(
+    client: httpx.AsyncClient, body: dict[str, Any], field: str
+) -> None:
+    errors = assert_problem(await client.post("/tenants", json=body), 422)["errors"]
+    assert [error["field"] for error in errors] == [field]  # type: ignore[attr-defined]
+    if "name" in body and field != "body.name":
+        await make(client, "a")
+        change = {name: value for name, value in body.items() if name != "name"}
+        errors = assert_problem(await client.patch("/tenants/a", json=change), 422)["errors"]
+        assert [error["field"] for error in errors] == [field]  # type: ignore[attr-defined]
+
+
+async def test_a_change_of_nothing_changes_nothing(client: httpx.AsyncClient) -> None:
+    await make(client)
+    assert (await client.patch("/tenants/acme", json={})).json() == ACME
+
+
+async def test_a_key_is_told_once_and_known_at_once(client: httpx.AsyncClient, desk: TenantDesk) -> None:
+    await make(client)
+    made = await new_key(client, expires="2027-02-01T00:00:00+01:00")
+    key = made.pop("key")
+    assert key.startswith(made["hint"])
+    assert made | {"id": ""} == {
+        "id": "",
+        "tenant": "acme",
+        "hint": key[:9],
+        "created": "2027-01-15T08:00:00Z",
+        "expires": "2027-01-31T23:00:00Z",
+        "revoked": None,
+        "state": "active",
+    }
+    assert owner(desk, key) == "acme"
+    assert owner(desk, key, datetime(2027, 1, 31, 23, tzinfo=UTC).timestamp()) == Unknown.ENDED
+    listed = await client.get("/tenants/acme/keys")
+    assert listed.json() == {"items": [made]}
+    assert key not in listed.text
+
+
+async def test_what_is_stored_of_a_key_does_not_give_it_away(
+    client: httpx.AsyncClient, database: Database, desk: TenantDesk
+) -> None:
+    await make(client)
+    key = (await new_key(client))["key"]
+    await desk.tenants.refresh()
+    database.close()
+    folder = database._file
+    assert folder is not None
+    stored = b"".join(part.read_bytes() for part in folder.parent.iterdir())
+    assert key[:9].encode() in stored
+    assert key[:14].encode() not in stored  # what follows the hint there may begin as the key goes on
+
+
+async def test_two_keys_are_different(client: httpx.AsyncClient) -> None:
+    await make(client)
+    one, other = await new_key(client), await new_key(client)
+    assert one["key"] != other["key"]
+    assert one["id"] != other["id"]
+
+
+async def test_a_rotation_makes_a_key_and_ends_the_others(client: httpx.AsyncClient, desk: TenantDesk) -> None:
+    await make(client)
+    old = await new_key(client)
+    middle = await new_key(client, "keys/rotate", graceSeconds=60)
+    assert [owner(desk, key["key"], NOW + 59) for key in (old, middle)] == ["acme", "acme"]
+    assert [owner(desk, key["key"], NOW + 60) for key in (old, middle)] == [Unknown.ENDED, "acme"]
+    new = await new_key(client, "keys/rotate")
+    assert await states(client) == {old["id"]: "expired", middle["id"]: "expired", new["id"]: "active"}
+    assert [owner(desk, key["key"]) for key in (old, middle, new)] == [Unknown.ENDED, Unknown.ENDED, "acme"]
+
+
+async def test_a_key_is_revoked(client: httpx.AsyncClient, desk: TenantDesk) -> None:
+    await make(client)
+    made, kept = await new_key(client), await new_key(client)
+    answer = await client.delete(f"/tenants/acme/keys/{made['id']}")
+    assert (answer.status_code, answer.json()["state"]) == (200, "revoked")
+    assert await states(client) == {made["id"]: "revoked", kept["id"]: "active"}
+    assert (owner(desk, made["key"]), owner(desk, kept["key"])) == (Unknown.ENDED, "acme")
+    assert_problem(await client.delete("/tenants/acme/keys/none"), 404)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("keys", {"expires": "2027-02-01T00:00:00"}, "body.expires"),
+        ("keys", {"expires": "soon"}, "body.expires"),
+        ("keys", {"graceSeconds": 1}, "body.graceSeconds"),
+        ("keys/rotate", {"graceSeconds": -1}, "body.graceSeconds"),
+        ("keys/rotate", {"graceSeconds": 1e9}, "body.graceSeconds"),
+        ("keys/rotate", {"graceSeconds": "1"}, "body.graceSeconds"),
+    ],
+)
+async def test_a_key_that_cannot_be_is_refused_with_its_field(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], said: str
+) -> None:
+    await make(client)
+    errors = assert_problem(await client.post(f"/tenants/acme/{path}", json=body), 422)["errors"]
+    assert [error["field"] for error in errors] == [said]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("path", ["keys", "keys/rotate"])
+@pytest.mark.parametrize("expires", ["2027-01-15T08:00:00Z", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"])
+async def test_a_key_ends_in_the_future_that_there_is(client: httpx.AsyncClient, path: str, expires: str) -> None:
+    await make(client)
+    answer = await client.post(f"/tenants/acme/{path}", json={"expires": expires})
+    assert "body.expires must be in the future" in str(assert_problem(answer, 422)["detail"])
+
+
+async def test_of_a_tenant_that_is_none_there_is_nothing(client: httpx.AsyncClient) -> None:
+    for method, path in (
+        ("GET", ""),
+        ("PATCH", ""),
+        ("DELETE", ""),
+        ("GET", "/keys"),
+        ("POST", "/keys"),
+        ("POST", "/keys/rotate"),
+        ("DELETE", "/keys/k"),
+    ):
+        assert_problem(await client.request(method, f"/tenants/nobody{path}", json={}), 404)
+    assert_problem(await client.get("/tenants/no%20body"), 422)
+
+
+async def test_a_store_that_fails_is_503_and_leaves_what_is_known(
+    client: httpx.AsyncClient, desk: TenantDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(client)
+    key = (await new_key(client))["key"]
+
+    def failing(*_: object, **__: object) -> None:
+        raise StoreError("locked", "database locked")
+
+    for name in ("tenants", "create"):
+        monkeypatch.setattr(type(desk.repository), name, failing)
+    assert_problem(await client.get("/tenants"), 503)
+    assert_problem(await client.post("/tenants", json={"name": "b"}), 503)
+    assert owner(desk, key) == "acme"
+
+
+async def test_changes_need_the_right_to_change(client: httpx.AsyncClient, doorkeeper: Doorkeeper) -> None:
+    await client.get("/tenants/acme/keys")
+    await client.post("/tenants/acme/keys", json={})
+    await client.delete("/tenants/acme/keys/k")
+    assert doorkeeper.asked == [Asked("list"), Asked("update"), Asked("delete")]
+
+
+async def test_the_schema_has_examples(client: httpx.AsyncClient) -> None:
+    schemas = (await client.get("/openapi.json")).json()["components"]["schemas"]
+    for name in ("NewTenant", "TenantChange", "NewKey", "Rotation"):
+        assert schemas[name]["examples"]
+        assert schemas[name]["additionalProperties"] is False
+    assert not [name for name, field in schemas["TenantChange"]["properties"].items() if "default" in field]
+
+
+async def test_nothing_is_changed_in_a_store_that_other_replicas_do_not_see(
+    client: httpx.AsyncClient, desk: TenantDesk
+) -> None:
+    await make(client)
+    key = (await new_key(client))["id"]
+    object.__setattr__(desk, "private", True)
+    for method, path, body in (
+        ("POST", "/tenants", {"name": "umbrella"}),
+        ("PATCH", "/tenants/acme", {"priority": 1}),
+        ("DELETE", "/tenants/acme", None),
+        ("POST", "/tenants/acme/keys", {}),
+        ("POST", "/tenants/acme/keys/rotate", {}),
+        ("DELETE", f"/tenants/acme/keys/{key}", None),
+    ):
+        answer = await client.request(method, path, json=body)
+        assert_problem(answer, 409)
+        assert "CACHEFLEET_DATABASE_URL" in answer.json()["detail"]
+    assert (await client.get("/tenants")).json() == {"items": [ACME]}
+    assert await states(client) == {key: "active"}

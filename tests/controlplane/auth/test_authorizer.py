@@ -1,0 +1,112 @@
+"""Questions, tokens and what is remembered of them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cachefleet_controlplane.auth.authorizer import MAX_TOKEN, Access, Asked, asked, bearer
+from cachefleet_controlplane.auth.decision_cache import Expiring
+from cachefleet_controlplane.auth.file_tokens import FileAuthorizer, TokenFile
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_core.contract import IndexContract
+from cachefleet_core.reports import Hello
+from tests.controlplane.waiting import value
+
+HELLO = Hello(
+    worker="demo-0",
+    pool="default/demo",
+    epoch="e",
+    endpoint="http://x",
+    contract=IndexContract(weights="w", tokenizer="t", block_size=16),
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "question"),
+    [
+        ("GET", "/pools", Asked("list")),
+        ("HEAD", "/", Asked("list")),
+        ("GET", "/pools/a/b", Asked("get", "a", "b")),
+        ("GET", "/pools/a/b/", Asked("get", "a", "b")),
+        ("POST", "/pools/a/b/warm", Asked("update", "a", "b")),
+        ("PUT", "/routing", Asked("update")),
+        ("DELETE", "/pools/a/b", Asked("delete", "a", "b")),
+        ("DELETE", "/anything", Asked("delete")),
+    ],
+)
+def test_a_request_becomes_a_question(method: str, path: str, question: Asked) -> None:
+    assert asked(method, path) == question
+
+
+@pytest.mark.parametrize(
+    ("header", "token"),
+    [
+        ("Bearer abc", "abc"),
+        ("bearer  abc ", "abc"),
+        ("Bearer a b", ""),
+        ("Bearer \x00", ""),
+        ("Bearer \u00fc", ""),
+        ("Token abc", ""),
+        ("", ""),
+        ("Bearer " + "x" * (MAX_TOKEN + 1), ""),
+    ],
+)
+def test_only_a_sound_bearer_token_is_taken(header: str, token: str) -> None:
+    assert bearer(header) == token
+
+
+def test_a_token_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    file = TokenFile(path)
+    assert not file.matches("one")
+    path.write_text(" one\n")
+    assert file.matches("one")
+    assert not file.matches("two")
+    new = tmp_path / "new"
+    new.write_text("two")
+    new.replace(path)
+    assert file.matches("two")
+    assert not file.matches("one")
+    path.unlink()
+    assert not file.matches("two")
+
+
+@pytest.mark.parametrize("content", ["", "\n", "   "])
+def test_an_empty_token_file_lets_nobody_in(tmp_path: Path, content: str) -> None:
+    (tmp_path / "token").write_text(content)
+    assert not TokenFile(tmp_path / "token").matches("")
+
+
+def test_a_file_that_cannot_be_read_lets_nobody_in(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("one")
+    file = TokenFile(path)
+    assert file.matches("one")
+    path.unlink()
+    path.mkdir()
+    os.utime(path)
+    assert not file.matches("one")
+
+
+async def test_each_file_opens_its_own_door(tmp_path: Path) -> None:
+    (tmp_path / "reports").write_text("r")
+    (tmp_path / "admin").write_text("a")
+    metrics = Metrics()
+    authorizer = FileAuthorizer(tmp_path / "reports", tmp_path / "admin", metrics=metrics)
+    assert [await authorizer.reports(token, HELLO) for token in ("r", "a", "")] == [True, False, False]
+    answers = [await authorizer.admin(token, Asked("list")) for token in ("r", "a", "")]
+    assert answers == [Access.UNAUTHENTICATED, Access.ALLOWED, Access.UNAUTHENTICATED]
+    assert value(metrics, "auth_checks_total", check="admin", outcome="unauthenticated") == 2
+
+
+def test_answers_expire_and_the_least_used_goes_first() -> None:
+    now = [0.0]
+    cache = Expiring[str, int](2, lambda: now[0])
+    cache.put("a", 1, seconds=10)
+    cache.put("b", 2, seconds=5)
+    assert cache.get("a") == 1
+    cache.put("c", 3, seconds=10)
+    assert (cache.get("a"), cache.get("b"), cache.get("c")) == (1, None, 3)
+    now[0] = 10.0
+    assert (cache.get("a"), cache.get("c"), len(cache)) == (None, None, 0)

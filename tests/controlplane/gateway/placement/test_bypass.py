@@ -1,0 +1,134 @@
+"""C9: what no block of ids tells of is routed by load, counted with its reason, and not held up by asking."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from cachefleet_controlplane.gateway.apis.media import holds_media
+from cachefleet_controlplane.gateway.apis.parse import parse
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from tests.controlplane.gateway.harness import MODEL, SALT, engine, front
+from tests.controlplane.waiting import value
+
+IMAGE: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+TEXT: dict[str, Any] = {"type": "text", "text": 'what is "type":"image_url" here?'}
+
+
+def raw(messages: Any) -> Raw:
+    return Raw(json.dumps(messages).encode())
+
+
+def user(*parts: Any) -> dict[str, Any]:
+    return {"role": "user", "content": list(parts)}
+
+
+MEDIA: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"messages": [user(TEXT, IMAGE)]}),
+    (
+        "/v1/chat/completions",
+        {"messages": [user({"type": "input_audio", "input_audio": {"data": "A", "format": "wav"}})]},
+    ),
+    ("/v1/chat/completions", {"messages": [user({"image_url": "http://x/y.png"})]}),
+    ("/v1/chat/completions", {"messages": [{"role": "tool", "tool_call_id": "c", "content": [IMAGE]}]}),
+    ("/v1/responses", {"input": [user({"type": "input_image", "image_url": "data:image/png;base64,AAAA"})]}),
+    ("/v1/messages", {"messages": [user({"type": "image", "source": {"type": "url", "url": "http://x"}})]}),
+    (
+        "/v1/messages",
+        {"messages": [user({"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image", "source": {}}]})]},
+    ),
+]
+TEXTS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"messages": [user(TEXT)]}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": '{"type": "image_url"}'}]}),
+    (
+        "/v1/messages",
+        {
+            "messages": [
+                {"role": "user", "content": "draw"},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "tool_use", "id": "t", "name": "draw", "input": {"type": "image", "content": []}}
+                    ],
+                },
+                user({"type": "tool_result", "tool_use_id": "t", "content": '"image"'}),
+            ]
+        },
+    ),
+    (
+        "/v1/responses",
+        {"input": [{"type": "function_call_output", "call_id": "c", "output": '{"type":"input_image"}'}]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), MEDIA)
+@pytest.mark.requirement("C9")
+async def test_media_go_by_load_and_nobody_is_asked_for_ids(path: str, body: dict[str, Any]) -> None:
+    async with engine() as worker, front([worker]) as gate:
+        gate.report(0)
+        status, headers, data = await gate.post(path, {"model": MODEL, "max_tokens": 2} | body)
+        assert (status, headers["x-cachefleet-knowledge"]) == (200, "load"), data
+        assert [seen.path for seen in worker.requests] == [path]
+        assert json.loads(worker.requests[0].body)["cache_salt"] == SALT
+        assert value(gate.metrics, "render_bypasses_total", reason="media") == 1
+        assert value(gate.metrics, "render_failures_total", reason="multimodal") == 0
+        _, _, data = await gate.post("/v1/route", {"model": MODEL, "endpoint": path} | body)
+        assert json.loads(data)["render_failure"] == "media"
+
+
+@pytest.mark.parametrize(("path", "body"), TEXTS)
+async def test_text_that_speaks_of_media_is_text(path: str, body: dict[str, Any]) -> None:
+    assert parse(json.dumps(body).encode(), Endpoint(path)).bypass is None
+
+
+def test_vectors_as_a_prompt_are_media() -> None:
+    assert parse(b'{"prompt_embeds":"AAAA"}', Endpoint.COMPLETIONS).bypass == "media"
+    assert parse(b'{"prompt":"x","prompt_embeds":null}', Endpoint.COMPLETIONS).bypass is None
+
+
+@pytest.mark.parametrize(
+    "messages", [None, "image_url", 7, {}, [], [7], [["image_url"]], [{"content": 7, "x": "image_url"}]]
+)
+def test_what_is_no_conversation_holds_no_media(messages: Any) -> None:
+    assert not holds_media(raw(messages))
+    assert not holds_media(None)
+
+
+def test_broken_text_and_deep_nesting_are_borne() -> None:
+    assert not holds_media(Raw(b'[{"type":"\xff","content":["_url"]}]'))
+    depth = 5000
+    assert not holds_media(Raw(b'[{"content":' * depth + b'[{"type":"image_url"}]' + b"}]" * depth))
+
+
+@pytest.mark.requirement("C9")
+async def test_embeddings_go_by_load() -> None:
+    async with engine(pooling=True) as worker, front([worker]) as gate:
+        gate.report(0)
+        body = {"model": MODEL, "input": ["one", "two"], "cache_salt": "mine", "kv_transfer_params": {}}
+        status, headers, data = await gate.post("/v1/embeddings", body)
+        assert (status, headers["x-cachefleet-knowledge"]) == (200, "load")
+        assert len(json.loads(data)["data"]) == 2
+        assert [seen.path for seen in worker.requests] == ["/v1/embeddings"]
+        sent = json.loads(worker.requests[0].body)
+        assert sent == {"model": MODEL, "input": ["one", "two"], "cache_salt": SALT}
+        assert value(gate.metrics, "render_bypasses_total", reason="embeddings") == 1
+        assert gate.records[-1].endpoint == "/v1/embeddings"
+
+
+async def test_embeddings_of_a_model_that_has_none_are_refused_in_openai_s_shape() -> None:
+    async with engine() as worker, front([worker]) as gate:
+        status, _, data = await gate.post("/v1/embeddings", {"model": MODEL, "input": "x"})
+    assert (status, json.loads(data)["error"]["code"]) == (404, 404)
+
+
+async def test_embeddings_are_tried_elsewhere_where_a_worker_fails() -> None:
+    async with engine(pooling=True) as one, engine(pooling=True) as two, front([one, two]) as gate:
+        one.fail_next()
+        two.fail_next()
+        assert (await gate.post("/v1/embeddings", {"model": MODEL, "input": "x"}))[0] == 500
+        await one.crash()
+        for _ in range(3):
+            assert (await gate.post("/v1/embeddings", {"model": MODEL, "input": "x"}))[0] == 200

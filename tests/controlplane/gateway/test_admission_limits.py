@@ -1,0 +1,114 @@
+"""A tenant's limits at a real gateway, and the door's account of who is inside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachefleet_controlplane.gateway.admission import Door
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.tenants.directory import Directory
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_core.tenancy import TenantId
+from tests.controlplane.gateway.harness import FLEET_KEY, Known, chat, engine, front
+from tests.controlplane.gateway.tenancies import ACME, CHAT, KEYS, UMBRELLA, ask, directory, salts
+from tests.controlplane.waiting import until
+
+
+class AnyLoop(Known):
+    """Needs no event loop."""
+
+    def __init__(self, directory: Directory) -> None:
+        self.directory = directory
+
+
+async def test_over_its_requests_at_once_a_tenant_is_429_and_others_are_served() -> None:
+    limited = TenantRecord(name=ACME.name, requests_at_once=1)
+    slow = {"inter_token_seconds": 0.05, "natural_tokens": 200}
+    async with engine(**slow) as worker, front([worker], known=Known(directory(limited, UMBRELLA))) as gate:
+        first = asyncio.create_task(ask(gate, ACME, max_tokens=200, stream=True))
+        await until(lambda: bool(salts(worker)))
+        status, told, body = await ask(gate, ACME)
+        assert (status, told["retry-after"], body["error"]["code"]) == (429, "1", "requests_at_once")
+        assert body["error"]["type"] == "RateLimitError"
+        assert (await ask(gate, UMBRELLA, max_tokens=1))[0] == 200
+        async with gate.http.get(gate.url + "/v1/models", headers={"x-api-key": KEYS[ACME.name]}) as answer:
+            assert answer.status == 200, "which costs nothing"
+        first.cancel()
+        await asyncio.wait({first})
+        await until(lambda: gate.gateway.under_way == 0)
+        assert (await ask(gate, ACME, max_tokens=1))[0] == 200
+
+
+async def test_over_its_tokens_a_minute_a_tenant_is_429_until_it_is_under_them() -> None:
+    limited = TenantRecord(name=ACME.name, tokens_per_minute=5)
+    async with engine() as worker, front([worker], known=Known(directory(limited, UMBRELLA))) as gate:
+        assert (await ask(gate, ACME))[0] == 200
+        status, told, body = await ask(gate, ACME)
+        assert (status, body["error"]["code"]) == (429, "tokens_per_minute")
+        assert 1 <= int(told["retry-after"]) <= 60
+        assert (await ask(gate, UMBRELLA))[0] == 200
+
+
+async def test_cached_tokens_do_not_count_against_the_limit() -> None:
+    text = "tell me about the weather " * 40
+    async with engine() as worker, front([worker], known=Known(directory(ACME))) as gate:
+        known = {"authorization": f"Bearer {KEYS[ACME.name]}"}
+        _, _, body = await gate.post(CHAT, chat(text, max_tokens=1), **known)
+        prompt = json.loads(body)["usage"]["prompt_tokens"]
+    limited = TenantRecord(name=ACME.name, tokens_per_minute=prompt + 2 * 20)
+    async with engine() as worker, front([worker], known=Known(directory(limited))) as gate:
+        statuses = [(await gate.post(CHAT, chat(text, max_tokens=1), **known))[0] for _ in range(3)]
+        assert statuses == [200, 200, 200]
+
+
+async def test_leaving_before_the_end_does_not_evade_the_limit() -> None:
+    limited = TenantRecord(name=ACME.name, tokens_per_minute=5)
+    slow = {"inter_token_seconds": 0.05, "natural_tokens": 200}
+    async with engine(**slow) as worker, front([worker], known=Known(directory(limited))) as gate:
+        leaving = asyncio.create_task(ask(gate, ACME, max_tokens=200, stream=True))
+        await until(lambda: bool(salts(worker)))
+        leaving.cancel()
+        await asyncio.wait({leaving})
+        await until(lambda: gate.gateway.under_way == 0)
+        assert (await ask(gate, ACME))[0] == 429
+
+
+@given(st.lists(st.tuples(st.sampled_from([ACME, UMBRELLA]), st.integers(-3, 3)), max_size=40))
+def test_nobody_is_over_its_requests_at_once_whoever_comes_and_goes(moves: list[tuple[TenantRecord, int]]) -> None:
+    """A positive number lets so many try to come in, a negative one has so many leave, oldest first."""
+    limits = {ACME.name: 2, UMBRELLA.name: 3}
+    tenants = [replace(tenant, requests_at_once=limits[tenant.name]) for tenant in (ACME, UMBRELLA)]
+    door = Door(AnyLoop(directory(*tenants)), hash_key=FLEET_KEY.api_key_hash_key, metrics=Metrics())
+    inside: dict[TenantId, list[ExitStack]] = {ACME.name: [], UMBRELLA.name: []}
+    for tenant, number in moves:
+        here, headers = inside[tenant.name], [(b"x-api-key", KEYS[tenant.name].encode())]
+        for _ in range(number):
+            refused = len(here) >= limits[tenant.name]
+            with pytest.raises(ApiError) if refused else nullcontext(), ExitStack() as visit:
+                visit.enter_context(door.enter(headers, limited=True))
+                here.append(visit.pop_all())
+        for _ in range(min(-number, len(here))):
+            here.pop(0).close()
+        assert {name: load.requests for name, load in door._loads.items()} == {
+            n: len(v) for n, v in inside.items() if v
+        }
+    for visit in [visit for here in inside.values() for visit in here]:
+        visit.close()
+    assert door._loads == {}
+
+
+async def test_of_a_tenant_that_does_nothing_nothing_is_kept() -> None:
+    async with engine() as worker, front([worker], known=Known(directory(ACME))) as gate:
+        async with gate.http.get(gate.url + "/v1/models", headers={"x-api-key": KEYS[ACME.name]}):
+            pass
+        assert (await ask(gate, ACME, model="nobody's"))[0] == 404
+        await until(lambda: gate.gateway.under_way == 0)
+        assert gate.gateway._door._loads == {}

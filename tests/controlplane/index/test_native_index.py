@@ -1,0 +1,205 @@
+"""The native index against its twin over long histories; what only it has."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
+from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_core.blocks import MASK, BlockKey, Tier, fold, pack_keys
+from cachefleet_core.reports import Operation
+from tests.controlplane.chains import chain, stored
+from tests.controlplane.index.index_histories import History
+
+pytest.importorskip("cachefleet_native")
+import cachefleet_native
+
+from cachefleet_controlplane.index.native_index import NativeIndex
+
+A, B = WorkerId("a"), WorkerId("b")
+KEYS = chain(1, 40)
+
+
+def happen(index: BlockIndex, worker: WorkerId, operation: Operation | None) -> None:
+    if operation is None:
+        index.forget(worker)
+    else:
+        index.apply(worker, operation)
+
+
+def assert_alike(native: NativeIndex, twin: PythonIndex, history: History) -> None:
+    assert [native.digest(worker) for worker in history.workers] == [twin.digest(worker) for worker in history.workers]
+    assert native.stats().held == twin.stats().held
+    for keys, workers, limit in history.questions():
+        for tier in Tier:
+            expected = twin.match(keys, workers, tier=tier, limit=limit)
+            assert native.match(keys, workers, tier=tier, limit=limit) == expected
+
+
+@settings(max_examples=settings().max_examples // 4)
+@given(st.integers(0, 2**32))
+def test_long_histories_end_as_with_the_twin(seed: int) -> None:
+    history = History(seed)
+    native, twin = NativeIndex(), PythonIndex()
+    for number, (worker, operation) in enumerate(history.operations()):
+        happen(native, worker, operation)
+        happen(twin, worker, operation)
+        assert native.digest(worker) == twin.digest(worker)
+        if number % 75 == 0:
+            assert_alike(native, twin, history)
+    assert_alike(native, twin, history)
+    assert_alike(restored(native), twin, history)
+
+
+def restored(index: NativeIndex) -> NativeIndex:
+    other = NativeIndex()
+    other.apply(B, stored([5]))
+    other.native.restore(index.native.snapshot())
+    return other
+
+
+def test_everything_goes_when_everybody_is_gone() -> None:
+    history = History(7)
+    native = NativeIndex()
+    for worker, operation in history.operations():
+        happen(native, worker, operation)
+    for worker in history.workers:
+        native.forget(worker)
+    for _ in range(2000):
+        native.apply(A, stored([5]))
+    assert (native.stats().held, native.stats().keys) == ({A: 1}, 1)
+
+
+def test_equal_content_takes_equal_memory_after_much_churn() -> None:
+    chance = random.Random(3)
+    chains = [chain(number, 200) for number in range(200)]
+    native = NativeIndex()
+    for keys in chains:
+        native.apply(A, stored(keys))
+    before = native.stats().bytes
+    for _ in range(4000):
+        keys, cut = chance.choice(chains), chance.randrange(200)
+        native.native.remove(A, pack_keys(reversed(keys[cut:])), 0)
+        native.apply(A, stored(keys[cut:], parent=keys[cut - 1] if cut else 0))
+    assert native.stats().keys == 40_000
+    assert native.stats().bytes <= 1.05 * before
+
+
+def test_candidates_looked_up_before_follow_restarts() -> None:
+    index = NativeIndex()
+    candidates = cachefleet_native.Candidates([A, "nobody", B, A])
+    packed = pack_keys(KEYS)
+
+    def ask() -> tuple[int, ...]:
+        return struct.unpack("<4I", index.native.match_packed(packed, candidates))
+
+    assert ask() == (0, 0, 0, 0)
+    index.apply(A, stored(KEYS[:7]))
+    index.apply(B, stored(KEYS[:9]))
+    assert ask() == (7, 0, 9, 7)
+    index.forget(A)
+    assert ask() == (0, 0, 9, 0)
+    index.apply(A, stored(KEYS))
+    assert ask() == (40, 0, 9, 40)
+
+
+@pytest.mark.parametrize("odd", [2**64, -1, 2**70, 0])
+def test_what_can_be_no_key_ends_a_prefix(odd: int) -> None:
+    for index in (NativeIndex(), PythonIndex()):
+        index.apply(A, stored(KEYS))
+        assert index.match([*KEYS[:5], BlockKey(odd), *KEYS[5:]], [A]) == [5]
+
+
+def test_a_defect_has_its_own_name() -> None:
+    index = NativeIndex()
+    index.native = _Defective()  # type: ignore[assignment]
+    for act in (
+        lambda: index.match(KEYS, [A]),
+        lambda: index.ingest(A, b""),
+        lambda: index.replace(A, []),
+        lambda: index.apply(A, stored(KEYS)),
+    ):
+        with pytest.raises(IndexDefectError, match="a defect"):
+            act()
+
+
+class _Defective:
+    def _fail(self, *_args: object, **_named: object) -> None:
+        raise cachefleet_native.InternalError("a defect")
+
+    match = ingest = replace = store = _fail
+
+
+class TestSnapshot:
+    @pytest.fixture
+    def index(self) -> NativeIndex:
+        index = NativeIndex()
+        index.apply(A, stored(KEYS[:3]))
+        return index
+
+    @pytest.mark.parametrize(
+        ("place", "field"), [(0, "magic"), (8, "version"), (16, "length"), (24, "checksum"), (40, "checksum")]
+    )
+    def test_a_changed_byte_is_refused_by_name(self, index: NativeIndex, place: int, field: str) -> None:
+        changed = bytearray(two_workers())
+        changed[place] ^= 1
+        with pytest.raises(cachefleet_native.SnapshotError, match=field):
+            index.native.restore(bytes(changed))
+        assert index.match(KEYS, [A]) == [3]
+
+    def test_every_shorter_one_is_refused(self, index: NativeIndex) -> None:
+        data = two_workers()
+        for length in range(len(data)):
+            with pytest.raises(cachefleet_native.SnapshotError):
+                index.native.restore(data[:length])
+        assert index.match(KEYS, [A]) == [3]
+
+    def test_more_than_the_bounds_is_refused(self) -> None:
+        for bounds in ({"max_held": 40}, {"max_workers": 1}):
+            with pytest.raises(cachefleet_native.SnapshotError, match="more than the index may hold"):
+                NativeIndex(**bounds).native.restore(two_workers())
+
+    @given(
+        st.lists(st.tuples(st.integers(0, 10_000), st.sampled_from([0, 1, 2, 255]) | st.integers(0, 255)), max_size=6)
+    )
+    def test_any_body_is_read_or_refused_whole(self, changes: list[tuple[int, int]]) -> None:
+        body = bytearray(two_workers()[32:])
+        for place, value in changes:
+            body[place % len(body)] = value
+        index = NativeIndex()
+        index.apply(A, stored(KEYS[:3]))
+        try:
+            index.native.restore(sealed(bytes(body)))
+        except cachefleet_native.SnapshotError:
+            assert (index.stats().held, index.match(KEYS, [A])) == ({A: 3}, [3])
+        else:
+            again = NativeIndex()
+            again.native.restore(index.native.snapshot())
+            assert again.stats().held == index.stats().held
+
+
+def two_workers() -> bytes:
+    index = NativeIndex()
+    index.apply(A, stored(KEYS))
+    index.apply(B, stored(KEYS[:9], tier=Tier.HOST))
+    return index.native.snapshot()
+
+
+def sealed(body: bytes) -> bytes:
+    """A body behind the head that it should have, as ``native/src/index/snapshot`` makes it."""
+    total = 0x243F6A8885A308D3 ^ len(body)
+    padded = body + bytes(8 - len(body) % 8)
+    for (word,) in struct.iter_unpack("<Q", padded):
+        turned = (total << 23 | total >> 41) & MASK
+        total = (fold(total ^ word, 0x13198A2E03707345) + turned) & MASK
+    return b"CFINDEX\0" + struct.pack("<IIQQ", 1, 0, len(body), total) + body
+
+
+def test_the_seal_is_the_indexs_own() -> None:
+    data = two_workers()
+    assert sealed(data[32:]) == data

@@ -1,0 +1,158 @@
+"""The source that reads two files."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.pools.source import MAX_FILE_BYTES, FilePoolSource, PoolView, WorkerEndpoint
+from tests.controlplane.pools.kube_server import pool
+from tests.controlplane.waiting import until, value
+
+DEMO = {"name": "demo-0", "url": "http://127.0.0.1:9001", "agent": "http://127.0.0.1:9002", "ready": True}
+
+
+class Files:
+    """A pool file and an endpoints file, and a source over them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pools = folder / "pool.yaml"
+        self.endpoints = folder / "endpoints.json"
+        self.metrics = Metrics()
+        self.source = FilePoolSource(self.pools, self.endpoints, metrics=self.metrics, poll_seconds=0.005)
+
+    def declare(self, *names: str) -> None:
+        self.write(self.pools, yaml.safe_dump_all([pool(name, "default") for name in names]))
+
+    def reach(self, endpoints: object) -> None:
+        self.write(self.endpoints, json.dumps(endpoints))
+
+    @staticmethod
+    def write(path: Path, text: str) -> None:
+        new = path.with_suffix(".new")
+        new.write_text(text)
+        new.replace(path)
+
+    def poll(self) -> dict[str, tuple[WorkerEndpoint, ...]] | None:
+        picture = self.source.poll()
+        return None if picture is None else {view.key: view.workers for view in picture}
+
+    def errors(self, kind: str) -> float:
+        return value(self.metrics, "pool_source_errors_total", kind=kind)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def test_pools_and_their_workers(files: Files) -> None:
+    files.declare("demo", "another")
+    files.reach({"default/demo": [{"name": "demo-1", "url": "http://127.0.0.1:9003"}, DEMO], "default/none": [DEMO]})
+    assert files.poll() == {
+        "default/another": (),
+        "default/demo": (
+            WorkerEndpoint("demo-0", "http://127.0.0.1:9001", ready=True, agent="http://127.0.0.1:9002"),
+            WorkerEndpoint("demo-1", "http://127.0.0.1:9003", ready=False),
+        ),
+    }
+    assert files.source.problem == ""
+
+
+def test_no_endpoints_file_yet_means_no_workers(files: Files) -> None:
+    files.declare("demo")
+    assert files.poll() == {"default/demo": ()}
+    assert files.source.problem == ""
+
+
+def test_without_a_pool_file_there_is_no_picture(files: Files) -> None:
+    assert files.poll() is None
+    assert files.poll() is None
+    assert "pool.yaml" in files.source.problem
+    assert files.errors("missing") == 1
+    files.declare("demo")
+    assert files.poll() == {"default/demo": ()}
+    assert files.source.problem == ""
+
+
+@pytest.mark.parametrize("broken", ["kind: PrefixCachePool", "]]", "", "\x00", "- 1"])
+def test_a_broken_pool_file_keeps_the_last_good_picture(files: Files, broken: str) -> None:
+    files.declare("demo")
+    good = files.poll()
+    files.write(files.pools, broken)
+    assert files.poll() == good
+    assert files.poll() == good
+    assert files.source.problem
+    assert files.errors("invalid") == 1
+    files.declare("other")
+    assert files.poll() == {"default/other": ()}
+    assert files.source.problem == ""
+
+
+@pytest.mark.parametrize("broken", ["{", "[]", '{"default/demo": {}}', '{"default/demo": [{"name": 1}]}', "\udcff"])
+def test_broken_endpoints_keep_the_last_good_ones(files: Files, broken: str) -> None:
+    files.declare("demo")
+    files.reach({"default/demo": [DEMO]})
+    good = files.poll()
+    files.endpoints.write_bytes(broken.encode(errors="surrogateescape"))
+    assert files.poll() == good
+    assert "endpoints.json" in files.source.problem
+    assert files.errors("invalid") == 1
+
+
+def test_files_that_vanish_or_grow_out_of_bounds_keep_the_last_good_picture(files: Files) -> None:
+    files.declare("demo")
+    files.reach({"default/demo": [DEMO]})
+    good = files.poll()
+    files.endpoints.unlink()
+    files.write(files.pools, " " * (MAX_FILE_BYTES + 1))
+    assert files.poll() == good
+    assert files.errors("missing") == files.errors("invalid") == 1
+
+
+def test_a_folder_in_place_of_a_file_is_unreadable(files: Files) -> None:
+    files.pools.mkdir()
+    assert files.poll() is None
+    assert files.errors("unreadable") == 1
+
+
+def test_the_same_size_and_time_under_another_inode_is_a_change(files: Files) -> None:
+    files.declare("demo")
+    files.poll()
+    stat = files.pools.stat()
+    files.declare("demi")
+    os.utime(files.pools, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert files.poll() == {"default/demi": ()}
+
+
+@asynccontextmanager
+async def collected(files: Files) -> AsyncIterator[list[tuple[PoolView, ...]]]:
+    pictures: list[tuple[PoolView, ...]] = []
+
+    async def collect() -> None:
+        async for picture in files.source.watch():
+            pictures.append(picture)  # noqa: PERF401 - looked at while it grows
+
+    running = asyncio.create_task(collect())
+    yield pictures
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_each_change_is_given_once(files: Files) -> None:
+    async with collected(files) as pictures:
+        await asyncio.sleep(0.02)
+        assert pictures == []
+        files.declare("demo")
+        await until(lambda: len(pictures) == 1)
+        files.declare("demo")  # another file, the same picture
+        files.reach({"default/demo": [DEMO]})
+        await until(lambda: len(pictures) == 2)
+        assert pictures[-1][0].workers[0].name == "demo-0"
+    assert value(files.metrics, "pool_source_updates_total") == 2

@@ -1,0 +1,139 @@
+"""Matching and scoring in one native call against ``routing.decide``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
+from cachefleet_controlplane.routing.scoring import decide, needed_blocks
+from cachefleet_core.blocks import BlockKey, pack_keys
+from tests.controlplane.chains import chain, stored
+
+pytest.importorskip("cachefleet_native")
+import cachefleet_native
+
+from cachefleet_controlplane.index.native_index import NativeIndex
+
+KEYS = chain(1, 40)
+SIZE = 16
+tokens = st.integers(0, 5000)
+
+
+@st.composite
+def views(draw: st.DrawFn) -> list[CandidateView]:
+    count = draw(st.integers(1, 6))
+    return [
+        CandidateView(
+            worker=f"w{number}",
+            id=WorkerId(f"w{draw(st.integers(0, 9))}-{number}"),
+            pool="p",
+            url="",
+            matched_blocks=draw(st.integers(0, 40)),
+            sent_blocks=draw(st.sampled_from([0, 0, 3, 40])),
+            report_age=draw(st.sampled_from([None, 0.1, 0.1, 0.1, 9.0])),
+            queued_tokens=draw(tokens),
+            inflight_tokens=draw(tokens),
+            tokens_per_second=draw(st.none() | st.floats(1, 1e5)),
+            inter_token_seconds=draw(st.none() | st.floats(1e-4, 1)),
+            batched_tokens=draw(st.sampled_from([0, 512, 2048])),
+            blocks_free=draw(st.none() | st.integers(0, 100)),
+            blocks_blank=draw(st.none() | st.integers(0, 100)),
+            requests=draw(st.integers(0, 3)),
+            last_used=draw(st.integers(0, 3)),
+        )
+        for number in range(count)
+    ]
+
+
+def busy(name: str, **changes: Any) -> CandidateView:
+    """One with no room."""
+    own: dict[str, Any] = {"worker": name, "id": WorkerId(name), "pool": "p", "url": "", "report_age": 0.1}
+    own |= {"requests": 1, "blocks_free": 0, "tokens_per_second": 1000.0}
+    return CandidateView(**(own | changes))
+
+
+ONLY_ONE_FITS = [busy("a", requests=0), busy("b", queued_tokens=10), busy("c", queued_tokens=900, matched_blocks=30)]
+
+
+@example(ONLY_ONE_FITS, 640, 100)
+@given(views(), st.integers(1, 700), st.integers(0, 300))
+def test_the_choice_is_that_of_decide(candidates: list[CandidateView], length: int, max_tokens: int) -> None:
+    index = NativeIndex()
+    for view in candidates:
+        if view.matched_blocks:
+            index.apply(view.id, stored(KEYS[: view.matched_blocks]))
+    keys = [*KEYS, *map(BlockKey, range(1, 20))][: length // SIZE]
+    prompt = Prompt(length, pack_keys(keys), SIZE, max_tokens, Knowledge.EXACT)
+    known = [
+        CandidateView(**{name: getattr(view, name) for name in view.__slots__} | {"matched_blocks": depth})
+        for view, depth in zip(candidates, index.match(keys, [v.id for v in candidates]), strict=True)
+    ]
+    decision = decide(prompt, known, RoutingPolicy.CACHE_AWARE, 0.0)
+
+    loads = cachefleet_native.Loads(len(known))
+    for place, (view, score) in enumerate(zip(known, decision.scores, strict=True)):
+        loads.set(
+            place,
+            tokens_per_second=score.tokens_per_second,
+            inter_token_seconds=score.inter_token_seconds,
+            batched_tokens=score.batched_tokens,
+            stale=view.stale,
+            queued_tokens=view.queued_tokens,
+            inflight_tokens=view.inflight_tokens,
+            blocks_free=view.blocks_free,
+            blocks_blank=view.blocks_blank,
+            requests=view.requests,
+            last_used=view.last_used,
+        )
+    choice = index.native.match_and_score(
+        pack_keys(keys),
+        cachefleet_native.Candidates([view.id for view in known]),
+        loads,
+        tokens=length,
+        block_size=SIZE,
+        needed_blocks=needed_blocks(prompt),
+        sent=[(place, view.sent_blocks) for place, view in enumerate(known)],
+    )
+
+    assert choice is not None
+    assert (choice.reason == "no_fit") == (decision.reason is Reason.NO_ROOM)
+    assert decision.leading[0].id == known[choice.first].id
+    if decision.verdict is Verdict.ROUTE:
+        assert (known[choice.first].id, choice.reason) == (decision.id, decision.reason)
+    chosen = decision.scores[choice.first]
+    assert choice.first_score == (
+        chosen.matched_blocks,
+        chosen.expected_tokens,
+        chosen.evicted_tokens,
+        chosen.seconds,
+        chosen.fits,
+    )
+    assert (choice.second is None) == (choice.second_score is None)
+    best = [choice.first] if choice.second is None else [choice.first, choice.second]
+    assert [known[place].id for place in best] == [score.id for score in decision.leading[:2]]
+
+
+def test_nobody_to_choose_from() -> None:
+    nobody = cachefleet_native.Candidates([])
+    choice = NativeIndex().native.match_and_score(
+        b"", nobody, cachefleet_native.Loads(0), tokens=5, block_size=16, needed_blocks=1
+    )
+    assert choice is None
+
+
+def test_what_cannot_be_is_refused() -> None:
+    loads = cachefleet_native.Loads(1)
+    for rate in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="rates"):
+            loads.set(0, tokens_per_second=rate, inter_token_seconds=0.0, batched_tokens=1)
+    with pytest.raises(IndexError):
+        loads.set(1, tokens_per_second=1.0, inter_token_seconds=0.0, batched_tokens=1)
+    with pytest.raises(ValueError, match="not of these candidates"):
+        NativeIndex().native.match_and_score(
+            b"", cachefleet_native.Candidates(["a", "b"]), loads, tokens=5, block_size=16, needed_blocks=1
+        )

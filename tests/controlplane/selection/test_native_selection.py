@@ -1,0 +1,245 @@
+"""Decisions out of kept boards against decisions made anew, after every event of any history of a fleet."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
+
+from cachefleet_controlplane.index.protocol import WorkerId, worker_id
+from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.selection.candidates import Duty
+from cachefleet_controlplane.selection.selection import Chooser
+from cachefleet_controlplane.workers.inflight import Flight
+from cachefleet_core.blocks import pack_keys
+from cachefleet_core.reports import Operation, Phase
+from tests.controlplane.chains import chain, removed, stored
+from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
+from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
+
+pytest.importorskip("cachefleet_native")
+import cachefleet_native
+
+from cachefleet_controlplane.index.native_index import NativeIndex
+from cachefleet_controlplane.selection.native_selection import NativeChooser
+
+CHAINS = [chain(1, 12), [*chain(1, 12)[:5], *chain(2, 7)], chain(3, 12)]
+ENGINE = {"image": "vllm", "blockSize": 16, "maxModelLen": 4096, "kvTransfer": {"kv_connector": "x"}}
+NAMES = ["demo-0", "demo-1", "demo-2"]
+Who = tuple[str, str, int]
+WHO: list[Who] = [
+    ("default/demo", "demo-0", 0),
+    ("default/demo", "demo-0", 1),
+    ("default/demo", "demo-1", 0),
+    ("default/other", "demo-2", 0),
+]
+"""Few, so that one history has much of each."""
+PROMPTS = [
+    Prompt(),
+    Prompt(tokens=70),
+    Prompt(tokens=10, block_size=16, max_tokens=5, knowledge=Knowledge.EXACT),
+    *(
+        Prompt(blocks * 16 + extra, pack_keys(keys[:blocks]), 16, 100, Knowledge.EXACT)
+        for keys in CHAINS
+        for blocks, extra in ((12, 0), (1, 1))
+    ),
+    Prompt(33, pack_keys(CHAINS[0][:2]), 16, 0, Knowledge.LOAD),
+    Prompt(33, pack_keys(CHAINS[0][:2]), 16, 0, Knowledge.APPROXIMATE),
+]
+LONG = PROMPTS[3]
+who = st.sampled_from(WHO)
+names = st.lists(st.sampled_from(NAMES), unique=True)
+counts = st.sampled_from([0, 0, 1, 3, 40, 5000])
+rates = st.sampled_from([None, None, 0.0, 1000.0, 1100.0, 9000.0])
+
+
+def told(decision: Decision) -> dict[str, Any]:
+    """All that a decision says, its scores looked at."""
+    found = {field.name: getattr(decision, field.name) for field in fields(Decision)}
+    return found | {"leading": list(decision.leading), "scores": list(decision.scores)}
+
+
+def wid(one: Who) -> WorkerId:
+    return worker_id(*one)
+
+
+class BoardMachine(RuleBasedStateMachine):
+    """Whatever happens, what is decided is what a look at everything decides."""
+
+    @initialize(bounds=st.sampled_from([{}, {"max_held": 15}]))
+    def begin(self, bounds: dict[str, Any]) -> None:
+        self.fleet = LiveFleet(make_index=NativeIndex, chooser=NativeChooser, **bounds)
+        self.plain = Chooser(self.fleet.index, self.fleet._roster)
+        self.links: dict[Who, FakeLink] = {}
+        self.sequences = dict.fromkeys(WHO, 0)
+        self.flights: list[Flight] = []
+        self.epochs = 0
+        self.declare(NAMES, [], role="Both", both=True)
+        for one in WHO:
+            self.greet(one, strange=False)
+            self.report(one, waiting=0, free=0, rate=None, phase=Phase.READY, right=True)
+
+    # The source of pools.
+
+    @rule(ready=names, unready=names, role=st.sampled_from(["Both", "Prefill"]), both=st.booleans())
+    def declare(self, ready: list[str], unready: list[str], *, role: str, both: bool) -> None:
+        waiting = [name for name in unready if name not in ready]
+        other = view(pool("other", role=role, engine=ENGINE), ready, waiting)
+        first = pool(admission={"minFreeBlockPercent": 5 * len(ready)})
+        self.fleet.update_pools([view(first, ready, waiting), *([other] if both else [])])
+        self.pools = {"default/demo", "default/other"} if both else {"default/demo"}
+
+    # The agents.
+
+    @rule(one=who, strange=st.booleans())
+    def greet(self, one: Who, *, strange: bool) -> None:
+        of, name, rank = one
+        if of not in self.pools:
+            return
+        self.epochs += 1
+        link = self.links[one] = FakeLink()
+        link.connection = self.fleet.connect(link)
+        contract = replace(CONTRACT, tokenizer="sha256:bb") if strange else CONTRACT
+        greeting = hello(name, f"e{self.epochs}", pool=of, rank=rank, max_batched_tokens=512 * rank, contract=contract)
+        self.fleet.hello(link.connection, greeting)
+        self.sequences[one] = 0
+        self.resume(one, held=self.epochs % 7)
+
+    @rule(one=who, held=st.integers(0, 12))
+    def resume(self, one: Who, held: int) -> None:
+        """All that it holds."""
+        self.say(one, snapshot(self.sequences[one], *([CHAINS[0][:held]] if held else []), rank=one[2]))
+
+    @rule(one=who, line=st.sampled_from(CHAINS), held=st.integers(1, 12), step=st.sampled_from([1, 1, 1, 2]))
+    def store(self, one: Who, line: list[int], held: int, step: int) -> None:
+        self.change(one, stored(line[:held]), step)
+
+    @rule(one=who, line=st.sampled_from(CHAINS), kept=st.integers(0, 11))
+    def evict(self, one: Who, line: list[int], kept: int) -> None:
+        self.change(one, removed(line[kept:]), 1)
+
+    @rule(one=who, part=st.integers(0, 1))
+    def resume_in_parts(self, one: Who, part: int) -> None:
+        """A part of two comes, which may be the wrong one."""
+        chains = CHAINS[2][6 * part : 6 * part + 6]
+        self.say(one, snapshot(self.sequences[one], chains, part=part, last=part == 1, rank=one[2]))
+
+    @rule(
+        one=who,
+        waiting=counts,
+        free=counts,
+        rate=rates,
+        phase=st.sampled_from([Phase.READY, Phase.READY, Phase.READY, Phase.DRAINING]),
+        right=st.sampled_from([True, True, False]),
+        tight=st.sampled_from([0, 0, 9, 30, 30]),
+    )
+    def report(
+        self, one: Who, waiting: int, free: int, rate: float | None, *, phase: Phase, right: bool, tight: int = 0
+    ) -> None:
+        self.say(
+            one,
+            state(
+                self.sequences[one],
+                rank=one[2],
+                digest=self.fleet.index.digest(wid(one)) ^ (not right),
+                phase=phase,
+                running=waiting % 3,
+                waiting=waiting % 5,
+                waiting_tokens=waiting or None,
+                blocks_total=tight or free * 2,
+                blocks_free=min(free, tight or free),
+                blocks_idle=free // 2 if waiting % 2 else None,
+                prefill_tokens_per_second=rate,
+                inter_token_seconds=rate and 1 / rate,
+            ),
+        )
+
+    @rule(free=st.sampled_from([0, 5, 11, 12, 19, 20, 21]), total=st.sampled_from([15, 20, 22, 40]), idle=st.booleans())
+    def strain(self, free: int, total: int, *, idle: bool) -> None:
+        """Nobody has much room, or anybody some blocks that may be idle."""
+        for one in WHO:
+            self.report(one, waiting=1 + idle, free=free, rate=None, phase=Phase.READY, right=True, tight=total)
+
+    @rule(one=who)
+    def hang_up(self, one: Who) -> None:
+        if one in self.links:
+            self.fleet.disconnect(self.links.pop(one).connection)
+
+    # The gateway.
+
+    @rule(prompt=st.sampled_from(PROMPTS))
+    def send(self, prompt: Prompt) -> None:
+        decision = self.fleet.route(MODEL, prompt)
+        if decision.worker:
+            self.flights.append(self.fleet.begin(decision, prompt))
+
+    @precondition(lambda self: self.flights)
+    @rule(which=st.integers(0, 99))
+    def first_token(self, which: int) -> None:
+        self.flights[which % len(self.flights)].first_token()
+
+    @precondition(lambda self: self.flights)
+    @rule(which=st.integers(0, 99), cached=st.sampled_from([None, 5]))
+    def finish(self, which: int, cached: int | None) -> None:
+        self.flights.pop(which % len(self.flights)).finish(cached_tokens=cached)
+
+    @rule(one=who, prompt=st.sampled_from(PROMPTS), lacking=st.integers(0, 12), held=st.integers(0, 12))
+    def refute(self, one: Who, prompt: Prompt, lacking: int, held: int) -> None:
+        """Its engine says that it has less than the index says."""
+        self.fleet.doubts.add(wid(one), prompt.keys, lacking=lacking, held=held)
+
+    @rule(name=st.sampled_from(NAMES))
+    def fail(self, name: str) -> None:
+        self.fleet.worker_failed(f"default/demo/{name}")
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 2.5, 5.0, 5.1, 10.0, 15.0]))
+    def wait(self, seconds: float) -> None:
+        self.fleet.now += seconds
+
+    def change(self, one: Who, operation: Operation, step: int) -> None:
+        self.sequences[one] += step
+        self.say(one, delta(self.sequences[one], operation, rank=one[2]))
+
+    def say(self, one: Who, frame: Any) -> None:
+        link = self.links.get(one)
+        if link is not None and one[2] in link.connection.ranks:
+            self.fleet.receive(link.connection, frame)
+
+    @invariant()
+    def every_decision_is_as_if_made_anew(self) -> None:
+        if hasattr(self, "fleet"):
+            for prompt in PROMPTS:
+                assert_alike(self.fleet, self.plain, prompt)
+            assert_alike(self.fleet, self.plain, LONG, duty=Duty.PREFILL)
+
+
+def assert_alike(fleet: LiveFleet, plain: Chooser, prompt: Prompt, **options: Any) -> None:
+    """Asked in this order, so that silence has had its consequences."""
+    ours = fleet.route(MODEL, prompt, **options)
+    theirs = plain.choose(MODEL, prompt, now=fleet.now, **{"policy": RoutingPolicy.CACHE_AWARE} | options)
+    assert told(ours) == told(theirs)
+
+
+TestBoards = BoardMachine.TestCase
+TestBoards.settings = settings(max_examples=settings().max_examples, stateful_step_count=40, deadline=None)
+
+
+def test_a_defect_of_the_choice_costs_the_prefix_and_no_answer() -> None:
+    fleet = LiveFleet(make_index=NativeIndex, chooser=NativeChooser)
+    fleet.update_pools([view(pool(), ["demo-0"])])
+    fleet.report("demo-0", CHAINS[0])
+    assert fleet.route(MODEL, LONG).predicted_tokens
+    assert isinstance(fleet._chooser, NativeChooser)
+    fleet._chooser._native = _Defective()  # type: ignore[assignment]
+    decision = fleet.route(MODEL, LONG)
+    assert (decision.worker, decision.knowledge, decision.predicted_tokens) == ("demo-0", Knowledge.LOAD, 0)
+
+
+class _Defective:
+    def match_and_score(self, *_args: object, **_named: object) -> None:
+        raise cachefleet_native.InternalError("a defect")

@@ -1,0 +1,157 @@
+"""Decisions by text: who was sent something is expected to hold it while it lives, and an estimate refuses nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError
+from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.routing.decision import Chunks, Decision, Knowledge, Prompt, Reason, Verdict
+from cachefleet_core.blocks import pack_keys
+from tests.controlplane.chains import chain
+from tests.controlplane.fleets import INDEX_KEY, MODEL, LiveFleet, fleet_of, pool, view
+
+
+class TextFleet(LiveFleet):
+    """Also decides by text."""
+
+    def __init__(self, *workers: str, texts: BlockIndex | None = None, report: bool = True) -> None:
+        self.now = 1000.0
+        self.index = PythonIndex()
+        texts = texts or PythonIndex()
+        Fleet.__init__(self, self.index, index_key=INDEX_KEY, texts=texts, clock=lambda: self.now, wall=lambda: 1.7e9)
+        self.update_pools([view(pool(), workers)])
+        self.links = {worker: self.report(worker) for worker in workers if report}
+
+    def serve(self, prompt: Prompt) -> Decision:
+        decision = self.route(MODEL, prompt)
+        with self.begin(decision, prompt):
+            self.now += 0.1
+        return decision
+
+
+def prompt(seed: int = 1, chunks: int = 10, **changes: Any) -> Prompt:
+    """Chunks of 128 tokens each, which are eight blocks."""
+    fields: dict[str, Any] = {
+        "tokens": 128 * chunks,
+        "block_size": 16,
+        "knowledge": Knowledge.APPROXIMATE,
+        "chunks": Chunks(pack_keys(chain(seed, chunks)), 128.0),
+    }
+    return Prompt(**fields | changes)
+
+
+def test_turns_of_a_conversation_go_where_it_began() -> None:
+    fleet = TextFleet("a", "b", "c")
+    first = fleet.serve(prompt())
+    assert (first.knowledge, first.reason, first.predicted_tokens) == (Knowledge.APPROXIMATE, Reason.COLD, 0)
+    for seed in (2, 3):
+        assert fleet.serve(prompt(seed)).worker != first.worker
+    longer = prompt(chunks=12)
+    again = fleet.serve(longer)
+    assert (again.worker, again.reason, again.knowledge) == (
+        first.worker,
+        Reason.LONGEST_PREFIX,
+        Knowledge.APPROXIMATE,
+    )
+    assert again.predicted_tokens == 10 * 128
+    assert {score.matched_blocks for score in again.scores} == {80, 0}
+
+
+def test_exact_decisions_teach_it_too() -> None:
+    fleet = TextFleet("a", "b")
+    keys = pack_keys(chain(9, 80))
+    exact = fleet.serve(prompt(keys=keys, knowledge=Knowledge.EXACT))
+    assert exact.knowledge is Knowledge.EXACT
+    fleet.serve(prompt(2))
+    assert fleet.route(MODEL, prompt()).worker == exact.worker
+
+
+def test_a_decision_alone_teaches_nothing() -> None:
+    fleet = TextFleet("a", "b")
+    fleet.route(MODEL, prompt())
+    assert fleet.route(MODEL, prompt()).reason is Reason.COLD
+
+
+def test_another_epoch_of_a_worker_begins_with_nothing() -> None:
+    fleet = TextFleet("a")
+    fleet.serve(prompt())
+    assert fleet.route(MODEL, prompt()).predicted_tokens > 0
+    fleet.report("a", epoch="e2")
+    assert fleet.route(MODEL, prompt()).predicted_tokens == 0
+
+
+def test_workers_that_are_gone_are_forgotten() -> None:
+    texts = PythonIndex()
+    fleet = TextFleet("a", "b", texts=texts)
+    gone = fleet.serve(prompt()).id
+    assert texts.stats().held[gone] == 10
+    fleet.update_pools([view(pool(), [])])
+    fleet.now += 60
+    fleet.expire()
+    fleet.update_pools([view(pool(), [])])
+    assert texts.stats().held.get(gone, 0) == 0
+
+
+def test_no_more_is_expected_than_a_cache_has_room_for() -> None:
+    fleet = TextFleet("a", report=False)
+    fleet.report("a", blocks_total=90, blocks_free=90)  # eleven chunks
+    fleet.serve(prompt(1, chunks=10))
+    fleet.serve(prompt(2, chunks=5))
+    assert [score.matched_blocks for score in fleet.route(MODEL, prompt(1)).scores] == [6 * 8]
+
+
+def test_what_was_sent_is_known_where_nobody_reports() -> None:
+    fleet = TextFleet("a", "b", report=False)
+    first = fleet.serve(prompt())
+    assert first.knowledge is Knowledge.LOAD
+    fleet.serve(prompt(2))
+    again = fleet.route(MODEL, prompt(chunks=11))
+    assert (again.worker, again.knowledge, again.reason) == (
+        first.worker,
+        Knowledge.APPROXIMATE,
+        Reason.LONGEST_PREFIX,
+    )
+
+
+def test_a_worker_without_an_agent_that_was_away_begins_with_nothing() -> None:
+    fleet = TextFleet("a", report=False)
+    fleet.serve(prompt())
+    assert fleet.route(MODEL, prompt()).knowledge is Knowledge.APPROXIMATE
+    fleet.worker_failed("default/demo/a")
+    assert fleet.route(MODEL, prompt()).knowledge is Knowledge.LOAD
+
+
+def test_an_estimate_refuses_nobody() -> None:
+    fleet = TextFleet("a", report=False)
+    fleet.report("a", blocks_total=100, blocks_free=100, blocks_idle=0)
+    decision = fleet.route(MODEL, prompt(chunks=1000))
+    assert (decision.verdict, decision.knowledge) == (Verdict.ROUTE, Knowledge.LOAD)
+
+
+def test_a_text_without_a_whole_chunk_is_left_to_load() -> None:
+    fleet = TextFleet("a")
+    decision = fleet.serve(prompt(chunks=0, tokens=30))
+    assert (decision.knowledge, decision.prompt_tokens) == (Knowledge.LOAD, 30)
+
+
+def test_without_an_index_of_texts_load_decides() -> None:
+    fleet = fleet_of("a")
+    fleet.report("a")
+    assert fleet.route(MODEL, prompt()).knowledge is Knowledge.LOAD
+
+
+class Failing(PythonIndex):
+    def apply(self, *_: Any) -> None:
+        raise IndexDefectError("broken")
+
+    def match(self, *_: Any, **__: Any) -> list[int]:
+        raise IndexDefectError("broken")
+
+
+def test_a_broken_index_costs_the_knowledge_alone() -> None:
+    fleet = TextFleet("a", texts=Failing())
+    for _ in range(2):
+        decision = fleet.serve(prompt())
+        assert (decision.verdict, decision.knowledge) == (Verdict.ROUTE, Knowledge.LOAD)

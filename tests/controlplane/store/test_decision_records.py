@@ -1,0 +1,19 @@
+"""Records mirror what decisions say."""
+
+from dataclasses import asdict, fields, replace
+
+from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.routing.scoring import CandidateScore
+from cachefleet_controlplane.store.decision_records import CandidateRecord
+from tests.controlplane.store.conftest import CANDIDATE
+
+ADDED = {"rank", "chosen", "matched_tokens"}
+
+
+def test_a_candidate_record_has_every_part_of_a_score_and_says_which_was_chosen() -> None:
+    parts = {field.name for field in fields(CandidateScore)} - {"id"}
+    assert {field.name for field in fields(CandidateRecord)} == parts | ADDED
+    same = {name: value for name, value in asdict(CANDIDATE).items() if name not in ADDED}
+    score = CandidateScore(id=WorkerId("default/demo/demo-0#3"), **same)
+    wanted = replace(CANDIDATE, rank=3, chosen=True, matched_tokens=64)
+    assert CandidateRecord.of(score, block_size=16, chosen=True) == wanted

@@ -1,0 +1,27 @@
+"""Counters of tenants, and how many tenants they tell apart."""
+
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.tenants.tenant_metrics import MAX_TENANTS, OTHER, TenantMetrics
+from tests.controlplane.waiting import value
+
+
+def test_what_a_tenant_used_is_counted_under_its_name() -> None:
+    metrics = Metrics()
+    counted = TenantMetrics(metrics)
+    counted.used("acme", prompt=100, cached=60, completion=7)
+    counted.used("acme", prompt=1, cached=0, completion=1)
+    counted.refused("acme", "disabled")
+    told = {"requests": 2, "prompt_tokens": 101, "cached_tokens": 60, "completion_tokens": 8}
+    for name, expected in told.items():
+        assert value(metrics, f"tenant_{name}_total", tenant="acme") == expected
+    assert value(metrics, "tenant_refusals_total", tenant="acme", reason="disabled") == 1
+
+
+def test_tenants_as_labels_are_bounded() -> None:
+    metrics = Metrics()
+    counted = TenantMetrics(metrics)
+    for number in range(MAX_TENANTS + 10):
+        counted.refused(f"t{number}", "disabled")
+    counted.refused("t0", "disabled")
+    assert value(metrics, "tenant_refusals_total", tenant=OTHER, reason="disabled") == 10
+    assert value(metrics, "tenant_refusals_total", tenant="t0", reason="disabled") == 2

@@ -1,0 +1,245 @@
+"""The whole control plane in one process: files in, two ports out, and an orderly end."""
+
+import asyncio
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from cachefleet_controlplane.__main__ import serve
+from cachefleet_controlplane.control_plane import ControlPlane
+from cachefleet_controlplane.settings import Settings
+from cachefleet_local.fleet.ports import take_ports
+from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, POOL, chat, engine
+from tests.controlplane.waiting import until
+from tests.fakes.engine import FakeEngine
+
+POOL_FILE = """
+apiVersion: cachefleet.io/v1alpha1
+kind: PrefixCachePool
+metadata: {name: demo}
+spec:
+  model: {name: fake, source: fake, weightsMiB: 1}
+  engine: {image: fake, blockSize: 16, maxModelLen: 4096}
+  device: {resource: nvidia.com/gpu, memoryMiB: 8192, activationMiB: 1024, floorMiB: 1024}
+"""
+
+
+@dataclass
+class Plane:
+    gateway: str
+    internal: str
+    plane: ControlPlane
+    stop: asyncio.Event
+    serving: "asyncio.Task[int]"
+
+    async def get(self, path: str, token: str = "") -> tuple[int, bytes]:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        async with aiohttp.ClientSession() as http, http.get(self.internal + path, headers=headers) as answer:
+            return answer.status, await answer.read()
+
+    async def chat(self, **changes: Any) -> tuple[int, bytes]:
+        url, body = self.gateway + "/v1/chat/completions", chat("x", **changes)
+        async with aiohttp.ClientSession() as http, http.post(url, json=body) as answer:
+            return answer.status, await answer.read()
+
+
+def settings(folder: Path, worker: FakeEngine, ports: dict[str, int], **changes: Any) -> Settings:
+    listed = {POOL: [{"name": "demo-0", "url": worker.url, "ready": True}]}
+    files = {
+        "pool.yaml": POOL_FILE,
+        "endpoints.json": json.dumps(listed),
+        "fleet.key": FLEET_KEY.format(),
+        "reports.token": "for-agents",
+        "admin.token": "for-people",
+    }
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    own: dict[str, Any] = {
+        "gateway_port": ports["gateway"],
+        "internal_port": ports["internal"],
+        "pool_file": folder / "pool.yaml",
+        "endpoints_file": folder / "endpoints.json",
+        "pool_file_poll_seconds": 0.02,
+        "fleet_key_file": folder / "fleet.key",
+        "reports_token_file": folder / "reports.token",
+        "admin_token_file": folder / "admin.token",
+        "data_dir": folder / "data",
+        "withdraw_seconds": 0,
+        "introduction_seconds": 0,
+    }
+    return Settings(**(own | changes))
+
+
+@asynccontextmanager
+async def running(folder: Path, worker: FakeEngine, *, ready: bool = True, **changes: Any) -> AsyncIterator[Plane]:
+    """``ready``: begin only when it is."""
+    ports = take_ports({"gateway": 0, "internal": 0})
+    told = settings(folder, worker, ports, **changes)
+    plane, stop = ControlPlane(told), asyncio.Event()
+    serving = asyncio.create_task(serve(plane, told, stop))
+    made = Plane(f"http://127.0.0.1:{ports['gateway']}", f"http://127.0.0.1:{ports['internal']}", plane, stop, serving)
+    try:
+        await _ready(made, {200} if ready else {200, 503})
+        yield made
+    finally:
+        stop.set()
+        assert await serving == 0
+
+
+async def _ready(made: Plane, statuses: set[int]) -> None:
+    async with asyncio.timeout(40):
+        while True:
+            try:
+                if (await made.get("/readyz"))[0] in statuses:
+                    return
+            except aiohttp.ClientConnectorError:
+                await asyncio.sleep(0.02)
+
+
+async def test_everything_is_where_it_should_be(tmp_path: Path) -> None:
+    async with engine() as worker, running(tmp_path, worker) as made:
+        assert (await made.chat())[0] == 200
+        assert (await made.get("/healthz")) == (200, b"ok\n")
+        status, page = await made.get("/metrics")
+        assert status == 200
+        for series in (
+            b"requests_total{",
+            b"pool_workers{",
+            b"render_failures",
+            b'engine_info{code="',
+            b"index_bytes ",
+        ):
+            assert b"cachefleet_" + series in page
+        ready = json.loads((await made.get("/readyz"))[1])
+        assert ready["pools"] == {"known": True, "problem": ""}
+        assert ready["engine"] == {"code": made.plane.engine.code.name, "reason": made.plane.engine.code.reason}
+        assert (await made.get("/admin/v1/pools"))[0] == 401
+        assert (await made.get("/admin/v1/pools", "for-agents"))[0] == 401
+        pools = json.loads((await made.get("/admin/v1/pools", "for-people"))[1])["items"]
+        assert [pool["key"] for pool in pools] == [POOL]
+        decisions = json.loads((await made.get("/admin/v1/decisions", "for-people"))[1])["items"]
+        assert [decision["model"] for decision in decisions] == [MODEL]
+        assert (await made.get("/v1/reports"))[0] == 426
+        assert (await made.get("/v1/models"))[0] == 404  # of the gateway's port alone
+
+
+async def test_a_request_is_explained_as_it_is_then_recorded(tmp_path: Path) -> None:
+    async with engine() as worker, running(tmp_path, worker) as made, aiohttp.ClientSession() as http:
+        url, body = made.internal + "/admin/v1/explain", {"model": MODEL, "prompt": "hello"}
+        async with http.post(url, json=body) as answer:
+            assert answer.status == 401
+        http.headers["authorization"] = "Bearer for-people"
+        async with http.post(url, json=body) as answer:
+            assert answer.status == 200
+            dry = await answer.json()
+        assert (dry["id"], dry["verdict"], dry["tenant"], dry["saltVersion"]) == ("dry-run", "route", "default", 1)
+        assert [one["chosen"] for one in dry["candidates"]] == [True]
+        for changes, query, status in (
+            ({"model": "no"}, {}, 404),
+            ({}, {"tenant": "nobody"}, 404),
+            ({}, {"tenant": ""}, 422),
+        ):
+            async with http.post(url, json=body | changes, params=query) as answer:
+                assert (answer.status, answer.content_type) == (status, "application/problem+json")
+        assert json.loads((await made.get("/admin/v1/decisions", "for-people"))[1])["items"] == []
+        assert (await made.chat())[0] == 200
+        (real,) = json.loads((await made.get("/admin/v1/decisions", "for-people"))[1])["items"]
+        assert set(real) == set(dry)
+        assert (real["tenant"], real["rung"], real["why"]) == (dry["tenant"], "render", dry["why"])
+
+
+async def test_reports_are_taken_from_agents_alone(tmp_path: Path) -> None:
+    async with engine() as worker, running(tmp_path, worker) as made, aiohttp.ClientSession() as http:
+        url = made.internal + "/v1/reports"
+        headers = {"authorization": "Bearer for-agents"}
+        async with http.ws_connect(url, protocols=["cachefleet.reports.v1"], headers=headers) as socket:
+            assert socket.protocol == "cachefleet.reports.v1"
+        with pytest.raises(aiohttp.WSServerHandshakeError):
+            await http.ws_connect(url)
+
+
+async def test_new_workers_and_a_new_policy_need_no_restart(tmp_path: Path) -> None:
+    async with engine() as worker, engine() as second, running(tmp_path, worker) as made:
+        both = [{"name": f"demo-{i}", "url": one.url, "ready": True} for i, one in enumerate((worker, second))]
+        (tmp_path / "endpoints.json").write_text(json.dumps({POOL: both}))
+        await until(lambda: len(made.plane.fleet.view().workers) == 2)
+        async with aiohttp.ClientSession() as http:
+            told = {"authorization": "Bearer for-people"}
+            url = made.internal + "/admin/v1/routing"
+            async with http.put(url, json={"policy": "roundRobin"}, headers=told) as answer:
+                assert answer.status == 200
+        for _ in range(4):
+            assert (await made.chat())[0] == 200
+        asked = [[seen.path for seen in one.requests] for one in (worker, second)]
+        # Round robin takes turns, and renders nothing.
+        assert asked == [["/v1/chat/completions"] * 2] * 2
+
+
+async def test_an_orderly_end_lets_answers_end(tmp_path: Path) -> None:
+    async with engine(inter_token_seconds=0.05) as worker, running(tmp_path, worker) as made:
+        asking = asyncio.create_task(made.chat(stream=True, max_tokens=20, ignore_eos=True))
+        await until(lambda: made.plane.gateway.under_way == 1)
+        made.stop.set()
+        await until(lambda: made.plane.readiness()[1]["draining"] is True)
+        status, body = await made.get("/readyz")
+        assert (status, json.loads(body)["ready"]) == (503, False)
+        status, body = await asking
+        assert (status, body.endswith(b"data: [DONE]\n\n")) == (200, True)
+        assert await made.serving == 0
+
+
+async def test_answers_that_take_too_long_are_cut_at_the_end(tmp_path: Path) -> None:
+    async with engine(inter_token_seconds=0.5) as worker, running(tmp_path, worker, drain_seconds=1) as made:
+        asking = asyncio.create_task(made.chat(stream=True, max_tokens=100, ignore_eos=True))
+        await until(lambda: made.plane.gateway.under_way == 1)
+        made.stop.set()
+        async with asyncio.timeout(40):
+            assert await made.serving == 0
+        with pytest.raises(aiohttp.ClientError):
+            await asking
+
+
+async def test_a_store_that_fails_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "blocked").write_text("a file where a folder should be")
+    async with engine() as worker, running(tmp_path, worker, data_dir=tmp_path / "blocked") as made:
+        assert (await made.chat())[0] == 200
+        await until(lambda: made.plane.decisions.problem not in ("", "not opened yet"))
+        status, body = await made.get("/readyz")
+        assert status == 200
+        assert json.loads(body)["store"]["problem"]
+
+
+async def test_a_port_in_use_ends_it_with_1(tmp_path: Path) -> None:
+    async with engine() as worker, running(tmp_path, worker) as made:
+        taken = int(made.gateway.rsplit(":", 1)[1])
+        told = settings(tmp_path, worker, {"gateway": taken, "internal": 0})
+        async with asyncio.timeout(40):
+            assert await serve(ControlPlane(told), told, asyncio.Event()) == 1
+
+
+def test_wrong_settings_are_told_line_by_line() -> None:
+    environment = {"CACHEFLEET_POLICY": "best", "CACHEFLEET_GATEWAY_PORT": "x"}
+    told = subprocess.run(
+        [sys.executable, "-m", "cachefleet_controlplane"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 2
+    names = {line.split(":")[0] for line in told.stderr.splitlines()}
+    assert {"CACHEFLEET_POLICY", "CACHEFLEET_GATEWAY_PORT", "CACHEFLEET_FLEET_KEY_FILE"} <= names
+
+
+@pytest.mark.parametrize("content", ["", "short", base64.b64encode(b"x" * 31).decode()])
+async def test_a_fleet_key_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    async with engine() as worker:
+        told = settings(tmp_path, worker, {"gateway": 0, "internal": 0})
+    (tmp_path / "fleet.key").write_text(content)
+    with pytest.raises(ValueError, match="32 bytes"):
+        ControlPlane(told)

@@ -1,0 +1,52 @@
+"""Which shape an error has is told by its path alone."""
+
+import json
+
+import pytest
+
+from cachefleet_controlplane.gateway.upstream.answer import error_code, error_message
+from cachefleet_controlplane.wire.errors import ApiError, error_body, error_event
+
+ERROR = ApiError(429, "Too much.", param="n", headers={"retry-after": "2"})
+OPENAI = {"error": {"message": "Too much.", "type": "RateLimitError", "param": "n", "code": 429}}
+ANTHROPIC = {"type": "error", "error": {"type": "rate_limit_error", "message": "Too much."}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        *((path, OPENAI) for path in ("/", "/v1/chat/completions", "/v1/responses", "/v1/models", "/v1/messagesx", "")),
+        *((path, ANTHROPIC) for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/messages/x")),
+    ],
+)
+def test_bodies(path: str, body: object) -> None:
+    assert json.loads(error_body(path, ERROR)) == body
+
+
+def test_events() -> None:
+    plain = error_event("/v1/completions", ERROR).decode()
+    assert plain == f"data: {json.dumps(OPENAI, separators=(',', ':'))}\n\ndata: [DONE]\n\n"
+    named = error_event("/v1/messages", ERROR).decode()
+    assert named == f"event: error\ndata: {json.dumps(ANTHROPIC, separators=(',', ':'))}\n\n"
+    numbered = error_event("/v1/responses", ERROR, sequence=7).decode()
+    told = {"type": "error", "code": "429", "message": "Too much.", "param": "n", "sequence_number": 7}
+    assert json.loads(numbered.removeprefix("event: error\ndata: ")) == told
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages", "/v1/responses"])
+@pytest.mark.parametrize("status", [400, 404, 429, 500, 502, 503])
+def test_what_we_write_we_can_read(path: str, status: int) -> None:
+    event = error_event(path, ApiError(status, "words")).partition(b"\n\n")[0] + b"\n\n"
+    assert error_code(event) // 100 == status // 100
+    assert error_message(error_body(path, ApiError(status, "words"))) == "words"
+
+
+def test_a_code_in_words_stands_in_place_of_the_status() -> None:
+    assert json.loads(error_body("/v1/models", ApiError(401, "x", code="invalid_api_key")))["error"]["code"] == (
+        "invalid_api_key"
+    )
+
+
+@pytest.mark.parametrize("event", [b"", b"data: {}\n\n", b": x\n\n", b'data: {"choices":[]}\n\n', b"data: [DONE]\n\n"])
+def test_what_is_no_error(event: bytes) -> None:
+    assert error_code(event) == 0

@@ -1,0 +1,48 @@
+"""Headers on their way through, to the worker and back."""
+
+import asyncio
+import json
+
+from aiohttp import web
+
+from tests.controlplane.gateway.attempts.test_failover import Scripted, serving
+from tests.controlplane.gateway.harness import chat, front
+
+
+class Named(Scripted):
+    """Answers with headers of one hop among its own."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        of_one_hop = {"connection": "keep-alive, X-Hop", "x-hop": "1", "proxy-connection": "x"}
+        challenge = {"proxy-authenticate": "Basic"}
+        return web.json_response({}, headers={**of_one_hop, **challenge, "x-own": "kept"})
+
+
+async def test_headers_of_the_worker_s_connection_stay_here() -> None:
+    async with serving(Named()) as worker, front([worker]) as gate:
+        status, headers, _ = await gate.post("/v1/chat/completions", chat("x"))
+    assert (status, headers["x-own"]) == (200, "kept")
+    assert not {"connection", "x-hop", "proxy-connection", "proxy-authenticate"} & headers.keys()
+
+
+class Listens(Scripted):
+    """Keeps the bytes of a header."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = b""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.heard = dict(request.raw_headers)[b"x-user"]
+        return web.json_response({})
+
+
+async def test_a_header_in_utf_8_is_passed_on_as_it_is() -> None:
+    listening, body = Listens(), json.dumps(chat("x")).encode()
+    async with serving(listening) as worker, front([worker]) as gate:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(gate.url.rsplit(":", 1)[1]))
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-user: %s\r\ncontent-length: %d\r\n\r\n"
+        writer.write(head % ("Zoë".encode(), len(body)) + body)
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), 30)
+        writer.close()
+    assert listening.heard == "Zoë".encode()

@@ -1,0 +1,156 @@
+"""The server's side of an exchange: what is there at once waits for nobody, what is not is waited for in bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Message, Reply, read_body, while_present
+
+pytestmark = pytest.mark.usefixtures("hurried")
+
+LONG = 30.0
+SHORT = 0.01
+
+
+class Client:
+    """Takes an answer once it may; sends a body in pieces, and goes when it is told to."""
+
+    def __init__(self, pieces: Sequence[bytes] = (), *, pauses: float = 0.0) -> None:
+        self.may_take = asyncio.Event()
+        self.goes = asyncio.Event()
+        self.taken: list[Message] = []
+        self.interrupted = False
+        self._pieces = list(pieces)
+        self._pauses = pauses
+
+    async def send(self, message: Message) -> None:
+        try:
+            while not self.may_take.is_set():  # more than one wait: each goes its way through the bound
+                await asyncio.sleep(0)
+                await asyncio.wait_for(self.may_take.wait(), LONG)
+        except asyncio.CancelledError:
+            self.interrupted = True
+            raise
+        self.taken.append(message)
+
+    async def receive(self) -> Message:
+        if not self._pieces:
+            await self.goes.wait()
+            return {"type": "http.disconnect"}
+        await asyncio.sleep(self._pauses)
+        return {"type": "http.request", "body": self._pieces.pop(0), "more_body": bool(self._pieces)}
+
+
+def reply(client: Client, seconds: float = LONG) -> Reply:
+    return Reply(client.send, seconds=seconds)
+
+
+class TestWriting:
+    async def test_what_is_not_taken_at_once_is_waited_for(self) -> None:
+        client = Client()
+        writing = asyncio.ensure_future(reply(client).whole(200, [], b"said"))
+        await asyncio.sleep(SHORT)
+        assert not writing.done()
+        client.may_take.set()
+        await writing
+        assert [message["type"] for message in client.taken] == ["http.response.start", "http.response.body"]
+
+    async def test_who_takes_nothing_for_too_long_counts_as_gone(self) -> None:
+        client = Client()
+        with pytest.raises(ClientGoneError):
+            await reply(client, SHORT).write(b"said")
+        assert client.interrupted
+
+    async def test_a_cancellation_reaches_what_is_waited_for(self) -> None:
+        client = Client()
+        writing = asyncio.ensure_future(reply(client).write(b"said"))
+        await asyncio.sleep(SHORT)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert client.interrupted
+
+
+class TestReading:
+    @pytest.mark.parametrize("pauses", [0.0, SHORT])
+    async def test_a_body_is_whole(self, pauses: float) -> None:
+        client = Client([b"ab", b"", b"c"], pauses=pauses)
+        assert await read_body({"headers": []}, client.receive, limit=3, seconds=LONG) == b"abc"
+
+    @pytest.mark.parametrize(("seconds", "stall"), [(LONG, SHORT), (SHORT, LONG)])
+    async def test_one_that_does_not_come_is_given_up(self, seconds: float, stall: float) -> None:
+        with pytest.raises(ApiError) as caught:
+            await read_body({"headers": []}, Client().receive, limit=3, seconds=seconds, stall_seconds=stall)
+        assert caught.value.status == 408
+
+    async def test_one_that_drips_is_given_up(self) -> None:
+        client = Client([b"a"] * 10_000, pauses=SHORT)
+        with pytest.raises(ApiError) as caught:
+            await read_body({"headers": []}, client.receive, limit=99_999, seconds=20 * SHORT, stall_seconds=LONG)
+        assert caught.value.status == 408
+
+
+class TestPresence:
+    async def test_work_is_cancelled_as_its_client_goes(self) -> None:
+        client, ended = Client(), asyncio.Event()
+
+        async def work() -> None:
+            client.goes.set()
+            try:
+                await asyncio.sleep(LONG)
+            finally:
+                ended.set()
+
+        assert not await while_present(work(), client.receive, reply(client))
+        assert ended.is_set()
+        task = asyncio.current_task()
+        assert task is not None
+        assert not task.cancelling()
+
+    async def test_what_work_says_when_it_is_cancelled_matters_to_nobody(self) -> None:
+        client = Client()
+
+        async def work() -> None:
+            client.goes.set()
+            try:
+                await asyncio.sleep(LONG)
+            except asyncio.CancelledError:
+                raise ValueError from None
+
+        assert not await while_present(work(), client.receive, reply(client))
+
+    async def test_who_goes_after_the_end_has_its_answer(self) -> None:
+        client = Client()
+        client.may_take.set()
+        answer = reply(client)
+
+        async def work() -> None:
+            await answer.whole(200, [], b"said")
+            client.goes.set()
+            await asyncio.sleep(SHORT)
+
+        assert await while_present(work(), client.receive, answer)
+
+    async def test_the_errors_of_work_pass(self) -> None:
+        async def work() -> None:
+            raise ValueError
+
+        with pytest.raises(ValueError):
+            await while_present(work(), Client().receive, reply(Client()))
+
+    async def test_another_cancellation_passes(self) -> None:
+        client, began = Client(), asyncio.Event()
+
+        async def work() -> None:
+            began.set()
+            await asyncio.sleep(LONG)
+
+        task = asyncio.ensure_future(while_present(work(), client.receive, reply(client)))
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task

@@ -1,0 +1,168 @@
+"""``cachefleet explain``: what a person reads, and what the command asks of the admin API."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cachefleet_controlplane.admin import presenters
+from cachefleet_controlplane.gateway.placement.trace import Basis, Trace
+from cachefleet_controlplane.gateway.upstream.answer import PromptDetails, Usage
+from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.routing.cache_shortfall import Cause
+from cachefleet_controlplane.routing.reason_texts import CAUSES, REASONS
+from cachefleet_controlplane.routing.scoring import CandidateView, Knowledge, Prompt, RoutingPolicy, decide
+from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.decision_records import DecisionRecord, LegRecord, ShortfallRecord
+from cachefleet_core.pool.spec import Isolation
+from cachefleet_core.tenancy import TenantId
+from cachefleet_local.cli.explain import explained
+from cachefleet_local.cli.listing import Item
+from tests.controlplane.store.conftest import make_record
+from tests.local.cli.test_tenant_commands import served, token_of
+from tests.local.test_command_line import run
+
+DOCS = Path(__file__).parents[3] / "docs" / "decisions.md"
+Told = tuple[int, str, str]
+
+
+def view(number: int, *, matched: int, queued: int, requests: int) -> CandidateView:
+    return CandidateView(
+        worker=f"agents-{number}",
+        id=WorkerId(f"default/agents/agents-{number}#0"),
+        pool="default/agents",
+        url="u",
+        matched_blocks=matched,
+        report_age=0.1 + number / 5,
+        queued_tokens=queued,
+        tokens_per_second=8000.0,
+        inter_token_seconds=0.02,
+        batched_tokens=2048,
+        blocks_total=4000,
+        blocks_free=3000 - 1500 * (number == 1),
+        blocks_blank=3000,
+        requests=requests,
+    )
+
+
+def example() -> DecisionRecord:
+    """Of a prompt that the busiest worker holds most of."""
+    prompt = Prompt(tokens=4096, keys=bytes(8 * 256), block_size=16, max_tokens=256, knowledge=Knowledge.EXACT)
+    views = [
+        view(0, matched=250, queued=60_000, requests=9),
+        view(1, matched=192, queued=0, requests=1),
+        view(2, matched=0, queued=0, requests=0),
+    ]
+    decision = decide(prompt, views, RoutingPolicy.CACHE_AWARE, 1.0)
+    usage = Usage(prompt_tokens=4096, completion_tokens=210, prompt_tokens_details=PromptDetails(cached_tokens=2560))
+    trace = Trace("5b2f0c7e9a1d", 1_767_225_600.0, "qwen3-32b", "/v1/chat/completions", decision, usage=usage)
+    trace.ttft_seconds, trace.status = 0.231, 200
+    trace.legs.append(LegRecord("agents-1", "finished", 200, 3.84))
+    trace.shortfall = ShortfallRecord(Cause.EVICTED, 512, "agents-1")
+    trace.basis = Basis(
+        tenant=TenantId("acme"),
+        isolation=Isolation.PER_TENANT,
+        salt_version=2,
+        rung="render",
+        render_failure=None,
+        block_size=16,
+        keys=prompt.keys,
+        single=True,
+    )
+    record = trace.record()
+    assert record is not None
+    return record
+
+
+def item(record: DecisionRecord) -> Item:
+    found: Item = presenters.decision(record).model_dump(mode="json", by_alias=True)
+    return found
+
+
+def test_the_docs_show_this_example() -> None:
+    assert f"```\n{explained(item(example()))}\n```" in DOCS.read_text()
+
+
+def test_the_chosen_one_is_marked_and_the_reason_is_a_sentence() -> None:
+    text = explained(item(example()))
+    assert f"why        {REASONS['load_over_prefix']}" in text.splitlines()
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("*")] == ["agents-1"]
+    assert f"shortfall  512 tokens of agents-1 (evicted): {CAUSES['evicted']}" in text.splitlines()
+
+
+def test_what_nobody_told_is_left_out_or_a_dash() -> None:
+    bare = replace(make_record(1), rung="", tenant="", isolation="", salt_version=None, status=0, legs=())
+    lines = explained(item(bare)).splitlines()
+    names = [line.split()[0] for line in lines if line]
+    assert not {"answer", "leg", "shortfall"} & set(names)
+    assert "tenant     not recorded" in lines
+    assert "knowledge  exact" in lines
+    assert lines[-1] == "and 3 more"
+
+
+def test_who_was_refused_has_no_worker() -> None:
+    refused = replace(make_record(1), verdict="reject", reason="no_ready_worker", worker="", pool="", candidates=())
+    lines = explained(item(refused)).splitlines()
+    assert "verdict    reject (cacheAware, no_ready_worker)" in lines
+    assert f"why        {REASONS['no_ready_worker']}" in lines
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("CACHEFLEET_ADMIN_TOKEN_FILE", str(token_of(tmp_path)))
+    with (
+        closing(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=5)) as database,
+        served(database) as address,
+    ):
+        monkeypatch.setenv("CACHEFLEET_ADMIN_URL", address)
+        yield
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_decision_is_fetched_by_its_id(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run("explain", "d1", monkeypatch=monkeypatch, capsys=capsys)
+    assert (status, out) == (0, explained(item(make_record(1, cached=48))) + "\n")
+    for output, parse in (("json", json.loads), ("yaml", yaml.safe_load)):
+        _, out, _ = run("explain", "d1", "-o", output, monkeypatch=monkeypatch, capsys=capsys)
+        assert parse(out) == item(make_record(1, cached=48))
+    status, _, err = run("explain", "none", monkeypatch=monkeypatch, capsys=capsys)
+    assert status == 1
+    assert "no such decision" in err
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_body_is_explained_from_a_file_and_from_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = b'{"prompt": "x", "model": "demo"}'
+    (tmp_path / "body.json").write_bytes(body)
+    wanted = explained(item(make_record(7))) + "\n"
+    given = ["explain", "--tenant", "acme", "--body"]
+    assert run(*given, str(tmp_path / "body.json"), monkeypatch=monkeypatch, capsys=capsys) == (0, wanted, "")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(body)))
+    assert run(*given, "-", monkeypatch=monkeypatch, capsys=capsys) == (0, wanted, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "one of them"),
+        (["d1", "--body", "x"], "one of them"),
+        (["d1", "--tenant", "acme"], "--tenant goes with --body"),
+        (["--body", "nowhere.json"], "cannot read nowhere.json"),
+    ],
+)
+def test_bad_input_is_said_before_anybody_is_asked(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run("explain", *arguments, monkeypatch=monkeypatch, capsys=capsys)
+    assert (status, out) == (2, "")
+    assert said in err

@@ -1,0 +1,148 @@
+"""Listings over the items that the admin API's own schemas give."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import yaml
+
+from cachefleet_controlplane.admin import schemas
+from cachefleet_local.cli.listing import DECISIONS, POOLS, WORKERS, Item, Output, listing
+
+WORKER = schemas.Worker(
+    id="default/demo/demo-0#0",
+    name="demo-0",
+    pool="default/demo",
+    rank=0,
+    url="http://127.0.0.1:9001",
+    agent="http://127.0.0.1:9002",
+    listed=True,
+    ready=True,
+    connected=True,
+    stream="live",
+    epoch="e",
+    sequence=3,
+    phase="ready",
+    phase_reason=None,
+    load=schemas.Load(
+        running=1,
+        waiting=2,
+        waiting_tokens=None,
+        blocks_total=384,
+        blocks_free=300,
+        blocks_idle=None,
+        preemptions=0,
+        prefill_tokens_per_second=None,
+        inter_token_seconds=None,
+        prefix_queries=0,
+        prefix_hits=0,
+    ),
+    report_age_seconds=0.5,
+    stale=False,
+    held_blocks=84,
+    held_bytes=None,
+    cache_value=1.0,
+    excluded=False,
+    differences=(),
+    backing_off=False,
+    inflight_requests=0,
+    inflight_tokens=0,
+    policy_generation=1,
+    engine_version="0.32.0",
+    capabilities=(),
+    warmth=schemas.Warmth(done=0, total=0, failed=()),
+)
+POOL = schemas.Pool(
+    key="default/demo",
+    namespace="default",
+    name="demo",
+    model="tiny",
+    generation=1,
+    contract=None,
+    hit_ratio=schemas.HitRatio(
+        value=None,
+        window_seconds=600,
+        objective=None,
+        queried_tokens=0,
+        hit_tokens=0,
+        sampled_at=datetime(2027, 1, 15, tzinfo=UTC),
+    ),
+    workers=schemas.WorkerCounts(total=2, ready=1, fresh=1, excluded=0),
+)
+DECISION = schemas.Decision(
+    id="d1",
+    at=datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC),
+    model="tiny",
+    pool="default/demo",
+    endpoint="/v1/chat/completions",
+    policy="cacheAware",
+    verdict="route",
+    reason="longest_prefix",
+    why="because",
+    worker="demo-0",
+    knowledge="exact",
+    rung="render",
+    render_failure=None,
+    tenant="default",
+    isolation="PerTenant",
+    salt_version=1,
+    prompt_tokens=100,
+    predicted_tokens=96,
+    cached_tokens=96,
+    completion_tokens=16,
+    ttft_seconds=0.0123,
+    queued_seconds=None,
+    status=200,
+    legs=(),
+    candidates=(),
+    candidates_left_out=0,
+    shortfall=None,
+    continuation=None,
+)
+
+
+def item(value: schemas.Schema) -> Item:
+    found: Item = value.model_dump(mode="json", by_alias=True)
+    return found
+
+
+def table(text: str) -> list[list[str]]:
+    return [line.split("  ") for line in text.splitlines()]
+
+
+def test_workers_show_state_load_and_held_blocks() -> None:
+    header, row = listing([item(WORKER)], WORKERS, Output.TABLE).splitlines()
+    assert " ".join(header.split()) == "WORKER POOL STATE STREAM RUNNING WAITING FREE BLOCKS HELD BLOCKS REPORT"
+    assert row.split() == ["demo-0", "default/demo", "ready", "live", "1", "2", "300/384", "84", "0.5", "s"]
+
+
+def test_a_worker_that_never_reported_has_dashes() -> None:
+    silent = WORKER.model_copy(update={"load": None, "report_age_seconds": None, "ready": False, "phase": None})
+    row = listing([item(silent)], WORKERS, Output.TABLE).splitlines()[1]
+    assert row.split() == ["demo-0", "default/demo", "unknown", "live", "-", "-", "-", "84", "-"]
+
+
+def test_an_excluded_worker_says_so() -> None:
+    row = listing([item(WORKER.model_copy(update={"excluded": True}))], WORKERS, Output.TABLE).splitlines()[1]
+    assert row.split()[2] == "excluded"
+
+
+def test_pools_without_a_worker_yet() -> None:
+    row = listing([item(POOL)], POOLS, Output.TABLE).splitlines()[1]
+    assert row.split() == ["default/demo", "tiny", "1/2", "1", "0", "-", "-"]
+
+
+def test_decisions_show_what_was_predicted_and_what_was_cached() -> None:
+    row = listing([item(DECISION)], DECISIONS, Output.TABLE).splitlines()[1]
+    assert " ".join(row.split()) == "03:04:05.678 d1 tiny demo-0 cacheAware exact 100 96 96 12 ms 200 longest_prefix"
+
+
+def test_json_and_yaml_are_the_items_as_they_came() -> None:
+    items = [item(WORKER)]
+    assert json.loads(listing(items, WORKERS, Output.JSON)) == items
+    assert yaml.safe_load(listing(items, WORKERS, Output.YAML)) == items
+
+
+def test_nothing_is_a_header_alone() -> None:
+    assert len(listing([], POOLS, Output.TABLE).splitlines()) == 1

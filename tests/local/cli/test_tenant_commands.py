@@ -1,0 +1,182 @@
+"""``cachefleet tenants`` against the real admin API over a real SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+import yaml
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from cachefleet_controlplane.admin.admin_app import PATH, admin_app
+from cachefleet_controlplane.admin.tenant_service import TenantDesk
+from cachefleet_controlplane.http_server import http_server
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.decision_log import DecisionLog
+from cachefleet_controlplane.store.decision_repository import InMemoryDecisions
+from cachefleet_controlplane.store.sql_tenants import SqlTenants
+from cachefleet_controlplane.store.sql_usage import SqlUsage
+from cachefleet_controlplane.store.tenant_records import UsageRecord
+from cachefleet_controlplane.store.usage_log import UsageLog
+from cachefleet_controlplane.tenants.directory import Tenants
+from cachefleet_core.tenancy import TenantId
+from cachefleet_local import __main__ as cli
+from tests.controlplane.admin.conftest import HASH_KEY, NOW, TOKEN, Doorkeeper, Oracle, Still
+from tests.controlplane.store.conftest import make_record
+
+Told = tuple[int, str, str]
+Command = Callable[..., Told]
+
+
+@contextmanager
+def served(database: Database) -> Iterator[str]:
+    """The admin API in a thread of its own, as commands have an event loop of theirs."""
+    listening, stop, address = Event(), Event(), []
+
+    async def serve() -> None:
+        repository, metrics = SqlTenants(database), Metrics()
+        usage = UsageLog(SqlUsage(database), metrics=metrics, wall_clock=lambda: NOW)
+        for tenant in ("acme", "umbrella"):
+            usage.record(
+                UsageRecord(
+                    hour=int(NOW), tenant=TenantId(tenant), model="m", requests=1, prompt_tokens=9, cached_tokens=4
+                )
+            )
+        desk = TenantDesk(
+            Tenants(repository, metrics=metrics, poll_seconds=60), repository, HASH_KEY, wall_clock=lambda: NOW
+        )
+        decisions = DecisionLog(InMemoryDecisions(max_rows=9), metrics=metrics)
+        decisions.record(make_record(1, cached=48))
+        app = admin_app(Still(), decisions, desk=desk, usage=usage, explain=Oracle(), authorize=Doorkeeper())
+        server = http_server(
+            Starlette(routes=[Mount(PATH, app)]), host="127.0.0.1", port=0, head_seconds=5, drain_seconds=0
+        )
+        running = asyncio.create_task(server.serve())
+        address.append(f"http://127.0.0.1:{await server.listening()}")
+        listening.set()
+        await asyncio.to_thread(stop.wait)
+        server.stop()
+        await running
+
+    thread = Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert listening.wait(60)
+        yield address[0]
+    finally:
+        stop.set()
+        thread.join()
+
+
+def token_of(folder: Path) -> Path:
+    """A file with the token that is let in."""
+    file = folder / "token"
+    file.write_text(TOKEN)
+    return file
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    monkeypatch.setenv("CACHEFLEET_ADMIN_TOKEN_FILE", str(token_of(tmp_path)))
+
+    def run(*arguments: str) -> Told:
+        monkeypatch.setattr(sys, "argv", ["cachefleet", "tenants", *arguments])
+        status = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            status = int(end.code or 0)
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    with (
+        closing(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=5)) as database,
+        served(database) as address,
+    ):
+        monkeypatch.setenv("CACHEFLEET_ADMIN_URL", address)
+        yield run
+
+
+def row(table: str, number: int = 1) -> list[str]:
+    return table.splitlines()[number].split()
+
+
+def test_a_tenant_is_made_listed_changed_and_deleted(command: Command) -> None:
+    status, out, _ = command("create", "acme", "--priority", "10", "--requests-at-once", "3")
+    assert status == 0
+    assert row(out) == ["acme", "10", "3", "-", "1", "enabled", "2027-01-15", "08:00:00"]
+    _, out, _ = command("set", "acme", "--requests-at-once", "0", "--tokens-per-minute", "500", "--disabled")
+    assert row(out) == ["acme", "10", "-", "500", "1", "disabled", "2027-01-15", "08:00:00"]
+    _, out, _ = command("set", "acme", "--enabled", "--salt-version", "2", "--priority", "0", "-o", "json")
+    changed = json.loads(out)
+    assert (changed["disabled"], changed["saltVersion"], changed["priority"]) == (False, 2, 0)
+    _, out, _ = command("list", "--output", "yaml")
+    assert yaml.safe_load(out) == [changed]
+    assert command("delete", "acme") == (0, "acme: deleted\n", "")
+    assert command("list", "-o", "json")[1].strip() == "[]"
+
+
+def test_a_key_is_shown_once_and_can_be_taken_from_json(command: Command) -> None:
+    command("create", "acme")
+    status, out, err = command("keys", "create", "acme", "--expires", "2027-01-31", "-o", "json")
+    made = json.loads(out)
+    assert (status, err) == (0, "keep the key: it is shown this once\n")
+    assert (made["key"][:3], made["expires"]) == ("cf-", "2027-01-31T00:00:00Z")
+    _, out, _ = command("keys", "list", "acme")
+    assert row(out) == [made["id"], made["hint"], "active", "2027-01-15", "08:00:00", "2027-01-31", "00:00:00", "-"]
+    assert made["key"] not in out
+
+
+def test_keys_are_rotated_and_revoked(command: Command) -> None:
+    command("create", "acme")
+    old = json.loads(command("keys", "create", "acme", "-o", "json")[1])
+    _, out, _ = command("keys", "rotate", "acme", "--grace", "3600", "--expires", "2027-02-01T00:00:00+01:00")
+    key, key_id, *expires = row(out)
+    assert key.startswith("cf-")
+    assert expires == ["2027-01-31", "23:00:00"]
+    listed = json.loads(command("keys", "list", "acme", "-o", "json")[1])
+    ends = {one["id"]: one["expires"] for one in listed}
+    assert ends == {old["id"]: "2027-01-15T09:00:00Z", key_id: "2027-01-31T23:00:00Z"}
+    status, out, _ = command("keys", "revoke", "acme", key_id)
+    assert (status, row(out)[:3]) == (0, [key_id, key[:9], "revoked"])
+
+
+def test_usage_is_listed_by_tenant_and_time(command: Command) -> None:
+    _, out, _ = command("usage", "--to", "2027-01-15T09:00:00", "--tenant", "acme")
+    assert row(out) == ["2027-01-15T08", "acme", "m", "1", "9", "4", "5", "0"]
+    span = ("--from", "2027-01-15", "--to", "2027-01-16", "-o", "json")
+    assert [one["tenant"] for one in json.loads(command("usage", *span)[1])] == ["acme", "umbrella"]
+    status, out, err = command("usage", *span, "--limit", "1")
+    assert (status, len(json.loads(out)), err) == (0, 1, "there is more; these are the first 1 rows\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("set", "nobody", "--priority", "1"), 1, "there is no tenant nobody"),
+        (("keys", "create", "nobody"), 1, "there is no tenant nobody"),
+        (("keys", "revoke", "acme", "k1"), 1, "tenant acme has no key k1"),
+        (("create", "acme"), 1, "acme exists already"),
+        (("create", "a/b"), 2, "body.name: "),
+        (("set", "a/b", "--priority", "1"), 1, "Not Found"),
+        (("keys", "create", "acme", "--expires", "2020-01-01"), 2, "body.expires must be in the future"),
+        (("create", "b", "--priority", "101"), 2, "--priority"),
+        (("usage", "--from", "yesterday"), 2, "--from"),
+        (("keys", "rotate", "acme", "--grace", "1e9"), 2, "body.graceSeconds: "),
+    ],
+)
+def test_what_goes_wrong_is_said_with_the_status_for_it(
+    command: Command, arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    command("create", "acme")
+    ended, out, err = command(*arguments)
+    assert (ended, out) == (status, "")
+    assert said in err

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from cachefleet_core.tenancy import FleetKey
+from cachefleet_local.fleet.processes import FleetPlan, plan_fleet, port_names
+from cachefleet_local.supervise.process import Kind, ProcessSpec
+from tests.local.pools import example, place
+
+KEY = FleetKey(bytes(32))
+
+
+def plan(name: str, **changes: object) -> FleetPlan:
+    pools = example(name)
+    return plan_fleet(pools, place(pools, **changes), KEY)
+
+
+def named(fleet: FleetPlan, name: str) -> ProcessSpec:
+    return next(spec for spec in fleet.processes if spec.name == name)
+
+
+def after(argv: tuple[str, ...], option: str) -> str:
+    return argv[argv.index(option) + 1]
+
+
+def test_one_control_plane_and_two_processes_a_worker_in_order() -> None:
+    fleet = plan("cpu-two-workers")
+    assert [(spec.name, spec.kind, spec.after) for spec in fleet.processes] == [
+        ("controlplane", Kind.CONTROL_PLANE, ()),
+        ("demo-0.engine", Kind.ENGINE, ("controlplane",)),
+        ("demo-0.agent", Kind.AGENT, ("controlplane", "demo-0.engine")),
+        ("demo-1.engine", Kind.ENGINE, ("controlplane",)),
+        ("demo-1.agent", Kind.AGENT, ("controlplane", "demo-1.engine")),
+    ]
+
+
+def test_engine_and_agent_of_a_worker_agree_on_every_address() -> None:
+    fleet = plan("cpu-two-workers")
+    for worker in fleet.workers:
+        engine, agent = named(fleet, worker.engine), named(fleet, worker.agent)
+        events = after(engine.argv, "--kv-events-config")
+        assert agent.environment["CACHEFLEET_ENGINE_URL"] == f"http://127.0.0.1:{after(engine.argv, '--port')}"
+        assert f'"endpoint":"{agent.environment["CACHEFLEET_EVENTS_ENDPOINT"]}"' in events
+        assert f'"replay_endpoint":"{agent.environment["CACHEFLEET_REPLAY_ENDPOINT"]}"' in events
+        assert engine.ready_url == f"{worker.engine_url}/health"
+        assert agent.ready_url == f"{worker.agent_url}/readyz"
+        assert agent.environment["CACHEFLEET_CONTROL_PLANES"] == fleet.internal_url.replace("http", "ws")
+
+
+def test_no_credential_is_on_a_command_line_or_shown() -> None:
+    fleet = plan("cpu-two-workers")
+    key = KEY.worker_key("default/demo")
+    assert named(fleet, "demo-0.engine").environment["VLLM_API_KEY"] == key
+    assert all(key not in argument for spec in fleet.processes for argument in spec.argv)
+    assert key not in repr(fleet)
+
+
+def test_an_engine_with_the_plugin_shares_key_and_policy_with_its_agent() -> None:
+    fleet = plan("cpu-two-workers", plugin=True, engine_version="0.29.0", vllm_plugins="mine")
+    engine, agent = named(fleet, "demo-0.engine"), named(fleet, "demo-0.agent")
+    for name in ("WORKER_KEY_FILE", "INDEX_KEY_FILE", "POLICY_FILE"):
+        assert engine.environment[f"CACHEFLEET_{name}"] == agent.environment[f"CACHEFLEET_{name}"]
+    assert engine.environment["VLLM_PLUGINS"] == "mine,cachefleet"
+    assert after(engine.argv, "--scheduler-cls") == "cachefleet_worker.plugin.scheduler.create"
+    assert "--enable-scale-out" not in engine.argv
+
+
+def test_a_stock_engine_is_told_nothing_of_the_plugin() -> None:
+    engine = named(plan("cpu-two-workers"), "demo-0.engine")
+    assert "--scheduler-cls" not in engine.argv
+    assert not any(name.startswith("CACHEFLEET_") or name == "VLLM_PLUGINS" for name in engine.environment)
+
+
+def test_everything_listens_on_the_loopback_interface() -> None:
+    fleet = plan("cpu-two-workers")
+    for spec in fleet.processes:
+        hosts = {value for name, value in spec.environment.items() if name.endswith("_HOST")}
+        assert hosts <= {"127.0.0.1"}
+        if spec.kind is Kind.ENGINE:
+            assert after(spec.argv, "--host") == "127.0.0.1"
+            assert "tcp://" not in " ".join(spec.argv)
+
+
+def test_the_tiny_model_is_a_folder_and_the_hub_is_not_asked() -> None:
+    engine = named(plan("cpu-two-workers"), "demo-0.engine")
+    assert after(engine.argv, "--model") == "/models/tiny"
+    assert after(engine.argv, "--served-model-name") == "tiny"
+    assert engine.environment["HF_HUB_OFFLINE"] == "1"
+    assert engine.argv[:3] == ("engine-python", "-m", "vllm.entrypoints.openai.api_server")
+
+
+def test_the_contract_names_the_models_source_not_its_folder() -> None:
+    agent = named(plan("cpu-two-workers"), "demo-0.agent")
+    assert agent.environment["CACHEFLEET_WEIGHTS"] == "cachefleet/tiny"
+
+
+def test_the_pools_budget_cannot_be_replaced_from_outside() -> None:
+    assert "VLLM_CPU_KVCACHE_SPACE" in named(plan("cpu-two-workers"), "demo-0.engine").without
+
+
+def test_workers_of_another_namespace_have_names_of_their_own() -> None:
+    fleet = plan("gpu-qwen", devices={"serving.qwen-1.engine": "2,3"})
+    assert [worker.name for worker in fleet.workers] == [f"qwen-{i}" for i in range(4)]
+    engine = named(fleet, "serving.qwen-1.engine")
+    assert engine.environment["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert "HF_HUB_OFFLINE" not in engine.environment
+    assert after(engine.argv, "--model") == "Qwen/Qwen3-32B"
+
+
+def test_several_pools_share_one_control_plane() -> None:
+    fleet = plan("cpu-two-models")
+    assert sum(spec.kind is Kind.CONTROL_PLANE for spec in fleet.processes) == 1
+    assert [worker.pool for worker in fleet.workers] == ["default/assistants", "default/readers"]
+
+
+def test_names_logs_and_ports_are_each_used_once() -> None:
+    pools = example("cpu-two-models") + example("gpu-qwen") + example("cpu-two-workers")
+    fleet = plan_fleet(pools, place(pools), KEY)
+    for values in (
+        [spec.name for spec in fleet.processes],
+        [spec.log for spec in fleet.processes],
+        [spec.ready_url for spec in fleet.processes],
+        port_names(pools),
+    ):
+        assert len(set(values)) == len(values)

@@ -1,0 +1,187 @@
+"""The executor with real, small processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cachefleet_local.fleet.ports import take_ports
+from cachefleet_local.supervise import supervision
+from cachefleet_local.supervise.process import Kind, ProcessSpec
+from cachefleet_local.supervise.supervision import Life, State
+from cachefleet_local.supervise.supervisor import Supervisor
+
+pytestmark = pytest.mark.usefixtures("hurried")
+
+SERVER = """
+import http.server, os, subprocess, sys
+port, note, child = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+open(note, "a").write(f"{os.getpid()}\\n")
+if child: open(child, "w").write(str(subprocess.Popen(["sleep", "60"], start_new_session=True).pid))
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(503 if os.path.exists(note + ".unready") else 200); self.end_headers()
+    def log_message(self, *_): pass
+http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+History = list[tuple[str, State]]
+
+
+def server(
+    folder: Path, name: str, *, after: tuple[str, ...] = (), child: bool = False, heavy: bool = False
+) -> ProcessSpec:
+    port = take_ports({"server": 0})["server"]
+    note, grandchild = folder / f"{name}.pids", folder / f"{name}.child"
+    argv = (sys.executable, "-S", "-c", SERVER, str(port), str(note), str(grandchild) if child else "")
+    return _spec(folder, name, argv, port=port, after=after, heavy=heavy)
+
+
+def crashing(folder: Path, name: str) -> ProcessSpec:
+    return _spec(folder, name, (sys.executable, "-S", "-c", "print('no luck'); raise SystemExit(4)"), port=9)
+
+
+def _spec(
+    folder: Path, name: str, argv: tuple[str, ...], *, port: int, after: tuple[str, ...] = (), heavy: bool = False
+) -> ProcessSpec:
+    return ProcessSpec(
+        name=name,
+        kind=Kind.ENGINE,
+        argv=argv,
+        environment={},
+        log=folder / f"{name}.log",
+        ready_url=f"http://127.0.0.1:{port}/",
+        after=after,
+        heavy=heavy,
+        grace_seconds=2.0,
+    )
+
+
+def pids(folder: Path, name: str) -> list[int]:
+    note = folder / f"{name}.pids"
+    return [int(line) for line in note.read_text().split()] if note.exists() else []
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(50):
+        while not condition():  # noqa: ASYNC110 - the condition is another process's doing
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def running(*specs: ProcessSpec, parallel_starts: int = 1) -> AsyncIterator[tuple[Supervisor, History]]:
+    history: History = []
+
+    def changed(spec: ProcessSpec, life: Life) -> None:
+        history.append((spec.name, life.state))
+
+    supervisor = Supervisor(specs, changed=changed, parallel_starts=parallel_starts)
+    task = asyncio.create_task(supervisor.run())
+    try:
+        yield supervisor, history
+    finally:
+        supervisor.stop()
+        await asyncio.wait_for(task, 50)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "FIRST_PAUSE_SECONDS", 0.05)
+
+
+async def test_processes_start_in_order_and_all_become_ready(tmp_path: Path) -> None:
+    async with running(server(tmp_path, "second", after=("first",)), server(tmp_path, "first")) as (fleet, history):
+        assert await asyncio.wait_for(fleet.settled(), 50)
+    assert history[:4] == [
+        ("first", State.STARTING),
+        ("first", State.READY),
+        ("second", State.STARTING),
+        ("second", State.READY),
+    ]
+    assert {name for name, state in history if state is State.STOPPED} == {"first", "second"}
+
+
+async def test_heavy_starts_take_turns(tmp_path: Path) -> None:
+    specs = [server(tmp_path, name, heavy=True) for name in "abc"]
+    async with running(*specs) as (fleet, history):
+        assert await asyncio.wait_for(fleet.settled(), 50)
+    assert [state for _, state in history[:6]] == [State.STARTING, State.READY] * 3
+
+
+async def test_a_killed_process_comes_back(tmp_path: Path) -> None:
+    async with running(server(tmp_path, "one")) as (fleet, history):
+        assert await asyncio.wait_for(fleet.settled(), 50)
+        os.kill(pids(tmp_path, "one")[0], signal.SIGKILL)
+        await until(lambda: history.count(("one", State.READY)) == 2)
+        assert fleet.lives["one"].exit_status == 137
+    assert ("one", State.BACKING_OFF) in history
+    assert all(map(gone, pids(tmp_path, "one")))
+
+
+async def test_one_that_says_no_is_not_ready_and_not_restarted(tmp_path: Path) -> None:
+    async with running(server(tmp_path, "one")) as (fleet, history):
+        assert await asyncio.wait_for(fleet.settled(), 50)
+        (tmp_path / "one.pids.unready").touch()
+        await until(lambda: fleet.lives["one"].state is State.STARTING)
+        (tmp_path / "one.pids.unready").unlink()
+        await until(lambda: fleet.lives["one"].state is State.READY)
+    assert len(pids(tmp_path, "one")) == 1
+    assert history.count(("one", State.STARTING)) == 2
+
+
+async def test_one_that_never_starts_fails_and_its_words_are_in_the_log(tmp_path: Path) -> None:
+    async with running(crashing(tmp_path, "bad"), server(tmp_path, "good")) as (fleet, _):
+        assert not await asyncio.wait_for(fleet.settled(), 50)
+        assert fleet.lives["bad"].state is State.FAILED
+        assert fleet.lives["bad"].exit_status == 4
+    assert (tmp_path / "bad.log").read_text() == "no luck\n" * supervision.FIRST_STARTS
+
+
+async def test_nothing_is_left_after_a_stop_even_of_children_in_other_sessions(tmp_path: Path) -> None:
+    async with running(server(tmp_path, "one", child=True)) as (fleet, _):
+        assert await asyncio.wait_for(fleet.settled(), 50)
+        child = int((tmp_path / "one.child").read_text())
+        assert not gone(child)
+    assert all(map(gone, [child, *pids(tmp_path, "one")]))
+
+
+async def test_stopping_before_anything_has_started_starts_nothing(tmp_path: Path) -> None:
+    async with running(server(tmp_path, "late", after=("never",)), crashing(tmp_path, "never")) as (fleet, _):
+        fleet.stop()
+    assert pids(tmp_path, "late") == []
+    assert fleet.lives["late"].state is State.STOPPED
+
+
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.local.supervise.test_supervisor import server
+from cachefleet_local.supervise.supervisor import Supervisor
+asyncio.run(Supervisor([server(Path({folder!r}), "one", child=True)], changed=lambda *_: None).run())
+"""
+
+
+async def test_a_killed_supervisor_leaves_nothing(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    owner = subprocess.Popen([sys.executable, "-c", OWNER.format(root=str(root), folder=str(tmp_path))])  # noqa: ASYNC220
+    try:
+        await until(lambda: (tmp_path / "one.child").exists() and (tmp_path / "one.child").read_text() != "")
+        child = int((tmp_path / "one.child").read_text())
+    finally:
+        owner.kill()
+        owner.wait()
+    await until(lambda: all(map(gone, [child, *pids(tmp_path, "one")])))

@@ -1,0 +1,122 @@
+from typing import Any
+
+import pytest
+
+from cachefleet_operator.manifests.engine_container import engine_container
+from tests.operator.pools import SETTINGS, pool
+
+
+def engine(changes: dict[str, Any] | None = None) -> dict[str, Any]:
+    return engine_container(pool(changes), SETTINGS)
+
+
+def variables(*given: dict[str, Any], **changes: Any) -> dict[str, dict[str, Any]]:
+    found = engine({"engine": {"env": list(given)}, **changes})["env"]
+    named = {variable["name"]: variable for variable in found}
+    assert len(named) == len(found)
+    return named
+
+
+def value(name: str, *given: dict[str, Any], **changes: Any) -> str:
+    return str(variables(*given, **changes)[name]["value"])
+
+
+SOURCE: dict[str, Any] = {"configMapKeyRef": {"name": "c", "key": "k"}}
+
+
+def test_the_plugin_is_on_and_finds_its_keys() -> None:
+    mounts = {mount["name"]: mount for mount in engine()["volumeMounts"]}
+    assert value("PYTHONPATH") == mounts["plugin"]["mountPath"] == "/cachefleet"
+    assert value("VLLM_PLUGINS") == "cachefleet"
+    arguments = engine()["args"]
+    assert arguments[arguments.index("--scheduler-cls") + 1] == "cachefleet_worker.plugin.scheduler.create"
+    for name, volume in (("WORKER_KEY", "keys"), ("INDEX_KEY", "keys"), ("POLICY", "policy")):
+        assert value(f"CACHEFLEET_{name}_FILE").startswith(mounts[volume]["mountPath"] + "/")
+    assert variables()["VLLM_API_KEY"]["valueFrom"]["secretKeyRef"] == {"name": "demo-keys", "key": "worker.key"}
+
+
+@pytest.mark.parametrize(
+    ("name", "separator", "ours"), [("PYTHONPATH", ":", "/cachefleet"), ("VLLM_PLUGINS", ",", "cachefleet")]
+)
+def test_what_the_pool_gives_stands_behind_the_plugin(name: str, separator: str, ours: str) -> None:
+    assert value(name, {"name": name, "value": "mine"}) == f"{ours}{separator}mine"
+    assert value(name, {"name": name, "value": ""}) == ours
+    found = list(variables({"name": name, "valueFrom": SOURCE}).values())
+    hidden = {"name": f"CACHEFLEET_GIVEN_{name}", "valueFrom": SOURCE}
+    joined = {"name": name, "value": f"{ours}{separator}$(CACHEFLEET_GIVEN_{name})"}
+    assert found.index(hidden) < found.index(joined)  # a variable knows only those before it
+
+
+@pytest.mark.parametrize(
+    ("image", "asked"),
+    [
+        ("vllm/vllm-openai:v0.32.0", True),
+        ("vllm/vllm-openai:v0.30.0", True),
+        ("vllm/vllm-openai:v0.29.1", False),
+        ("vllm/vllm-openai:latest", True),
+        ("example.org/vllm@sha256:" + "0" * 64, True),
+    ],
+)
+def test_an_option_that_a_version_does_not_know_is_left_out(image: str, *, asked: bool) -> None:
+    assert ("--enable-scale-out" in engine({"engine": {"image": image}})["args"]) is asked
+
+
+def test_a_budget_of_nothing_can_be_raised_later_and_a_disabled_cache_not() -> None:
+    assert "--enable-prefix-caching" in engine({"prefixCache": {"budgetMiB": 0}})["args"]
+    assert "--no-enable-prefix-caching" in engine({"prefixCache": {"enabled": False}})["args"]
+
+
+def test_all_that_is_kept_or_compiled_goes_where_it_may_be_written() -> None:
+    writable = [mount["mountPath"] for mount in engine()["volumeMounts"] if not mount.get("readOnly")]
+    for name in ("HF_HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME"):
+        assert any(value(name).startswith(path) for path in writable if path == "/cache")
+    assert value("HOME") in writable
+
+
+def test_events_stay_between_the_two_containers() -> None:
+    arguments = " ".join(engine()["args"])
+    assert "ipc:///run/cachefleet/events" in arguments
+    assert "tcp://" not in arguments
+
+
+@pytest.mark.parametrize(
+    ("device", "parallel", "resources"),
+    [
+        ({}, 4, {"limits": {"nvidia.com/gpu": "4"}}),
+        ({"resource": "nvidia.com/mig-1g.10gb"}, 1, {"limits": {"nvidia.com/mig-1g.10gb": "1"}}),
+        ({"resource": "amd.com/gpu"}, 1, {"limits": {"amd.com/gpu": "1"}}),
+        ({"resource": ""}, 1, {"requests": {"memory": "8192Mi"}}),
+    ],
+)
+def test_devices(device: dict[str, Any], parallel: int, resources: dict[str, Any]) -> None:
+    assert engine({"engine": {"tensorParallelSize": parallel}, "device": device})["resources"] == resources
+
+
+def test_lora_adapters_are_given_as_further_arguments() -> None:
+    lora = ["--enable-lora", "--lora-modules", "sql=/weights/sql", "--max-loras", "4"]
+    assert engine({"engine": {"extraArgs": lora}})["args"][-5:] == lora
+
+
+def test_the_users_variables_win_over_ours_but_not_over_the_keys() -> None:
+    token = {"hubTokenSecretRef": {"name": "hf", "key": "token"}}
+    found = variables({"name": "HF_HOME", "value": "/w"}, {"name": "X", "valueFrom": SOURCE}, model=token)
+    assert found["HF_HOME"] == {"name": "HF_HOME", "value": "/w"}
+    assert found["X"] == {"name": "X", "valueFrom": SOURCE}
+    assert found["HF_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "hf", "key": "token"}}
+    own = {"name": "HF_TOKEN", "value": "t"}
+    assert variables(own, model=token)["HF_TOKEN"] == own
+    key = {"name": "CACHEFLEET_WORKER_KEY_FILE", "value": "/elsewhere"}
+    assert value("CACHEFLEET_WORKER_KEY_FILE", key) == "/etc/cachefleet/keys/worker.key"
+
+
+def test_the_hub_may_be_asked() -> None:
+    assert "HF_HUB_OFFLINE" not in variables()
+
+
+def test_a_chat_template_is_read_from_its_mount() -> None:
+    changes = {"model": {"chatTemplate": {"configMapKeyRef": {"name": "t", "key": "chat.jinja"}}}}
+    arguments = engine(changes)["args"]
+    path = arguments[arguments.index("--chat-template") + 1]
+    (mount,) = [mount for mount in engine(changes)["volumeMounts"] if mount["name"] == "chat-template"]
+    assert path == f"{mount['mountPath']}/template.jinja"
+    assert "--chat-template" not in engine()["args"]

@@ -1,0 +1,120 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachefleet_operator.status.conditions import findings
+from cachefleet_operator.status.situation import Verdict, Workers, workers_of
+from cachefleet_operator.status.status import status
+from cachefleet_operator.status.verdicts import judge
+from tests.operator.pools import document
+
+GOOD = judge(document())[1]
+TOO_MUCH = judge(document({"prefixCache": {"budgetMiB": 9999}}))[1]
+UNKNOWN = judge(document({"model": {"kvBytesPerToken": None}}))[1]
+INVALID = Verdict(("Invalid", "spec.x: is wrong"))
+ALL = Workers(wanted=2, total=2, ready=2, updated=2, current=True)
+NONE = Workers(wanted=2)
+
+counts = st.integers(0, 3)
+workers = st.builds(
+    Workers,
+    wanted=counts,
+    total=counts,
+    ready=counts,
+    updated=counts,
+    current=st.booleans(),
+    stalled=st.sampled_from(["", "took too long"]),
+    failure=st.sampled_from(["", "quota"]),
+)
+verdicts = st.sampled_from([GOOD, TOO_MUCH, UNKNOWN, INVALID])
+
+
+def said(verdict: Verdict, seen: Workers) -> dict[str, tuple[str, str]]:
+    return {finding.type: (finding.status, finding.reason) for finding in findings(verdict, seen)}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "seen", "expected"),
+    [
+        (GOOD, ALL, {"Ready": ("True", "WorkersReady"), "Progressing": ("False", "Settled")}),
+        (UNKNOWN, ALL, {"Ready": ("True", "WorkersReady"), "BudgetAdmitted": ("Unknown", "BytesPerTokenUnknown")}),
+        (GOOD, NONE, {"Ready": ("False", "RollingOut"), "WorkersAvailable": ("False", "NoneReady")}),
+        (
+            GOOD,
+            Workers(wanted=2, total=2, ready=1, updated=2, current=True),
+            {"Ready": ("False", "RollingOut"), "WorkersAvailable": ("True", "SomeReady")},
+        ),
+        (
+            GOOD,
+            Workers(wanted=2, total=2, ready=2, updated=2, current=False),
+            {"Ready": ("False", "RollingOut"), "WorkersAvailable": ("True", "AllReady")},
+        ),
+        (
+            GOOD,
+            Workers(wanted=1, total=1, updated=1, current=True, stalled="too long"),
+            {"Ready": ("False", "Stalled"), "Progressing": ("False", "Stalled")},
+        ),
+        (
+            GOOD,
+            Workers(wanted=1, current=True, failure="exceeded quota"),
+            {"Ready": ("False", "PodsRefused"), "WorkersAvailable": ("False", "PodsRefused")},
+        ),
+        (
+            GOOD,
+            Workers(current=True),
+            {"Ready": ("True", "NoWorkersWanted"), "WorkersAvailable": ("False", "NoWorkersWanted")},
+        ),
+        (
+            TOO_MUCH,
+            NONE,
+            {
+                "Ready": ("False", "BudgetExceedsKVCache"),
+                "BudgetAdmitted": ("False", "BudgetExceedsKVCache"),
+                "Progressing": ("False", "Held"),
+            },
+        ),
+        (INVALID, ALL, {"Ready": ("False", "Invalid"), "BudgetAdmitted": ("Unknown", "ConfigInvalid")}),
+    ],
+)
+def test_says(verdict: Verdict, seen: Workers, expected: dict[str, tuple[str, str]]) -> None:
+    assert {name: said(verdict, seen)[name] for name in expected} == expected
+
+
+def test_a_refused_budget_is_told_with_both_numbers() -> None:
+    budget = next(finding for finding in findings(TOO_MUCH, NONE) if finding.type == "BudgetAdmitted")
+    assert "9999" in budget.message
+    assert "4544" in budget.message
+
+
+@given(verdicts, workers)
+def test_ready_means_that_all_is_well(verdict: Verdict, seen: Workers) -> None:
+    conditions = said(verdict, seen)
+    if conditions["Ready"][0] == "True":
+        assert verdict.admitted
+        assert seen.settled
+        assert conditions["Progressing"][0] == "False"
+    assert [finding.type for finding in findings(verdict, seen)][-1] == "Ready"
+
+
+@given(verdicts, workers, verdicts, workers)
+def test_a_condition_keeps_its_time_until_its_status_changes(
+    first: Verdict, seen: Workers, second: Verdict, later: Workers
+) -> None:
+    before = _status(first, seen, {}, "2026-01-01T00:00:00Z")
+    after = _status(second, later, before, "2026-01-02T00:00:00Z")
+    for old, new in zip(before["conditions"], after["conditions"], strict=True):
+        assert (old["lastTransitionTime"] == new["lastTransitionTime"]) == (old["status"] == new["status"])
+
+
+def test_a_deployment_that_has_not_seen_its_spec_is_not_current() -> None:
+    deployment = {"metadata": {"generation": 2}, "spec": {"replicas": 1}, "status": {"observedGeneration": 1}}
+    assert not workers_of(deployment, wanted=1, applied=True).current
+    deployment["status"] = {"observedGeneration": 2}
+    assert workers_of(deployment, wanted=1, applied=True).current
+    assert not workers_of(deployment, wanted=1, applied=False).current
+
+
+def _status(verdict: Verdict, seen: Workers, previous: dict[str, Any], now: str) -> dict[str, Any]:
+    return status(verdict, seen, name="demo", generation=1, previous=previous, now=now)

@@ -1,0 +1,132 @@
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from cachefleet_operator.reasons import Reason
+from cachefleet_operator.status.pods import DELETION_COST, Pod, Trouble, ended, pods_of, worst
+
+NOW = dt.datetime(2026, 1, 1, 0, 1, tzinfo=dt.UTC)
+ENDED = {"terminated": {"exitCode": 1, "reason": "Error", "message": "boom"}}
+KILLED = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+
+
+def container(**state: Any) -> dict[str, Any]:
+    return {"name": "engine", "ready": False, "restartCount": 0, **state}
+
+
+def waiting(reason: str, **more: Any) -> dict[str, Any]:
+    return container(state={"waiting": {"reason": reason, "message": "words of the kubelet"}}, **more)
+
+
+def manifest(*containers: dict[str, Any], **status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "demo-a", "uid": "u"}, "status": {"containerStatuses": list(containers), **status}}
+
+
+def read(found: dict[str, Any], grace: float = 10) -> Pod:
+    (pod,) = pods_of([found], NOW, grace_seconds=grace, ready_seconds=60)
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason", "lasting"),
+    [
+        (waiting("ErrImagePull"), Reason.IMAGE_UNAVAILABLE, True),
+        (waiting("ImagePullBackOff"), Reason.IMAGE_UNAVAILABLE, True),
+        (waiting("InvalidImageName"), Reason.IMAGE_UNAVAILABLE, True),
+        (waiting("ErrImageNeverPull"), Reason.IMAGE_UNAVAILABLE, True),
+        (waiting("CreateContainerConfigError"), Reason.CONTAINER_REFUSED, True),
+        (waiting("RunContainerError"), Reason.CONTAINER_REFUSED, True),
+        (waiting("CrashLoopBackOff", restartCount=1, lastState=ENDED), Reason.CRASH_LOOPING, False),
+        (waiting("CrashLoopBackOff", restartCount=2, lastState=ENDED), Reason.CRASH_LOOPING, True),
+        (waiting("CrashLoopBackOff", restartCount=2, lastState=KILLED), Reason.OUT_OF_MEMORY, True),
+        (container(state={"running": {}}, restartCount=2, lastState=ENDED), Reason.CRASH_LOOPING, True),
+        (container(state=KILLED), Reason.OUT_OF_MEMORY, False),
+    ],
+)
+def test_is_in_trouble(seen: dict[str, Any], reason: Reason, *, lasting: bool) -> None:
+    trouble = read(manifest(seen)).trouble
+    assert trouble is not None
+    assert (trouble.reason, trouble.lasting, trouble.pod, trouble.container) == (reason, lasting, "demo-a", "engine")
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        waiting("ContainerCreating"),
+        waiting("PodInitializing"),
+        container(state={"running": {}}),
+        container(state={"running": {}}, restartCount=1, lastState=ENDED),
+        container(ready=True, state={"running": {}}, restartCount=9, lastState=ENDED),
+    ],
+)
+def test_is_not_in_trouble(seen: dict[str, Any]) -> None:
+    assert read(manifest(seen)).trouble is None
+
+
+def test_words_are_the_kubelets_and_short() -> None:
+    seen = container(state={"waiting": {"reason": "ErrImagePull", "message": "x" * 5000}})
+    trouble = read(manifest(seen)).trouble
+    assert trouble is not None
+    assert trouble.message.startswith("pod demo-a, container engine: ErrImagePull: xxx")
+    assert len(trouble.message) < 400
+
+
+def test_a_sidecar_may_be_in_trouble_too() -> None:
+    pod = read({"metadata": {"name": "a"}, "status": {"initContainerStatuses": [waiting("ImagePullBackOff")]}})
+    assert pod.trouble is not None
+
+
+def test_a_pod_is_without_a_node_for_a_grace() -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    found = manifest(conditions=[condition | {"lastTransitionTime": "2026-01-01T00:00:52Z"}])
+    assert read(found).trouble is None
+    assert read(found).look_again == 2
+    late = read(found, grace=8)
+    assert late.trouble == Trouble(Reason.UNSCHEDULABLE, "demo-a", "", "0/3 nodes", lasting=False)
+    assert late.look_again is None
+
+
+@pytest.mark.parametrize("part", [{"deletionTimestamp": "2026-01-01T00:00:00Z"}, {}])
+def test_who_leaves_or_is_ready_is_in_no_trouble(part: dict[str, Any]) -> None:
+    conditions = [] if part else [{"type": "Ready", "status": "True"}]
+    found = manifest(waiting("ImagePullBackOff"), conditions=conditions)
+    found["metadata"] |= part
+    pod = read(found)
+    assert (pod.trouble, pod.leaving, pod.ready) == (None, bool(part), not part)
+
+
+@pytest.mark.parametrize(("text", "cost"), [("7", 7), ("-1", -1), ("much", None), (None, None)])
+def test_a_cost_is_a_number(text: str | None, cost: int | None) -> None:
+    found = manifest()
+    found["metadata"]["annotations"] = {DELETION_COST: text} if text else None
+    assert read(found).cost == cost
+
+
+def test_who_has_ended_is_no_worker() -> None:
+    assert pods_of([manifest(phase="Failed"), manifest(phase="Succeeded")], NOW, grace_seconds=1, ready_seconds=1) == ()
+
+
+def test_the_worst_is_what_lasts() -> None:
+    passing = Trouble(Reason.UNSCHEDULABLE, "a", "", "", lasting=False)
+    lasting = Trouble(Reason.CRASH_LOOPING, "b", "", "", lasting=True)
+    assert worst([Pod("a", trouble=passing), Pod("b", trouble=lasting)]) is lasting
+    assert worst([Pod("a", trouble=passing)]) is passing
+    assert worst([Pod("a")]) is None
+
+
+@pytest.mark.parametrize(("since", "late"), [("2026-01-01T00:00:01Z", False), ("2025-12-31T23:58:00Z", True)])
+def test_a_pod_that_is_not_ready_for_longer_than_it_may_take_is_told_of(since: str, *, late: bool) -> None:
+    found = read(manifest(conditions=[{"type": "Ready", "status": "False", "lastTransitionTime": since}]))
+    assert (found.trouble is not None and found.trouble.reason is Reason.STALLED) is late
+
+
+def failed(name: str, at: str, **status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "creationTimestamp": at}, "status": {"phase": "Failed", **status}}
+
+
+def test_how_the_youngest_pod_failed_is_told_for_a_while() -> None:
+    old = failed("a", "2025-12-31T00:00:00Z", reason="Evicted")
+    new = failed("b", "2026-01-01T00:00:30Z", reason="UnexpectedAdmissionError", message="no device")
+    assert ended([new, old, manifest()], NOW, seconds=60) == "pod b failed: UnexpectedAdmissionError: no device"
+    assert ended([old, manifest(phase="Succeeded")], NOW, seconds=60) == ""

@@ -1,0 +1,198 @@
+import datetime as dt
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from cachefleet_core.pool.status import MAX_WORKERS, PoolStatus
+from cachefleet_operator.controlplane.facts import Contract, Facts, HitRatio, Load, Member, PoolFacts, Warmth
+from cachefleet_operator.reasons import Reason
+from cachefleet_operator.status.pods import Pod, Trouble
+from cachefleet_operator.status.situation import Scene, Workers
+from cachefleet_operator.status.status import due, status, written_at
+from cachefleet_operator.status.verdicts import judge
+from tests.operator.pools import document
+
+VERDICT = judge(document({"hit": {"objective": {"ratio": 0.6, "windowSeconds": 600}}}))[1]
+WORKERS = Workers(wanted=2, total=2, ready=2, updated=2, current=True)
+NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
+SILENT = Facts(None, Reason.CONTROL_PLANE_UNREACHABLE, "no answer")
+
+
+def member(name: str = "demo-a", **more: Any) -> Member:
+    given = {
+        "phase": "ready",
+        "epoch": "e",
+        "held_blocks": 40,
+        "block_bytes": 1 << 20,
+        "load": Load(30),
+        "ready": True,
+        "stream": "live",
+        "stale": False,
+    }
+    return Member(name, **{**given, **more})
+
+
+def facts(*members: Member, ratio: float | None = 0.714) -> Facts:
+    return Facts(PoolFacts(Contract("sha256:x"), HitRatio(ratio, 600), members or (member(),)))
+
+
+def made(scene: Scene, previous: dict[str, Any] | None = None, now: str = NOW, **verdict: Any) -> dict[str, Any]:
+    chosen = verdict.get("verdict", VERDICT)
+    return status(chosen, WORKERS, scene, name="demo", generation=3, previous=previous or {}, now=now)
+
+
+def scene(*pods: Pod, known: Facts | None = None) -> Scene:
+    return Scene(pods or (Pod("demo-a", ready=True), Pod("demo-b")), known or facts())
+
+
+def said(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {each["type"]: (each["status"], each["reason"]) for each in found["conditions"]}
+
+
+def test_it_is_what_the_schema_says() -> None:
+    PoolStatus.model_validate(made(scene()))
+
+
+def test_tells_what_is_known() -> None:
+    found = made(scene())
+    assert found["contract"] == "sha256:x"
+    assert found["hitRatio"] == {"value": "0.71", "sampledAt": NOW}
+    assert (found["budget"]["usedMiB"], found["budget"]["blocks"]) == (30, 512)
+    assert found["workers"] == [
+        {"name": "demo-a", "state": "ready", "warmed": True, "heldBlocks": 40, "epoch": "e"},
+        {"name": "demo-b", "state": "starting"},
+    ]
+
+
+def test_measurements_stay_when_nobody_measures() -> None:
+    before = made(scene())
+    after = made(scene(known=SILENT), before, now=LATER)
+    for part in ("contract", "hitRatio", "budget"):
+        assert after[part] == before[part]
+    assert said(after)["IndexFresh"] == ("Unknown", "ControlPlaneUnreachable")
+    assert after["workers"][0] == {"name": "demo-a", "state": "ready"}
+
+
+def test_a_hit_ratio_has_the_time_it_was_first_so() -> None:
+    before = made(scene())
+    assert made(scene(known=facts(ratio=0.7141)), before, now=LATER)["hitRatio"]["sampledAt"] == NOW
+    assert made(scene(known=facts(ratio=0.72)), before, now=LATER)["hitRatio"]["sampledAt"] == LATER
+
+
+@pytest.mark.parametrize(
+    ("pod", "phase", "state"),
+    [
+        (Pod("a", leaving=True, ready=True), "ready", "draining"),
+        (Pod("a", trouble=Trouble(Reason.CRASH_LOOPING, "a", "engine", "", lasting=True)), "warming", "failed"),
+        (Pod("a", trouble=Trouble(Reason.UNSCHEDULABLE, "a", "", "", lasting=False)), None, "starting"),
+        (Pod("a", ready=True), "draining", "draining"),
+        (Pod("a", ready=True), "failed", "failed"),
+        (Pod("a", ready=True), "warming", "ready"),
+        (Pod("a"), "warming", "warming"),
+        (Pod("a"), "ready", "starting"),
+        (Pod("a"), None, "starting"),
+    ],
+)
+def test_a_worker_is_in_one_state(pod: Pod, phase: str | None, state: str) -> None:
+    known = facts(member("a", phase=phase, warmth=Warmth(1, 2)))
+    (worker,) = made(scene(pod, known=known))["workers"]
+    assert worker["state"] == state
+    assert worker["warmed"] is False
+
+
+def test_nothing_is_told_of_a_cache_whose_agent_has_said_nothing() -> None:
+    (worker,) = made(scene(Pod("a"), known=facts(member("a", phase=None, epoch=""))))["workers"]
+    assert worker == {"name": "a", "state": "starting"}
+
+
+def test_of_many_workers_some_are_shown() -> None:
+    found = made(scene(*(Pod(f"demo-{number:03}") for number in range(MAX_WORKERS + 6))))
+    assert len(found["workers"]) == MAX_WORKERS
+    assert found["workersOmitted"] == 6
+    PoolStatus.model_validate(found)
+
+
+def test_ranks_of_a_worker_are_one_worker() -> None:
+    known = facts(member("demo-a", rank=1, warmth=Warmth(0, 1)), member("demo-a"))
+    (worker,) = made(scene(Pod("demo-a", ready=True), known=known))["workers"]
+    assert (worker["heldBlocks"], worker["warmed"], worker["epoch"]) == (80, False, "e")
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        (facts(), {"HitRateMet": ("True", "ObjectiveMet"), "IndexFresh": ("True", "ReportsFresh")}),
+        (facts(ratio=0.5), {"HitRateMet": ("False", "BelowObjective")}),
+        (facts(ratio=None), {"HitRateMet": ("Unknown", "NoSamples")}),
+        (facts(member(stale=True)), {"IndexFresh": ("False", "ReportsStale")}),
+        (facts(member(indexed=False), member("demo-b")), {"IndexFresh": ("False", "ReportsStale")}),
+        (facts(member(), member("demo-b", ready=False, stale=True)), {"IndexFresh": ("True", "ReportsFresh")}),
+        (Facts(PoolFacts()), {"IndexFresh": ("Unknown", "NoReadyWorkers")}),
+        (Facts(PoolFacts()), {"ContractConsistent": ("Unknown", "NoContractYet")}),
+        (SILENT, {"HitRateMet": ("Unknown", "ControlPlaneUnreachable")}),
+        (facts(member(phase="failed")), {"Degraded": ("True", "WorkerFailed"), "Ready": ("True", "WorkersReady")}),
+    ],
+)
+def test_facts_become_conditions(known: Facts, expected: dict[str, tuple[str, str]]) -> None:
+    found = said(made(scene(known=known)))
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_without_an_objective_none_is_met() -> None:
+    assert said(made(scene(), verdict=judge(document())[1]))["HitRateMet"] == ("Unknown", "NoObjective")
+
+
+def figures(value: dict[str, Any]) -> None:
+    value["hitRatio"] = {"value": "0.10", "sampledAt": LATER}
+    value["budget"]["usedMiB"] = 1
+    value["workers"][0]["heldBlocks"] = 1
+    value["conditions"][2]["message"] = "other words"
+
+
+@pytest.mark.parametrize(("age", "wait"), [(0.0, 30.0), (12.0, 18.0), (30.0, 0.0), (float("inf"), 0.0), (-5.0, 30.0)])
+def test_figures_are_written_at_leisure(age: float, wait: float) -> None:
+    live = made(scene())
+    wanted = deepcopy(live)
+    figures(wanted)
+    assert due(wanted, live, age=age, seconds=30) == wait
+
+
+def test_where_clocks_disagree_nothing_waits() -> None:
+    live = made(scene())
+    wanted = deepcopy(live)
+    figures(wanted)
+    assert due(wanted, live, age=-3600, seconds=30) == 0
+
+
+def test_nothing_new_is_not_written() -> None:
+    assert due(made(scene()), made(scene()), age=float("inf"), seconds=30) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda value: value["conditions"][0].update(status="False"),
+        lambda value: value["conditions"][0].update(reason="Other"),
+        lambda value: value["conditions"][1].update(message="9999 of 4544"),
+        lambda value: value.update(readyReplicas=1),
+        lambda value: value.update(contract="sha256:y"),
+        lambda value: value["workers"][0].update(epoch="other"),
+        lambda value: value["workers"][0].update(state="draining"),
+        lambda value: value["workers"].pop(),
+        lambda value: value["budget"].update(admittedMiB=1),
+        lambda value: value.pop("hitRatio"),
+    ],
+)
+def test_what_matters_is_written_at_once(change: Any) -> None:
+    live = made(scene())
+    wanted = deepcopy(live)
+    change(wanted)
+    assert due(wanted, live, age=0, seconds=30) == 0
+
+
+def test_the_last_write_is_in_the_object() -> None:
+    entry = {"manager": "cachefleet-operator", "subresource": "status", "time": NOW}
+    pool = document(managedFields=[entry, {**entry, "manager": "kubectl", "time": LATER}, {"manager": "x"}])
+    assert written_at(pool) == dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    assert written_at(document()) is None

@@ -1,0 +1,95 @@
+"""What an operator does besides reconciling."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import cast
+
+import pytest
+
+from cachefleet_operator.api import Api, Object, Ref, RefusedError, RetryableError
+from cachefleet_operator.controlplane.facts_cache import nobody
+from cachefleet_operator.metrics import Metrics
+from cachefleet_operator.operator import Operator
+from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
+from cachefleet_operator.watching.work_queue import WorkQueue
+from tests.operator.pools import SETTINGS, document, pool
+from tests.operator.store import Store
+
+
+class Everywhere(Store):
+    """Lists of all namespaces, as the API server has them."""
+
+    async def list(self, kind: str, namespace: str, *, page: int, selector: str = "") -> list[dict[str, object]] | None:
+        return await super().list(kind, namespace or "serving", page=page, selector=selector)
+
+
+class Partly(Store):
+    """Where one namespace may not be read."""
+
+    async def list(self, kind: str, namespace: str, *, page: int, selector: str = "") -> list[dict[str, object]] | None:
+        if namespace == "gone":
+            raise RefusedError(403, "Forbidden", "prefixcachepools is forbidden")
+        return await super().list(kind, namespace, page=page, selector=selector)
+
+
+async def test_a_namespace_that_may_not_be_read_keeps_no_other_back() -> None:
+    settings = SETTINGS.model_copy(update={"namespaces": ("gone", "serving")})
+    operator = Operator(cast("Api", Partly(document())), settings, Metrics("1"), identity="me")
+    assert await operator._pools() == ["serving/demo"]
+    settings = SETTINGS.model_copy(update={"namespaces": ("gone",)})
+    with pytest.raises(RefusedError):
+        await Operator(cast("Api", Partly(document())), settings, Metrics("1"), identity="me")._pools()
+
+
+async def test_what_it_waits_for_is_told_by_the_probe() -> None:
+    asked = asyncio.Event()
+
+    class Locked(Store):
+        async def get(self, ref: Ref) -> Object | None:
+            if operator._waiting_for:
+                asked.set()
+            raise RefusedError(403, "Forbidden", f"secrets is forbidden: {ref}")
+
+    settings = SETTINGS.model_copy(update={"retry_seconds": 0.01})
+    operator = Operator(cast("Api", Locked(document())), settings, Metrics("1"), identity="me")
+    task = asyncio.create_task(operator._ensure_fleet_key())
+    await asyncio.wait_for(asked.wait(), 30)
+    task.cancel()
+    assert "secrets is forbidden" in operator._waiting_for
+
+
+async def test_a_resync_looks_also_at_pools_that_went_while_no_watch_told() -> None:
+    metrics, lookout = Metrics("1"), nobody()
+    settings = SETTINGS.model_copy(update={"resync_seconds": 0.01})
+    operator = Operator(cast("Api", Everywhere(document())), settings, metrics, identity="me")
+    metrics.conditions("serving", "shown", [{"type": "Ready", "status": "True"}])
+    lookout.note(pool(name="noted"))
+    queue: WorkQueue[PoolKey] = WorkQueue(first=1, longest=1)
+    task = asyncio.create_task(operator._resync(queue, lookout))
+    found = {await asyncio.wait_for(queue.get(), 30) for _ in range(3)}
+    task.cancel()
+    assert found == {"serving/demo", "serving/shown", "serving/noted"}
+
+
+async def test_a_worker_ends_though_a_request_has_swallowed_its_cancellation() -> None:
+    """As where an answer's time is over at that moment: without the worker's end the term would never end."""
+    asked = asyncio.Event()
+
+    class Swallowing:
+        async def reconcile(self, _key: PoolKey) -> Outcome:
+            asked.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(600)
+            raise RetryableError(0, "NoAnswer", "TimeoutError: ")
+
+    operator = Operator(cast("Api", Everywhere(document())), SETTINGS, Metrics("1"), identity="me")
+    queue: WorkQueue[PoolKey] = WorkQueue(first=600, longest=600)
+    queue.add(PoolKey("serving/demo"))
+    task = asyncio.create_task(operator._work(queue, cast("Reconciler", Swallowing())))
+    await asyncio.wait_for(asked.wait(), 30)
+    task.cancel()
+    await asyncio.wait({task}, timeout=30)
+    queue.close()
+    assert task.done()

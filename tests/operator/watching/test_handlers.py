@@ -1,0 +1,22 @@
+"""Where kopf finds the API server."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachefleet_operator.watching.handlers import server, settings
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"), [("10.96.0.1", "https://10.96.0.1:443"), ("fd00::1", "https://[fd00::1]:443")]
+)
+def test_the_server_is_found_by_its_address(host: str, expected: str) -> None:
+    assert server({"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "443"}) == expected
+
+
+def test_a_namespace_that_may_not_be_read_ends_no_watch_for_days() -> None:
+    """Kopf gives up the watches of all after the last of these pauses."""
+    backoffs = settings().networking.error_backoffs
+    assert isinstance(backoffs, tuple)
+    assert sum(backoffs) > 2 * 86_400
+    assert max(backoffs) <= 20

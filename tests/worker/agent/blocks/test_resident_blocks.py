@@ -1,0 +1,362 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from cachefleet_core.blocks import Tier
+from cachefleet_core.reports import Cleared, Removed, Stored
+from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.wire.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, Total, Unreadable
+from tests.core.codes import CODES
+from tests.worker.agent.model import BLOCK_SIZE, CONTRACT, INDEX_KEY, keys_of
+from tests.worker.agent.receiver import Receiver, checked
+
+TOKENS = [1, 2, 3, 4, 5, 6, 7, 8]
+HASHES = [11, 12, 13, 14]
+
+
+def raw(extra: list[list[object] | None] | None) -> list[list[msgspec.Raw] | None] | None:
+    if extra is None:
+        return None
+    return [None if keys is None else [msgspec.Raw(msgspec.msgpack.encode(key)) for key in keys] for keys in extra]
+
+
+def stored(
+    hashes: list[Any],
+    tokens: list[int],
+    parent: Any = None,
+    *,
+    extra: list[list[object] | None] | None = None,
+    **fields: Any,
+) -> BlockStored:
+    values: dict[str, Any] = {"block_size": BLOCK_SIZE, "medium": "GPU"} | fields
+    return BlockStored(hashes, parent, tokens, extra_keys=raw(extra), **values)
+
+
+def removed(*hashes: Any, medium: str = "GPU", **fields: Any) -> BlockRemoved:
+    return BlockRemoved(list(hashes), medium, **fields)
+
+
+class Held:
+    """Residents and what a receiver of their operations holds; both are compared after each step."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.residents = Residents(INDEX_KEY, CONTRACT, block_size=BLOCK_SIZE, **changes)
+        self.receiver = Receiver()
+
+    def apply(self, *events: Any) -> list[Any]:
+        self.residents.apply(events)
+        operations = self.residents.take()
+        self.receiver.apply(operations)
+        assert self.receiver.digest == self.residents.digest
+        assert len(self.receiver.held) == self.residents.held
+        fresh = Receiver()
+        fresh.apply(checked(self.residents.snapshot()))
+        assert fresh.held == self.receiver.held
+        return operations
+
+    @property
+    def keys(self) -> set[int]:
+        return set(self.receiver.keys)
+
+
+@pytest.fixture(params=CODES)
+def held(request: pytest.FixtureRequest) -> Held:
+    return Held(code=request.param)
+
+
+def test_a_chain_is_reported_as_one(held: Held) -> None:
+    keys = keys_of(TOKENS)
+    [operation] = held.apply(stored(HASHES[:2], TOKENS[:4]), stored(HASHES[2:], TOKENS[4:], HASHES[1]))
+    assert isinstance(operation, Stored)
+    assert (operation.parent, operation.unpack(), operation.tier) == (0, keys, Tier.DEVICE)
+
+
+def test_a_child_is_keyed_after_its_parent(held: Held) -> None:
+    keys = keys_of(TOKENS)
+    held.apply(stored(HASHES[:3], TOKENS[:6]))
+    [operation] = held.apply(stored(HASHES[3:], TOKENS[6:], HASHES[2]))
+    assert (operation.parent, operation.unpack()) == (keys[2], keys[3:])
+
+
+def test_hashes_of_bytes_work_as_well(held: Held) -> None:
+    held.apply(stored([b"a" * 32], TOKENS[:2]), stored([b"b" * 32], TOKENS[2:4], b"a" * 32), removed(b"a" * 32))
+    assert held.keys == set(keys_of(TOKENS[:4])[1:])
+
+
+def test_what_is_held_is_not_reported_again(held: Held) -> None:
+    held.apply(stored(HASHES[:2], TOKENS[:4]))
+    [operation] = held.apply(stored(HASHES, TOKENS))
+    assert operation.unpack() == keys_of(TOKENS)[2:]
+    assert held.apply(stored(HASHES, TOKENS)) == []
+
+
+def test_the_first_removal_of_two_copies_withdraws_the_claim(held: Held) -> None:
+    held.apply(stored(HASHES[:1], TOKENS[:2]), stored(HASHES[:1], TOKENS[:2]))
+    held.apply(removed(HASHES[0]))
+    assert held.keys == set()
+    assert held.apply(removed(HASHES[0])) == []
+
+
+def test_order_within_a_batch_is_kept(held: Held) -> None:
+    operations = held.apply(stored(HASHES[:1], TOKENS[:2]), removed(HASHES[0]), stored(HASHES[:1], TOKENS[:2]))
+    assert [type(operation) for operation in operations] == [Stored, Removed, Stored]
+
+
+def test_a_child_of_a_removed_block_is_keyed(held: Held) -> None:
+    held.apply(stored(HASHES[:1], TOKENS[:2]), removed(HASHES[0]), stored(HASHES[1:2], TOKENS[2:4], HASHES[0]))
+    assert held.keys == {keys_of(TOKENS)[1]}
+
+
+def test_keys_of_removed_blocks_are_bounded() -> None:
+    held = Held(remembered=2)
+    held.apply(stored(HASHES, TOKENS), removed(*HASHES))
+    held.apply(stored([15], [9, 9], HASHES[0]))
+    assert held.keys == set()
+    assert held.residents.counts["unknown_parent"] == 1
+    held.apply(stored([16], [9, 9], HASHES[3]))
+    assert held.keys == {keys_of([*TOKENS, 9, 9])[-1]}
+
+
+def test_a_chain_of_unknown_ancestry_is_not_reported(held: Held) -> None:
+    assert held.apply(stored([50, 51], TOKENS[:4], 49)) == []
+    assert held.residents.counts["unknown_parent"] == 2
+    held.apply(stored([49, 50, 51], [0, 0, *TOKENS[:4]]))  # announced again, whole
+    assert held.keys == set(keys_of([0, 0, *TOKENS[:4]]))
+
+
+def test_clear_and_what_cannot_be_read_empty_the_set(held: Held) -> None:
+    for event in (AllBlocksCleared(), Unreadable()):
+        held.apply(stored(HASHES, TOKENS))
+        operations = held.apply(event, stored([15], [9, 9], HASHES[3]))
+        assert isinstance(operations[0], Cleared)
+        assert held.keys == {keys_of([*TOKENS, 9, 9])[-1]}
+    assert held.residents.counts["unreadable"] == 1
+
+
+def test_the_salt_of_the_first_block_names_the_chain(held: Held) -> None:
+    held.apply(stored(HASHES[:2], TOKENS[:4], extra=[["a"], None]))
+    held.apply(stored(HASHES[2:3], TOKENS[4:6], HASHES[1], extra=[None]))
+    held.apply(stored([21], TOKENS[:2], extra=[["b"]]))
+    assert held.keys == {*keys_of(TOKENS[:6], salt="a"), *keys_of(TOKENS[:2], salt="b")}
+
+
+def test_a_lora_names_the_chain(held: Held) -> None:
+    lora = {"lora_name": "l", "lora_id": 1}
+    held.apply(stored(HASHES[:2], TOKENS[:4], extra=[["l", "a"], ["l"]], **lora))
+    held.apply(stored(HASHES[2:3], TOKENS[4:6], HASHES[1], extra=[["l"]], **lora))
+    assert held.keys == set(keys_of(TOKENS[:6], salt="a", lora="l"))
+
+
+def test_a_lora_without_a_name_is_not_reported(held: Held) -> None:
+    assert held.apply(stored(HASHES, TOKENS, lora_id=1)) == []
+
+
+def test_a_lora_name_that_means_another_adapter_now_replaces_the_claim(held: Held) -> None:
+    held.apply(stored([1], TOKENS[:2], lora_name="l"), stored([2], TOKENS[:2], lora_name="l"))
+    assert held.keys == set(keys_of(TOKENS[:2], lora="l"))
+    held.apply(removed(1))
+    assert held.keys == set(keys_of(TOKENS[:2], lora="l"))
+    held.apply(removed(2))
+    assert held.keys == set()
+
+
+@pytest.mark.parametrize("other", [["image", 3], b"digest", 7])
+def test_another_extra_key_ends_the_chain(held: Held, other: object) -> None:
+    held.apply(stored(HASHES, TOKENS, extra=[["salt"], None, [other], None]))
+    assert held.keys == set(keys_of(TOKENS, salt="salt")[:2])
+    assert held.apply(stored([30], [9, 9], HASHES[3]), stored([31], [9, 9], 30)) == []
+    assert held.residents.counts["extra_key"] == 4
+    assert held.residents.counts["unknown_parent"] == 0
+
+
+def test_text_in_a_later_block_is_no_salt(held: Held) -> None:
+    held.apply(stored(HASHES[:2], TOKENS[:4], extra=[None, ["x"]]))
+    assert held.keys == {keys_of(TOKENS)[0]}
+
+
+def test_an_image_beside_the_salt_ends_the_chain_at_once(held: Held) -> None:
+    assert held.apply(stored(HASHES, TOKENS, extra=[[["i", 0], "salt"], None, None, None])) == []
+
+
+@pytest.mark.parametrize(
+    ("hashes", "tokens", "size"), [([1, 2], TOKENS, 4), ([1, 2], TOKENS, 2), ([1], [1], 1), ([1, 2, 3], TOKENS[:4], 2)]
+)
+def test_blocks_of_another_size_are_not_reported(held: Held, hashes: list[int], tokens: list[int], size: int) -> None:
+    assert held.apply(stored(hashes, tokens, block_size=size)) == []
+    assert held.apply(stored([9], TOKENS[:2], hashes[-1])) == []
+    assert held.residents.counts["unknown_parent"] == 0
+
+
+def test_only_the_full_attention_group_is_reported(held: Held) -> None:
+    held.apply(stored(HASHES, TOKENS, group_idx=0, kv_cache_spec_kind="sliding_window"))
+    held.apply(stored(HASHES[:2], TOKENS[:4], group_idx=1, kv_cache_spec_kind="full_attention"))
+    held.apply(stored(HASHES, TOKENS, group_idx=2, kv_cache_spec_kind="full_attention"))
+    assert held.keys == set(keys_of(TOKENS)[:2])
+    held.apply(removed(HASHES[0], group_idx=0))
+    assert held.keys == set(keys_of(TOKENS)[:2])
+    held.apply(removed(HASHES[0], group_idx=1))
+    assert held.keys == {keys_of(TOKENS)[1]}
+
+
+def test_tiers_are_apart(held: Held) -> None:
+    keys = keys_of(TOKENS)
+    held.apply(stored(HASHES, TOKENS, extra=[["s"], None, None, None]))
+    held.apply(BlockStored([*HASHES[:2], 99], None, [], BLOCK_SIZE, medium="CPU"))
+    salted = keys_of(TOKENS, salt="s")
+    assert held.receiver.held == {(k, Tier.DEVICE) for k in salted} | {(k, Tier.HOST) for k in salted[:2]}
+    assert held.residents.counts["unknown_hash"] == 1
+    held.apply(removed(*HASHES))
+    assert held.receiver.held == {(k, Tier.HOST) for k in salted[:2]}
+    held.apply(removed(HASHES[0], medium="CPU"))
+    assert held.receiver.held == {(salted[1], Tier.HOST)}
+    assert not held.keys & set(keys)
+
+
+def test_other_media_and_remote_blocks_are_not_reported(held: Held) -> None:
+    assert held.apply(stored(HASHES, TOKENS, medium="STORAGE"), stored(HASHES, TOKENS, locality="REMOTE")) == []
+    held.apply(stored(HASHES, TOKENS))
+    assert held.apply(removed(HASHES[0], medium="STORAGE"), removed(HASHES[0], locality="REMOTE")) == []
+
+
+def test_namespaces_ready_are_bounded() -> None:
+    held = Held(namespaces=2)
+    for number in range(5):
+        held.apply(stored([number], TOKENS[:2], extra=[[f"salt{number}"]]))
+    held.apply(stored([100], TOKENS[2:4], 0))
+    assert keys_of(TOKENS[:4], salt="salt0")[1] in held.keys
+    assert len(held.residents._keyers) == 2
+
+
+def test_a_snapshot_is_cut_into_chains_with_branches() -> None:
+    held = Held()
+    held.apply(stored(HASHES, TOKENS), stored([21, 22], [9, 9, 9, 9], HASHES[1]), stored([31], [7, 7], HASHES[1]))
+    held.apply(removed(HASHES[0]))
+    chains = checked(held.residents.snapshot())
+    assert sum(len(chain.unpack()) for chain in chains) == 6
+    assert len(chains) == 3
+
+
+class Drafted(Held):
+    """Held, and drafts of it adopted; every operation on the way leaves only what is held before or after."""
+
+    def adopt(self, *events: Any) -> list[Any]:
+        draft = self.residents.draft()
+        for event in events:
+            draft.apply([event])
+        before = set(self.receiver.held)
+        self.residents.adopt(draft)
+        operations = self.residents.take()
+        fresh = Receiver()
+        fresh.apply(checked(self.residents.snapshot()))
+        for operation in operations:
+            self.receiver.apply([operation])
+            assert self.receiver.held <= before | fresh.held
+        assert self.receiver.held == fresh.held
+        assert self.receiver.digest == self.residents.digest
+        assert len(self.receiver.held) == self.residents.held
+        return operations
+
+
+@pytest.fixture(params=CODES)
+def drafted(request: pytest.FixtureRequest) -> Drafted:
+    return Drafted(code=request.param)
+
+
+def test_a_draft_changes_nothing_until_it_is_adopted(drafted: Drafted) -> None:
+    drafted.apply(stored(HASHES, TOKENS))
+    drafted.residents.draft().apply([stored([99], [9, 9]), removed(*HASHES), AllBlocksCleared()])
+    assert drafted.apply() == []
+    assert drafted.keys == set(keys_of(TOKENS))
+
+
+def test_only_what_differs_is_reported_and_withdrawn_first(drafted: Drafted) -> None:
+    drafted.apply(stored(HASHES, TOKENS), stored([50], [5, 5]))
+    gone, new = drafted.adopt(stored(HASHES, TOKENS), stored([60], [6, 6]))
+    assert isinstance(gone, Removed)
+    assert gone.unpack() == keys_of([5, 5])
+    assert isinstance(new, Stored)
+    assert new.unpack() == keys_of([6, 6])
+    assert drafted.adopt(stored(HASHES, TOKENS), stored([60], [6, 6])) == []
+
+
+def test_a_draft_of_mostly_other_blocks_is_reported_from_the_start(drafted: Drafted) -> None:
+    drafted.apply(stored(HASHES, TOKENS))
+    cleared, new = drafted.adopt(stored([60, 61], [6, 6, 7, 7]))
+    assert isinstance(cleared, Cleared)
+    assert new.unpack() == keys_of([6, 6, 7, 7])
+
+
+def test_an_empty_draft_empties(drafted: Drafted) -> None:
+    assert drafted.adopt() == []
+    drafted.apply(stored(HASHES, TOKENS))
+    assert [type(operation) for operation in drafted.adopt()] == [Cleared]
+    drafted.apply(stored([15], [9, 9], HASHES[3]))  # what was held is remembered
+    assert drafted.keys == {keys_of([*TOKENS, 9, 9])[-1]}
+
+
+def test_ancestors_taken_back_in_a_draft_are_known_after_it(drafted: Drafted) -> None:
+    drafted.adopt(stored(HASHES, TOKENS), removed(*HASHES[:3]))
+    assert drafted.keys == {keys_of(TOKENS)[3]}
+    drafted.apply(stored([70], [7, 7], HASHES[1]))
+    assert keys_of([*TOKENS[:4], 7, 7])[2] in drafted.keys
+
+
+def test_tiers_come_out_of_a_draft(drafted: Drafted) -> None:
+    drafted.apply(stored(HASHES[:2], TOKENS[:4]))
+    drafted.adopt(stored(HASHES[:1], TOKENS[:2]), stored(HASHES[:2], TOKENS[:4], medium="CPU"))
+    first, second = keys_of(TOKENS[:4])
+    assert drafted.receiver.held == {(first, Tier.DEVICE), (first, Tier.HOST), (second, Tier.HOST)}
+    drafted.adopt(stored(HASHES[:1], TOKENS[:2]), BlockStored([*HASHES[:2]], None, [], 0, medium="CPU"))
+    assert drafted.receiver.held == {(first, Tier.DEVICE), (first, Tier.HOST), (second, Tier.HOST)}
+
+
+def test_what_goes_on_after_a_draft_is_as_ever(drafted: Drafted) -> None:
+    drafted.apply(stored(HASHES, TOKENS))
+    drafted.adopt(stored(HASHES[:2], TOKENS[:4]))
+    drafted.apply(removed(HASHES[1]), stored(HASHES[2:], TOKENS[4:], HASHES[1]))
+    keys = keys_of(TOKENS)
+    assert drafted.keys == {keys[0], keys[2], keys[3]}
+
+
+def totals(*hashes: int, group: int = 0) -> list[Total]:
+    return [Total(7, 1, 1), Total(group, len(hashes), sum(hashes) % 2**64)]
+
+
+def test_the_engines_sums_agree_with_what_the_stream_said(drafted: Drafted) -> None:
+    residents = drafted.residents
+    assert residents.agrees([])
+    high = 2**64 - 1
+    drafted.apply(stored([*HASHES, high], [*TOKENS, 9, 9]), stored(HASHES, TOKENS))
+    assert residents.agrees(totals(*HASHES, high))
+    assert not residents.agrees(totals(*HASHES))
+    assert not residents.agrees([])
+    drafted.apply(removed(high), removed(12345), removed(HASHES[0], medium="CPU"))
+    assert residents.agrees(totals(*HASHES))
+    drafted.apply(AllBlocksCleared())
+    assert residents.agrees(totals())
+
+
+def test_blocks_that_are_not_reported_are_in_the_sums(drafted: Drafted) -> None:
+    drafted.apply(
+        stored([1, 2], TOKENS[:4], extra=[[7], None]),
+        stored([3], [5, 5], 999),
+        stored([4], TOKENS, block_size=8),
+        stored([5], TOKENS[:2], lora_id=1),
+        BlockStored([6], None, [], BLOCK_SIZE, medium="GPU"),
+        stored([8], TOKENS[:2], medium="CPU"),
+        stored([9], TOKENS[:2], group_idx=1, kv_cache_spec_kind="sliding_window"),
+    )
+    assert drafted.residents.agrees(totals(1, 2, 3, 4, 5, 6))
+    drafted.apply(removed(2), removed(3))
+    assert drafted.residents.agrees(totals(1, 4, 5, 6))
+
+
+def test_the_sums_are_of_the_group_reported_and_come_with_a_draft(drafted: Drafted) -> None:
+    full: dict[str, Any] = {"group_idx": 2, "kv_cache_spec_kind": "full_attention"}
+    drafted.adopt(stored([b"\0" * 24 + (5).to_bytes(8, "big")], TOKENS[:2], **full))
+    assert drafted.residents.agrees(totals(5, group=2))
+    drafted.residents.forget()
+    assert drafted.residents.agrees([])

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cachefleet_worker.agent.engine.load_metrics import CacheConfig, LoadMeter, Rate, Vitals, read_scrape
+
+TEXT = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m \\"x\\", y"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 9.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:num_preemptions_total{engine="0",model_name="m"} 4.0
+vllm:num_preemptions_created{engine="0",model_name="m"} 1.7e+09
+vllm:prefix_cache_queries_total{engine="0",model_name="m"} 1000.0
+vllm:prefix_cache_hits_total{engine="0",model_name="m"} 600.0
+vllm:prompt_tokens_by_source_total{engine="0",model_name="m",source="local_compute"} 400.0
+vllm:prompt_tokens_by_source_total{engine="0",model_name="m",source="local_cache_hit"} 600.0
+vllm:request_prefill_kv_computed_tokens_sum{engine="0",model_name="m"} 390.0
+vllm:request_prefill_time_seconds_sum{engine="0",model_name="m"} 0.5
+vllm:inter_token_latency_seconds_sum{engine="0",model_name="m"} 1.5
+vllm:inter_token_latency_seconds_count{engine="0",model_name="m"} 100.0
+vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="awake"} 1.0
+vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="discard_all"} 0.0
+vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="512"} 1.0
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="None"} 1.0
+process_start_time_seconds 1.7e+09
+vllm:num_requests_waiting{engine="0 broken
+"""
+
+
+def test_everything_of_interest_is_read() -> None:
+    scrape = read_scrape(TEXT)
+    assert scrape.caches == {0: CacheConfig(block_size=16, blocks=511)}
+    assert scrape.process is not None
+    assert "process_start_time_seconds=1.7e+09" in scrape.process
+    assert scrape.ranks[1].running == 1
+    assert scrape.ranks[0] == Vitals(
+        running=3,
+        waiting=2,
+        usage=0.25,
+        preemptions=4,
+        prefix_queries=1000,
+        prefix_hits=600,
+        prefill_tokens=390.0,
+        prefill_seconds=0.5,
+        inter_token_sum=1.5,
+        inter_token_count=100.0,
+    )
+
+
+def test_sleep_is_seen() -> None:
+    assert read_scrape(TEXT.replace('awake"} 1.0', 'awake"} 0.0')).ranks[0].asleep
+
+
+def test_an_empty_or_odd_text_says_nothing() -> None:
+    for text in (
+        "",
+        "\0\n}{",
+        'vllm:num_requests_running{engine="x"} 1\n',
+        'vllm:num_requests_running{engine="0"} NaN\n',
+    ):
+        assert read_scrape(text).ranks == {}
+
+
+def test_another_start_is_another_process() -> None:
+    assert read_scrape(TEXT).process != read_scrape(TEXT.replace("seconds 1.7e+09", "seconds 1.8e+09")).process
+    assert read_scrape("").process is None
+
+
+def test_a_rate_needs_three_samples() -> None:
+    rate = Rate()
+    for total in (0, 100, 200):
+        rate.add(total, total / 50)
+    assert rate.value is None
+    rate.add(200, 4.0)
+    assert rate.value is None, "an interval in which nothing was done is no sample"
+    rate.add(400, 8.0)
+    assert rate.value == pytest.approx(50.0)
+
+
+def test_a_rate_begins_anew_when_sums_fall() -> None:
+    rate = Rate()
+    for total in range(5):
+        rate.add(total, total)
+    assert rate.value == 1.0
+    rate.add(0, 0)
+    assert rate.value is None
+
+
+def test_a_meter_turns_vitals_into_load() -> None:
+    meter = LoadMeter(200)
+    assert meter.load.blocks_free == 200
+    vitals = Vitals(running=2, waiting=1, usage=0.25, prefix_queries=50, prefix_hits=20)
+    for n in range(5):
+        load = meter.add(
+            replace(
+                vitals,
+                prefill_tokens=n * 1000.0,
+                prefill_seconds=n * 0.5,
+                inter_token_sum=n * 0.2,
+                inter_token_count=n * 10,
+            )
+        )
+    assert (load.running, load.waiting, load.blocks_total, load.blocks_free) == (2, 1, 200, 150)
+    assert load.prefill_tokens_per_second == pytest.approx(2000.0)
+    assert load.inter_token_seconds == pytest.approx(0.02)
+    assert (load.prefix_queries, load.prefix_hits) == (50, 20)

@@ -1,0 +1,335 @@
+"""The whole agent in this process, between a fake engine and a control plane's end of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from cachefleet_core.blocks import BlockKey, BlockKeyer, Namespace
+from cachefleet_core.native import Choice, choose
+from cachefleet_core.reports import Drain, Phase, Policy, Prefix, Warm
+from cachefleet_worker.agent.agent import Agent, running
+from cachefleet_worker.agent.settings import AgentSettings
+from tests.core.codes import NATIVE
+from tests.fakes.engine import FakeEngine
+from tests.worker.agent.fake_control_plane import ControlPlane
+from tests.worker.agent.model import INDEX_KEY
+
+pytestmark = pytest.mark.usefixtures("hurried")
+Make = Callable[..., AgentSettings]
+
+
+def prompt(seed: int, length: int) -> list[int]:
+    """Tokens of the fake engine's vocabulary; a longer prompt of the same seed begins with a shorter one."""
+    rng = random.Random(seed)
+    return [rng.randrange(200) for _ in range(length)]
+
+
+class Worker:
+    """A fake engine with its agent, and what a client would do with them."""
+
+    def __init__(self, engine: FakeEngine, agent: Agent, plane: ControlPlane, http: aiohttp.ClientSession) -> None:
+        self.engine, self.agent, self.plane, self._http = engine, agent, plane, http
+
+    async def complete(self, tokens: list[int], salt: str = "", **fields: Any) -> dict[str, Any]:
+        body = {"model": "fake", "prompt": tokens, "max_tokens": 1} | ({"cache_salt": salt} if salt else {}) | fields
+        headers = {"Authorization": "Bearer key"}
+        async with self._http.post(self.engine.url + "/v1/completions", json=body, headers=headers) as response:
+            assert response.status == 200
+            return dict(await response.json())
+
+    def truth(self) -> set[BlockKey]:
+        hello = self.plane.hello
+        assert hello is not None
+        fingerprint, size = hello.contract.fingerprint(), hello.contract.block_size
+        return self.engine.held_keys(lambda salt: BlockKeyer(INDEX_KEY, Namespace(fingerprint, salt), size))
+
+    async def whole(self, seconds: float = 30.0) -> None:
+        """Wait until what is reported is exactly what the engine holds."""
+        await self.plane.until(lambda: self.plane.receiver.keys == self.truth(), seconds)
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.agent.metrics.registry.get_sample_value(f"cachefleet_agent_{name}", labels) or 0.0
+
+    def stream(self, what: str) -> float:
+        return self.metric("stream_total", rank="0", what=what)
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        async with self._http.get(f"http://127.0.0.1:{self.agent.http_port}{path}") as response:
+            text = await response.text()
+            return response.status, msgspec.json.decode(text) if path != "/metrics" else text
+
+
+@asynccontextmanager
+async def working(
+    make_settings: Make, plane: ControlPlane, *, changes: Any = None, **options: Any
+) -> AsyncIterator[Worker]:
+    defaults: dict[str, Any] = {"api_key": "key", "num_blocks": 200, "block_size": 16}
+    async with FakeEngine(**(defaults | options)) as engine, aiohttp.ClientSession() as http:
+        settings = make_settings(engine_url=engine.url, control_planes=plane.url, **(changes or {}))
+        async with running(settings) as agent:
+            worker = Worker(engine, agent, plane, http)
+            await plane.until(lambda: plane.state and plane.state.phase is Phase.READY)
+            yield worker
+
+
+@pytest.mark.parametrize("form", [{}, {"event_maps": False}, {"event_int_hashes": False}])
+async def test_what_the_engine_holds_is_reported(
+    make_settings: Make, plane: ControlPlane, form: dict[str, Any]
+) -> None:
+    async with working(make_settings, plane, **form) as worker:
+        for salt in ("", "a", "b"):
+            await worker.complete(prompt(0, 100), salt)
+        await worker.complete([*prompt(0, 50), *prompt(500, 100)], "a")
+        await worker.whole()
+        assert len(plane.receiver.keys) >= 18
+
+
+@pytest.mark.parametrize("code", ["python", pytest.param("native", marks=NATIVE)])
+async def test_either_code_reports_the_same_and_the_agent_says_which(
+    make_settings: Make, plane: ControlPlane, caplog: pytest.LogCaptureFixture, code: Choice
+) -> None:
+    caplog.set_level("INFO")
+    async with working(make_settings, plane, changes={"engine": code}) as worker:
+        await worker.complete(prompt(0, 100), "a")
+        await worker.whole()
+        assert worker.metric("native_code") == (code == "native")
+        [stream] = worker.agent.feed.streams.values()
+        assert type(stream.residents._keyers.of("a", "")) is choose(code).keyer
+        assert type(stream.residents._digest) is choose(code).digest
+        await plane.until(lambda: plane.state and plane.state.digest == plane.receiver.digest != 0)
+    assert any(f"block keys in {code} code: " in message for message in caplog.messages)
+
+
+async def test_evictions_are_reported(make_settings: Make, plane: ControlPlane) -> None:
+    async with working(make_settings, plane, num_blocks=20) as worker:
+        for start in range(0, 4000, 200):
+            await worker.complete(prompt(start, 150))
+        await worker.whole()
+        assert 0 < len(plane.receiver.keys) <= 19
+        assert worker.metric("events_total", rank="0", outcome="removed") > 0
+
+
+async def test_lost_events_are_fetched(make_settings: Make, plane: ControlPlane) -> None:
+    async with working(make_settings, plane, changes={"probe_seconds": 3600}) as worker:  # nothing else finds the gap
+        await worker.complete(prompt(0, 100))
+        worker.engine.drop_events(3)
+        for start in range(1000, 8000, 1000):
+            await worker.complete(prompt(start, 100))
+        await worker.whole()
+        assert worker.stream("gaps") >= 1
+        assert worker.stream("losses") == 0
+
+
+async def test_a_silent_tail_is_fetched(make_settings: Make, plane: ControlPlane) -> None:
+    async with working(make_settings, plane, changes={"probe_seconds": 0.2}) as worker:
+        await worker.complete(prompt(0, 100))
+        await worker.whole()
+        worker.engine.drop_events(100)
+        await worker.complete(prompt(1000, 100))
+        await worker.whole()
+        assert worker.stream("gaps") == 0
+
+
+async def test_events_lost_for_good_leave_a_sound_subset(make_settings: Make, plane: ControlPlane) -> None:
+    async with working(make_settings, plane, num_blocks=30) as worker:
+        await worker.complete(prompt(0, 100))
+        await worker.whole()
+        worker.engine.drop_events(2, lose=True)
+        for start in range(1000, 4000, 300):
+            await worker.complete(prompt(start, 100))
+        await plane.until(lambda: worker.stream("losses") == 1 and plane.receiver.keys)
+        await plane.until(lambda: plane.receiver.keys <= worker.truth())
+        await worker.complete(prompt(5000, 100))
+        await plane.next_state()
+        await plane.until(lambda: plane.receiver.keys <= worker.truth())
+
+
+async def test_a_late_start_is_a_sound_subset(make_settings: Make, plane: ControlPlane) -> None:
+    async with FakeEngine(api_key="key", num_blocks=200, buffer_steps=3) as engine, aiohttp.ClientSession() as http:
+        for start in range(0, 2000, 200):
+            body = {"model": "fake", "prompt": prompt(start, 100), "max_tokens": 1}
+            async with http.post(
+                engine.url + "/v1/completions", json=body, headers={"Authorization": "Bearer key"}
+            ) as answer:
+                assert answer.status == 200
+        async with running(make_settings(engine_url=engine.url, control_planes=plane.url)) as agent:
+            worker = Worker(engine, agent, plane, http)
+            await plane.until(lambda: plane.receiver.keys)
+            assert plane.receiver.keys < worker.truth()
+            assert worker.stream("late_starts") == 1
+
+
+async def test_a_crash_withdraws_everything_and_a_return_is_a_new_epoch(
+    make_settings: Make, plane: ControlPlane
+) -> None:
+    async with working(make_settings, plane) as worker:
+        await worker.complete(prompt(0, 100))
+        await worker.whole()
+        await plane.until(lambda: not worker.agent.unready)
+        await worker.engine.crash()
+        await plane.until(lambda: not plane.receiver.keys and plane.state and plane.state.phase is Phase.STARTING, 2)
+        assert (await worker.get("/readyz")) == (
+            503,
+            {"ready": False, "phase": "starting", "reasons": ["engine_lost"]},
+        )
+        await worker.engine.start()
+        await plane.until(lambda: len(plane.epochs) == 2 and plane.state and plane.state.phase is Phase.READY)
+        assert len(set(plane.epochs)) == 2
+        await worker.complete(prompt(0, 100))
+        await worker.whole()
+        assert plane.receiver.keys
+        assert plane.connects == 1
+
+
+async def test_a_quick_restart_is_a_new_epoch(make_settings: Make, plane: ControlPlane) -> None:
+    async with working(make_settings, plane) as worker:
+        await worker.complete(prompt(0, 100))
+        await worker.whole()
+        await worker.engine.restart()
+        await plane.until(lambda: len(plane.epochs) >= 2)
+        await worker.complete(prompt(200, 100))
+        await worker.whole()
+
+
+async def test_a_hanging_engine_keeps_its_epoch(make_settings: Make, plane: ControlPlane) -> None:
+    async with working(make_settings, plane, changes={"engine_timeout_seconds": 0.2}) as worker:
+        await worker.complete(prompt(0, 100))
+        await worker.whole()
+        worker.engine.hang()
+        await plane.until(lambda: plane.state and plane.state.phase is Phase.FAILED)
+        assert plane.receiver.keys
+        worker.engine.resume()
+        await plane.until(lambda: plane.state and plane.state.phase is Phase.READY)
+        assert len(plane.epochs) == 1
+
+
+async def test_load_is_reported(make_settings: Make, plane: ControlPlane) -> None:
+    async with working(make_settings, plane, prefill_tokens_per_second=5000.0, inter_token_seconds=0.005) as worker:
+        for start in range(0, 5000, 1000):
+            await worker.complete(prompt(start, 300), max_tokens=8)
+            await plane.next_state()
+        running_now = asyncio.create_task(worker.complete(prompt(0, 100), max_tokens=64, ignore_eos=True))
+        await plane.until(lambda: plane.state and plane.state.running == 1)
+        await running_now
+        state = await plane.next_state()
+        assert state.prefill_tokens_per_second is not None
+        assert 0 < state.prefill_tokens_per_second < 40_000
+        assert state.inter_token_seconds is not None
+        assert 0.0025 < state.inter_token_seconds < 1.0, "a machine with other work is slower, never quicker"
+        assert state.blocks_total == 199
+        assert state.prefix_queries > 0
+
+
+async def test_a_policy_is_kept_and_its_generation_reported(
+    make_settings: Make, plane: ControlPlane, tmp_path: Path
+) -> None:
+    file = tmp_path / "policy.json"
+    file.write_bytes(msgspec.json.encode(Policy(pool="default/demo", uid="u", generation=3)))
+    async with working(make_settings, plane, changes={"policy_file": file}):
+        assert plane.state is not None
+        assert plane.state.generation == 3
+        for generation in (5, 4):
+            await plane.send(Policy(pool="default/demo", uid="u", generation=generation))
+        await plane.send(Policy(pool="default/other", uid="u", generation=9))
+        await plane.until(lambda: plane.state and plane.state.generation == 5)
+        await plane.next_state()
+        assert plane.state.generation == 5
+
+
+async def test_prompts_are_cached_on_request(make_settings: Make, plane: ControlPlane) -> None:
+    async with working(make_settings, plane) as worker:
+        messages = msgspec.json.encode([{"role": "user", "content": "hello " * 40}])
+        ids = b"".join(n.to_bytes(4, "little") for n in range(100))
+        await plane.send(
+            Warm(
+                prefixes=(
+                    Prefix(name="chat", messages=messages, salt="a"),
+                    Prefix(name="ids", ids=ids),
+                    Prefix(name="broken", messages=b"{}"),
+                    Prefix(name="empty"),
+                )
+            )
+        )
+        await plane.until(lambda: plane.state and plane.state.warmth.done == 2 and len(plane.state.warmth.failed) == 2)
+        assert plane.state is not None
+        assert plane.state.warmth.total == 4
+        assert plane.state.warmth.failed == ("broken", "empty")
+        await worker.whole()
+        assert {salt for salt, _ in worker.engine.held_chains()} == {"a", ""}
+        await worker.engine.restart()
+        await plane.until(lambda: len(plane.epochs) == 2 and plane.state and plane.state.warmth.total == 0)
+
+
+async def test_draining_is_said_and_ends_when_the_engine_is_idle(make_settings: Make, plane: ControlPlane) -> None:
+    async with working(make_settings, plane, inter_token_seconds=0.02) as worker:
+        request = asyncio.create_task(worker.complete(prompt(0, 100), max_tokens=64, ignore_eos=True))
+        await plane.until(lambda: plane.state and plane.state.running == 1 and worker.agent.uplink.registered)
+        await plane.send(Drain(seconds=30.0))
+        await plane.until(lambda: plane.state and plane.state.phase is Phase.DRAINING)
+        status, body = await worker.get("/readyz")
+        assert (status, body["reasons"]) == (503, ["draining"])
+        await asyncio.wait_for(worker.agent.drained(), 40)
+        assert request.done() or plane.state is not None
+        await request
+
+
+async def test_readiness_waits_for_a_control_plane(make_settings: Make) -> None:
+    async with FakeEngine(api_key="key") as engine:
+        settings = make_settings(engine_url=engine.url, control_planes="ws://127.0.0.1:9", registration_seconds=0.6)
+        async with running(settings) as agent:
+            await ControlPlane().until(lambda: agent.phase is Phase.WARMING)  # it may yet be told what is hot
+            assert agent.unready == ["warming", "control_plane_not_reached"]
+            await ControlPlane().until(lambda: agent.phase is Phase.READY and agent.unready == [])
+
+
+async def test_how_long_its_engine_took_to_load_does_not_count_as_waiting(make_settings: Make) -> None:
+    """Only then is there something to say to a control plane, which may name what is to be warm."""
+    async with FakeEngine(api_key="key") as engine:
+        await engine.crash()
+        settings = make_settings(engine_url=engine.url, control_planes="ws://127.0.0.1:9", registration_seconds=2.0)
+        async with running(settings) as agent:
+            await asyncio.sleep(2.5)
+            assert agent.unready == ["engine_starting", "control_plane_not_reached"]
+            await engine.start()
+            await ControlPlane().until(lambda: agent.phase is Phase.WARMING)
+            assert agent.unready == ["warming", "control_plane_not_reached"]
+            await ControlPlane().until(lambda: agent.phase is Phase.READY and agent.unready == [])
+
+
+async def test_metrics_and_health_are_served(make_settings: Make, plane: ControlPlane) -> None:
+    async with working(make_settings, plane) as worker:
+        await worker.complete(prompt(0, 100))
+        await worker.whole()
+        assert (await worker.get("/healthz")) == (200, {"status": "ok"})
+        await plane.until(lambda: not worker.agent.unready)
+        assert (await worker.get("/readyz"))[1]["ready"] is True
+        status, text = await worker.get("/metrics")
+        assert status == 200
+        assert f'cachefleet_agent_held_blocks{{rank="0"}} {float(len(plane.receiver.keys))}' in text
+        assert "cachefleet_agent_ready 1.0" in text
+
+
+async def test_nothing_secret_is_logged(
+    make_settings: Make, plane: ControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    async with working(make_settings, plane) as worker:
+        await worker.complete(prompt(0, 100), "the-salt")
+        messages = msgspec.json.encode([{"role": "user", "content": "the-prompt"}])
+        await plane.send(Warm(prefixes=(Prefix(name="p", messages=messages, salt="the-salt"),)))
+        await worker.engine.restart()
+        await plane.until(lambda: len(plane.epochs) == 2)
+        _, text = await worker.get("/metrics")
+    said = text + str([record.__dict__ for record in caplog.records if record.name.startswith("cachefleet")])
+    assert "epoch begins" in said
+    for secret in ("the-salt", "the-prompt", str(prompt(0, 100))[1:20], "Bearer"):
+        assert secret not in said

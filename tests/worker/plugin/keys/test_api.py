@@ -1,0 +1,267 @@
+"""Block keys of bodies, over a made-up renderer; vLLM's own is in e2e/engine/test_plugin_keys.py."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cachefleet_core import prompt_keys
+from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.native import Choice, choose
+from cachefleet_worker.plugin.asgi import HttpError
+from cachefleet_worker.plugin.keys import api
+from cachefleet_worker.plugin.keys.api import KeyService
+from cachefleet_worker.plugin.keys.render import Prompt, RefusedError, Rendered, UnsupportedError
+from cachefleet_worker.plugin.settings import PluginSettings
+from tests.core.codes import NATIVE
+from tests.worker.plugin.asked import process
+
+INDEX_KEY = bytes(range(32))
+CONTRACT = "sha256:" + "a" * 64
+IDS = [7 * i % 1000 for i in range(100)]
+
+
+class Source:
+    """What renders: ``answers`` one after the other, or raises one."""
+
+    def __init__(self, *answers: Rendered | Exception) -> None:
+        self.answers = list(answers)
+        self.bodies: list[bytes] = []
+
+    def tokenizer(self) -> str:
+        return "tokenizer"
+
+    async def render(self, body: bytes) -> Rendered:
+        self.bodies.append(body)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def one(ids: list[int] = IDS, *, plain: int | None = None, salt: str = "", adapter: str = "") -> Rendered:
+    return Rendered((Prompt(ids, len(ids) if plain is None else plain),), salt, adapter)
+
+
+@pytest.fixture(autouse=True)
+def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "unmet", lambda _feature: "")
+
+
+@pytest.fixture(params=["python", pytest.param("native", marks=NATIVE)])
+def settings(tmp_path: Path, request: pytest.FixtureRequest) -> PluginSettings:
+    (tmp_path / "index").write_text(base64.urlsafe_b64encode(INDEX_KEY).decode())
+    return PluginSettings(index_key_file=tmp_path / "index", engine=request.param)
+
+
+def service(
+    settings: PluginSettings, *answers: Rendered | Exception, memo: Any = None, block_size: int | None = 16
+) -> KeyService:
+    own = process(settings)
+    own.parts["tokens"] = memo
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "PromptSource", lambda _state: Source(*answers))
+        return KeyService(own, SimpleNamespace(), block_size=block_size)
+
+
+async def asked(service: KeyService, **query: str) -> list[prompt_keys.PromptKeys]:
+    answer = await service.answer({"contract": CONTRACT, **query}, b"{}")
+    assert answer.media_type == prompt_keys.MEDIA_TYPE
+    assert isinstance(answer.content, bytes)
+    return prompt_keys.decode(answer.content)
+
+
+def keyed(ids: list[int], block_size: int = 16, *, salt: str = "", lora: str = "") -> tuple[int, ...]:
+    return tuple(BlockKeyer(INDEX_KEY, Namespace(CONTRACT, salt, lora), block_size).keys(ids))
+
+
+async def test_keys_are_those_of_the_contract_salt_and_adapter(settings: PluginSettings) -> None:
+    answers = (one(), one(salt="s"), one(adapter="a"), one(salt="s", adapter="a"))
+    made = service(settings, *answers)
+    got = [(await asked(made, **query))[0].keys for query in ({}, {}, {}, {"lora": "b"})]
+    assert got == [keyed(IDS), keyed(IDS, salt="s"), keyed(IDS, lora="a"), keyed(IDS, salt="s", lora="b")]
+    assert len(set(got)) == 4
+
+
+async def test_the_block_size_is_the_engines_or_the_one_asked_for(settings: PluginSettings) -> None:
+    made = service(settings, one(), one())
+    (own,), (other,) = await asked(made), await asked(made, block_size="40")
+    assert (own.block_size, len(own.keys), own.tokens) == (16, 6, 100)
+    assert (other.block_size, other.keys) == (40, keyed(IDS, 40))
+
+
+async def test_ids_come_only_when_asked_for(settings: PluginSettings) -> None:
+    made = service(settings, one(), one(), one())
+    assert [(await asked(made, **query))[0].ids for query in ({}, {"ids": "0"})] == [(), ()]
+    assert (await asked(made, ids="1"))[0].ids == tuple(IDS)
+
+
+async def test_several_prompts_have_an_entry_each(settings: PluginSettings) -> None:
+    made = service(settings, Rendered((Prompt(IDS, 100), Prompt([1, 2], 2)), "", ""))
+    first, second = await asked(made)
+    assert (first.tokens, second.tokens, second.keys) == (100, 2, ())
+
+
+async def test_blocks_from_an_image_on_have_no_key(settings: PluginSettings) -> None:
+    made = service(settings, one(plain=33), one(plain=0))
+    (found,) = await asked(made)
+    assert (found.tokens, found.keys) == (100, keyed(IDS[:33]))
+    assert (await asked(made))[0].keys == ()
+
+
+async def test_boundaries_are_those_of_the_memo_of_tokens(settings: PluginSettings) -> None:
+    memo = SimpleNamespace(boundaries=lambda tokenizer, ids: [3, len(ids) - 1] if tokenizer == "tokenizer" else [])
+    assert (await asked(service(settings, one(), memo=memo)))[0].boundaries == (3, 99)
+    assert (await asked(service(settings, one())))[0].boundaries == ()
+
+
+async def test_either_code_answers_with_the_same_bytes(settings: PluginSettings) -> None:
+    answers = (one(salt="s"), one(IDS[:5]), one(plain=33), Rendered((Prompt(IDS, 100), Prompt([1 << 31], 1)), "", "a"))
+    memo = SimpleNamespace(boundaries=lambda _tokenizer, ids: [1, len(ids)])
+    said = {}
+    choices: tuple[Choice, ...] = ("python", settings.engine)
+    for choice in choices:
+        made = service(replace(settings, engine=choice), *answers, *answers, memo=memo)
+        queries = ({"contract": CONTRACT}, {"contract": CONTRACT, "ids": "1", "block_size": "3"})
+        assert made.memo is not None
+        assert type(made.memo._keyer(Namespace(CONTRACT), 3)[1]) is choose(choice).keyer
+        said[choice] = [(await made.answer(query, b"{}")).content for query in queries for _ in answers]
+    assert said["python"] == said[settings.engine]
+    assert len(set(said["python"])) == 8
+
+
+async def test_the_code_that_was_chosen_is_logged(settings: PluginSettings, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    service(settings)
+    code = choose(settings.engine)
+    assert f"cachefleet: block keys in {code.name} code: {code.reason}" in caplog.messages
+
+
+@pytest.mark.parametrize("content", ["raise SystemError('no fit')", "raise ImportError('no fit')", "API = 99"])
+async def test_native_code_that_does_not_fit_costs_nothing_but_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    (tmp_path / "index").write_text(base64.urlsafe_b64encode(INDEX_KEY).decode())
+    (tmp_path / "cachefleet_native.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cachefleet_native", raising=False)
+    settings = PluginSettings(index_key_file=tmp_path / "index")
+    made = service(settings, one())
+    assert (await asked(made))[0].keys == keyed(IDS)
+    assert not made._faults.counts
+    insisting = service(replace(settings, engine="native"))
+    with pytest.raises(HttpError, match="CACHEFLEET_ENGINE: cachefleet_native") as refused:
+        await asked(insisting)
+    assert (refused.value.status, refused.value.code) == (503, "keys_off")
+    assert not insisting._faults.counts
+
+
+async def test_long_prompts_are_hashed_off_the_event_loop(settings: PluginSettings) -> None:
+    threads: list[int] = []
+
+    def boundaries(*_: object) -> list[int]:
+        threads.append(threading.get_ident())
+        return []
+
+    memo = SimpleNamespace(boundaries=boundaries)
+    made = service(replace(settings, keys_offloop_tokens=100), one(), one(IDS[:99]), memo=memo)
+    assert (await asked(made))[0].keys == keyed(IDS)
+    await asked(made)
+    assert [thread == threading.get_ident() for thread in threads] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ({"contract": ""}, "bad_contract"),
+        ({"contract": "sha256:" + "A" * 64}, "bad_contract"),
+        ({"contract": CONTRACT + "\n"}, "bad_contract"),
+        ({"lora": "x" * 1025}, "bad_lora"),
+        ({"ids": "yes"}, "bad_ids"),
+        ({"block_size": "0"}, "bad_block_size"),
+        ({"block_size": "-1"}, "bad_block_size"),
+        ({"block_size": "65537"}, "bad_block_size"),
+        ({"block_size": "1e3"}, "bad_block_size"),
+        ({"block_size": "٣"}, "bad_block_size"),
+    ],
+)
+async def test_a_bad_query_is_named_and_nothing_is_rendered(
+    settings: PluginSettings, query: dict[str, str], code: str
+) -> None:
+    made = service(settings)
+    with pytest.raises(HttpError) as refused:
+        await made.answer({"contract": CONTRACT, **query}, b"{}")
+    assert (refused.value.status, refused.value.code) == (400, code)
+
+
+async def test_a_server_that_knows_no_block_size_wants_one(settings: PluginSettings) -> None:
+    made = service(settings, one(), block_size=None)
+    with pytest.raises(HttpError, match="block_size: must be from 1 to 65536, got ''"):
+        await asked(made)
+    assert (await asked(made, block_size="32"))[0].block_size == 32
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"index_key_file": None}, "CACHEFLEET_INDEX_KEY_FILE names no key"),
+        ({"index_key_file": Path("/dev/null")}, "an index key is 32 bytes, got 0"),
+        ({"plugin_off": frozenset({"keys"})}, "switched off by CACHEFLEET_PLUGIN_OFF"),
+    ],
+)
+async def test_what_is_off_says_why(settings: PluginSettings, change: dict[str, Any], reason: str) -> None:
+    made = service(replace(settings, **change))
+    with pytest.raises(HttpError, match=reason) as refused:
+        await asked(made)
+    assert (refused.value.status, refused.value.code) == (503, "keys_off")
+
+
+async def test_a_vllm_that_cannot_be_asked_is_no_fault(
+    settings: PluginSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(_state: object) -> None:
+        raise UnsupportedError("no renderer as known")
+
+    own = process(settings)
+    monkeypatch.setattr(api, "PromptSource", unsupported)
+    with pytest.raises(HttpError, match="no renderer as known"):
+        await KeyService(own, SimpleNamespace()).answer({"contract": CONTRACT}, b"{}")
+    monkeypatch.setattr(api, "unmet", lambda feature: f"vLLM 9 lacks what {feature} need")
+    with pytest.raises(HttpError, match="vLLM 9 lacks what keys need"):
+        await KeyService(own, SimpleNamespace()).answer({"contract": CONTRACT}, b"{}")
+    assert not own.faults.counts
+
+
+@pytest.mark.parametrize("ids", [[1 << 40] * 40, [1, -1]])
+async def test_ids_that_are_none_are_the_bodys_fault(settings: PluginSettings, ids: list[int]) -> None:
+    made = service(settings, *[one(ids)] * 4, one())
+    for _ in range(4):
+        with pytest.raises(HttpError, match="token ids must be integers from 0 to 4294967295") as refused:
+            await asked(made)
+        assert (refused.value.status, refused.value.code) == (400, "bad_token_ids")
+    assert await asked(made)
+
+
+async def test_faults_in_a_row_turn_it_off_and_one_alone_does_not(settings: PluginSettings) -> None:
+    faults = [ZeroDivisionError(), ZeroDivisionError()]
+    made = service(settings, *faults, one(), *faults, RefusedError(ValueError()), ZeroDivisionError(), one())
+    for error in (ZeroDivisionError, ZeroDivisionError, None, ZeroDivisionError, ZeroDivisionError):
+        if error is None:
+            await asked(made)
+            continue
+        with pytest.raises(error):
+            await asked(made)
+    with pytest.raises(RefusedError):
+        await asked(made)
+    with pytest.raises(ZeroDivisionError):
+        await asked(made)
+    with pytest.raises(HttpError, match="3 faults in a row"):
+        await asked(made)
+    assert made._capabilities.mode("keys") == "off"

@@ -1,0 +1,176 @@
+"""How bodies become prompts, over a made-up vLLM; the real one is in e2e/engine/test_plugin_keys.py."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict
+
+from cachefleet_worker.plugin.asgi import HttpError, Response
+from cachefleet_worker.plugin.keys import render
+from cachefleet_worker.plugin.keys.render import Prompt, PromptSource, RefusedError, UnsupportedError
+
+
+class Chat(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    messages: list[dict[str, str]]
+    model: str | None = None
+    cache_salt: str | None = None
+
+
+class Completion(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    prompt: str | list[str]
+    model: str | None = None
+    cache_salt: str | None = None
+
+
+class Refusal(BaseModel):
+    """As vLLM's ErrorResponse."""
+
+    error: Any
+
+
+class Renderer:
+    """One token a character."""
+
+    renderer = SimpleNamespace(get_tokenizer=lambda: "tokenizer")
+
+    async def render_chat(self, request: Chat, *, skip_mm_cache: bool = False) -> Any:
+        assert skip_mm_cache
+        text = request.messages[0]["content"]
+        if text == "refuse":
+            return Refusal(error=SimpleNamespace(code=400))
+        if text == "raise":
+            raise OverflowError("too long")
+        inputs: dict[str, Any] = {"prompt_token_ids": list(map(ord, text))}
+        if "#" in text:
+            inputs["mm_placeholders"] = {"image": [SimpleNamespace(offset=text.index("#"))]}
+        return [], [inputs]
+
+    async def render_completion(self, request: Completion, *, skip_mm_cache: bool = False) -> Any:
+        assert skip_mm_cache
+        texts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+        return [{"prompt_token_ids": list(map(ord, text))} if text != "embeds" else {"embeds": 1} for text in texts]
+
+
+class Serving:
+    """As vLLM's ServingRender."""
+
+    def __init__(self) -> None:
+        self.online_renderer = Renderer()
+        self.models = SimpleNamespace(lora_requests={"adapter": 1})
+
+    async def _check_model(self, request: Any) -> Any:
+        return Refusal(error=SimpleNamespace(code=404)) if request.model == "none" else None
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> PromptSource:
+    monkeypatch.setattr(render, "_request_types", lambda: (Chat, Completion))
+    monkeypatch.setattr(Refusal, "model_dump", lambda self: {"error": vars(self.error)})
+    return PromptSource(SimpleNamespace(serving_render=Serving()))
+
+
+def chat(text: str, **more: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": text}], "unknown": 1, **more}).encode()
+
+
+async def test_a_chat_is_one_prompt_with_its_salt_and_adapter(source: PromptSource) -> None:
+    rendered = await source.render(chat("abc", cache_salt="s", model="adapter"))
+    assert rendered.prompts == (Prompt([97, 98, 99], 3),)
+    assert (rendered.salt, rendered.adapter) == ("s", "adapter")
+    plain = await source.render(chat("abc", model="base"))
+    assert (plain.salt, plain.adapter, source.tokenizer()) == ("", "", "tokenizer")
+
+
+async def test_text_alone_ends_at_the_first_image(source: PromptSource) -> None:
+    assert (await source.render(chat("ab#c#"))).prompts[0].plain == 2
+
+
+async def test_completions_may_have_several_prompts(source: PromptSource) -> None:
+    rendered = await source.render(b'{"prompt": ["ab", "c"], "cache_salt": "s"}')
+    assert [prompt.ids for prompt in rendered.prompts] == [[97, 98], [99]]
+    assert rendered.salt == "s"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"", 400, "bad_json"),
+        (b"{", 400, "bad_json"),
+        (b"\xff\xfe\x00", 400, "bad_json"),
+        (b"[" * 100_000, 400, "bad_json"),
+        (b"[]", 400, "bad_body"),
+        (b'"messages"', 400, "bad_body"),
+        (b"{}", 400, "bad_body"),
+        (b'{"prompt": ""}', 400, "empty_prompt"),
+        (b'{"prompt": "embeds"}', 501, "no_token_ids"),
+    ],
+)
+async def test_a_body_of_neither_kind_is_refused(source: PromptSource, body: bytes, status: int, code: str) -> None:
+    with pytest.raises(HttpError) as refused:
+        await source.render(body)
+    assert (refused.value.status, refused.value.code) == (status, code)
+
+
+async def test_json_that_only_vllms_reader_takes_is_taken(source: PromptSource) -> None:
+    lone = chat("\ud800", number=float("nan"))
+    assert b"\\ud800" in lone
+    assert (await source.render(lone)).prompts[0].ids == [0xD800]
+    assert (await source.render('{"prompt": "ab"}'.encode("utf-16"))).prompts[0].ids == [97, 98]
+
+
+async def test_vllms_refusals_are_its_own(source: PromptSource) -> None:
+    for body, status in ((chat("refuse"), 400), (chat("x", model="none"), 404)):
+        with pytest.raises(RefusedError) as refused:
+            await source.render(body)
+        assert isinstance(refused.value.answer, Response)
+        assert refused.value.answer.status == status
+        assert refused.value.answer.content == b'{"error":{"code":%d}}' % status
+    with pytest.raises(RefusedError) as refused:
+        await source.render(chat("raise"))
+    assert str(refused.value.answer) == "too long"
+
+
+async def test_what_does_not_validate_is_refused_as_fastapi_does(source: PromptSource) -> None:
+    with pytest.raises(RefusedError) as refused:
+        await source.render(b'{"messages": 3, "model": 4}')
+    error = refused.value.answer
+    assert isinstance(error, RequestValidationError)
+    assert [each["loc"] for each in error.errors()] == [("body", "messages"), ("body", "model")]
+    assert error.body == {"messages": 3, "model": 4}
+
+
+def without(name: str) -> Any:
+    serving = Serving()
+    if name == "coroutine":
+        serving.online_renderer.render_chat = lambda request, skip_mm_cache: None  # type: ignore[assignment,method-assign,misc]
+    elif name == "parameter":
+
+        async def render_completion(_request: Any) -> None: ...
+
+        serving.online_renderer.render_completion = render_completion  # type: ignore[assignment,method-assign]
+    elif name == "check":
+        serving._check_model = None  # type: ignore[assignment,method-assign]
+    return SimpleNamespace(serving_render=serving)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (SimpleNamespace(), "renders no prompts"),
+        (SimpleNamespace(serving_render=None), "renders no prompts"),
+        (without("coroutine"), "no render_chat as known here"),
+        (without("parameter"), "no render_completion as known here"),
+        (without("check"), "checks models in a way unknown here"),
+    ],
+)
+def test_a_vllm_that_is_built_otherwise_is_not_asked(state: Any, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render, "_request_types", lambda: (Chat, Completion))
+    with pytest.raises(UnsupportedError, match=reason):
+        PromptSource(state)

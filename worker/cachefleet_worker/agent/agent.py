@@ -1,0 +1,285 @@
+"""An agent from its start to its end: waits for the engine, reports it epoch by epoch, serves its own HTTP, drains."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from time import monotonic
+
+import aiohttp
+from aiohttp import web
+
+from cachefleet_core.native import Code, NativeError, choose
+from cachefleet_core.reports import Drain, Phase
+from cachefleet_worker.agent.controller import Steward
+from cachefleet_worker.agent.duties.drain import DrainRoute
+from cachefleet_worker.agent.duties.policy import PolicyFile, read_policy
+from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts
+from cachefleet_worker.agent.handles.api import PromptRoutes
+from cachefleet_worker.agent.handles.relay import Relay
+from cachefleet_worker.agent.metrics import AgentMetrics
+from cachefleet_worker.agent.reports.feed import Feed
+from cachefleet_worker.agent.reports.uplink import Uplink
+from cachefleet_worker.agent.server import agent_app
+from cachefleet_worker.agent.session import Session
+from cachefleet_worker.agent.settings import AgentSettings
+
+log = logging.getLogger(__name__)
+
+
+def new_epoch() -> str:
+    """A name that no other epoch has."""
+    return secrets.token_hex(16)
+
+
+def boot_of(facts: EngineFacts) -> str:
+    """The name that the engine itself gives this life of it; "" where it has none."""
+    first = facts.fleet.ranks.get(0) if facts.fleet else None
+    return first.boot if first else ""
+
+
+def code_of(settings: AgentSettings) -> Code:
+    """The code that computes block keys. ValueError where the one asked for cannot be had."""
+    try:
+        return choose(settings.engine)
+    except NativeError as error:
+        raise ValueError(f"CACHEFLEET_ENGINE: {error}") from error
+
+
+class _Drained(Exception):  # noqa: N818 - an end that was asked for
+    """The work is done: a control plane asked this worker to go, and nothing runs any more."""
+
+
+class Agent:
+    """The worker agent. ``run`` serves until cancelled, or until a drain that a control plane asked for is done."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        http: aiohttp.ClientSession,
+        *,
+        clock: Callable[[], float] = monotonic,
+        epoch: Callable[[], str] = new_epoch,
+    ) -> None:
+        self._settings = settings
+        self._index_key = settings.index_key()
+        self._key = settings.worker_key()
+        self._code = code_of(settings)
+        self._new_epoch = epoch
+        self._session: Session | None = None
+        self._flushing: asyncio.TimerHandle | None = None
+        self.metrics = AgentMetrics()
+        self.metrics.native.set(self._code.name == "native")
+        self._client = EngineClient(
+            http, settings.engine_url, key=self._key, timeout_seconds=settings.engine_timeout_seconds
+        )
+        self.steward = Steward(
+            settings,
+            self._client,
+            self.metrics,
+            changed=lambda: self.feed.publish_state(),  # noqa: PLW0108 (there is no feed yet)
+            registered=lambda: self.uplink.registered or not self.uplink.wanted,
+            clock=clock,
+        )
+        self.feed = Feed(self.metrics, self.steward.standing)
+        self.uplink = Uplink(settings, self.feed, self.steward, self.metrics, http=http)
+        if settings.policy_file:
+            self.steward.policy(read_policy(settings.policy_file))
+        self._prompts = self._make_prompts(http)
+        self._drain_route = DrainRoute(
+            settings.drain_path, self.steward, self._idle, seconds=settings.drain_seconds, clock=clock
+        )
+        self.http_port = settings.http_port
+        """The port served; the one the system chose where the settings say 0."""
+
+    def _make_prompts(self, http: aiohttp.ClientSession) -> PromptRoutes:
+        settings = self._settings
+        relay = Relay(
+            http,
+            settings.engine_url,
+            self.steward.handles,
+            key=self._key,
+            idle_seconds=settings.continue_idle_seconds,
+            answer_bytes=settings.continue_answer_bytes,
+            corrupted=self.steward.corrupted,
+        )
+        return PromptRoutes(
+            self.steward.handles,
+            relay,
+            self.steward,
+            self.metrics,
+            key=self._key,
+            requests=settings.continue_requests,
+        )
+
+    @property
+    def epoch(self) -> str | None:
+        return self._session.epoch if self._session else None
+
+    @property
+    def phase(self) -> Phase:
+        return self.steward.phase
+
+    @property
+    def unready(self) -> list[str]:
+        """Why the worker should take no traffic; empty where it should."""
+        return self.steward.unready
+
+    def drain(self, drain: Drain) -> None:
+        """Take no new work; what runs can end."""
+        self.steward.drain(drain)
+
+    async def drained(self) -> None:
+        """Wait until the engine is idle for a while or gone, or the time to drain is over."""
+        while not self.steward.drained():  # noqa: ASYNC110 (time alone may end it)
+            await asyncio.sleep(0.05)
+
+    async def _idle(self) -> None:
+        """As ``drained``, or until that has come to nothing: the engine was started anew."""
+        while self.steward.draining.until is not None and not self.steward.drained():  # noqa: ASYNC110 (as above)
+            await asyncio.sleep(0.05)
+
+    async def run(self) -> None:
+        log.info("block keys in %s code: %s", self._code.name, self._code.reason)
+        runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, self._settings.http_host, self._settings.http_port)
+            await site.start()
+            self.http_port = int(runner.addresses[0][1])
+            await self._work()
+        finally:
+            await runner.cleanup()
+
+    def _app(self) -> web.Application:
+        steward = self.steward
+        return agent_app(
+            self.metrics,
+            lambda: (steward.phase, steward.unready, steward.note),
+            (self._prompts, self._drain_route),
+            max_bytes=self._settings.continue_max_bytes,
+        )
+
+    async def _work(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.uplink.run())
+                tasks.create_task(self._epochs())
+                tasks.create_task(self._tick())
+                if self._settings.policy_file:
+                    tasks.create_task(self.steward.watch(PolicyFile(self._settings.policy_file)))
+                if self._settings.after_drain == "exit":
+                    tasks.create_task(self._end_when_drained())
+        except* _Drained:
+            log.info("drained")
+
+    async def _end_when_drained(self) -> None:
+        await self.drained()
+        await asyncio.sleep(self._settings.delta_seconds)  # the last state leaves
+        if not self._drain_route.asked:
+            raise _Drained
+
+    async def _epochs(self) -> None:
+        while True:
+            facts = await self._await_engine()
+            try:
+                await self._live_through(facts)
+            except EngineError as error:
+                log.warning("engine not usable", extra={"error": str(error)})
+                await asyncio.sleep(self._settings.poll_seconds)
+            except Exception:
+                self.metrics.crashes.labels("session").inc()
+                log.exception("session failed")
+                await asyncio.sleep(self._settings.poll_seconds)
+
+    async def _await_engine(self) -> EngineFacts:
+        last = ""
+        while True:
+            try:
+                return await self._client.facts()
+            except EngineError as error:
+                if str(error) != last:
+                    log.info("waiting for the engine", extra={"error": str(error)})
+                last = str(error)
+            await asyncio.sleep(self._settings.poll_seconds)
+
+    async def _live_through(self, facts: EngineFacts) -> None:
+        """One epoch, from the engine's facts to its end."""
+        session = Session(
+            self._settings,
+            facts,
+            self._client,
+            self.metrics,
+            index_key=self._index_key,
+            code=self._code,
+            epoch=boot_of(facts) or self._new_epoch(),
+            changed=self._flush_soon,
+            polled=self._polled,
+        )
+        reason = "failed"
+        try:
+            async with self.steward.epoch(session, facts):
+                self._begin(session, facts)
+                reason = await session.run()
+        except asyncio.CancelledError:
+            reason = "stopped"
+            raise
+        finally:
+            self._finish(session, reason)
+
+    def _begin(self, session: Session, facts: EngineFacts) -> None:
+        self._session = session
+        self.feed.begin(session.streams)
+        plugin = facts.fleet.plugin if facts.fleet else ""
+        log.info(
+            "epoch begins",
+            extra={
+                "epoch": session.epoch,
+                "engine_version": facts.version,
+                "plugin": plugin,
+                "ranks": len(session.streams),
+            },
+        )
+
+    def _finish(self, session: Session, reason: str) -> None:
+        """Its blocks are withdrawn at once; the next epoch says what there is."""
+        self._session = None
+        self.metrics.epochs.labels(reason).inc()
+        self.feed.publish_state()
+        log.info("epoch ends", extra={"epoch": session.epoch, "reason": reason})
+
+    def _polled(self) -> None:
+        self.steward.polled()
+        self.feed.publish_state()
+
+    def _flush_soon(self) -> None:
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_later(self._settings.delta_seconds, self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = None
+        self.feed.flush()
+        self.steward.flushed()
+
+    async def _tick(self) -> None:
+        """States go out while there is no engine to poll, too."""
+        while True:
+            await asyncio.sleep(self._settings.poll_seconds)
+            if self._session is None:
+                self.feed.publish_state()
+
+
+@asynccontextmanager
+async def running(settings: AgentSettings) -> AsyncIterator[Agent]:
+    """An agent at work in this process; stopped at the end. Errors of the agent are raised there."""
+    async with aiohttp.ClientSession(trust_env=False) as http:
+        agent = Agent(settings, http)
+        task = asyncio.create_task(agent.run())
+        try:
+            yield agent
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,19 @@
+"""Who may use the agent's routes for prompts: the bearer of the worker key."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+
+from cachefleet_worker.agent.wire.plugin_api import TOKEN_HEADER
+
+
+def refusal(headers: Mapping[str, str], key: str) -> str:
+    """Why a request with these headers is turned away, "" where it is not. Takes the same time for any wrong token."""
+    if not key:
+        return "no_worker_key"
+    scheme, _, bearer = headers.get("Authorization", "").partition(" ")
+    given = headers.get(TOKEN_HEADER) or (bearer.strip() if scheme.lower() == "bearer" else "")
+    if not given:
+        return "no_token"
+    return "" if hmac.compare_digest(given.encode(errors="replace"), key.encode()) else "wrong_token"

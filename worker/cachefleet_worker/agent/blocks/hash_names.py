@@ -1,0 +1,123 @@
+"""Which block an engine's hash stands for: of what is held now and, bounded, of what was held before."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from cachefleet_core.blocks import BlockKey, BlockKeyer, Namespace
+from cachefleet_worker.agent.wire.kv_events import EngineHash
+
+
+@dataclass(slots=True)
+class Block:
+    """One block of known identity; ``tiers`` has a bit for each tier that holds it."""
+
+    key: BlockKey
+    parent: BlockKey
+    depth: int
+    keyer: BlockKeyer
+    tiers: int = 0
+
+
+class Keyers:
+    """The keyers of one contract's namespaces; the ``ready`` latest used are kept."""
+
+    def __init__(
+        self, index_key: bytes, contract: str, *, block_size: int, ready: int, make: type[BlockKeyer] = BlockKeyer
+    ) -> None:
+        self._index_key = index_key
+        self._contract = contract
+        self._ready = ready
+        self._make = make
+        self._keyers: OrderedDict[tuple[str, str], BlockKeyer] = OrderedDict()
+        self.block_size = block_size
+
+    def __len__(self) -> int:
+        return len(self._keyers)
+
+    def of(self, salt: str, lora: str) -> BlockKeyer:
+        name = (salt, lora)
+        keyer = self._keyers.get(name)
+        if keyer is None:
+            keyer = self._make(self._index_key, Namespace(self._contract, salt, lora), self.block_size)
+            self._keyers[name] = keyer
+            if len(self._keyers) > self._ready:
+                self._keyers.popitem(last=False)
+        self._keyers.move_to_end(name)
+        return keyer
+
+
+class Names:
+    """``live`` is what is held. ``remembered`` bounds what is known beside it.
+
+    Where a hash is in neither, it is looked up in ``beneath``.
+    """
+
+    def __init__(self, *, remembered: int, beneath: Names | None = None) -> None:
+        self._max_remembered = remembered
+        self._beneath = beneath
+        self.live: dict[EngineHash, Block] = {}
+        self._past: OrderedDict[EngineHash, Block | None] = OrderedDict()  # None: known, but not to be reported
+
+    def above(self) -> Names:
+        """Names of their own that know what these know."""
+        return Names(remembered=self._max_remembered, beneath=self)
+
+    def find(self, block_hash: EngineHash) -> tuple[bool, Block | None]:
+        """Whether the hash is known at all, and its block where that may be reported."""
+        block = self.live.get(block_hash)
+        if block is not None:
+            return True, block
+        if block_hash in self._past:
+            self._past.move_to_end(block_hash)
+            return True, self._past[block_hash]
+        if self._beneath is None:
+            return False, None
+        known, block = self._beneath.find(block_hash)
+        return known, replace(block, tiers=0) if block else None
+
+    def hold(self, block_hash: EngineHash, block: Block) -> None:
+        self._past.pop(block_hash, None)
+        self.live[block_hash] = block
+
+    def let_go(self, block_hash: EngineHash) -> None:
+        """A block is held no more."""
+        self._remember(block_hash, self.live.pop(block_hash))
+
+    def let_go_of_all(self) -> None:
+        for block_hash, block in self.live.items():
+            block.tiers = 0
+            self._past[block_hash] = block
+        self.live.clear()
+        self._bound()
+
+    def mark(self, block_hashes: Iterable[EngineHash]) -> None:
+        """Remember that these blocks, and so their children, are not to be reported."""
+        for block_hash in block_hashes:
+            if block_hash not in self.live:
+                self._remember(block_hash, None)
+
+    def adopt(self, other: Names) -> None:
+        """Hold what ``other`` holds; what it knows is known here as well."""
+        held, self.live = self.live, other.live
+        for block_hash, block in held.items():
+            if block_hash not in self.live:
+                block.tiers = 0
+                self._past[block_hash] = block
+        for block_hash, known in other._past.items():
+            if known is not None or block_hash not in self._past:
+                self._past[block_hash] = known
+        for block_hash in self.live:
+            self._past.pop(block_hash, None)
+        self._bound()
+
+    def _remember(self, block_hash: EngineHash, block: Block | None) -> None:
+        self._past[block_hash] = block
+        self._past.move_to_end(block_hash)
+        self._bound()
+
+    def _bound(self) -> None:
+        while len(self._past) > self._max_remembered:
+            self._past.popitem(last=False)

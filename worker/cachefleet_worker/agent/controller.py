@@ -1,0 +1,294 @@
+"""What a worker is told to do and whether it is fit for it, over all its epochs: policy, warm prefixes, health, handles
+and draining. It looks at the present session from outside and says where the worker stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+from cachefleet_core.reports import Drain, Phase, Policy, Warm
+from cachefleet_worker.agent.duties.draining import Draining
+from cachefleet_worker.agent.duties.enforcement import Enforcer
+from cachefleet_worker.agent.duties.phases import Condition, phase, unready
+from cachefleet_worker.agent.duties.policy import PolicyFile
+from cachefleet_worker.agent.duties.warmup import WarmUp
+from cachefleet_worker.agent.engine.client import EngineClient, EngineFacts
+from cachefleet_worker.agent.engine.load_metrics import Load
+from cachefleet_worker.agent.handles.continuation import Limits
+from cachefleet_worker.agent.handles.handles import Handles
+from cachefleet_worker.agent.health import Health, Reading, Tolerance, step
+from cachefleet_worker.agent.metrics import AgentMetrics
+from cachefleet_worker.agent.reports.stream import Standing
+from cachefleet_worker.agent.session import Session
+from cachefleet_worker.agent.settings import AgentSettings
+
+log = logging.getLogger(__name__)
+
+
+class Steward:
+    """``changed`` is called when something that a State says has changed, ``registered`` says whether any control plane
+    knows this worker, or none is there to know it.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        client: EngineClient,
+        metrics: AgentMetrics,
+        *,
+        changed: Callable[[], None],
+        registered: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._changed = changed
+        self._registered = registered
+        self._clock = clock
+        self._began: float | None = None
+        """When the first epoch did: before that nobody is reported to."""
+        self._session: Session | None = None
+        self._facts: EngineFacts | None = None
+        self._epoch = ""
+        """The engine's last life, also after its end."""
+        self._lost_at: float | None = None
+        self._health = Health()
+        self._tolerance = Tolerance(settings.corrupted_requests, settings.error_polls)
+        self._clears = 0
+        self.draining = Draining(settings.drain_settle_seconds)
+        self.handles = _handles(settings)
+        self._warm_up = self._warming(client)
+        self.enforcer = Enforcer(
+            client,
+            metrics,
+            pool=settings.pool,
+            retry_seconds=(settings.policy_retry_seconds, settings.policy_retry_cap_seconds),
+            applied=self._in_force,
+        )
+
+    def _warming(self, client: EngineClient) -> WarmUp:
+        return WarmUp(
+            self._settings,
+            client,
+            self._metrics,
+            changed=self._changed,
+            corrupted=self.corrupted,
+            told_in_time=self._told_in_time,
+            registered=self._registered,
+            clock=self._clock,
+        )
+
+    # Where the worker stands
+
+    @property
+    def phase(self) -> Phase:
+        return phase(self._condition(), failed_seconds=self._settings.failed_seconds)
+
+    @property
+    def unready(self) -> list[str]:
+        """Why the worker should take no traffic; empty where it should."""
+        return unready(self._condition(), registration_seconds=self._settings.registration_seconds)
+
+    @property
+    def note(self) -> str:
+        """What else is to be said, as a word; "" where nothing is."""
+        return self._warm_up.note if self._session else ""
+
+    @property
+    def closed(self) -> str:
+        """Why no prompt is taken over the agent's own port, as a word; "" where one is."""
+        if self._session is None:
+            return "engine_not_ready"
+        if self.draining.until is not None:
+            return "draining"
+        return self._health.finding
+
+    @property
+    def limits(self) -> Limits:
+        facts = self._facts
+        if facts is None:
+            return Limits()
+        return Limits(facts.fleet.vocab_size if facts.fleet else None, facts.max_model_len or None)
+
+    def standing(self, rank: int) -> Standing:
+        """What a State of this rank says."""
+        return Standing(
+            phase=self.phase,
+            reason=",".join(self.unready) or self.note,
+            load=self._session.load(rank) if self._session else Load(),
+            generation=self.enforcer.generation(rank),
+            warmth=self._warm_up.warmth,
+        )
+
+    def _condition(self) -> Condition:
+        now, session = self._clock(), self._session
+        return Condition(
+            known=session is not None,
+            answering=session is not None and session.answering,
+            draining=self.draining.until is not None,
+            finding=self._health.finding,
+            warming=session is not None and self._warm_up.holds(),
+            registered=self._registered(),
+            waited_for=self._waited_for(now),
+            lost_for=None if self._lost_at is None else now - self._lost_at,
+        )
+
+    def _told_in_time(self) -> bool:
+        return self._registered() or self._waited_for(self._clock()) < self._settings.registration_seconds
+
+    def _waited_for(self, now: float) -> float:
+        return 0.0 if self._began is None else now - self._began
+
+    # What is asked of it
+
+    def policy(self, policy: Policy) -> None:
+        if self.enforcer.accept(policy):
+            self.handles.resize(policy.max_entries)
+            self._warm_up.policy = policy
+            self._changed()
+
+    def warm(self, warm: Warm) -> None:
+        self._warm_up.ask(warm)
+        self._changed()
+
+    def drain(self, drain: Drain) -> None:
+        """Take no new work from now on; what runs can end."""
+        self._drain(drain.seconds, None)
+
+    def let_end(self, seconds: float) -> None:
+        """The kubelet is about to end the engine. It does not say why: where another life of the engine follows, as
+        after a failed liveness probe, the worker takes work again.
+        """
+        self._drain(seconds, self._epoch)
+
+    def _drain(self, seconds: float, epoch: str | None) -> None:
+        if self.draining.begin(self._clock(), seconds, epoch=epoch):
+            log.info("draining", extra={"seconds": seconds})
+            self._warm_up.rest()
+        self._changed()
+
+    def drained(self) -> bool:
+        """Whether draining is over: the engine is gone or has been idle for a while since, or the time is up."""
+        return self.draining.over(self._clock(), engine=self._session is not None)
+
+    async def watch(self, file: PolicyFile) -> None:
+        """Follow a policy's file until cancelled."""
+        while True:
+            policy = file.changed()
+            if policy is not None:
+                self.policy(policy)
+            await asyncio.sleep(self._settings.policy_file_seconds)
+
+    # Its epochs
+
+    @asynccontextmanager
+    async def epoch(self, session: Session, facts: EngineFacts) -> AsyncIterator[None]:
+        """Serve one life of the engine; ``closed`` before and after."""
+        self._begin(session, facts)
+        tasks = [
+            asyncio.create_task(self._keep("warmth", partial(self._warm_up.run, session.model))),
+            asyncio.create_task(self._keep("policy", self.enforcer.run)),
+        ]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            session.forget()
+            self._session, self._facts, self._lost_at = None, None, self._clock()
+
+    async def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Work that never ends by itself; begun again where it fails."""
+        while True:
+            try:
+                await work()
+            except Exception:
+                self._metrics.crashes.labels(name).inc()
+                log.exception("task failed and is begun again", extra={"task": name})
+            await asyncio.sleep(self._settings.poll_seconds)
+
+    def _begin(self, session: Session, facts: EngineFacts) -> None:
+        self._session, self._facts, self._lost_at = session, facts, None
+        self._epoch = session.epoch
+        self._began = self._clock() if self._began is None else self._began
+        if self.draining.lives(session.epoch):
+            log.info("the engine was started anew, work is taken again")
+        self._health, self._clears = Health(), 0
+        self.handles.begin(session.epoch)
+        self._warm_up.begin()
+        if self.draining.until is not None:
+            self._warm_up.rest()
+        self.enforcer.begin(plugin=facts.fleet is not None)
+        self._metrics.capability.clear()
+        for each in session.streams[0].hello.capabilities:
+            self._metrics.capability.labels(each.feature, each.mode).set(1)
+
+    def polled(self) -> None:
+        """The engine was asked how it is."""
+        session = self._session
+        if session is None:
+            return
+        if session.answering:
+            self.draining.observed(self._clock(), idle=session.idle)
+        else:
+            self.draining.unanswered(self._clock())
+        for rank in session.streams:
+            self.enforcer.observe(rank, session.load(rank).generation)
+        self._judge(step(self._health, session.reading, self._tolerance))
+        self.flushed()
+
+    def flushed(self) -> None:
+        """What changed was sent; see whether the cache was cleared."""
+        clears = sum(stream.clears for stream in self._session.streams.values()) if self._session else 0
+        if clears > self._clears and not self._health.finding:
+            log.info("cache cleared, warm prefixes run again", extra={"handles": len(self.handles)})
+            self.handles.clear("engine")
+            self._warm_up.again()
+        self._clears = clears
+        self._metrics.handles.set(len(self.handles))
+        self._metrics.handle_bytes.set(self.handles.bytes)
+        for what, count in self.handles.counts.items():
+            self._metrics.handle_turns.labels(what).set(count)
+
+    def corrupted(self) -> None:
+        """The engine answered the agent itself with something that is no number."""
+        reading = Reading(corrupted=self._tolerance.corrupted + 1)
+        self._judge(step(self._health, reading, self._tolerance))
+
+    def _judge(self, health: Health) -> None:
+        found = health.finding and not self._health.finding
+        self._health = health
+        if not found or self._session is None:
+            return
+        log.error("engine withdrawn until it is started anew", extra={"finding": health.finding})
+        self._metrics.withdrawals.labels(health.finding).inc()
+        for stream in self._session.streams.values():
+            stream.disowned = True
+        self.handles.clear(health.finding)
+        self._changed()
+
+    def _in_force(self, policy: Policy) -> None:
+        """C16's words, for whoever looks for them in a worker's log."""
+        fields = {
+            "model": self._session.model if self._session else "",
+            "budget_mb": policy.budget_mib,
+            "max_entries": policy.max_entries,
+            "generation": policy.generation,
+        }
+        kept = policy.budget_mib is None or policy.budget_mib > 0
+        log.info("prefix cache enabled for this model" if kept else "prefix cache off for this model", extra=fields)
+        self._changed()
+
+
+def _handles(settings: AgentSettings) -> Handles:
+    return Handles(
+        max_entries=settings.max_handle_entries,
+        max_bytes=settings.handle_bytes,
+        token=lambda: secrets.token_hex(16),
+    )

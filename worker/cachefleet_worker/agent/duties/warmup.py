@@ -1,0 +1,118 @@
+"""Warm prefixes over the epochs of a worker: which there are, how far they are, and whether traffic waits for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from cachefleet_core.reports import Policy, Warm, Warmth
+from cachefleet_worker.agent.duties.warm_prefixes import Gate, Prefixes
+from cachefleet_worker.agent.duties.warmer import Warmer
+from cachefleet_worker.agent.engine.client import EngineClient
+from cachefleet_worker.agent.metrics import AgentMetrics
+from cachefleet_worker.agent.settings import AgentSettings
+
+log = logging.getLogger(__name__)
+
+TIMEOUT: Final = "warm_timeout"
+PARTIAL: Final = "warm_partial"
+TOLD_SECONDS: Final = 0.5
+"""From an epoch's first report until a control plane that hears of it has said what is hot."""
+_DEFAULT: Final = Policy(pool="-", generation=0)
+
+
+class WarmUp:
+    """``told_in_time`` says whether a control plane may still come to name prefixes, ``registered`` whether one has
+    admitted this worker.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        client: EngineClient,
+        metrics: AgentMetrics,
+        *,
+        changed: Callable[[], None],
+        corrupted: Callable[[], None],
+        told_in_time: Callable[[], bool],
+        registered: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self._told_in_time = told_in_time
+        self._registered = registered
+        self._clock = clock
+        self._gate = Gate()
+        self._prefixes = Prefixes(
+            limit=settings.warm_queue,
+            retry_base=settings.warm_retry_seconds,
+            retry_cap=settings.warm_retry_cap_seconds,
+        )
+        self._warmer = Warmer(
+            client,
+            metrics,
+            self._prefixes,
+            ranks=settings.ranks,
+            timeout_seconds=settings.warm_timeout_seconds,
+            changed=changed,
+            corrupted=corrupted,
+            clock=clock,
+        )
+        self.policy = _DEFAULT
+
+    @property
+    def warmth(self) -> Warmth:
+        return self._prefixes.warmth
+
+    def begin(self) -> None:
+        """A new epoch."""
+        self._gate.begin(self._clock())
+        self._prefixes.begin()
+
+    def ask(self, warm: Warm) -> None:
+        """Cache these from now on."""
+        if not warm.standing:
+            self._prefixes.once(warm.prefixes)
+        elif self._prefixes.stand(warm):
+            log.info("warm prefixes known", extra={"prefixes": len(warm.prefixes), "generation": warm.generation})
+        self._warmer.wake()
+
+    def rest(self) -> None:
+        """Try nothing more in this epoch: the worker is to go, and would never be idle."""
+        self._prefixes.rest()
+
+    def again(self) -> None:
+        """The cache was cleared."""
+        self._prefixes.again()
+        self._warmer.wake()
+
+    async def run(self, model: str) -> None:
+        """Work until cancelled."""
+        await self._warmer.run(model)
+
+    def holds(self) -> bool:
+        """Whether traffic waits."""
+        timeout = self.policy.warm_timeout_seconds
+        return self._gate.update(self._clock(), outstanding=self._outstanding, timeout=timeout)
+
+    @property
+    def note(self) -> str:
+        """That traffic is taken although not all is warm, as a word; "" where that is not so."""
+        if not self._gate.over:
+            return ""
+        if self._gate.late and self._outstanding:
+            return TIMEOUT
+        return PARTIAL if self.warmth.failed else ""
+
+    @property
+    def _outstanding(self) -> bool:
+        """Whether a prefix is not cached, and may come to be."""
+        awaited = self.policy.warm_prefixes > 0 and not self._prefixes.named
+        return self._prefixes.pending or (awaited and self._told_in_time()) or self._expecting
+
+    @property
+    def _expecting(self) -> bool:
+        """Whether this epoch is so new that a control plane may yet say what is hot."""
+        if not self._registered():
+            return self._told_in_time()
+        return self._clock() - self._gate.since < TOLD_SECONDS

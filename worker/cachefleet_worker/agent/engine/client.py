@@ -1,0 +1,244 @@
+"""The engine as its agent sees it over HTTP on loopback: what it is, how it does, and a prompt to cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, TypeVar
+
+import aiohttp
+import msgspec
+from msgspec import Meta, Struct
+
+from cachefleet_core.reports import Policy
+from cachefleet_worker.agent.engine.answer_runs import PromptRun, read_run
+from cachefleet_worker.agent.engine.load_metrics import CacheConfig, Scrape, read_scrape
+from cachefleet_worker.agent.engine.tokenizer_probes import PROBE_CONVERSATIONS, PROBE_TEXT, digest
+from cachefleet_worker.agent.wire.plugin_api import (
+    CAPABILITIES_PATH,
+    POLICY_PATH,
+    STATS_PATH,
+    TOKEN_HEADER,
+    FleetFacts,
+    RankStats,
+    read_capabilities,
+    read_generations,
+    read_stats,
+)
+
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+_NO_PLUGIN: Final = frozenset({401, 403, 404, 405})
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+class EngineError(Exception):
+    """The engine did not answer as expected; it may later. The text holds no content of requests."""
+
+
+class EngineUnreachableError(EngineError):
+    """Nobody accepts connections where the engine should be."""
+
+
+class EngineRefusalError(EngineError):
+    """The engine answers, and finds fault with what it was asked (``status`` 400 to 499)."""
+
+    def __init__(self, path: str, status: int) -> None:
+        super().__init__(f"{path}: HTTP {status}")
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class EventSource:
+    """Where a rank publishes and replays, as the engine was told. ``replay`` is "" where it does not replay."""
+
+    endpoint: str
+    replay: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What an engine is; constant while its process lives.
+
+    ``sources`` is None where it does not tell, ``fleet`` where it has no plugin that answers with the worker key.
+    """
+
+    model: str
+    root: str
+    max_model_len: int
+    version: str
+    caches: Mapping[int, CacheConfig]
+    tokenizer: str
+    template: str
+    sources: Mapping[int, EventSource] | None
+    process: str | None
+    fleet: FleetFacts | None = None
+
+
+class _Model(Struct):
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+class _Models(Struct):
+    data: list[_Model]
+
+
+class _Version(Struct):
+    version: str
+
+
+class _Source(Struct):
+    endpoint: str = ""
+    replay_endpoint: str | None = None
+
+
+class _Tokens(Struct):
+    tokens: list[Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]]
+
+
+Answer = TypeVar("Answer")
+Json = Mapping[str, object]
+
+
+class EngineClient:
+    """Requests to one engine. Every method raises EngineError where the answer is not what it should be."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, *, key: str = "", timeout_seconds: float = 3.0) -> None:
+        self._http = http
+        self._url = url
+        self._key = key
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._timeout = timeout_seconds
+
+    async def healthy(self) -> None:
+        await self._request("GET", "/health")
+
+    async def scrape(self) -> Scrape:
+        return read_scrape((await self._request("GET", "/metrics")).decode(errors="replace"))
+
+    async def facts(self) -> EngineFacts:
+        """Everything there is to know. EngineError until the engine serves and knows its block pool."""
+        await self.healthy()
+        model = await self._model()
+        scrape = await self.scrape()
+        if not scrape.caches:
+            raise EngineError("the engine does not say its block size and count (is --disable-log-stats set?)")
+        return EngineFacts(
+            model=model.id,
+            root=model.root or model.id,
+            max_model_len=model.max_model_len or 0,
+            version=_decode(await self._request("GET", "/version"), _Version).version,
+            caches=scrape.caches,
+            tokenizer=await self._tokenizer_digest(model.id),
+            template=await self._template_digest(model.id),
+            sources=await self._sources(),
+            process=scrape.process,
+            fleet=await self._fleet(),
+        )
+
+    async def fleet_stats(self) -> Mapping[int, RankStats]:
+        """Each rank's numbers, of an engine with the plugin."""
+        return _understood(read_stats, await self._fleet_request("GET", STATS_PATH))
+
+    async def put_policy(self, policy: Policy) -> Mapping[int, int]:
+        """Give an engine with the plugin a policy; the generation that is in force at each rank then."""
+        return _understood(read_generations, await self._fleet_request("PUT", POLICY_PATH, msgspec.to_builtins(policy)))
+
+    async def cache_prompt(
+        self, path: str, body: Json, *, timeout_seconds: float, rank: int | None = None
+    ) -> PromptRun:
+        """Run a prompt for its cache alone; at one data-parallel rank, each having a cache of its own."""
+        headers = _NO_HEADERS if rank is None else {"X-data-parallel-rank": str(rank)}
+        return _understood(read_run, await self._request("POST", path, body, timeout_seconds, headers=headers))
+
+    async def _model(self) -> _Model:
+        models = _decode(await self._request("GET", "/v1/models"), _Models).data
+        base = next((model for model in models if model.parent is None), None)
+        if base is None:
+            raise EngineError("the engine serves no model")
+        return base
+
+    async def _tokenizer_digest(self, model: str) -> str:
+        return digest(await self._tokenize({"model": model, "prompt": PROBE_TEXT, "add_special_tokens": True}))
+
+    async def _template_digest(self, model: str) -> str:
+        """Empty where the engine has no chat template, or one that takes no probe."""
+        for messages in PROBE_CONVERSATIONS:
+            try:
+                return digest(await self._tokenize({"model": model, "messages": list(messages)}))
+            except EngineUnreachableError:
+                raise
+            except EngineError:
+                continue
+        return ""
+
+    async def _tokenize(self, body: Json) -> list[int]:
+        return _decode(await self._request("POST", "/tokenize", body), _Tokens).tokens
+
+    async def _sources(self) -> Mapping[int, EventSource] | None:
+        try:
+            answer = _decode(await self._request("GET", "/kv_event_sources"), dict[int, _Source])
+        except EngineUnreachableError:
+            raise
+        except EngineError:
+            return None
+        return {rank: EventSource(source.endpoint, source.replay_endpoint or "") for rank, source in answer.items()}
+
+    async def _fleet(self) -> FleetFacts | None:
+        """The plugin's document; None where the engine has no such route, or keeps it shut."""
+        try:
+            return _understood(read_capabilities, await self._fleet_request("GET", CAPABILITIES_PATH))
+        except EngineRefusalError as error:
+            if error.status in _NO_PLUGIN:
+                return None
+            raise
+
+    async def _fleet_request(self, method: str, path: str, body: Json | None = None) -> bytes:
+        return await self._request(method, path, body, headers={TOKEN_HEADER: self._key} if self._key else {})
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        timeout_seconds: float | None = None,
+        *,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=timeout_seconds or self._timeout)
+        data = None if body is None else msgspec.json.encode(body)
+        headers = {**self._headers, **headers, **({"Content-Type": "application/json"} if data else {})}
+        try:
+            async with self._http.request(
+                method, self._url + path, data=data, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                content = await response.content.read(MAX_BODY_BYTES + 1)
+                while len(content) <= MAX_BODY_BYTES and (more := await response.content.read(MAX_BODY_BYTES)):
+                    content += more
+        except aiohttp.ClientConnectorError as error:
+            raise EngineUnreachableError(f"{path}: {error.os_error}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise EngineError(f"{path}: {type(error).__name__}") from error
+        if 400 <= response.status < 500:
+            raise EngineRefusalError(path, response.status)
+        if response.status != 200:
+            raise EngineError(f"{path}: HTTP {response.status}")
+        if len(content) > MAX_BODY_BYTES:
+            raise EngineError(f"{path}: more than {MAX_BODY_BYTES} bytes")
+        return content
+
+
+def _decode(content: bytes, kind: type[Answer]) -> Answer:
+    try:
+        return msgspec.json.decode(content, type=kind, strict=False)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise EngineError(f"not the expected {kind.__name__.strip('_')} answer") from error
+
+
+def _understood(read: Callable[[bytes], Answer], content: bytes) -> Answer:
+    try:
+        return read(content)
+    except ValueError as error:  # msgspec's errors are of this kind
+        raise EngineError("not the answer that was expected") from error

@@ -1,0 +1,240 @@
+"""An engine's load, out of the text of its ``/metrics``: pure."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from cachefleet_worker.agent.health import Reading
+from cachefleet_worker.agent.wire.plugin_api import RankStats
+
+_SAMPLE: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_WANTED: Final = (
+    "vllm:num_requests_running{",
+    "vllm:num_requests_waiting{",
+    "vllm:kv_cache_usage_perc{",
+    "vllm:num_preemptions_total{",
+    "vllm:num_preemptions_created{",
+    "vllm:prefix_cache_queries_total{",
+    "vllm:prefix_cache_hits_total{",
+    "vllm:prompt_tokens_by_source_total{",
+    "vllm:request_prefill_kv_computed_tokens_sum{",
+    "vllm:request_prefill_time_seconds_sum{",
+    "vllm:inter_token_latency_seconds_sum{",
+    "vllm:inter_token_latency_seconds_count{",
+    "vllm:engine_sleep_state{",
+    "vllm:cache_config_info{",
+    "vllm:request_success_total{",
+    "vllm:corrupted_requests_total{",
+    "process_start_time_seconds",
+)
+_TELLING: Final = ("source", "sleep_state", "finished_reason")
+"""Labels whose values are told apart."""
+_SAMPLES_NEEDED: Final = 3
+_WINDOW: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """What one rank's counters say now. Token and time sums are cumulative since the engine started."""
+
+    running: int = 0
+    waiting: int = 0
+    usage: float = 0.0
+    preemptions: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    prefill_tokens: float = 0.0
+    prefill_seconds: float = 0.0
+    inter_token_sum: float = 0.0
+    inter_token_count: float = 0.0
+    asleep: bool = False
+    corrupted: int = 0
+    """Requests whose logits held something that is no number, where the engine looks for that."""
+    errors: int = 0
+    """Requests that ended with an error of the engine's own."""
+    answered: int = 0
+    """Requests that ended in any way but that one, those given up by their client left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The engine's block pool; ``blocks`` leaves out the null block, which holds nothing."""
+
+    block_size: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One answer of ``/metrics``. ``process`` names the process behind it, None where it does not tell."""
+
+    ranks: dict[int, Vitals]
+    caches: dict[int, CacheConfig]
+    process: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One rank's load as it is reported; zeros and None before the first scrape."""
+
+    running: int = 0
+    waiting: int = 0
+    waiting_tokens: int | None = None
+    blocks_total: int = 0
+    blocks_free: int = 0
+    blocks_idle: int | None = None
+    preemptions: int = 0
+    prefill_tokens_per_second: float | None = None
+    inter_token_seconds: float | None = None
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    generation: int | None = None
+    """Of the policy in force in the engine; None where it does not tell."""
+
+
+@dataclass(slots=True)
+class _Samples:
+    values: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def total(self, name: str, *, without: tuple[str, ...] = ()) -> int:
+        return int(sum(value for (key, label), value in self.values.items() if key == name and label not in without))
+
+    def get(self, name: str, key: str = "") -> float:
+        return self.values.get((name, key), 0.0)
+
+
+def read_scrape(text: str) -> Scrape:
+    """What is known of in the exposition ``text``; samples of other names, and lines that are none, are passed over."""
+    ranks: dict[int, _Samples] = {}
+    caches: dict[int, CacheConfig] = {}
+    starts: set[str] = set()
+    for line in text.splitlines():
+        if not line.startswith(_WANTED) or (match := _SAMPLE.match(line)) is None:
+            continue
+        name, labels = match[1], dict(_LABEL.findall(match[2] or ""))
+        if name.endswith(("_created", "start_time_seconds")):
+            starts.add(f"{name}={match[3]}")
+            continue
+        rank = _integer(labels.get("engine", "0"))
+        value = _number(match[3])
+        if rank is None or value is None:
+            continue
+        if name == "vllm:cache_config_info":
+            _add_cache(caches, rank, labels)
+        else:
+            key = next((labels[label] for label in _TELLING if label in labels), "")
+            ranks.setdefault(rank, _Samples()).values[(str(name).removeprefix("vllm:"), key)] = value
+    vitals = {rank: _vitals(samples) for rank, samples in ranks.items()}
+    return Scrape(vitals, caches, " ".join(sorted(starts)) or None)
+
+
+def _vitals(samples: _Samples) -> Vitals:
+    computed = samples.get("request_prefill_kv_computed_tokens_sum")
+    return Vitals(
+        running=int(samples.get("num_requests_running")),
+        waiting=int(samples.get("num_requests_waiting")),
+        usage=min(1.0, max(0.0, samples.get("kv_cache_usage_perc"))),
+        preemptions=int(samples.get("num_preemptions_total")),
+        prefix_queries=int(samples.get("prefix_cache_queries_total")),
+        prefix_hits=int(samples.get("prefix_cache_hits_total")),
+        prefill_tokens=computed or samples.get("prompt_tokens_by_source_total", "local_compute"),
+        prefill_seconds=samples.get("request_prefill_time_seconds_sum"),
+        inter_token_sum=samples.get("inter_token_latency_seconds_sum"),
+        inter_token_count=samples.get("inter_token_latency_seconds_count"),
+        asleep=samples.values.get(("engine_sleep_state", "awake"), 1.0) == 0.0,
+        corrupted=samples.total("corrupted_requests_total"),
+        errors=int(samples.get("request_success_total", "error")),
+        answered=samples.total("request_success_total", without=("error", "abort")),
+    )
+
+
+def _add_cache(caches: dict[int, CacheConfig], rank: int, labels: dict[str, str]) -> None:
+    block_size, blocks = _integer(labels.get("block_size", "")), _integer(labels.get("num_gpu_blocks", ""))
+    if block_size and blocks:
+        caches[rank] = CacheConfig(block_size, max(0, blocks - 1))
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if value == value and abs(value) != float("inf") else None  # noqa: PLR0124 (NaN is not itself)
+
+
+class Rate:
+    """A quotient of two growing sums over the last intervals in which both grew; None until three of them.
+
+    An interval lasts until both have grown, so that sums which are counted at different moments stay together.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[float, float] | None = None
+        self._grown: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
+
+    def add(self, numerator: float, denominator: float) -> None:
+        if self._last is None:
+            self._last = (numerator, denominator)
+            return
+        grown = (numerator - self._last[0], denominator - self._last[1])
+        if grown[0] < 0 or grown[1] < 0:
+            self._grown.clear()
+        elif grown[0] > 0 and grown[1] > 0:
+            self._grown.append(grown)
+        else:
+            return
+        self._last = (numerator, denominator)
+
+    @property
+    def value(self) -> float | None:
+        if len(self._grown) < _SAMPLES_NEEDED:
+            return None
+        return sum(n for n, _ in self._grown) / sum(d for _, d in self._grown)
+
+
+class LoadMeter:
+    """Turns one rank's scrapes into its load."""
+
+    def __init__(self, blocks_total: int) -> None:
+        self._blocks_total = blocks_total
+        self._prefill = Rate()
+        self._inter_token = Rate()
+        self.reading = Reading()
+        self.load = Load(blocks_total=blocks_total, blocks_free=blocks_total)
+
+    def add(self, vitals: Vitals, stats: RankStats | None = None) -> Load:
+        """Take a scrape over; what the plugin counts itself, ``stats``, is more exact than what can be derived."""
+        self.reading = Reading(vitals.corrupted, vitals.errors, vitals.answered)
+        self._prefill.add(vitals.prefill_tokens, vitals.prefill_seconds)
+        self._inter_token.add(vitals.inter_token_sum, vitals.inter_token_count)
+        load = Load(
+            running=vitals.running,
+            waiting=vitals.waiting,
+            blocks_total=self._blocks_total,
+            blocks_free=round((1.0 - vitals.usage) * self._blocks_total),
+            preemptions=vitals.preemptions,
+            prefill_tokens_per_second=self._prefill.value,
+            inter_token_seconds=self._inter_token.value,
+            prefix_queries=vitals.prefix_queries,
+            prefix_hits=vitals.prefix_hits,
+        )
+        self.load = load if stats is None else _with_stats(load, stats)
+        return self.load
+
+
+def _with_stats(load: Load, stats: RankStats) -> Load:
+    return replace(
+        load,
+        waiting_tokens=stats.waiting_tokens,
+        blocks_free=load.blocks_free if stats.blocks_free is None else stats.blocks_free,
+        blocks_idle=stats.blocks_idle,
+        generation=max(0, stats.generation),
+    )

@@ -1,0 +1,63 @@
+"""From the engine's bytes to what is held, and from there back to the follower: pure.
+
+The follower says when a batch is to be applied or a snapshot to be taken over; what is found in one (a mark, something
+that cannot be read) is its next input.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.wire.kv_events import BatchError, Mark, decode_batch, read_mark
+from cachefleet_worker.agent.wire.messages import Marked, Unread
+
+
+class Intake:
+    """One rank's. ``snapshots`` says whether the follower heals by them; then what cannot be read changes nothing."""
+
+    def __init__(self, residents: Residents, *, snapshots: bool) -> None:
+        self._residents = residents
+        self._snapshots = snapshots
+        self._draft: Residents | None = None
+        self._counts: Counter[str] = Counter()
+
+    def apply(self, payload: bytes) -> Marked | Unread | None:
+        """Take the next batch."""
+        try:
+            batch = decode_batch(payload)
+        except BatchError:
+            return Unread()
+        self._counts["unknown"] += batch.unknown
+        self._counts["malformed"] += batch.malformed
+        if self._snapshots and not batch.readable:
+            return Unread()
+        self._residents.apply(batch.events)
+        return self._marked(batch.mark) if batch.mark else None
+
+    def glance(self, payload: bytes) -> Marked | None:
+        """Whose batch it is, without taking it."""
+        mark = read_mark(payload)
+        return Marked(mark.boot) if mark else None
+
+    def lay_ready(self, draft: Residents) -> None:
+        """Keep a filled draft until ``restore``."""
+        self._draft = draft
+
+    def restore(self) -> None:
+        """Hold what the draft laid ready holds."""
+        if self._draft is not None:
+            self._residents.adopt(self._draft)
+        self._draft = None
+
+    def forget(self) -> None:
+        self._residents.forget()
+
+    def counts(self) -> Counter[str]:
+        """What was met since the last call."""
+        counts, self._counts = self._counts + self._residents.counts, Counter()
+        self._residents.counts.clear()
+        return counts
+
+    def _marked(self, mark: Mark) -> Marked:
+        return Marked(mark.boot, None if mark.totals is None else self._residents.agrees(mark.totals))

@@ -1,0 +1,66 @@
+"""When a follower asks its engine for a snapshot, and how long it claims what it doubts: pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cachefleet_worker.agent.events.epoch import Limits
+
+
+@dataclass(slots=True)
+class Doubt:
+    """Whether what is held is all there is.
+
+    ``whole`` is True from a snapshot on, or where the engine's sums agree, until something is lost. Snapshots that
+    nothing proves good keep growing distances, so that a fault that they do not cure costs little.
+    """
+
+    limits: Limits
+    whole: bool = False
+    _since: float | None = None
+    _next_at: float = 0.0
+    _unproven: int = 0
+
+    def wait(self, now: float) -> float:
+        """Seconds until a snapshot may be asked for."""
+        return max(0.0, self._next_at - now)
+
+    def may_ask_soon(self, now: float) -> bool:
+        """Whether a snapshot is near enough to hold everything back for it."""
+        return self.wait(now) <= self.limits.retry_seconds
+
+    def wants(self, now: float) -> bool:
+        """Whether one should be asked for although nothing new happened."""
+        return not self.whole and self.wait(now) == 0.0
+
+    def begin(self, now: float) -> None:
+        """What is held may be wrong."""
+        self.whole = False
+        if self._since is None:
+            self._since = now
+
+    def is_over(self, now: float) -> bool:
+        """Whether what is in doubt should be claimed no more; True once."""
+        if self._since is None or now - self._since < self.limits.doubt_seconds:
+            return False
+        self._since = None
+        return True
+
+    def restored(self, now: float) -> None:
+        """A snapshot was taken over."""
+        limits = self.limits
+        if now > self._next_at + limits.restore_cap_seconds:
+            self._unproven = 0
+        distance = min(limits.restore_cap_seconds, limits.restore_base_seconds * 2.0 ** min(self._unproven, 32))
+        self._next_at = now + distance
+        self._unproven += 1
+        self.whole, self._since = True, None
+
+    def failed(self, now: float) -> None:
+        """There was none to be had, and what was held is forgotten."""
+        self.whole, self._since = False, None
+        self._next_at = now + self.limits.restore_retry_seconds
+
+    def proven(self) -> None:
+        """The engine's sums agree."""
+        self.whole, self._unproven = True, 0

@@ -1,0 +1,140 @@
+"""From the ranks' streams to every connection: a bounded queue for each, and a snapshot where that was too short."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+from cachefleet_worker.agent.metrics import AgentMetrics
+from cachefleet_worker.agent.reports.stream import Standing, Stream
+
+
+class Outbox:
+    """What one connection still has to send. ``take`` waits for it.
+
+    An outbox starts, and after an overflow or a new epoch starts again, with Hello and Snapshot of every rank.
+    """
+
+    def __init__(self, feed: Feed, *, max_frames: int, max_bytes: int, overflowed: Callable[[], None]) -> None:
+        self._feed = feed
+        self._max_frames = max_frames
+        self._max_bytes = max_bytes
+        self._overflowed = overflowed
+        self._frames: deque[bytes] = deque()
+        self._bytes = 0
+        self._opening = True
+        self._resync: set[int] = set()
+        self._ready = asyncio.Event()
+        self._ready.set()
+
+    def put(self, frames: Iterable[bytes]) -> None:
+        if self._opening:
+            return  # what is queued now is in the snapshot to come
+        for frame in frames:
+            self._frames.append(frame)
+            self._bytes += len(frame)
+        if len(self._frames) > self._max_frames or self._bytes > self._max_bytes:
+            self._overflowed()
+            self.reopen()
+        self._ready.set()
+
+    def reopen(self) -> None:
+        """Drop what is queued and begin with Hello and Snapshot again."""
+        self._clear()
+        self._opening = True
+        self._resync.clear()
+        self._ready.set()
+
+    def resync(self, rank: int) -> None:
+        """Add a snapshot of one rank."""
+        self._resync.add(rank)
+        self._ready.set()
+
+    async def take(self) -> list[bytes]:
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            if frames := self._gather():
+                return frames
+
+    def _gather(self) -> list[bytes]:
+        if self._opening:
+            frames = self._feed.opening()
+            self._opening = not frames  # nothing to say before the first epoch
+        else:
+            snapshots = [frame for rank in sorted(self._resync) for frame in self._feed.snapshot(rank)]
+            frames = [*self._frames, *snapshots]
+        self._clear()
+        self._resync.clear()
+        return frames
+
+    def _clear(self) -> None:
+        self._frames.clear()
+        self._bytes = 0
+
+
+class Feed:
+    """The streams of the present epoch and the outboxes that follow them."""
+
+    def __init__(self, metrics: AgentMetrics, standing: Callable[[int], Standing]) -> None:
+        self._metrics = metrics
+        self._standing = standing
+        self._streams: Mapping[int, Stream] = {}
+        self._outboxes: set[Outbox] = set()
+        self.begun = asyncio.Event()
+        """Set from the first epoch on."""
+
+    @property
+    def streams(self) -> Mapping[int, Stream]:
+        return self._streams
+
+    def attach(self, *, max_frames: int, max_bytes: int) -> Outbox:
+        outbox = Outbox(self, max_frames=max_frames, max_bytes=max_bytes, overflowed=self._metrics.overflows.inc)
+        self._outboxes.add(outbox)
+        return outbox
+
+    def detach(self, outbox: Outbox) -> None:
+        self._outboxes.discard(outbox)
+
+    def begin(self, streams: Mapping[int, Stream]) -> None:
+        """A new epoch: every connection starts again."""
+        self._streams = streams
+        self.begun.set()
+        for outbox in self._outboxes:
+            outbox.reopen()
+
+    def flush(self) -> None:
+        """Send what changed."""
+        for rank, stream in self._streams.items():
+            self._send(stream.deltas(), "delta")
+            self._metrics.held.labels(rank).set(stream.residents.held)
+
+    def publish_state(self) -> None:
+        """Send what changed, and a State of every rank."""
+        self.flush()
+        self._send(self._states(), "state")
+
+    def opening(self) -> list[bytes]:
+        """Hello, Snapshot and State of every rank; nothing before the first epoch."""
+        self.flush()
+        frames = [frame for stream in self._streams.values() for frame in stream.opening()]
+        self._metrics.frames.labels("opening").inc(len(frames))
+        return frames + self._states()
+
+    def snapshot(self, rank: int) -> list[bytes]:
+        stream = self._streams.get(rank)
+        if stream is None:
+            return []
+        self.flush()
+        return stream.snapshot()
+
+    def _states(self) -> list[bytes]:
+        return [stream.state(self._standing(rank)) for rank, stream in self._streams.items()]
+
+    def _send(self, frames: list[bytes], kind: str) -> None:
+        if not frames:
+            return
+        self._metrics.frames.labels(kind).inc(len(frames))
+        for outbox in self._outboxes:
+            outbox.put(frames)

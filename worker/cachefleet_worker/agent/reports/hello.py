@@ -1,0 +1,84 @@
+"""What a rank of an engine says of itself, and where its events come from: pure."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Final
+
+from cachefleet_core.contract import IndexContract, RenderProfile
+from cachefleet_core.reports import Capability, Hello
+from cachefleet_worker.agent.engine.client import EngineError, EngineFacts
+from cachefleet_worker.agent.events.source import Endpoints, endpoints_for, offset
+from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wire.plugin_api import FleetFacts
+
+AGENT_VERSION: Final = version("cachefleet")
+MAX_FEATURES: Final = 48
+"""A Hello has room for 64 capabilities."""
+_NO_PLUGIN: Final = (
+    Capability(feature="plugin", mode="off", reason="the engine runs without the worker plugin"),
+    Capability(feature="snapshot", mode="off", reason="stock engine: blocks stored before the replay are unseen"),
+)
+
+
+def endpoints_of(settings: AgentSettings, facts: EngineFacts, rank: int) -> Endpoints | None:
+    """A rank's sockets: as the engine says, else as configured; None where it publishes nothing."""
+    if facts.sources is not None:
+        source = facts.sources.get(rank)
+        return (
+            endpoints_for(source.endpoint, source.replay, settings.engine_url) if source and source.endpoint else None
+        )
+    if not settings.events_endpoint:
+        return None
+    return Endpoints(offset(settings.events_endpoint, rank), offset(settings.replay_endpoint, rank))
+
+
+def hello_of(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch: str) -> Hello:
+    """What a rank of this engine says of itself. EngineError where it has no such rank."""
+    cache = facts.caches.get(rank)
+    if cache is None:
+        raise EngineError(f"the engine has no data-parallel rank {rank}")
+    fleet = facts.fleet.ranks.get(rank) if facts.fleet else None
+    return Hello(
+        worker=settings.worker,
+        pool=settings.pool,
+        rank=rank,
+        epoch=epoch,
+        endpoint=settings.endpoint or settings.engine_url,
+        agent=settings.agent_endpoint,
+        agent_version=AGENT_VERSION,
+        engine_version=facts.version,
+        contract=IndexContract(
+            weights=settings.weights or facts.root,
+            revision=settings.revision,
+            tokenizer=facts.tokenizer,
+            block_size=cache.block_size,
+        ),
+        profile=RenderProfile(
+            renderer="vllm",
+            renderer_version=facts.version,
+            template=facts.template,
+            tool_parser=settings.tool_parser,
+            reasoning_parser=settings.reasoning_parser,
+        ),
+        capabilities=capabilities(endpoints_of(settings, facts, rank), facts.fleet),
+        block_bytes=fleet.block_bytes if fleet else 0,
+        blocks_total=cache.blocks,
+        max_model_len=facts.max_model_len,
+        max_batched_tokens=settings.max_batched_tokens,
+    )
+
+
+def capabilities(endpoints: Endpoints | None, fleet: FleetFacts | None) -> tuple[Capability, ...]:
+    """What this engine can do for a fleet, feature by feature; the plugin's own word where there is one."""
+    plugin = fleet.features[:MAX_FEATURES] if fleet else _NO_PLUGIN
+    return (*_transport(endpoints), *plugin)
+
+
+def _transport(endpoints: Endpoints | None) -> tuple[Capability, ...]:
+    if endpoints is None:
+        return (Capability(feature="events", mode="off", reason="the engine publishes no block events"),)
+    return (
+        Capability(feature="events", mode="zmq"),
+        Capability(feature="replay", mode="zmq" if endpoints.replay else "off"),
+    )

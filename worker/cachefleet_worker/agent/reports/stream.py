@@ -1,0 +1,122 @@
+"""One rank's report stream in one epoch: frames with their own unbroken numbers, from the residents' changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from cachefleet_core.reports import (
+    MAX_KEYS_PER_FRAME,
+    Cleared,
+    Delta,
+    Hello,
+    Operation,
+    Phase,
+    Snapshot,
+    State,
+    Stored,
+    Warmth,
+    encode,
+)
+from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.engine.load_metrics import Load
+
+MAX_FRAME_OPERATIONS: Final = 8192
+MAX_FRAME_KEYS: Final = MAX_KEYS_PER_FRAME // 2
+"""Half of what the protocol allows: a frame stays far below its bound in bytes."""
+
+NOT_WARMED: Final = Warmth()
+
+AnyOperation = TypeVar("AnyOperation", Operation, Stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a State says besides the stream itself."""
+
+    phase: Phase
+    load: Load
+    reason: str = ""
+    generation: int = 0
+    warmth: Warmth = NOT_WARMED
+
+
+class Stream:
+    """Numbers what is sent. Before a snapshot or a state, ``deltas`` must have been taken."""
+
+    def __init__(self, hello: Hello, residents: Residents) -> None:
+        self.hello = hello
+        self.residents = residents
+        self.sequence = 0
+        self.disowned = False
+        """Whatever the engine may hold, nothing is claimed of it."""
+        self.clears = 0
+        """How often everything that was held was withdrawn at once: the engine dropped it, or it became doubtful."""
+
+    def deltas(self) -> list[bytes]:
+        """What changed since the last call, as frames."""
+        if self.disowned:
+            self.residents.forget()
+        frames = []
+        operations = self.residents.take()
+        self.clears += any(isinstance(operation, Cleared) for operation in operations)
+        for part in _parts(operations):
+            self.sequence += 1
+            frames.append(encode(Delta(rank=self.hello.rank, sequence=self.sequence, operations=part)))
+        return frames
+
+    def opening(self) -> list[bytes]:
+        """What a new connection is sent first."""
+        return [encode(self.hello), *self.snapshot()]
+
+    def snapshot(self) -> list[bytes]:
+        """Everything held, at the present number."""
+        parts = list(_parts(self.residents.snapshot())) or [()]
+        return [
+            encode(
+                Snapshot(rank=self.hello.rank, sequence=self.sequence, part=i, last=i == len(parts) - 1, chains=part)
+            )
+            for i, part in enumerate(parts)
+        ]
+
+    def state(self, standing: Standing) -> bytes:
+        load = standing.load
+        return encode(
+            State(
+                rank=self.hello.rank,
+                sequence=self.sequence,
+                digest=self.residents.digest,
+                held=self.residents.held,
+                phase=standing.phase,
+                reason=standing.reason,
+                running=load.running,
+                waiting=load.waiting,
+                waiting_tokens=load.waiting_tokens,
+                blocks_total=load.blocks_total,
+                blocks_free=load.blocks_free,
+                blocks_idle=load.blocks_idle,
+                preemptions=load.preemptions,
+                prefill_tokens_per_second=load.prefill_tokens_per_second,
+                inter_token_seconds=load.inter_token_seconds,
+                prefix_queries=load.prefix_queries,
+                prefix_hits=load.prefix_hits,
+                generation=standing.generation,
+                warmth=standing.warmth,
+            )
+        )
+
+
+def _parts(operations: Sequence[AnyOperation]) -> Iterator[tuple[AnyOperation, ...]]:
+    """The operations in order, cut so that each part fits a frame."""
+    part: list[AnyOperation] = []
+    keys = 0
+    for operation in operations:
+        size = 0 if isinstance(operation, Cleared) else len(operation.keys) // 8
+        if part and (keys + size > MAX_FRAME_KEYS or len(part) >= MAX_FRAME_OPERATIONS):
+            yield tuple(part)
+            part, keys = [], 0
+        part.append(operation)
+        keys += size
+    if part:
+        yield tuple(part)

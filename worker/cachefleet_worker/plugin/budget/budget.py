@@ -1,0 +1,146 @@
+"""The budget: idle cached blocks bounded per device, in MiB, changed live.
+
+vLLM keeps what a finished request cached until its block is needed. Here the bound on such blocks is enforced inside
+vLLM's own pool, least recently used first (idle.py; by whole chains where a hit needs several groups: hybrid.py). A
+chain larger than the whole bound is not kept and evicts nothing. Blocks in use are never touched.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from cachefleet_worker.plugin.budget.block_pool import (
+    MANAGER_METHODS,
+    POOL_INTERNALS,
+    POOL_METHODS,
+    QUEUE_METHODS,
+    BlockWatch,
+    ChainWatch,
+    Watch,
+    watched_manager,
+    watched_pool,
+)
+from cachefleet_worker.plugin.budget.kv_groups import block_bytes, blocks_of, cached_groups
+from cachefleet_worker.plugin.capabilities import OFF
+from cachefleet_worker.plugin.engine_state import EngineSide
+from cachefleet_worker.plugin.policy import LivePolicy
+
+log = logging.getLogger("vllm.cachefleet")
+
+FEATURE: Final = "budget"
+BLOCKS: Final = "blocks"
+CHAINS: Final = "chains"
+
+
+class UnsupportedError(Exception):
+    """This vLLM, or this model, cannot have a budget; the message says why."""
+
+
+class Budget:
+    """The bound in force on one scheduler's idle cached blocks, and what it counts."""
+
+    def __init__(self, watch: Watch, side: EngineSide, mode: str) -> None:
+        self.mode = mode
+        self._watch = watch
+        self._side = side
+
+    @property
+    def idle(self) -> int:
+        """Idle cached blocks, as counted."""
+        return len(self._watch.order)
+
+    @property
+    def limit(self) -> int | None:
+        """The bound in blocks; None is no bound."""
+        return self._watch.order.limit
+
+    @property
+    def evicted(self) -> int:
+        """Blocks evicted for the budget so far."""
+        return self._side.counts["evicted"]
+
+    def recount(self) -> int:
+        """Idle cached blocks, counted over all blocks of the pool."""
+        return self._watch.recount()
+
+    def apply(self, policy: LivePolicy) -> None:
+        """Bring the idle cached blocks under the policy's bound at once."""
+        self._watch.resize(blocks_of(policy.budget_mib, self._side.block_bytes))
+
+    def reading(self) -> dict[str, Any]:
+        """Fields for the stats; after a fault nothing is known of idle blocks and there is no bound."""
+        if not self._watch.on:
+            return {"blocks_idle": None, "budget_blocks": None, "evicted": self.evicted}
+        return {"blocks_idle": self.idle, "budget_blocks": self.limit, "evicted": self.evicted}
+
+    def check(self) -> dict[str, Any]:
+        """Fields for the audit; looks at every block."""
+        return {"idle_counted": self.idle if self._watch.on else None, "idle_recounted": self.recount()}
+
+
+def install(scheduler: Any, side: EngineSide) -> Budget | None:
+    """Watch the scheduler's block pool. None, with the reason in the capabilities, where there can be no budget."""
+    side.block_bytes = block_bytes(scheduler.kv_cache_config)
+    if not side.enabled(FEATURE):
+        return None
+    try:
+        mode = _mode(scheduler.kv_cache_manager, side.block_bytes)
+    except UnsupportedError as error:
+        side.capabilities.add(FEATURE, OFF, str(error))
+        log.warning("cachefleet: no budget for idle cached blocks: %s", error)
+        return None
+    budget = Budget(_watched(scheduler, side, mode), side, mode)
+    side.capabilities.add(FEATURE, mode)
+    side.on_policy(budget.apply)
+    side.on_stats(budget.reading)
+    side.on_audit(budget.check)
+    return budget
+
+
+def _watched(scheduler: Any, side: EngineSide, mode: str) -> Watch:
+    def fault(error: Exception) -> None:
+        with side.faults.guard(FEATURE):
+            raise error
+
+    manager = scheduler.kv_cache_manager
+    pool = manager.block_pool
+    watch: Watch
+    if mode == BLOCKS:
+        watch = BlockWatch(pool, side.counts, fault)
+    else:
+        watch = ChainWatch(pool, side.counts, fault, cached_groups(scheduler.kv_cache_config))
+        watch.attach(manager, watched_manager)
+    watch.attach(pool, watched_pool)
+    return watch
+
+
+def _mode(manager: Any, bytes_of_block: int) -> str:
+    """How to choose blocks for this model; UnsupportedError."""
+    from vllm.v1.core.block_pool import BlockPool  # noqa: PLC0415 - vLLM is there when this runs
+    from vllm.v1.core.kv_cache_manager import KVCacheManager  # noqa: PLC0415
+
+    pool = manager.block_pool
+    if not bytes_of_block:
+        raise UnsupportedError("the model has no KV cache")
+    if not pool.enable_caching:
+        raise UnsupportedError("prefix caching is off")
+    if type(pool) is not BlockPool:
+        raise UnsupportedError(f"unknown block pool {type(pool).__name__}")
+    _require(pool, (*POOL_METHODS, *POOL_INTERNALS))
+    _require(pool.free_block_queue, QUEUE_METHODS)
+    groups = manager.coordinator.single_type_managers
+    if any(group.block_pool is not pool for group in groups):
+        raise UnsupportedError("several block pools")
+    if len(groups) == 1 and type(groups[0]).__name__ == "FullAttentionManager":
+        return BLOCKS
+    if type(manager) is not KVCacheManager:
+        raise UnsupportedError(f"unknown KV cache manager {type(manager).__name__}")
+    _require(manager, MANAGER_METHODS)
+    return CHAINS
+
+
+def _require(target: Any, names: tuple[str, ...]) -> None:
+    missing = [name for name in names if not hasattr(target, name)]
+    if missing:
+        raise UnsupportedError(f"this vLLM's {type(target).__name__} has no {', '.join(missing)}")

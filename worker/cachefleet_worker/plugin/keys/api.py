@@ -1,0 +1,180 @@
+"""``POST /v1/fleet/keys``: block keys and safe boundaries of a chat or completion body, for routing it.
+
+``contract`` (a fingerprint) is asked for and ``lora``, ``block_size`` and ``ids=1`` may be; the salt is the body's own.
+The answer is the document of cachefleet_core/prompt_keys.py, with one entry for each prompt of the body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cachefleet_core.blocks import Namespace, pack_tokens
+from cachefleet_core.native import Code, NativeError, choose
+from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE, PackedPrompt, encode
+from cachefleet_worker.plugin.asgi import HttpError, Response
+from cachefleet_worker.plugin.capabilities import OFF
+from cachefleet_worker.plugin.compat import unmet
+from cachefleet_worker.plugin.keys.key_cache import KeyMemo, TokenIdError, packed
+from cachefleet_worker.plugin.keys.render import Prompt, PromptSource, RefusedError, UnsupportedError
+from cachefleet_worker.plugin.process import Process
+
+log = logging.getLogger("vllm.cachefleet")
+
+FEATURE: Final = "keys"
+MODE: Final = "render"
+FAULTS_IN_A_ROW: Final = 3
+"""After so many without a success between them the feature is off; one alone may be the fault of one body."""
+MAX_LORA: Final = 1024
+_CONTRACT: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+Boundaries = Callable[[Any, Sequence[int]], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The query of one request."""
+
+    contract: str
+    lora: str
+    block_size: int
+    ids: bool
+
+    @classmethod
+    def of(cls, query: dict[str, str], *, block_size: int) -> Asked:
+        """HttpError 400 that names the parameter. ``block_size`` is the engine's own, 0 where it is not known."""
+        contract = query.get("contract", "")
+        if not _CONTRACT.fullmatch(contract):
+            raise HttpError(400, "bad_contract", "contract: must be the fingerprint of an index contract, sha256:...")
+        lora = query.get("lora", "")
+        if len(lora) > MAX_LORA:
+            raise HttpError(400, "bad_lora", f"lora: must have at most {MAX_LORA} characters")
+        if query.get("ids", "0") not in {"0", "1"}:
+            raise HttpError(400, "bad_ids", "ids: must be 0 or 1")
+        return cls(contract, lora, _block_size(query.get("block_size", ""), block_size), query.get("ids") == "1")
+
+
+def _block_size(text: str, known: int) -> int:
+    if not text and known:
+        return known
+    if not (text.isascii() and text.isdecimal() and len(text) < 7 and 1 <= int(text) <= MAX_BLOCK_SIZE):
+        raise HttpError(400, "bad_block_size", f"block_size: must be from 1 to {MAX_BLOCK_SIZE}, got {text[:16]!r}")
+    return int(text)
+
+
+class KeyService:
+    """Answers for one API server or render server."""
+
+    def __init__(self, process: Process, state: Any, *, block_size: int | None = None) -> None:
+        """``block_size`` is the engine's, None where it is not known: then each request names one."""
+        self._faults = process.faults
+        self._capabilities = process.capabilities
+        self._offloop = process.settings.keys_offloop_tokens
+        self._block_size = block_size or 0
+        self._boundaries = _boundaries(process)
+        self._source: PromptSource | None = None
+        self._in_a_row = 0
+        self.memo: KeyMemo | None = None
+        self._start(process, state)
+
+    def stats(self) -> dict[str, int]:
+        return self.memo.stats() if self.memo else {}
+
+    async def answer(self, query: dict[str, str], body: bytes) -> Response:
+        """The document, or what vLLM says of the body. HttpError, RefusedError."""
+        if self._source is None or self.memo is None or not self._faults.on(FEATURE):
+            raise self._why_not()
+        asked = Asked.of(query, block_size=self._block_size)
+        try:
+            content = await self._content(asked, body, self._source, self.memo)
+        except (HttpError, RefusedError):
+            raise
+        except TokenIdError as error:  # vLLM renders what it is given as ids as it is
+            raise HttpError(400, "bad_token_ids", str(error)) from None
+        except Exception:
+            self._in_a_row += 1
+            if self._in_a_row >= FAULTS_IN_A_ROW:
+                self._faults.off(FEATURE, f"{FAULTS_IN_A_ROW} faults in a row")
+            raise
+        self._in_a_row = 0
+        return Response(content, media_type=MEDIA_TYPE)
+
+    async def _content(self, asked: Asked, body: bytes, source: PromptSource, memo: KeyMemo) -> bytes:
+        rendered = await source.render(body)
+        if len(rendered.prompts) > MAX_PROMPTS:
+            raise HttpError(400, "too_many_prompts", f"{len(rendered.prompts)} prompts, the limit is {MAX_PROMPTS}")
+        namespace = Namespace(asked.contract, rendered.salt, asked.lora or rendered.adapter)
+        tokenizer = source.tokenizer()
+
+        def document() -> bytes:
+            prompts = [
+                self._keyed(prompt, asked, namespace, memo=memo, tokenizer=tokenizer) for prompt in rendered.prompts
+            ]
+            return encode(prompts, ids=asked.ids)
+
+        if sum(len(prompt.ids) for prompt in rendered.prompts) < self._offloop:
+            return document()
+        return await asyncio.to_thread(document)
+
+    def _keyed(
+        self, prompt: Prompt, asked: Asked, namespace: Namespace, *, memo: KeyMemo, tokenizer: Any
+    ) -> PackedPrompt:
+        ids = packed(prompt.ids)
+        plain = ids if prompt.plain >= len(ids) else ids[: prompt.plain]
+        return PackedPrompt(
+            tokens=len(ids),
+            block_size=asked.block_size,
+            boundaries=tuple(self._boundaries(tokenizer, ids)),
+            keys=memo.keys(namespace, asked.block_size, plain),
+            ids=pack_tokens(ids) if asked.ids else b"",
+        )
+
+    def _start(self, process: Process, state: Any) -> None:
+        if FEATURE in process.settings.plugin_off:
+            self._faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
+            return
+        with self._faults.guard(FEATURE):
+            try:
+                index_key = _index_key(process)
+                code = _code(process)
+                _check_vllm()
+                self._source = PromptSource(state)
+            except (OSError, ValueError, UnsupportedError) as error:
+                self._capabilities.add(FEATURE, OFF, str(error))
+                return
+            self.memo = KeyMemo(index_key, max_bytes=process.settings.keys_memo_bytes, code=code)
+            self._capabilities.add(FEATURE, MODE)
+            log.info("cachefleet: block keys in %s code: %s", code.name, code.reason)
+
+    def _why_not(self) -> HttpError:
+        reason = next((each.reason for each in self._capabilities.document() if each.feature == FEATURE), "")
+        return HttpError(503, "keys_off", f"block keys are off: {reason}")
+
+
+def _index_key(process: Process) -> bytes:
+    key = process.settings.index_key()
+    if not key:
+        raise UnsupportedError("CACHEFLEET_INDEX_KEY_FILE names no key")
+    return key
+
+
+def _code(process: Process) -> Code:
+    try:
+        return choose(process.settings.engine)
+    except NativeError as error:
+        raise UnsupportedError(f"CACHEFLEET_ENGINE: {error}") from error
+
+
+def _check_vllm() -> None:
+    if missing := unmet(FEATURE):
+        raise UnsupportedError(missing)
+
+
+def _boundaries(process: Process) -> Boundaries:
+    """Of the memo of tokens, where this process has it."""
+    found: Boundaries | None = getattr(process.parts.get("tokens"), "boundaries", None)
+    return found or (lambda _tokenizer, _ids: ())

@@ -1,0 +1,164 @@
+"""Token ids of a request's body, by vLLM's own render path in this process: what it refuses, it refuses in its words.
+
+The same objects serve vLLM's ``/v1/chat/completions/render``. Called is the part of it that renders; what that route
+adds (sampling parameters, a request for the engine, JSON of all ids) is left out.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from cachefleet_worker.plugin.asgi import HttpError, Response
+
+_RENDERS: Final = ("render_chat", "render_completion")
+
+
+class UnsupportedError(Exception):
+    """This vLLM cannot be asked; the message says why."""
+
+
+class RefusedError(Exception):
+    """vLLM refuses the request: with an answer, or by an exception that its own handlers make one of."""
+
+    def __init__(self, answer: Response | Exception) -> None:
+        super().__init__("vLLM refuses the request")
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One rendered prompt; its first ``plain`` tokens stand for text alone."""
+
+    ids: Sequence[int]
+    plain: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A request's prompts, and what sets its blocks apart besides their tokens; "" for neither."""
+
+    prompts: tuple[Prompt, ...]
+    salt: str
+    adapter: str
+
+
+class PromptSource:
+    """Renders bodies with the objects in vLLM's application state. UnsupportedError where they are not as known."""
+
+    def __init__(self, state: Any) -> None:
+        self._serving: Any = getattr(state, "serving_render", None)
+        self._renderer: Any = getattr(self._serving, "online_renderer", None)
+        if self._renderer is None:
+            raise UnsupportedError("this server renders no prompts")
+        if not inspect.iscoroutinefunction(getattr(self._serving, "_check_model", None)):
+            raise UnsupportedError("this vLLM's render route checks models in a way unknown here")
+        for name in _RENDERS:
+            method = getattr(self._renderer, name, None)
+            if not inspect.iscoroutinefunction(method) or "skip_mm_cache" not in inspect.signature(method).parameters:
+                raise UnsupportedError(f"this vLLM's renderer has no {name} as known here")
+        self._chat, self._completion = _request_types()
+
+    def tokenizer(self) -> Any:
+        """What the prompts are encoded with."""
+        return self._renderer.renderer.get_tokenizer()
+
+    async def render(self, body: bytes) -> Rendered:
+        """The prompts of an unchanged chat or completion body. RefusedError; HttpError for a body of neither kind."""
+        try:
+            return await self._render(_json(body))
+        except (HttpError, RefusedError):
+            raise
+        except Exception as error:
+            raise RefusedError(error) from error
+
+    async def _render(self, value: Any) -> Rendered:
+        if isinstance(value, dict) and "messages" in value:
+            request = _validated(self._chat, value)
+            await self._check(request)
+            _, inputs = _accepted(await self._renderer.render_chat(request, skip_mm_cache=True))
+        elif isinstance(value, dict) and ("prompt" in value or "prompt_embeds" in value):
+            request = _validated(self._completion, value)
+            await self._check(request)
+            inputs = _accepted(await self._renderer.render_completion(request, skip_mm_cache=True))
+        else:
+            raise HttpError(400, "bad_body", "the body must be a chat or completion request: messages or prompt")
+        return Rendered(
+            prompts=tuple(_prompt(each) for each in inputs),
+            salt=getattr(request, "cache_salt", None) or "",
+            adapter=self._adapter(request.model),
+        )
+
+    async def _check(self, request: Any) -> None:
+        refusal = await self._serving._check_model(request)  # noqa: SLF001 - what vLLM's own route calls
+        if refusal is not None:
+            raise RefusedError(_response(refusal))
+
+    def _adapter(self, model: str | None) -> str:
+        """The LoRA adapter that a request's model names; a server without an engine knows of none."""
+        known = getattr(self._serving.models, "lora_requests", None) or {}
+        return model if model and model in known else ""
+
+
+def _request_types() -> tuple[Any, Any]:
+    try:
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # noqa: PLC0415
+        from vllm.entrypoints.openai.completion.protocol import CompletionRequest  # noqa: PLC0415
+    except ImportError as error:
+        raise UnsupportedError(f"this vLLM's request types are elsewhere: {error}") from error
+    return ChatCompletionRequest, CompletionRequest
+
+
+def _json(body: bytes) -> Any:
+    """The body's value; what msgspec does not take, the standard library's reader, which is vLLM's, may."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HttpError(400, "bad_json", f"the body is not JSON: {type(error).__name__}") from None
+
+
+def _validated(kind: Any, value: dict[str, Any]) -> Any:
+    """The request; RefusedError with the exception that vLLM's own route would end in."""
+    from fastapi.exceptions import RequestValidationError  # noqa: PLC0415 - vLLM's own dependencies
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        found = [{**each, "loc": ("body", *each["loc"])} for each in error.errors(include_url=False)]
+        raise RefusedError(RequestValidationError(found, body=value)) from None
+
+
+def _accepted(result: Any) -> Any:
+    if hasattr(result, "error"):
+        raise RefusedError(_response(result))
+    return result
+
+
+def _response(refusal: Any) -> Response:
+    dump: Callable[[], dict[str, Any]] = refusal.model_dump
+    return Response(msgspec.json.encode(dump()), int(refusal.error.code))
+
+
+def _prompt(engine_input: Any) -> Prompt:
+    ids = engine_input.get("prompt_token_ids") if isinstance(engine_input, dict) else None
+    if not isinstance(ids, (list, tuple)):
+        raise HttpError(501, "no_token_ids", "this prompt has no token ids: embeddings, or an encoder's")
+    if not ids:
+        raise HttpError(400, "empty_prompt", "the prompt has no tokens")
+    return Prompt(ids, min(_media(engine_input), default=len(ids)))
+
+
+def _media(engine_input: dict[str, Any]) -> list[int]:
+    """Where images and the like stand: blocks from there on depend on more than their tokens."""
+    placeholders = engine_input.get("mm_placeholders") or {}
+    return [int(each.offset) for ranges in placeholders.values() for each in ranges]

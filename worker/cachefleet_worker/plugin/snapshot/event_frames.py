@@ -1,0 +1,145 @@
+"""A copy of the ledger as frames: event batches exactly as on the wire, parents before what comes after them. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from cachefleet_worker.plugin.snapshot.resident_ledger import Block, Hash, Place, ShelfCopy, Total, Traits
+
+SLICE_BLOCKS: Final = 256
+"""Blocks of one frame: what is made at a stretch, before the interpreter is left to the engine."""
+
+END: Final = b"\0\0\0\0"
+_LENGTH_BYTES: Final = 4
+_encode: Final = msgspec.msgpack.Encoder().encode
+_TOKENS: Final = "I"
+
+
+class BlockStored(Struct, tag=True, omit_defaults=True, gc=False):
+    """Field for field what the engine sends; see there."""
+
+    block_hashes: list[Hash]
+    parent_block_hash: Hash | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str | None
+    lora_name: str | None
+    extra_keys: list[tuple[Any, ...] | None] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
+
+
+class BlockRemoved(Struct, tag=True, omit_defaults=True, gc=False):
+    """As ``BlockStored``."""
+
+    block_hashes: list[Hash]
+    medium: str | None
+    group_idx: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
+
+
+class Header(Struct, frozen=True):
+    """What a snapshot starts with. ``blocks`` counts (block, shelf), ``totals`` is what must come out of it."""
+
+    boot: str
+    rank: int
+    sequence: int
+    blocks: int
+    totals: list[Total]
+
+
+def framed(content: bytes) -> bytes:
+    """A frame: its length as little-endian u32, then itself."""
+    return len(content).to_bytes(_LENGTH_BYTES, "little") + content
+
+
+def batches(copies: Iterable[ShelfCopy], *, rank: int, now: float, size: int = SLICE_BLOCKS) -> Iterator[bytes]:
+    """The copy as event batches of at most ``size`` blocks.
+
+    Ghosts are stored like the rest and removed again at the end: only the whole is the truth.
+    """
+    for copy in copies:
+        gone: list[Hash] = []
+        ordered = parents_first(copy)
+        while part := list(islice(ordered, size)):
+            gone += [block_hash for block_hash, _ in part if block_hash not in copy.blocks]
+            yield _encode((now, list(_stored(part, copy.place)), rank))
+        for start in range(0, len(gone), size):
+            yield _encode((now, [_removed(gone[start : start + size], copy.place)], rank))
+
+
+def parents_first(copy: ShelfCopy) -> Iterator[tuple[Hash, Block]]:
+    """Every block of a shelf once, after its parent, with the ghosts before it that it needs."""
+    blocks, ghosts = copy.blocks, copy.ghosts
+    given: set[Hash] = set()
+    for block_hash, block in blocks.items():
+        if block_hash in given:
+            continue
+        parent = block.parent
+        line = [(block_hash, block)]
+        while parent is not None and parent not in given:
+            above = blocks.get(parent) or ghosts.get(parent)
+            if above is None:
+                break
+            line.append((parent, above))
+            parent = above.parent
+        given.update(each for each, _ in line)
+        yield from reversed(line)
+
+
+def _stored(part: list[tuple[Hash, Block]], place: Place) -> Iterator[BlockStored]:
+    """As few events as the chains in ``part`` allow."""
+    run: list[tuple[Hash, Block]] = []
+    for block_hash, block in part:
+        if run and not _continues(run[-1], block):
+            yield _event(run, place)
+            run = []
+        run.append((block_hash, block))
+    yield _event(run, place)
+
+
+def _continues(last: tuple[Hash, Block], block: Block) -> bool:
+    before = last[1]
+    chained = block.parent == last[0] if block.tokens else not before.tokens
+    traits, other = before.traits, block.traits
+    return chained and bool(before.tokens) == bool(block.tokens) and (traits is other or _alike(traits, other))
+
+
+def _alike(one: Traits, other: Traits) -> bool:
+    return (one.block_size, one.lora_id, one.lora_name) == (other.block_size, other.lora_id, other.lora_name)
+
+
+def _event(run: list[tuple[Hash, Block]], place: Place) -> BlockStored:
+    first = run[0][1]
+    tokens = array(_TOKENS, b"".join([block.tokens for _, block in run]))
+    extra = [block.traits.extra_keys for _, block in run]
+    return BlockStored(
+        block_hashes=[block_hash for block_hash, _ in run],
+        parent_block_hash=first.parent,
+        token_ids=tokens.tolist(),
+        block_size=first.traits.block_size,
+        lora_id=first.traits.lora_id,
+        medium=place.medium,
+        lora_name=first.traits.lora_name,
+        extra_keys=extra if any(extra) else None,
+        group_idx=place.group_idx,
+        kv_cache_spec_kind=place.kv_cache_spec_kind,
+        kv_cache_spec_sliding_window=place.kv_cache_spec_sliding_window,
+        locality=place.locality,
+        ownership=place.ownership,
+    )
+
+
+def _removed(hashes: list[Hash], place: Place) -> BlockRemoved:
+    return BlockRemoved(hashes, place.medium, place.group_idx, place.locality, place.ownership)

@@ -1,0 +1,178 @@
+"""Snapshots of what an engine holds, from a thread of their own, and what the stream needs for them (publisher.py).
+
+The API server listens on a socket of its own and asks; the engine's thread takes a copy of the ledger's dictionaries,
+which is all that it is kept from its work for. A thread then orders, encodes and writes slices of the copy, and leaves
+the interpreter to the engine between them.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from cachefleet_worker.plugin.capabilities import OFF
+from cachefleet_worker.plugin.engine_state import EngineSide
+from cachefleet_worker.plugin.snapshot.event_frames import END, Header, batches, framed
+from cachefleet_worker.plugin.snapshot.publisher_proxy import HEARTBEAT, SNAPSHOT, Copies, Moment, Tee
+from cachefleet_worker.plugin.snapshot.resident_ledger import Hash, Ledger
+
+log = logging.getLogger("vllm.cachefleet")
+
+MODE: Final = "thread"
+STALLED_SECONDS: Final = 5.0
+"""A reader that takes nothing for so long has gone away."""
+REST_SECONDS: Final = 0.0005
+"""Shortest rest after a slice; else as long as the slice took, so that the engine has half of the time at least."""
+
+
+class Ask(Struct, frozen=True):
+    """The API server's call: where it listens."""
+
+    path: str
+
+
+class Asked(Struct, frozen=True):
+    """What the engine answers. ``busy``: another snapshot of this rank is on its way, ask again; ``reason``: off."""
+
+    started: bool
+    busy: bool = False
+    reason: str = ""
+
+
+class Snapshots:
+    """Serves one snapshot at a time."""
+
+    def __init__(self, side: EngineSide, tee: Tee, ledger: Ledger) -> None:
+        self._side = side
+        self._tee = tee
+        self._ledger = ledger
+        self._thread: threading.Thread | None = None
+
+    def start(self, payload: bytes) -> bytes:
+        """The call ``snapshot``: take the copy, and send it from another thread."""
+        ask = msgspec.msgpack.decode(payload, type=Ask)
+        return msgspec.msgpack.encode(self._start(ask))
+
+    def _start(self, ask: Ask) -> Asked:
+        if not self._side.faults.on(SNAPSHOT):
+            return Asked(started=False, reason="off after a fault")
+        if self._thread is not None and self._thread.is_alive():
+            return Asked(started=False, busy=True)
+        self._side.publish_events()
+        moment = self._tee.moment()
+        self._thread = threading.Thread(
+            target=self._run, args=(moment, ask.path), name="cachefleet-snapshot", daemon=True
+        )
+        self._thread.start()
+        return Asked(started=True)
+
+    def _run(self, moment: Moment, path: str) -> None:
+        with self._side.faults.guard(SNAPSHOT):
+            try:
+                self._send(moment, path)
+            except OSError as error:  # the reader is gone, or too slow
+                self._side.counts["snapshots_unread"] += 1
+                log.info("cachefleet: snapshot not taken to its end: %s", error)
+            else:
+                self._side.counts["snapshots"] += 1
+
+    def _send(self, moment: Moment, path: str) -> None:
+        end = time.monotonic() + self._side.settings.snapshot_timeout_seconds
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as out:
+            out.settimeout(STALLED_SECONDS)
+            out.connect(path)
+            out.sendall(framed(msgspec.msgpack.encode(self._header(moment))))
+            for frame in rested(batches(moment.copies, rank=self._side.rank, now=time.time())):
+                if time.monotonic() > end:
+                    raise TimeoutError("it took too long")
+                out.sendall(framed(frame))
+            out.sendall(END)
+
+    def _header(self, moment: Moment) -> Header:
+        return Header(self._side.boot, self._side.rank, moment.sequence, moment.blocks, moment.totals)
+
+    # What else is asked
+
+    def stats(self) -> dict[str, Any]:
+        return {"sequence": self._tee.sequence, "removals_held_back": self._tee.held_back}
+
+    def audit(self) -> dict[str, Any]:
+        """The ledger against the pool's own table, in blocks of the device told apart by group."""
+        self._side.publish_events()
+        table = pool_hashes(self._side.scheduler.kv_cache_manager.block_pool)
+        kept = self._ledger.device_hashes()
+        return {
+            "sequence": self._tee.sequence,
+            "blocks_cached": len(table),
+            "ledger_missing": len(table - kept),
+            "ledger_extra": len(kept - table),
+        }
+
+
+def rested(frames: Iterator[bytes]) -> Iterator[bytes]:
+    """The frames, with a rest before each that lets other threads have the interpreter."""
+    started = time.perf_counter()
+    for frame in frames:
+        time.sleep(max(REST_SECONDS, time.perf_counter() - started))
+        yield frame
+        started = time.perf_counter()
+
+
+def install(scheduler: Any, side: EngineSide) -> Snapshots | None:
+    """Put the ledger between scheduler and publisher. None, with the reason, where the engine publishes nothing."""
+    if not side.enabled(SNAPSHOT):
+        return None
+    inner = scheduler.kv_event_publisher
+    if type(inner).__name__ == "NullEventPublisher":
+        for feature in (SNAPSHOT, HEARTBEAT):
+            side.capabilities.add(feature, OFF, "the engine publishes no block events")
+        return None
+    ledger = Ledger()
+    copies = _copies(scheduler)
+    tee = Tee(inner, ledger, side.faults, boot=side.boot, copies=copies)
+    snapshots = Snapshots(side, tee, ledger)
+    scheduler.kv_event_publisher = tee
+    side.calls["snapshot"] = snapshots.start
+    side.on_stats(snapshots.stats)
+    side.on_audit(snapshots.audit)
+    side.capabilities.add(SNAPSHOT, MODE, "" if copies else "a removal may be of one copy of several: not held back")
+    _start_heartbeats(side, tee)
+    return snapshots
+
+
+def _start_heartbeats(side: EngineSide, tee: Tee) -> None:
+    if not side.enabled(HEARTBEAT):
+        return
+    with side.faults.guard(HEARTBEAT):
+        tee.start_heartbeats(side.settings.heartbeat_seconds)
+        side.capabilities.add(HEARTBEAT, "mark")
+
+
+def _copies(scheduler: Any) -> Copies | None:
+    """The hold-back of removals, where this vLLM makes its removal events in the place known."""
+    pool = scheduler.kv_cache_manager.block_pool
+    return Copies(pool, outer_hash) if hasattr(pool, "_emit_block_removed_events") else None
+
+
+def outer_hash(block_hash: Any) -> tuple[Hash, int]:
+    """A hash of the pool as events show it, with its group."""
+    from vllm.v1.core.kv_cache_utils import (  # noqa: PLC0415 - vLLM is there when this runs
+        get_block_hash,
+        get_group_id,
+        maybe_convert_block_hash,
+    )
+
+    return maybe_convert_block_hash(get_block_hash(block_hash)), get_group_id(block_hash)
+
+
+def pool_hashes(pool: Any) -> set[tuple[int, Hash]]:
+    """(group, hash) of everything in the pool's table."""
+    found = (outer_hash(block_hash) for block_hash in pool.cached_block_hash_to_block._cache)  # noqa: SLF001
+    return {(group, block_hash) for block_hash, group in found}
