@@ -113,7 +113,9 @@ class ControlPlane(ApiServer):
         if not files:
             raise StartError(f"no CRD in {manifests}: run `make crds`")
         _run([*kube, "apply", "--server-side", *files])
-        _run([*kube, "wait", "--for=condition=Established", "--timeout=30s", *files])
+        # Asked again where it fails: kubectl takes a CRD whose conditions are not written yet for a broken one.
+        established = [*kube, "wait", "--for=condition=Established", "--timeout=5s", *files]
+        self._wait(lambda: _ran(established).returncode == 0, "kube-apiserver")
 
     def _start(self) -> None:
         folder = Path(tempfile.mkdtemp(prefix="cachefleet-cluster-"))
@@ -221,7 +223,11 @@ class ControlPlane(ApiServer):
         return "\n".join((self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-lines:])
 
 
+def _ran(command: list[object]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+
+
 def _run(command: list[object]) -> None:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    done = _ran(command)
     if done.returncode:
         raise StartError(done.stderr or done.stdout)
