@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from bench.replay_work import BLOCK, Request, chains
 from bench.replay_worker import ReplayError
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.routing.scoring import Knowledge, Prompt, RoutingPolicy, Verdict
+from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
 
 MODEL: Final = "replay"
 POINTS: Final = 256

@@ -24,7 +24,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
 from cachefleet_controlplane.fleet.startup_gate import Introduction
 from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
-from cachefleet_controlplane.gateway.attempts.exchange import Parts
+from cachefleet_controlplane.gateway.attempts.context import Parts
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import Placer
 from cachefleet_controlplane.gateway.rendering.dedicated import Renderers
@@ -40,8 +40,7 @@ from cachefleet_controlplane.metrics import CONTENT_TYPE, Metrics
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.reports.report_limits import ReportLimits
 from cachefleet_controlplane.reports.server import ReportsServer
-from cachefleet_controlplane.routing.decision import Knowledge
-from cachefleet_controlplane.routing.scoring import RoutingPolicy
+from cachefleet_controlplane.routing.decision import Knowledge, RoutingPolicy
 from cachefleet_controlplane.settings import Settings
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog, LogBounds

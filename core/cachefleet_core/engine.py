@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from cachefleet_core import reports
 from cachefleet_core.budget import MIB, kv_cache_mib
-from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool, Role
+from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
+from cachefleet_core.pool.worker import Role
 
 SCHEDULER: Final = "cachefleet_worker.plugin.scheduler.create"
 """What makes the plugin's scheduler, as vLLM imports it."""

@@ -20,12 +20,12 @@ PLUGIN: Final = "cachefleet_worker.plugin"
 BROKEN: Final = VllmOptions(
     plugin=True,
     faults=(
-        f"{PLUGIN}.admission:Admission._is_exempt",
-        f"{PLUGIN}.ledger:Ledger.apply",
-        f"{PLUGIN}.idle:BlockOrder.freed",
-        f"{PLUGIN}.tokens.parts:PartEncoder.encode",
-        f"{PLUGIN}.key_memo:KeyMemo.keys",
-        f"{PLUGIN}.side:EngineSide._audit",
+        f"{PLUGIN}.gate.admission:Admission._is_exempt",
+        f"{PLUGIN}.snapshot.resident_ledger:Ledger.apply",
+        f"{PLUGIN}.budget.lru:BlockOrder.freed",
+        f"{PLUGIN}.tokens.segments:PartEncoder.encode",
+        f"{PLUGIN}.keys.key_cache:KeyCache.keys",
+        f"{PLUGIN}.engine_state:EngineState._audit",
     ),
 )
 USER: Final = {"Authorization": "Bearer sk-user"}

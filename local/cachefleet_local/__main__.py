@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cachefleet_controlplane.routing.scoring import RoutingPolicy
+from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_local.cli import doctor, tenant_commands
 from cachefleet_local.cli.admin_client import AdminAccess, admin_client, find_access
 from cachefleet_local.cli.explain import explain

@@ -10,7 +10,7 @@ from cachefleet_controlplane.index.frames import Report
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
-from cachefleet_controlplane.routing.scoring import RoutingPolicy
+from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.selection.selection import Chooser
 from cachefleet_controlplane.streams.stream import Note
 from cachefleet_controlplane.workers.views import PoolStatus, WorkerStatus

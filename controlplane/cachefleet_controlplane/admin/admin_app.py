@@ -18,7 +18,7 @@ from cachefleet_controlplane.admin.tenant_routes import key_routes, tenant_route
 from cachefleet_controlplane.admin.tenant_service import TenantDesk
 from cachefleet_controlplane.admin.usage_routes import usage_routes
 from cachefleet_controlplane.auth.authorizer import AdminAuthorizer
-from cachefleet_controlplane.routing.scoring import RoutingPolicy
+from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.sql_tenants import TenantConflictError, TenantNotFoundError
 from cachefleet_controlplane.store.store_errors import StoreError

@@ -18,9 +18,9 @@ from cachefleet_controlplane.index.frames import DeltaFrame, Report
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
 from cachefleet_controlplane.pools.salts import Salter
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
-from cachefleet_controlplane.routing.decision import Knowledge
+from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
-from cachefleet_controlplane.routing.scoring import Decision, Prompt, RoutingPolicy, needed_blocks, usable_blocks
+from cachefleet_controlplane.routing.scoring import needed_blocks, usable_blocks
 from cachefleet_controlplane.selection.candidates import Duty, eligible, on_duty
 from cachefleet_controlplane.selection.selection import Chooser
 from cachefleet_controlplane.selection.text_selection import ApproximateChooser

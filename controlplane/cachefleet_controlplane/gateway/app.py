@@ -13,9 +13,11 @@ from typing import Final
 import msgspec
 
 from cachefleet_controlplane.gateway.admission import VISIT, Door, Visit, visit_of
-from cachefleet_controlplane.gateway.apis.parse import Ask, Endpoint, parse, parse_fields, understand
+from cachefleet_controlplane.gateway.apis.parse import parse, understand
+from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
 from cachefleet_controlplane.gateway.apis.responses import not_stored, without_history
-from cachefleet_controlplane.gateway.attempts.exchange import Exchange, Parts
+from cachefleet_controlplane.gateway.attempts.context import Parts
+from cachefleet_controlplane.gateway.attempts.exchange import Exchange
 from cachefleet_controlplane.gateway.attempts.gate_check import foreseen
 from cachefleet_controlplane.gateway.conversations.policy import allowance
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
@@ -48,6 +50,7 @@ from cachefleet_controlplane.wire.http_exchange import (
     read_body,
     while_present,
 )
+from cachefleet_controlplane.wire.json_members import parse_fields
 from cachefleet_controlplane.workers.views import ServedModel
 
 logger = logging.getLogger(__name__)

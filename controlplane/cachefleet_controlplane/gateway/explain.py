@@ -8,8 +8,9 @@ from typing import Final
 import msgspec
 
 from cachefleet_controlplane.gateway.admission import Door
-from cachefleet_controlplane.gateway.apis.parse import READ_ERRORS, Ask, Endpoint, Fields, parse_fields, understand
-from cachefleet_controlplane.gateway.attempts.exchange import Parts
+from cachefleet_controlplane.gateway.apis.parse import understand
+from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
+from cachefleet_controlplane.gateway.attempts.context import Parts
 from cachefleet_controlplane.gateway.attempts.gate_check import foreseen
 from cachefleet_controlplane.gateway.placement.routing_input import Placer, Placing
 from cachefleet_controlplane.gateway.placement.trace import Basis, Trace
@@ -17,6 +18,7 @@ from cachefleet_controlplane.routing.decision import Decision, held_back
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, parse_fields
 from cachefleet_controlplane.workers.views import ServedModel
 
 DRY_RUN: Final = "dry-run"

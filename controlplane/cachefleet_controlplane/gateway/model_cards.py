@@ -8,7 +8,8 @@ from typing import Final
 
 from cachefleet_controlplane.gateway.apis.request_info import GENERATING, Endpoint
 from cachefleet_controlplane.workers.views import ServedModel
-from cachefleet_core.pool.spec import PreemptionPolicy, PrefixCachePool
+from cachefleet_core.pool.policy import PreemptionPolicy
+from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.reports import Hello
 
 OWNER: Final = "cachefleet"

@@ -10,7 +10,8 @@ import msgspec
 
 from cachefleet_controlplane.kube_api import KubeError, Object, Query
 from cachefleet_controlplane.pools.source import Endpoint, PoolView, pool_views
-from cachefleet_core.pool.spec import API_VERSION, KIND, PLURAL, PoolError, PrefixCachePool, read_pool
+from cachefleet_core.pool.problems import PoolError
+from cachefleet_core.pool.spec import API_VERSION, KIND, PLURAL, PrefixCachePool, read_pool
 
 POOL_LABEL: Final = "cachefleet.io/pool"
 SERVICE_LABEL: Final = "kubernetes.io/service-name"

@@ -6,7 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from cachefleet_core.pool.spec import Isolation, PrefixCachePool
+from cachefleet_core.pool.policy import Isolation
+from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import TenantId, tenant_salt
 
 MAX_REMEMBERED: Final = 4096

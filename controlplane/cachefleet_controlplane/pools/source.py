@@ -16,7 +16,8 @@ from typing import Final, Protocol
 import msgspec
 
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_core.pool.spec import PoolError, PrefixCachePool, parse_pools
+from cachefleet_core.pool.problems import PoolError
+from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 
 logger = logging.getLogger(__name__)
 

@@ -28,8 +28,6 @@ from typing import Final
 from cachefleet_controlplane.routing.capacity import certainly_used
 from cachefleet_controlplane.routing.decision import (
     LEADING,
-    NOBODY,
-    STALE_AFTER_SECONDS,
     CandidateScore,
     CandidateView,
     Decision,
@@ -43,27 +41,6 @@ from cachefleet_controlplane.routing.decision import (
     verdict_of,
 )
 from cachefleet_controlplane.routing.throughput import Pace, Paces
-
-__all__ = [
-    "NOBODY",
-    "STALE_AFTER_SECONDS",
-    "CandidateScore",
-    "CandidateView",
-    "Decision",
-    "Knowledge",
-    "Prompt",
-    "Reason",
-    "RoutingPolicy",
-    "Verdict",
-    "could",
-    "decide",
-    "fits",
-    "needed_blocks",
-    "score",
-    "unplaced",
-    "usable_blocks",
-    "usable_tokens",
-]
 
 OUTPUT_TOKENS_COUNTED: Final = 256
 """Output beyond this does not count when asking whether a request fits."""

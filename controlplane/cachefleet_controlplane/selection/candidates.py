@@ -13,7 +13,7 @@ from typing import Final
 
 from cachefleet_controlplane.workers.registry import Pool
 from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_core.pool.spec import Role
+from cachefleet_core.pool.worker import Role
 
 
 class Duty(StrEnum):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Final
 
-from cachefleet_controlplane.routing.scoring import CandidateScore
+from cachefleet_controlplane.routing.decision import CandidateScore
 
 
 @dataclass(frozen=True, slots=True)

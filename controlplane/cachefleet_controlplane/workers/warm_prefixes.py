@@ -10,7 +10,8 @@ import msgspec
 
 from cachefleet_controlplane.pools.salts import Salter
 from cachefleet_core.engine import keeps_blocks
-from cachefleet_core.pool.spec import PrefixCachePool, WarmPrefix
+from cachefleet_core.pool.policy import WarmPrefix
+from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.reports import MAX_FRAME_BYTES, Prefix, Warm
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId
 

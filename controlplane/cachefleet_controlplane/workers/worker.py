@@ -10,8 +10,7 @@ from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.index.recent_removals import History
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.routing.capacity import Room
-from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS, full_name
-from cachefleet_controlplane.routing.scoring import CandidateView
+from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS, CandidateView, full_name
 from cachefleet_controlplane.streams.stream import Stream
 from cachefleet_controlplane.streams.stream_machine import FORGET_SECONDS
 from cachefleet_controlplane.workers.hit_window import Counters

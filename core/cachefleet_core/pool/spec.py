@@ -10,16 +10,12 @@ from cachefleet_core.pool.manifest import documents
 from cachefleet_core.pool.policy import (
     AdmissionSpec,
     ContinuationSpec,
-    HitObjective,
     HitSpec,
     Isolation,
-    Message,
-    PreemptionPolicy,
     PreemptionSpec,
     PrefixCacheSpec,
     RolloutSpec,
     TenancySpec,
-    WarmPrefix,
 )
 from cachefleet_core.pool.problems import PoolError, Problem, preview, problems_of
 from cachefleet_core.pool.section import FreeMap, Label, PoolName, Rule, Section
@@ -27,54 +23,11 @@ from cachefleet_core.pool.status import PoolStatus
 from cachefleet_core.pool.worker import (
     CPU_BLOCK_SIZE,
     GPU_BLOCK_SIZE,
-    ChatTemplate,
     DeviceSpec,
-    Dtype,
     EngineSpec,
-    EnvVar,
-    KeyRef,
-    KvTransfer,
     ModelSpec,
     Role,
 )
-
-__all__ = [
-    "API_VERSION",
-    "GROUP",
-    "KIND",
-    "PLURAL",
-    "VERSION",
-    "AdmissionSpec",
-    "ChatTemplate",
-    "ContinuationSpec",
-    "DeviceSpec",
-    "Dtype",
-    "EngineSpec",
-    "EnvVar",
-    "HitObjective",
-    "HitSpec",
-    "Isolation",
-    "KeyRef",
-    "KvTransfer",
-    "Message",
-    "ModelSpec",
-    "ObjectMeta",
-    "PoolError",
-    "PoolSpec",
-    "PoolStatus",
-    "PreemptionPolicy",
-    "PreemptionSpec",
-    "PrefixCachePool",
-    "PrefixCacheSpec",
-    "Problem",
-    "Role",
-    "RolloutSpec",
-    "TenancySpec",
-    "WarmPrefix",
-    "changes_refused",
-    "parse_pools",
-    "read_pool",
-]
 
 GROUP: Final = "cachefleet.io"
 VERSION: Final = "v1alpha1"

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from cachefleet_core.pool.spec import PoolError, PrefixCachePool, parse_pools
+from cachefleet_core.pool.problems import PoolError
+from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_local.cli.screen import Screen
 from cachefleet_local.failure import Exit, FailureError
 from cachefleet_local.fleet.local_fleet import LocalFleet, Options, Prepared, check, prepared

@@ -13,7 +13,8 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from cachefleet_core.pool.spec import EnvVar, PrefixCachePool
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.pool.worker import EnvVar
 from cachefleet_local.cli.screen import Screen
 from cachefleet_local.cli.up import problem_lines, read_pools, until_stopped
 from cachefleet_local.demo.report import Phase, objections, recomputed_share, table

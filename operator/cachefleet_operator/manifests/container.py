@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Final
 
-from cachefleet_core.pool.spec import EnvVar, KeyRef, PrefixCachePool
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.pool.worker import EnvVar, KeyRef
 
 Manifest = dict[str, Any]
 

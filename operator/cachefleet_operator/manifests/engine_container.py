@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from cachefleet_core.engine import PLUGIN, engine_arguments, engine_environment, image_version
-from cachefleet_core.pool.spec import EnvVar, KeyRef, PoolSpec, PrefixCachePool
+from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
+from cachefleet_core.pool.worker import EnvVar, KeyRef
 from cachefleet_operator import names
 from cachefleet_operator.manifests.container import (
     AGENT_PORT,

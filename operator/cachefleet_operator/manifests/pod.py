@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cachefleet_core.pool.spec import KeyRef, PrefixCachePool
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.pool.worker import KeyRef
 from cachefleet_operator import names
 from cachefleet_operator.manifests.agent_container import agent_container, plugin_container
 from cachefleet_operator.manifests.container import Manifest

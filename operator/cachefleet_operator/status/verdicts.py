@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cachefleet_core.budget import BudgetReason, plan_budget
-from cachefleet_core.pool.spec import PoolError, PrefixCachePool, read_pool
+from cachefleet_core.pool.problems import PoolError
+from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_operator.controlplane.facts import Facts, PoolFacts
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.situation import Verdict

@@ -14,7 +14,7 @@ from cachefleet_controlplane.admin.admin_app import PATH, admin_app
 from cachefleet_controlplane.admin.tenant_service import TenantDesk
 from cachefleet_controlplane.auth.authorizer import Access, AccessUnavailableError, Asked
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.routing.scoring import RoutingPolicy
+from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_records import DecisionRecord

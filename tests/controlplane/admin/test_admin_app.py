@@ -8,8 +8,8 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from cachefleet_controlplane.auth.authorizer import Asked
+from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.routing.reason_texts import CAUSES
-from cachefleet_controlplane.routing.scoring import RoutingPolicy
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_operator.controlplane.facts import parse

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from cachefleet_controlplane.routing.scoring import Knowledge, Prompt, RoutingPolicy, Verdict
+from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
 from cachefleet_controlplane.workers.inflight import Flight
 from cachefleet_core.blocks import BlockKey, pack_keys
 from cachefleet_core.reports import Operation

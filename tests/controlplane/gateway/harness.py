@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.admission import Door
 from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
-from cachefleet_controlplane.gateway.attempts.exchange import Parts
+from cachefleet_controlplane.gateway.attempts.context import Parts
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import Placer

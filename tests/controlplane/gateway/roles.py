@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
-from cachefleet_core.pool.spec import PrefixCachePool, Role
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.pool.worker import Role
 from tests.controlplane.gateway.harness import Front, Worker, engine, front, pool
 from tests.fakes.engine import FakeEngine, Seen
 

@@ -20,12 +20,13 @@ from cachefleet_controlplane.gateway.shortfalls import find_shortfall
 from cachefleet_controlplane.gateway.upstream.answer import PromptDetails, Usage
 from cachefleet_controlplane.index.protocol import IndexDefectError, worker_id
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_controlplane.routing.scoring import CandidateView, Knowledge, Prompt, RoutingPolicy, decide
+from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.store.decision_records import DecisionRecord, LegRecord, ShortfallRecord
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.digest import Digest
-from cachefleet_core.pool.spec import Isolation
+from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.reports import Delta, Hello, Operation, Phase, Removed, Snapshot, State, Stored
 from cachefleet_core.tenancy import DEFAULT_TENANT
 from tests.controlplane.frames import sent

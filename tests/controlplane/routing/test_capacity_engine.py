@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.routing.scoring import Decision, Knowledge, Prompt, RoutingPolicy, Verdict
+from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy, Verdict
 from cachefleet_controlplane.workers.inflight import Flight
 from cachefleet_core.blocks import pack_keys
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view, wid

@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from cachefleet_controlplane.routing.decision import Reason, RoutingPolicy, Verdict, held_back, verdict_of
-from cachefleet_controlplane.routing.scoring import CandidateView, Prompt, decide
+from cachefleet_controlplane.routing.decision import (
+    CandidateView,
+    Prompt,
+    Reason,
+    RoutingPolicy,
+    Verdict,
+    held_back,
+    verdict_of,
+)
+from cachefleet_controlplane.routing.scoring import decide
 from tests.controlplane.fleets import wid
 
 ROOT = Path(__file__).parents[3]

@@ -10,22 +10,21 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.index.protocol import WorkerId
-from cachefleet_controlplane.routing.decision import LEADING, LaterScores, leading_places
-from cachefleet_controlplane.routing.scoring import (
-    EVICTION_WEIGHT,
+from cachefleet_controlplane.routing.decision import (
+    LEADING,
     NOBODY,
     CandidateScore,
     CandidateView,
     Decision,
     Knowledge,
+    LaterScores,
     Prompt,
     Reason,
     RoutingPolicy,
     Verdict,
-    decide,
-    needed_blocks,
-    usable_tokens,
+    leading_places,
 )
+from cachefleet_controlplane.routing.scoring import EVICTION_WEIGHT, decide, needed_blocks, usable_tokens
 from cachefleet_controlplane.routing.throughput import (
     DEFAULT_BATCHED_TOKENS,
     DEFAULT_INTER_TOKEN_SECONDS,

@@ -3,7 +3,7 @@
 from dataclasses import asdict, fields, replace
 
 from cachefleet_controlplane.index.protocol import WorkerId
-from cachefleet_controlplane.routing.scoring import CandidateScore
+from cachefleet_controlplane.routing.decision import CandidateScore
 from cachefleet_controlplane.store.decision_records import CandidateRecord
 from tests.controlplane.store.conftest import CANDIDATE
 

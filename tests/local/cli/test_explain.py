@@ -18,11 +18,12 @@ from cachefleet_controlplane.gateway.placement.trace import Basis, Trace
 from cachefleet_controlplane.gateway.upstream.answer import PromptDetails, Usage
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.cache_shortfall import Cause
+from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.reason_texts import CAUSES, REASONS
-from cachefleet_controlplane.routing.scoring import CandidateView, Knowledge, Prompt, RoutingPolicy, decide
+from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_records import DecisionRecord, LegRecord, ShortfallRecord
-from cachefleet_core.pool.spec import Isolation
+from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.tenancy import TenantId
 from cachefleet_local.cli.explain import explained
 from cachefleet_local.cli.listing import Item

@@ -19,7 +19,8 @@ def own(monkeypatch: pytest.MonkeyPatch) -> process.Process:
     monkeypatch.setattr(process, "install_method", lambda: None)
     monkeypatch.setattr(process, "unmet", lambda feature: "vLLM 9 has no X" if feature == "lacking" else "")
     patches = {"works": ("good",), "fails": ("bad", "worse"), "lacks": ("fine", "lacking"), "absent": ("gone",)}
-    monkeypatch.setattr(process, "PATCHES", patches)
+    made = {name: process.Patch(name, features) for name, features in patches.items()}
+    monkeypatch.setattr(process, "PATCHES", made)
     for name in ("works", "fails", "lacks"):
         module: Any = ModuleType(name)
         module.install = _failing if name == "fails" else _working

@@ -14,12 +14,21 @@ from cachefleet_worker.plugin.engine_calls import install_method
 from cachefleet_worker.plugin.faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
 
-PATCHES: Final[Mapping[str, tuple[str, ...]]] = {
-    "finish": ("finish_reason", "streaming"),
-    "fields": ("fields",),
-    "tokens": ("tokens",),
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A module with ``install(capabilities, faults, settings)``, and the features that need it."""
+
+    module: str
+    features: tuple[str, ...]
+
+
+PATCHES: Final[Mapping[str, Patch]] = {
+    "finish": Patch("gate.finish_reason", ("finish_reason", "streaming")),
+    "fields": Patch("gate.request_fields", ("fields",)),
+    "tokens": Patch("tokens.installation", ("tokens",)),
 }
-"""Modules with ``install(capabilities, faults, settings)``, in the order they are installed, and their features."""
+"""By name, in the order they are installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +39,7 @@ class Process:
     capabilities: Capabilities
     faults: Faults
     parts: dict[str, Any]
-    """What each patch gave back, by module."""
+    """What each patch gave back, by its name."""
 
 
 @cache
@@ -45,16 +54,16 @@ def install() -> None:
     process = this_process()
     with process.faults.guard("routes"):
         install_method()
-    for module, features in PATCHES.items():
-        with process.faults.guard(*features):
-            _install(module, features, process)
+    for name, patch in PATCHES.items():
+        with process.faults.guard(*patch.features):
+            _install(name, patch, process)
 
 
-def _install(module: str, features: tuple[str, ...], process: Process) -> None:
-    missing = next(filter(None, map(unmet, features)), "")
+def _install(name: str, patch: Patch, process: Process) -> None:
+    missing = next(filter(None, map(unmet, patch.features)), "")
     if missing:
-        for feature in features:
+        for feature in patch.features:
             process.faults.off(feature, missing)
         return
-    installed = import_module(f".{module}", __package__).install(process.capabilities, process.faults, process.settings)
-    process.parts[module] = installed
+    module = import_module(f".{patch.module}", __package__)
+    process.parts[name] = module.install(process.capabilities, process.faults, process.settings)

@@ -11,44 +11,21 @@ from typing import Final
 
 from msgspec import Raw
 
-from cachefleet_controlplane.gateway.apis import api_of
+from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.request_info import (
-    CHAT_MAX_TOKENS,
-    COMPLETIONS_MAX_TOKENS,
-    GENERATING,
     Ask,
     Endpoint,
 )
 from cachefleet_controlplane.wire.json_members import (
-    READ_ERRORS,
     Fields,
     encode,
     first_of,
     is_list,
     is_null,
-    lax_bool,
     members,
     parse_fields,
     text,
 )
-
-__all__ = [
-    "CHAT_MAX_TOKENS",
-    "COMPLETIONS_MAX_TOKENS",
-    "GENERATING",
-    "READ_ERRORS",
-    "Ask",
-    "Endpoint",
-    "Fields",
-    "first_prompt",
-    "given_ids",
-    "is_null",
-    "lax_bool",
-    "parse",
-    "parse_fields",
-    "understand",
-    "upstream_body",
-]
 
 _PRIVATE_FIELDS: Final = frozenset(
     {

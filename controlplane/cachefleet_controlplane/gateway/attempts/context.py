@@ -13,7 +13,7 @@ from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.routing.scoring import Decision
+from cachefleet_controlplane.routing.decision import Decision
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from cachefleet_controlplane.gateway.apis import Api, Sieve, api_of
-from cachefleet_controlplane.gateway.apis.parse import GENERATING
+from cachefleet_controlplane.gateway.apis.api import Api, Sieve
+from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.prefer import APPLIED, wants_cached
+from cachefleet_controlplane.gateway.apis.request_info import GENERATING
 from cachefleet_controlplane.gateway.attempts.attempt_plan import Steering
 from cachefleet_controlplane.gateway.attempts.context import Parts
 from cachefleet_controlplane.gateway.attempts.detokenize import detokenizer
@@ -26,8 +27,6 @@ from cachefleet_controlplane.store.decision_records import LegRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header, upstream_headers
 from cachefleet_controlplane.wire.http_exchange import Reply
-
-__all__ = ["Exchange", "Parts"]
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from cachefleet_controlplane.gateway.apis.parse import Ask, Endpoint, Fields, is_null
-from cachefleet_controlplane.wire.json_members import members
+from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
+from cachefleet_controlplane.wire.json_members import Fields, is_null, members
 
 MARK: Final = "cachefleet_resumable"
 """The member of ``vllm_xargs`` by which the worker plugin knows what it may hand back."""

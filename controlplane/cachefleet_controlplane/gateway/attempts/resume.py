@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.apis.parse import COMPLETIONS_MAX_TOKENS, READ_ERRORS, Ask, Endpoint, lax_bool
+from cachefleet_controlplane.gateway.apis.request_info import COMPLETIONS_MAX_TOKENS, Ask, Endpoint
 from cachefleet_controlplane.gateway.apis.threshold import FIELD
 from cachefleet_controlplane.gateway.attempts.resumable import appended, marked, rest_body, resumable
 from cachefleet_controlplane.gateway.attempts.stream_join import Splice, Stopping
@@ -19,7 +19,8 @@ from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.client import Answer
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt
-from cachefleet_core.pool.spec import PreemptionPolicy
+from cachefleet_controlplane.wire.json_members import READ_ERRORS, lax_bool
+from cachefleet_core.pool.policy import PreemptionPolicy
 
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 """How bytes that are no whole character are shown."""

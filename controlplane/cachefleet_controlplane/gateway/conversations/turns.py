@@ -47,7 +47,7 @@ from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.workers.views import ServedModel
-from cachefleet_core.pool.spec import Isolation
+from cachefleet_core.pool.policy import Isolation
 
 logger = logging.getLogger(__name__)
 

@@ -9,18 +9,19 @@ from functools import partial
 from typing import Final
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.apis.parse import Ask, upstream_body
+from cachefleet_controlplane.gateway.apis.parse import upstream_body
+from cachefleet_controlplane.gateway.apis.request_info import Ask
 from cachefleet_controlplane.gateway.placement.gate import Gate
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyMemo
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
 from cachefleet_controlplane.gateway.rendering.ladder import Rung
-from cachefleet_controlplane.gateway.rendering.renderer import Reason, Renderer, Rendering, render_ask
+from cachefleet_controlplane.gateway.rendering.renderer import Renderer, render_ask
+from cachefleet_controlplane.gateway.rendering.result import Reason, Rendering
 from cachefleet_controlplane.gateway.rendering.text_keys import NO_TEXT, Text, Texts
 from cachefleet_controlplane.gateway.rendering.token_estimates import TokenEstimates
 from cachefleet_controlplane.pools.salts import Salter
 from cachefleet_controlplane.routing.affinity import leaning
-from cachefleet_controlplane.routing.decision import Chunks
-from cachefleet_controlplane.routing.scoring import Decision, Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.routing.decision import Chunks, Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.selection.candidates import Duty
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError

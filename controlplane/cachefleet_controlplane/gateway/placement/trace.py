@@ -7,15 +7,15 @@ from typing import Final, Literal
 
 import msgspec
 
-from cachefleet_controlplane.gateway.apis.parse import Ask
+from cachefleet_controlplane.gateway.apis.request_info import Ask
 from cachefleet_controlplane.gateway.placement.routing_input import Placing
-from cachefleet_controlplane.gateway.rendering.renderer import Rendering
+from cachefleet_controlplane.gateway.rendering.result import Rendering
 from cachefleet_controlplane.gateway.upstream.answer import Usage
 from cachefleet_controlplane.pools.salts import isolation
-from cachefleet_controlplane.routing.scoring import Decision
+from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.store.decision_records import CandidateRecord, DecisionRecord, LegRecord, ShortfallRecord
 from cachefleet_controlplane.wire.headers import Header
-from cachefleet_core.pool.spec import Isolation
+from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.tenancy import TenantId
 
 CLIENT_GONE_STATUS: Final = 499

@@ -11,8 +11,10 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from cachefleet_controlplane.gateway.apis.parse import Ask, Endpoint, Fields, first_prompt, is_null
+from cachefleet_controlplane.gateway.apis.parse import first_prompt
+from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
 from cachefleet_controlplane.pools.source import WorkerEndpoint
+from cachefleet_controlplane.wire.json_members import Fields, is_null
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFacts
 
 MAX_WORKERS: Final = 2

@@ -11,8 +11,8 @@ import hashlib
 from collections import OrderedDict
 from typing import Final
 
-from cachefleet_controlplane.gateway.apis.parse import Fields, is_null
 from cachefleet_controlplane.gateway.rendering.keying import Keyed
+from cachefleet_controlplane.wire.json_members import Fields, is_null
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 _DIGEST_BYTES: Final = 16

@@ -17,8 +17,8 @@ from typing import Final
 
 from prometheus_client import Counter
 
-from cachefleet_controlplane.gateway.apis.parse import Ask, first_prompt, given_ids
-from cachefleet_controlplane.gateway.apis.request_info import Bypass
+from cachefleet_controlplane.gateway.apis.parse import first_prompt, given_ids
+from cachefleet_controlplane.gateway.apis.request_info import Ask, Bypass
 from cachefleet_controlplane.gateway.rendering.dedicated import Renderers
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
 from cachefleet_controlplane.gateway.rendering.ladder import (
@@ -33,7 +33,6 @@ from cachefleet_controlplane.gateway.rendering.ladder import (
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderMemo, digest
 from cachefleet_controlplane.gateway.rendering.result import (
     ABSENT_SECONDS,
-    FAILED_SECONDS,
     Reason,
     Rendering,
     left_out_for,
@@ -45,8 +44,6 @@ from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFacts
 from cachefleet_core.bodies import BodyError
-
-__all__ = ["ABSENT_SECONDS", "FAILED_SECONDS", "Reason", "Renderer", "Rendering", "read", "render_ask"]
 
 WITH_IDS: Final = "&ids=1"
 _TOKEN_HEADER: Final = "x-cachefleet-token"  # noqa: S105 (the name of a header)

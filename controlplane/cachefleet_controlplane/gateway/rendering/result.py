@@ -9,12 +9,12 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from cachefleet_controlplane.gateway.apis.parse import READ_ERRORS, Endpoint
-from cachefleet_controlplane.gateway.apis.request_info import Bypass
+from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint
 from cachefleet_controlplane.gateway.rendering.keying import NOTHING, Keyed, Keying
 from cachefleet_controlplane.gateway.rendering.ladder import Rung
 from cachefleet_controlplane.gateway.upstream.client import Answer, Opened
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_core.bodies import BodyError
 from cachefleet_core.prompt_keys import PromptKeysError, decode
 

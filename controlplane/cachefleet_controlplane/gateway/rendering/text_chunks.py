@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable
 from typing import Final
 
-from cachefleet_controlplane.gateway.apis.parse import Fields
+from cachefleet_controlplane.wire.json_members import Fields
 from cachefleet_core.blocks import BlockKeyer, Namespace
 
 MakeKeyer = Callable[[bytes, Namespace, int], BlockKeyer]

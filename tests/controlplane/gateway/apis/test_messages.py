@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.apis import api_of
+from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.app import GatewayBounds

@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.apis.parse import (
-    CHAT_MAX_TOKENS,
-    COMPLETIONS_MAX_TOKENS,
-    Endpoint,
-    first_prompt,
-    given_ids,
-    parse,
-    upstream_body,
-)
+from cachefleet_controlplane.gateway.apis.parse import first_prompt, given_ids, parse, upstream_body
+from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, COMPLETIONS_MAX_TOKENS, Endpoint
 from cachefleet_controlplane.wire.errors import ApiError, error_body
 from cachefleet_controlplane.wire.headers import upstream_headers
 

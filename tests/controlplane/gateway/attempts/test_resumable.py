@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.apis.parse import Endpoint, parse
+from cachefleet_controlplane.gateway.apis.parse import parse
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.attempts.resumable import appended, marked, rest_body, resumable, unmarked
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cachefleet_controlplane.gateway.placement.refusals import refusal
-from cachefleet_controlplane.routing.decision import Decision, Prompt, Reason, RoutingPolicy
-from cachefleet_controlplane.routing.scoring import CandidateView, decide
+from cachefleet_controlplane.routing.decision import CandidateView, Decision, Prompt, Reason, RoutingPolicy
+from cachefleet_controlplane.routing.scoring import decide
 from tests.controlplane.fleets import wid
 
 PROMPT = Prompt(tokens=1000, block_size=16, max_tokens=5000)

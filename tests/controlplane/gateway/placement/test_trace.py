@@ -7,12 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from cachefleet_controlplane.gateway.apis.parse import Endpoint, parse
+from cachefleet_controlplane.gateway.apis.parse import parse
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.placement.trace import Trace, decision_body
-from cachefleet_controlplane.gateway.rendering.renderer import Rendering
+from cachefleet_controlplane.gateway.rendering.result import Rendering
 from cachefleet_controlplane.index.protocol import WorkerId
-from cachefleet_controlplane.routing.decision import LEADING, CandidateScore, LaterScores
-from cachefleet_controlplane.routing.scoring import CandidateView, Prompt, RoutingPolicy, decide
+from cachefleet_controlplane.routing.decision import (
+    LEADING,
+    CandidateScore,
+    CandidateView,
+    LaterScores,
+    Prompt,
+    RoutingPolicy,
+)
+from cachefleet_controlplane.routing.scoring import decide
 
 VIEWS = [CandidateView(worker=f"w{n}", id=WorkerId(f"p/w{n}#0"), pool="p", url="u") for n in range(20)]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.apis.parse import parse_fields
 from cachefleet_controlplane.gateway.rendering.keying import Keyed
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderMemo, digest
+from cachefleet_controlplane.wire.json_members import parse_fields
 
 PATH = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "cache_salt": "s"}

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.apis.parse import Ask, Endpoint, parse, upstream_body
+from cachefleet_controlplane.gateway.apis.parse import parse, upstream_body
+from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
 from cachefleet_controlplane.gateway.rendering.dedicated import Renderers
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
 from cachefleet_controlplane.gateway.rendering.ladder import TOKENIZE_PATH, Rung, RungMemory, ladder, tokenizable
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderMemo
-from cachefleet_controlplane.gateway.rendering.renderer import (
+from cachefleet_controlplane.gateway.rendering.renderer import Renderer, render_ask
+from cachefleet_controlplane.gateway.rendering.result import (
     ABSENT_SECONDS,
+    BUSY_SECONDS,
     FAILED_SECONDS,
     Reason,
-    Renderer,
     Rendering,
     read,
-    render_ask,
 )
-from cachefleet_controlplane.gateway.rendering.result import BUSY_SECONDS
 from cachefleet_controlplane.gateway.upstream.client import Answer, Opened, Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cachefleet_controlplane.gateway.apis.parse import Ask, Endpoint, parse
+from cachefleet_controlplane.gateway.apis.parse import parse
+from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
 from cachefleet_controlplane.gateway.rendering.text_chunks import CHUNK_BYTES, KEY_BYTES
 from cachefleet_controlplane.gateway.rendering.text_keys import MAX_TEXT_BYTES, NO_TEXT, Text, Texts
 from cachefleet_controlplane.gateway.rendering.token_estimates import START

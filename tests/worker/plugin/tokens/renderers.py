@@ -12,7 +12,7 @@ from typing import Any
 from cachefleet_worker.plugin.capabilities import Capabilities
 from cachefleet_worker.plugin.faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
-from cachefleet_worker.plugin.tokens import install
+from cachefleet_worker.plugin.tokens.installation import install
 from cachefleet_worker.plugin.tokens.token_memo import TokenMemo
 from tests.worker.plugin.tokens.styles import trained
 

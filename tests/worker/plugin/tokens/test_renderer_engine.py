@@ -97,7 +97,7 @@ def test_text_that_cannot_be_used_fails_as_it_does_in_stock(pair: Pair, text: st
 
 @pytest.mark.requirement("C7")
 def test_boundaries_of_a_chat_are_kept_by_its_next_turn(pair: Pair) -> None:
-    from cachefleet_worker.plugin.tokens import deepest  # noqa: PLC0415
+    from cachefleet_worker.plugin.tokens.boundaries import deepest  # noqa: PLC0415 - only where vLLM is
 
     for messages in chats(10):
         now, following = (

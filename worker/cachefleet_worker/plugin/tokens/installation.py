@@ -1,0 +1,35 @@
+"""Puts memoised tokenisation into vLLM's renderers in this process."""
+
+from __future__ import annotations
+
+import random
+
+from cachefleet_worker.plugin.capabilities import OFF, Capabilities
+from cachefleet_worker.plugin.faults import Faults
+from cachefleet_worker.plugin.settings import PluginSettings
+from cachefleet_worker.plugin.tokens.renderer import HookError, patch
+from cachefleet_worker.plugin.tokens.token_memo import FEATURE, TokenMemo
+
+
+def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings) -> TokenMemo | None:
+    """Patch vLLM's renderers in this process; None where that cannot be or is not wanted. Never raises."""
+    if FEATURE in settings.plugin_off:
+        faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
+        return None
+    memo = None
+    with faults.guard(FEATURE):
+        from vllm.renderers.base import BaseRenderer  # noqa: PLC0415 - only where vLLM runs
+
+        made = TokenMemo(
+            capabilities,
+            faults,
+            max_bytes=settings.tokens_memo_bytes,
+            sample_ratio=settings.tokens_sample_ratio,
+            rng=random.Random(),  # noqa: S311 - picks samples
+        )
+        try:
+            patch(BaseRenderer, made, faults)
+            memo = made
+        except HookError as error:
+            capabilities.add(FEATURE, OFF, str(error))
+    return memo
