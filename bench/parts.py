@@ -182,7 +182,7 @@ def _control_plane_environment(folder: Path, ports: Mapping[str, int]) -> dict[s
         "CACHEFLEET_ADMIN_TOKEN_FILE": str(folder / "admin.token"),
         "CACHEFLEET_DATA_DIR": str(folder / "data"),
         "CACHEFLEET_WITHDRAW_SECONDS": "0",
-        "CACHEFLEET_INTRODUCTION_SECONDS": "0",
+        "CACHEFLEET_STARTUP_SECONDS": "0",
     }
 
 

@@ -22,7 +22,7 @@ from cachefleet_controlplane.index.frames import read
 from cachefleet_controlplane.index.protocol import worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import RoutingPolicy
-from cachefleet_controlplane.wiring.backends import engine
+from cachefleet_controlplane.wiring.backends import backend
 from cachefleet_core.native import Choice
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_core.reports import DownFrame, Hello
@@ -87,14 +87,14 @@ class Replay:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = 0
         chance = random.Random(SEED)
-        parts = engine(code)
+        parts = backend(code)
         self._index = parts.index()
         names = [f"replay-{number}" for number in range(setup.workers)]
         self._fleet = Fleet(
             self._index,
             index_key=INDEX_KEY,
             keyer=parts.code.keyer,
-            chooser=parts.chooser,
+            selector=parts.selector,
             clock=lambda: self._now,
             wall=lambda: self._now,
         )

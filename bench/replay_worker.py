@@ -19,8 +19,8 @@ from cachefleet_core.digest import Digest
 from cachefleet_core.native import Code
 from cachefleet_core.reports import Hello, Phase
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from cachefleet_worker.agent.engine.load_metrics import LoadMeter, Vitals
-from cachefleet_worker.agent.reports.stream import Standing, Stream
+from cachefleet_worker.agent.engine.load_metrics import LoadMeter, LoadMetrics
+from cachefleet_worker.agent.reports.stream import Stream, WorkerState
 from cachefleet_worker.agent.wire.kv_events import decode_batch
 from cachefleet_worker.agent.wire.plugin_api import RankStats
 from tests.fakes.block_pool import BlockPool
@@ -125,7 +125,7 @@ class SimWorker:
         """The report of this moment, as a frame."""
         scheduler = self.scheduler
         sums = self._sums
-        vitals = Vitals(
+        vitals = LoadMetrics(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
             usage=self.pool.usage,
@@ -140,7 +140,7 @@ class SimWorker:
         if self._idle is None:
             self._idle = self.pool.idle
         stats = RankStats(boot=EPOCH, blocks_free=self.pool.free, blocks_idle=self._idle)
-        return self.stream.state(Standing(Phase.READY, self._meter.add(vitals, stats)))
+        return self.stream.state(WorkerState(Phase.READY, self._meter.add(vitals, stats)))
 
     def backlog(self, now: float) -> float:
         """Seconds until what it has would be prefilled: tokens that wait and are not cached, over the prefill rate."""

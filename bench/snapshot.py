@@ -24,13 +24,12 @@ import msgspec
 
 from bench.rows import Row, percentile, row
 from cachefleet_worker.plugin.capabilities import Capabilities
-from cachefleet_worker.plugin.engine_state import EngineSide
 from cachefleet_worker.plugin.faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
 from cachefleet_worker.plugin.snapshot.event_frames import BlockStored, Header
-from cachefleet_worker.plugin.snapshot.publisher_proxy import Tee
-from cachefleet_worker.plugin.snapshot.resident_ledger import Ledger
-from cachefleet_worker.plugin.snapshot.snapshot import Ask, Snapshots
+from cachefleet_worker.plugin.snapshot.publisher_proxy import PublisherProxy
+from cachefleet_worker.plugin.snapshot.resident_ledger import ResidentLedger
+from cachefleet_worker.plugin.snapshot.snapshot import SnapshotCall, Snapshots
 
 BLOCK_SIZE: Final = 16
 CHAIN: Final = 50
@@ -72,25 +71,25 @@ class _Engine:
         capabilities = Capabilities()
         capabilities.add("snapshot", "thread")
         faults = Faults(capabilities)
-        ledger = Ledger()
-        self._tee = Tee(_Inner(), ledger, faults, boot="b" * 32)
-        side = SimpleNamespace(
+        ledger = ResidentLedger()
+        self._proxy = PublisherProxy(_Inner(), ledger, faults, boot="b" * 32)
+        state = SimpleNamespace(
             boot="b" * 32, rank=0, faults=faults, settings=PluginSettings(), counts={"snapshots": 0}, publish_events=int
         )
-        self.snapshots = Snapshots(cast("EngineSide", side), self._tee, ledger)
+        self.snapshots = Snapshots(cast("Any", state), self._proxy, ledger)
 
     def fill(self) -> float:
         """Microseconds that the ledger takes for a block."""
         start = time.perf_counter()
         for event in self._events:
-            self._tee.publish(SimpleNamespace(events=[event]))
+            self._proxy.publish(SimpleNamespace(events=[event]))
         return (time.perf_counter() - start) / BLOCKS * 1e6
 
     def step(self, ask: Path | None = None) -> float:
         """Milliseconds of a step of about 4, after whatever is asked of the engine between steps."""
         start = time.perf_counter()
         if ask is not None:
-            self.snapshots.start(msgspec.msgpack.encode(Ask(str(ask))))
+            self.snapshots.start(msgspec.msgpack.encode(SnapshotCall(str(ask))))
         sum(number * number for number in range(15_000))
         time.sleep(0.002)
         return (time.perf_counter() - start) * 1e3

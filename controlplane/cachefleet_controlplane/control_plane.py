@@ -22,14 +22,14 @@ from cachefleet_controlplane.admin.admin_app import admin_app
 from cachefleet_controlplane.admin.problems import http_problem
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
-from cachefleet_controlplane.fleet.startup_gate import Introduction
+from cachefleet_controlplane.fleet.startup_gate import StartupGate
 from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
-from cachefleet_controlplane.gateway.attempts.context import Parts
+from cachefleet_controlplane.gateway.attempts.context import GatewayContext
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
-from cachefleet_controlplane.gateway.placement.routing_input import Placer
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
 from cachefleet_controlplane.gateway.rendering.dedicated import Renderers
-from cachefleet_controlplane.gateway.rendering.key_cache import KeyMemo
-from cachefleet_controlplane.gateway.rendering.render_cache import RenderMemo
+from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
+from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
 from cachefleet_controlplane.gateway.upstream.client import Upstream
@@ -45,7 +45,7 @@ from cachefleet_controlplane.settings import Settings
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog, LogBounds
 from cachefleet_controlplane.store.sql_decisions import SqlDecisions
-from cachefleet_controlplane.wiring.backends import engine_of
+from cachefleet_controlplane.wiring.backends import backend_of
 from cachefleet_controlplane.wiring.continuation_parts import continuation_parts
 from cachefleet_controlplane.wiring.deployment import Authority, authority, pool_source
 from cachefleet_controlplane.wiring.hot_parts import hot_parts
@@ -72,11 +72,11 @@ class ControlPlane:
         self._resources = AsyncExitStack()
         self._source: PoolSource | None = None
         self._leaving = False
-        self._introduction = Introduction(seconds=settings.introduction_seconds)
+        self._startup_gate = StartupGate(seconds=settings.startup_seconds)
         self.metrics = Metrics()
         database = Database(settings.url, timeout_seconds=settings.database_timeout_seconds)
         self.tenancy = tenant_parts(settings, fleet_key, database, self.metrics)
-        self.engine = engine_of(settings)
+        self.engine = backend_of(settings)
         self.metrics.engine(code=self.engine.code.name, reason=self.engine.code.reason)
         self.fleet = Fleet(
             self.engine.index(),
@@ -84,7 +84,7 @@ class ControlPlane:
             salt_key=fleet_key.salt_key,
             salt_version=self.tenancy.tenants.salt_version,
             keyer=self.engine.code.keyer,
-            chooser=self.engine.chooser,
+            selector=self.engine.selector,
             texts=None if settings.knowledge == "load" else self.engine.index(),
             policy=RoutingPolicy(settings.policy),
         )
@@ -109,9 +109,9 @@ class ControlPlane:
 
     def _gateway(self, salt_key: bytes) -> Gateway:
         settings = self._settings
-        placer = self._placer(salt_key)
+        input_builder = self._input_builder(salt_key)
         tenants = self.tenancy.tenants
-        self.hot = hot_parts(settings, self.fleet, placer, tenants, salt_key=salt_key, metrics=self.metrics)
+        self.hot = hot_parts(settings, self.fleet, input_builder, tenants, salt_key=salt_key, metrics=self.metrics)
         bounds = GatewayBounds(
             body_bytes=settings.request_max_bytes,
             body_seconds=settings.request_body_seconds,
@@ -120,45 +120,45 @@ class ControlPlane:
             stall_seconds=settings.request_stall_seconds,
         )
         return Gateway(
-            self._parts(),
-            placer,
-            door=self.tenancy.door,
+            self._context(),
+            input_builder,
+            admission=self.tenancy.admission,
             record=self.decisions.record,
             bounds=bounds,
             turns=self.conversations.turns,
             hot=self.hot.observer,
         )
 
-    def _parts(self) -> Parts:
+    def _context(self) -> GatewayContext:
         queue = Queue(places=self._settings.queue_requests, metrics=self.metrics)
         self.fleet.listen(queue.wake)
-        return Parts(
+        return GatewayContext(
             fleet=self.fleet,
             upstream=self._upstream,
             credentials=self._credentials,
             metrics=self.metrics,
             fingerprints=Fingerprints(),
             queue=queue,
-            max_legs=self._settings.max_legs,
+            max_attempts=self._settings.max_attempts,
         )
 
-    def _placer(self, salt_key: bytes) -> Placer:
+    def _input_builder(self, salt_key: bytes) -> RoutingInputBuilder:
         settings = self._settings
         renderer = Renderer(
             self._upstream,
             self._credentials,
             metrics=self.metrics,
             timeout_seconds=settings.render_timeout_seconds,
-            memo=RenderMemo(),
+            cache=RenderCache(),
             dedicated=Renderers(settings.renderer_urls),
         )
         # Native code computes keys sooner than it would look them up, or than text could be hashed.
         native = self.engine.code.name == "native"
-        return Placer(
+        return RoutingInputBuilder(
             self.fleet,
             renderer,
             salt_key=salt_key,
-            memo=None if native else KeyMemo(),
+            cache=None if native else KeyCache(),
             texts=Texts(secrets.token_bytes(32), keyer=self.engine.code.keyer if native else None),
             knowledge=Knowledge(settings.knowledge),
         )
@@ -189,7 +189,7 @@ class ControlPlane:
         self._start("store", self.decisions.run)
         self._start("tenants", self.tenancy.tenants.run)
         self._start("usage", self.tenancy.usage.run)
-        self._start("conversations", self.conversations.book.run)
+        self._start("conversations", self.conversations.store_worker.run)
         self._start("examiner", self.conversations.examiner.run)
         self._resources.callback(self.conversations.canaries.close)
         self._start("pools", self._follow_pools)
@@ -206,7 +206,7 @@ class ControlPlane:
         admin = admin_app(
             self.fleet,
             self.decisions,
-            desk=self.tenancy.desk,
+            service=self.tenancy.service,
             usage=self.tenancy.usage,
             explain=self.gateway.explain,
             certifier=self.conversations.examiner,
@@ -233,7 +233,7 @@ class ControlPlane:
     def readiness(self) -> tuple[bool, dict[str, object]]:
         """Whether requests should come here, and in what state each part is. A failing store does not count."""
         informed = self.fleet.informed.is_set()
-        awaited = self._introduction.awaited(lambda: self.fleet.view().workers)
+        awaited = self._startup_gate.awaited(lambda: self.fleet.view().workers)
         ready = informed and not awaited and not self._leaving
         detail: dict[str, object] = {
             "ready": ready,
@@ -264,7 +264,7 @@ class ControlPlane:
         async for views in self._source.watch():
             self._credentials.update(views)
             self.fleet.update_pools(views)
-            self._introduction.begin()
+            self._startup_gate.begin()
 
     def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         task = asyncio.create_task(self._keep(name, work), name=name)

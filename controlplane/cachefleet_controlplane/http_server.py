@@ -39,7 +39,7 @@ _HEAD, _BODY, _STALL, _END = "head", "body", "stall", "end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class ClientTimeouts:
     """How long a client may take, in seconds: for a request's head, for its body, and for nothing in a body.
 
     ``body_seconds`` 0: the application looks to that itself.
@@ -51,18 +51,18 @@ class Patience:
 
 
 @dataclass(slots=True)
-class Stage:
+class ShutdownState:
     """How far a server is on its way out; all its connections look at it."""
 
     leaving: bool = False
     stopping: bool = False
 
 
-class PatientProtocol(HttpToolsProtocol):
-    """Closes the connection of a client that dawdles; see ``patience``."""
+class TimedProtocol(HttpToolsProtocol):
+    """Closes the connection of a client that dawdles; see ``timed_protocol``."""
 
-    bounds: ClassVar[Patience]
-    stage: ClassVar[Stage]
+    bounds: ClassVar[ClientTimeouts]
+    server_shutdown: ClassVar[ShutdownState]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -111,7 +111,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def leave(self) -> None:
         """Where the server leaves and no answer has begun, let the next one say that the connection ends."""
-        if self.stage.leaving and self._answering is not None and not self._answering.response_started:
+        if self.server_shutdown.leaving and self._answering is not None and not self._answering.response_started:
             self._answering.keep_alive = False
 
     def shutdown(self) -> None:
@@ -138,7 +138,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     @property
     def _head_seconds(self) -> float:
-        return SETTLE_SECONDS if self.stage.stopping else self.bounds.head_seconds
+        return SETTLE_SECONDS if self.server_shutdown.stopping else self.bounds.head_seconds
 
     def end(self) -> None:
         """After an answer that ends the connection: at once, or where more is still being sent, in a moment."""
@@ -176,17 +176,17 @@ class _Ending:
         return getattr(self._transport, name)
 
 
-def patience(bounds: Patience, stage: Stage) -> type[PatientProtocol]:
+def timed_protocol(bounds: ClientTimeouts, shutdown: ShutdownState) -> type[TimedProtocol]:
     """The protocol class with its bounds: uvicorn takes a class, not an instance."""
-    return type("PatientProtocol", (PatientProtocol,), {"bounds": bounds, "stage": stage})
+    return type("ServerProtocol", (TimedProtocol,), {"bounds": bounds, "server_shutdown": shutdown})
 
 
 class HttpServer(uvicorn.Server):
     """A server that leaves signals to ``__main__``; end it with ``stop``, after ``leave`` where there is time."""
 
-    def __init__(self, config: uvicorn.Config, stage: Stage) -> None:
+    def __init__(self, config: uvicorn.Config, shutdown: ShutdownState) -> None:
         super().__init__(config)
-        self._stage = stage
+        self._shutdown = shutdown
         self._stopping = asyncio.Event()
 
     @contextlib.contextmanager
@@ -195,15 +195,15 @@ class HttpServer(uvicorn.Server):
 
     def leave(self) -> None:
         """From now on every answer that begins says that its connection ends; new connections are still taken."""
-        self._stage.leaving = True
+        self._shutdown.leaving = True
         for connection in list(self.server_state.connections):
-            if isinstance(connection, PatientProtocol):
+            if isinstance(connection, TimedProtocol):
                 connection.leave()
 
     def stop(self) -> None:
         """Take no new connections; answers under way may go on until the bound given to ``http_server``."""
         self.leave()
-        self._stage.stopping = True
+        self._shutdown.stopping = True
         self.should_exit = True
         self._stopping.set()
 
@@ -256,14 +256,14 @@ def http_server(
     stall_seconds: float = 10.0,
     websocket_bytes: int = 0,
 ) -> HttpServer:
-    """Times as in ``Patience``; ``websocket_bytes`` bounds a WebSocket message, 0 serves no WebSockets."""
-    bounds = Patience(head_seconds=head_seconds, body_seconds=body_seconds, stall_seconds=stall_seconds)
-    stage = Stage()
+    """Times as in ``ClientTimeouts``; ``websocket_bytes`` bounds a WebSocket message, 0 serves no WebSockets."""
+    bounds = ClientTimeouts(head_seconds=head_seconds, body_seconds=body_seconds, stall_seconds=stall_seconds)
+    shutdown = ShutdownState()
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
-        http=patience(bounds, stage),
+        http=timed_protocol(bounds, shutdown),
         ws="websockets-sansio" if websocket_bytes else "none",
         ws_max_size=max(websocket_bytes, 1),
         ws_per_message_deflate=False,
@@ -277,4 +277,4 @@ def http_server(
         timeout_graceful_shutdown=max(1, round(drain_seconds)),
         backlog=2048,
     )
-    return HttpServer(config, stage)
+    return HttpServer(config, shutdown)

@@ -66,9 +66,9 @@ class Metrics:
         self._ttft = self._histogram("time_to_first_token_seconds", "Request to first token", "model", buckets=_LONG)
         self._added = self._histogram("gateway_added_seconds", "Time the gateway itself added", buckets=_SHORT)
         self._render = self._histogram("render_seconds", "Time to learn a prompt's ids", "rung", buckets=_SHORT)
-        self._retries = self._counter("leg_retries", "Requests tried on another worker", "reason")
-        self._gate = self._counter("gate_refusals", "Legs that a worker's gate refused, unseen by the client")
-        self._prefills = self._counter("prefill_legs", "Prompts computed by Prefill workers for others", "outcome")
+        self._retries = self._counter("attempt_retries", "Requests tried on another worker", "reason")
+        self._gate = self._counter("gate_refusals", "Attempts that a worker's gate refused, unseen by the client")
+        self._prefills = self._counter("prefill_attempts", "Prompts computed by Prefill workers for others", "outcome")
         self._gone = self._counter("client_disconnects", "Clients that went away before their answer ended")
         self._inflight = self._gauge("requests_in_flight", "Requests being answered")
 
@@ -148,14 +148,14 @@ class Metrics:
         """How long rung ``rung`` (render, tokenize, none, ...) took to give the prompt's ids or to give up."""
         self._render.labels(rung).observe(seconds)
 
-    def leg_retry(self, reason: str) -> None:
+    def attempt_retry(self, reason: str) -> None:
         self._retries.labels(reason).inc()
 
     def gate_refusal(self) -> None:
         """A worker held less than was promised, or than it wants to compute."""
         self._gate.inc()
 
-    def prefill_leg(self, outcome: str) -> None:
+    def prefill_attempt(self, outcome: str) -> None:
         """One prompt that was to be computed for another worker: prefilled, prefill_failed, ..."""
         self._prefills.labels(outcome).inc()
 

@@ -103,13 +103,13 @@ class Settings(BaseSettings):
     """Addresses of renderers without a GPU, comma separated: asked for a prompt's ids before any worker."""
     queue_requests: int = Field(256, ge=0, le=65536)
     """Requests that may wait for room on a worker, over all models; each as long as its pool allows."""
-    max_legs: int = Field(3, ge=1, le=16)
+    max_attempts: int = Field(3, ge=1, le=16)
     """Workers tried for one request before its first byte."""
     withdraw_seconds: float = Field(5, ge=0, le=300)
     """How long new requests are taken after SIGTERM: whoever sends them here hears of it that late."""
     drain_seconds: float = Field(25, ge=0, le=3600)
     """How long answers under way may go on after that."""
-    introduction_seconds: float = Field(15, ge=0, le=300)
+    startup_seconds: float = Field(15, ge=0, le=300)
     """How long a replica that starts is not ready because agents of ready workers have not reported to it yet."""
     replicas: int = Field(1, ge=1, le=64)
     """How many replicas of the control plane there are, this one included."""

@@ -62,12 +62,12 @@ async def test_b16_what_decode_does_not_hold_is_computed_by_prefill(fleet: Up, *
     before = _held(fleet)
     cold = await ask(fleet.gateway, COMPLETION, body)
     assert cold.error == ""
-    assert _legs(fleet, cold) == ["prefill-0", "decode-0"]
+    assert _attempts(fleet, cold) == ["prefill-0", "decode-0"]
     assert cold.usage["prompt_tokens"] == 400
     assert cold.usage["prompt_tokens_details"]["cached_tokens"] == 400 // BLOCK * BLOCK
     until(lambda: _held(fleet) >= before + 400 // BLOCK, REPORT_SECONDS, "reported")
     warm = await ask(fleet.gateway, COMPLETION, body)
-    assert _legs(fleet, warm) == ["decode-0"]
+    assert _attempts(fleet, warm) == ["decode-0"]
     assert (warm.text, warm.finish, warm.usage["completion_tokens"]) == (cold.text, cold.finish, 24)
 
 
@@ -78,14 +78,14 @@ async def test_b16_a_threshold_of_the_request_is_tried_at_the_engine(fleet: Up) 
     before = _held(fleet)
     first = await ask(fleet.gateway, CHAT, body | {"cache_hit_threshold": 0.9})
     assert (first.error, first.finish) == ("", "length")
-    assert _legs(fleet, first)[-2:] == ["prefill-0", "decode-0"]
+    assert _attempts(fleet, first)[-2:] == ["prefill-0", "decode-0"]
     until(lambda: _held(fleet) >= before + first.usage["prompt_tokens"] // BLOCK, REPORT_SECONDS, "reported")
     again = await ask(fleet.gateway, CHAT, body | {"cache_hit_threshold": 0.9})
-    assert (_legs(fleet, again), again.text) == (["decode-0"], first.text)
+    assert (_attempts(fleet, again), again.text) == (["decode-0"], first.text)
     small = await ask(
         fleet.gateway, CHAT, body | {"cache_hit_threshold": 0, "messages": [{"role": "user", "content": "Hi"}]}
     )
-    assert (small.error, _legs(fleet, small)) == ("", ["decode-0"])
+    assert (small.error, _attempts(fleet, small)) == ("", ["decode-0"])
 
 
 async def test_b18_without_prefill_workers_decode_serves_or_says_so(fleet: Up) -> None:
@@ -106,8 +106,8 @@ def _held(fleet: Up) -> int:
     return sum(worker["heldBlocks"] for worker in fleet.workers() if worker["name"] == "decode-0")
 
 
-def _legs(fleet: Up, said: Said) -> list[str]:
-    return [leg["worker"] for leg in fleet.decision(said.decision)["legs"]]
+def _attempts(fleet: Up, said: Said) -> list[str]:
+    return [attempt["worker"] for attempt in fleet.decision(said.decision)["attempts"]]
 
 
 def _epoch(fleet: Up) -> str | None:

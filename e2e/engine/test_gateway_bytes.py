@@ -117,7 +117,7 @@ async def test_a_client_that_goes_frees_the_worker(vllm_server: VllmServer, *, s
         async with asyncio.timeout(60):
             while await _running_after_a_probe(vllm_server):  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.05)
-        assert gate.records[0].legs[-1].outcome == "cancelled"
+        assert gate.records[0].attempts[-1].outcome == "cancelled"
     assert await _sample(vllm_server, GENERATED) - generated < 900
 
 

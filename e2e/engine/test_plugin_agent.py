@@ -169,7 +169,7 @@ async def test_a_stream_is_continued_too(desk: Desk) -> None:
 
 @on_engine
 async def test_what_is_not_to_be_continued_is_refused_with_its_code(desk: Desk) -> None:
-    facts = desk.agent.steward.limits
+    facts = desk.agent.controller.limits
     cache = await desk.keep(list(range(10, 74)), "s")
     wrong: list[tuple[dict[str, Any], str]] = [({field: "x"}, code.value) for field, code in MISMATCHES.items()]
     wrong += [

@@ -135,11 +135,11 @@ async def test_a_connectors_blocks_count(overlapped: VllmServer) -> None:
 
 
 @pytest.mark.requirement("B20")
-async def test_a_prefill_leg_runs_cold(overlapped: VllmServer) -> None:
-    leg = {"kv_transfer_params": {"do_remote_decode": True}, "cache_hit_threshold": 0.9}
+async def test_a_prefill_attempt_runs_cold(overlapped: VllmServer) -> None:
+    attempt = {"kv_transfer_params": {"do_remote_decode": True}, "cache_hit_threshold": 0.9}
     async with side(overlapped) as engine:
         (prompt,) = prompts(12, count=1)
-        assert reasons(await engine.send(COMPLETION, completion(prompt, **leg))) == {"length"}
+        assert reasons(await engine.send(COMPLETION, completion(prompt, **attempt))) == {"length"}
 
 
 @pytest.mark.parametrize("stream", [False, True])

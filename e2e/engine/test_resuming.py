@@ -102,4 +102,4 @@ def _uncached(said: Said, whole: Said) -> dict[str, Any]:
 
 
 def _outcomes(fleet: Up, said: Said) -> list[str]:
-    return [leg["outcome"] for leg in fleet.decision(said.decision)["legs"]]
+    return [attempt["outcome"] for attempt in fleet.decision(said.decision)["attempts"]]

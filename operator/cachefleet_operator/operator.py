@@ -13,8 +13,8 @@ import aiohttp
 
 from cachefleet_core.pool.spec import API_VERSION, KIND
 from cachefleet_operator.api import Api, ApiError, Object, Ref, RefusedError
-from cachefleet_operator.controlplane.client import FactsSource, FleetClient, NoFleet
-from cachefleet_operator.controlplane.facts_cache import Lookout, Pace
+from cachefleet_operator.controlplane.client import ControlPlaneClient, FactsSource, NoControlPlane
+from cachefleet_operator.controlplane.facts_cache import FactsCache, PollTimes
 from cachefleet_operator.kube.leader import Leader, Timing
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
@@ -74,17 +74,17 @@ class Operator:
         self._metrics.waiting.set_function(lambda: len(queue))
         try:
             async with self._source() as source:
-                lookout = self._lookout(source, queue)
+                facts_cache = self._facts_cache(source, queue)
                 for pool in pools:  # before the first look at any of them, so that fleets are known whole
                     if found := judge(pool)[0]:
-                        lookout.note(found)
-                reconciler = self._reconciler(lookout, queue.add_later)
-                await self._keep(queue, lookout, reconciler)
+                        facts_cache.note(found)
+                reconciler = self._reconciler(facts_cache, queue.add_later)
+                await self._keep(queue, facts_cache, reconciler)
         finally:
             queue.close()
             self._metrics.not_watching()
 
-    async def _keep(self, queue: WorkQueue[PoolKey], lookout: Lookout, reconciler: Reconciler) -> None:
+    async def _keep(self, queue: WorkQueue[PoolKey], facts_cache: FactsCache, reconciler: Reconciler) -> None:
         watch = Watch(
             lambda key: self._noticed(queue, PoolKey(key)),
             self._settings.namespaces,
@@ -92,9 +92,9 @@ class Operator:
         )
         self._metrics.watching()
         async with asyncio.TaskGroup() as group:
-            background = [group.create_task(watch.run()), group.create_task(lookout.run())]
+            background = [group.create_task(watch.run()), group.create_task(facts_cache.run())]
             background += [group.create_task(self._work(queue, reconciler)) for _ in range(self._settings.workers)]
-            await self._resync(queue, lookout)
+            await self._resync(queue, facts_cache)
             for task in background:
                 task.cancel()
 
@@ -102,10 +102,10 @@ class Operator:
     async def _source(self) -> AsyncIterator[FactsSource]:
         chosen = self._settings
         if not chosen.admin_url:
-            yield NoFleet()
+            yield NoControlPlane()
             return
         async with aiohttp.ClientSession() as session:
-            yield FleetClient(
+            yield ControlPlaneClient(
                 session,
                 chosen.admin_url,
                 token_file=chosen.admin_token_file,
@@ -113,26 +113,28 @@ class Operator:
                 failed=self._metrics.unanswered,
             )
 
-    def _lookout(self, source: FactsSource, queue: WorkQueue[PoolKey]) -> Lookout:
+    def _facts_cache(self, source: FactsSource, queue: WorkQueue[PoolKey]) -> FactsCache:
         chosen = self._settings
-        pace = Pace(
+        times = PollTimes(
             every=chosen.facts_seconds,
             answer=chosen.facts_timeout_seconds,
             keep=chosen.facts_keep_seconds,
             leisure=chosen.status_seconds,
             at_once=chosen.facts_at_once,
         )
-        return Lookout(source, pace=pace, enqueue=lambda key: queue.add(PoolKey(key)), clock=time.monotonic)
+        return FactsCache(source, times=times, enqueue=lambda key: queue.add(PoolKey(key)), clock=time.monotonic)
 
     def _reconciler(
-        self, lookout: Lookout | None = None, later: Callable[[PoolKey, float], None] = lambda _key, _seconds: None
+        self,
+        facts_cache: FactsCache | None = None,
+        later: Callable[[PoolKey, float], None] = lambda _key, _seconds: None,
     ) -> Reconciler:
         return Reconciler(
             self._api,
             self._applier,
             self._settings,
             today=_today,
-            lookout=lookout,
+            facts_cache=facts_cache,
             reporter=self._metrics,
             later=later,
         )
@@ -141,7 +143,7 @@ class Operator:
         self._metrics.noticed()
         queue.add(key)
 
-    async def _resync(self, queue: WorkQueue[PoolKey], lookout: Lookout) -> None:
+    async def _resync(self, queue: WorkQueue[PoolKey], facts_cache: FactsCache) -> None:
         """Look at every pool now and then, those that went unnoticed included: whatever a watch missed is found.
         Returns when the CRD is gone.
         """
@@ -155,7 +157,7 @@ class Operator:
             if pools is None:
                 log.warning(_MISSING)
                 return
-            for key in {*pools, *map(PoolKey, lookout.pools() | self._metrics.pools())}:
+            for key in {*pools, *map(PoolKey, facts_cache.pools() | self._metrics.pools())}:
                 queue.add(key)
 
     async def _pools(self) -> list[PoolKey] | None:

@@ -94,7 +94,7 @@ def fleet_view(*workers: WorkerStatus, queried: int = 1000, hits: int = 700) -> 
         fresh=sum(not worker.stale for worker in workers),
         excluded=sum(worker.excluded for worker in workers),
     )
-    return FleetView(policy="cacheAware", pools=(pool,), workers=workers, flights=2, index=INDEX)
+    return FleetView(policy="cacheAware", pools=(pool,), workers=workers, inflight_requests=2, index=INDEX)
 
 
 DIFFERENT = (Difference("weights", "tiny", "other"),)

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cachefleet_controlplane.fleet.agent_connections import Connection
-from cachefleet_controlplane.fleet.fleet import Fleet, MakeChooser
+from cachefleet_controlplane.fleet.fleet import Fleet, MakeSelector
 from cachefleet_controlplane.index.frames import Report
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import RoutingPolicy
-from cachefleet_controlplane.selection.selection import Chooser
-from cachefleet_controlplane.streams.stream import Note
+from cachefleet_controlplane.selection.selection import Selector
+from cachefleet_controlplane.streams.stream import StreamEvent
 from cachefleet_controlplane.workers.views import PoolStatus, WorkerStatus
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_core.reports import Delta, DownFrame, Policy, Resync, Snapshot, State
@@ -76,7 +76,7 @@ class LiveFleet(Fleet):
         *,
         policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE,
         make_index: Callable[..., Any] = PythonIndex,
-        chooser: MakeChooser = Chooser,
+        selector: MakeSelector = Selector,
         **bounds: int,
     ) -> None:
         self.now = 1000.0
@@ -84,13 +84,13 @@ class LiveFleet(Fleet):
         super().__init__(
             self.index,
             index_key=INDEX_KEY,
-            chooser=chooser,
+            selector=selector,
             clock=lambda: self.now,
             wall=lambda: 1.7e9,
             policy=policy,
         )
 
-    def receive(self, connection: Connection, frame: Report | Snapshot | Delta) -> list[Note]:
+    def receive(self, connection: Connection, frame: Report | Snapshot | Delta) -> list[StreamEvent]:
         """Also of a frame that was never bytes: it is made some, as every frame is."""
         return super().receive(connection, sent(frame) if isinstance(frame, Snapshot | Delta | State) else frame)
 

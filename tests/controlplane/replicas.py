@@ -67,7 +67,7 @@ async def replica(folder: Path, name: str, workers: Mapping[str, Worker], **sett
         "GATEWAY_PORT": str(ports["gateway"]),
         "INTERNAL_PORT": str(ports["internal"]),
         "DATA_DIR": str(folder / name),
-        "INTRODUCTION_SECONDS": "0",
+        "STARTUP_SECONDS": "0",
     }
     told = own | {key.upper(): str(value) for key, value in settings.items()}
     process = await asyncio.create_subprocess_exec(

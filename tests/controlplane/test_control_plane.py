@@ -74,7 +74,7 @@ def settings(folder: Path, worker: FakeEngine, ports: dict[str, int], **changes:
         "admin_token_file": folder / "admin.token",
         "data_dir": folder / "data",
         "withdraw_seconds": 0,
-        "introduction_seconds": 0,
+        "startup_seconds": 0,
     }
     return Settings(**(own | changes))
 

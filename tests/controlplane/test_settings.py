@@ -57,7 +57,7 @@ def test_an_empty_variable_is_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "value", "line"),
     [
         ("GATEWAY_PORT", "70000", "CACHEFLEET_GATEWAY_PORT: got '70000', allowed: a whole number from 0 to 65535"),
-        ("MAX_LEGS", "two", "CACHEFLEET_MAX_LEGS: got 'two', allowed: a whole number from 1 to 16"),
+        ("MAX_ATTEMPTS", "two", "CACHEFLEET_MAX_ATTEMPTS: got 'two', allowed: a whole number from 1 to 16"),
         ("DRAIN_SECONDS", "-1", "CACHEFLEET_DRAIN_SECONDS: got '-1', allowed: a number from 0 to 3600"),
         (
             "POLICY",
@@ -84,10 +84,10 @@ def test_numbers_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch, valu
 def test_every_problem_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CACHEFLEET_FLEET_KEY_FILE")
     with pytest.raises(SettingsError) as error:
-        loaded(monkeypatch, MAX_LEGS="0", LOG_FORMAT="xml")
+        loaded(monkeypatch, MAX_ATTEMPTS="0", LOG_FORMAT="xml")
     assert error.value.lines == [
         "CACHEFLEET_FLEET_KEY_FILE: is required: the path of a file",
-        "CACHEFLEET_MAX_LEGS: got '0', allowed: a whole number from 1 to 16",
+        "CACHEFLEET_MAX_ATTEMPTS: got '0', allowed: a whole number from 1 to 16",
         "CACHEFLEET_LOG_FORMAT: got 'xml', allowed: one of 'json', 'text'",
     ]
 

@@ -96,8 +96,8 @@ async def test_a_refused_stream_is_a_role_and_a_reason(session: aiohttp.ClientSe
 
 async def test_prefill_for_others_is_exempt_and_says_where_its_blocks_are(session: aiohttp.ClientSession) -> None:
     async with FakeEngine(connector="nixl") as prefill, FakeEngine(connector="nixl") as decode:
-        leg = await completed(session, prefill, max_tokens=1, cache_hit_threshold=0.9, kv_transfer_params=PREFILL)
-        params = leg["kv_transfer_params"]
+        attempt = await completed(session, prefill, max_tokens=1, cache_hit_threshold=0.9, kv_transfer_params=PREFILL)
+        params = attempt["kv_transfer_params"]
         assert (params["do_remote_prefill"], len(params["remote_block_ids"][0])) == (True, 7)
         told = await completed(session, decode, cache_hit_threshold=0.9, kv_transfer_params=params)
         assert told["usage"]["prompt_tokens_details"]["cached_tokens"] == 99

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator.api import Object, Ref, RefusedError, RetryableError
 from cachefleet_operator.controlplane.facts import Contract, Facts, HitRatio, Member, PoolFacts
-from cachefleet_operator.controlplane.facts_cache import Lookout
+from cachefleet_operator.controlplane.facts_cache import FactsCache
 from cachefleet_operator.manifests import children
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.apply import Applier
-from cachefleet_operator.reconcile.futile_applies import Standoffs
+from cachefleet_operator.reconcile.futile_applies import FutileApplies
 from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
 from cachefleet_operator.reconcile.rollout import digest_of
 from cachefleet_operator.status.pods import DELETION_COST
@@ -51,10 +51,10 @@ class World:
     def __init__(self, **spec: Any) -> None:
         self.store = Store(document(spec), children.fleet_key_secret("ops", FleetKey(bytes(32))))
         self.source = Source()
-        self.lookout = Lookout(self.source, enqueue=lambda _key: None, clock=lambda: self.seconds)
+        self.facts_cache = FactsCache(self.source, enqueue=lambda _key: None, clock=lambda: self.seconds)
         self.seconds = 0.0
         self.later: list[float] = []
-        self.standoffs = Standoffs()
+        self.futile = FutileApplies()
 
     async def reconcile(self) -> Outcome:
         self.later.clear()
@@ -65,10 +65,10 @@ class World:
             applier,
             SETTINGS,
             today=lambda: NOW,
-            lookout=self.lookout,
+            facts_cache=self.facts_cache,
             later=lambda _key, seconds: self.later.append(seconds),
         )
-        reconciler._standoffs = self.standoffs
+        reconciler._futile = self.futile
         return await reconciler.reconcile(KEY)
 
     async def settled(self) -> None:
@@ -214,7 +214,7 @@ async def test_a_low_hit_ratio_stops_no_rollout() -> None:
     world.pod("a", template="old")
     world.pod("d", ready=False)
     world.source.known = Facts(PoolFacts(Contract("f"), HitRatio(0.01, 600), (Member("a"),)))
-    await world.lookout.round()
+    await world.facts_cache.round()
     await world.reconcile()
     assert world.condition("HitRateMet") == ("False", "BelowObjective")
     assert world.deployment["spec"]["paused"] is False
@@ -244,11 +244,11 @@ async def test_the_size_of_a_token_is_learnt_and_the_verdict_stands() -> None:
     await world.settled()
     assert world.condition("BudgetAdmitted") == ("Unknown", "BytesPerTokenUnknown")
     world.source.known = Facts(PoolFacts(members=(Member("a", block_bytes=16 * 1024),)))
-    await world.lookout.round()
+    await world.facts_cache.round()
     await world.settled()
     assert world.condition("BudgetAdmitted") == ("True", "Admitted")
     world.source.known = Facts(None, Reason.CONTROL_PLANE_UNREACHABLE, "gone")
-    world.lookout.drop(KEY)
+    world.facts_cache.drop(KEY)
     await world.settled()
     assert world.condition("BudgetAdmitted") == ("True", "Admitted")
     assert world.condition("IndexFresh") == ("Unknown", "ControlPlaneUnreachable")
@@ -262,7 +262,7 @@ async def test_another_size_of_a_block_is_not_judged_by_blocks_of_the_old_one() 
     await world.settled()
     old = Member("a", block_bytes=64 * 1024 * 1024)
     world.source.known = Facts(PoolFacts(Contract("f", block_size=64), members=(old,)))
-    await world.lookout.round()
+    await world.facts_cache.round()
     await world.settled()
     assert world.condition("BudgetAdmitted") == ("True", "Admitted")
     world.edit(model={"kvBytesPerToken": None}, engine={"blockSize": 16, "maxModelLen": 2048})
@@ -276,7 +276,7 @@ async def test_workers_that_are_to_be_replaced_refuse_nothing() -> None:
     await world.settled()
     world.pod("old")
     world.source.known = Facts(PoolFacts(members=(Member("old", block_bytes=64 * 1024 * 1024),)))
-    await world.lookout.round()
+    await world.facts_cache.round()
     await world.settled()
     assert world.condition("BudgetAdmitted") == ("False", "RunningShareTooSmall")
     before = digest_of(world.deployment)
@@ -287,7 +287,7 @@ async def test_workers_that_are_to_be_replaced_refuse_nothing() -> None:
     world.pod("new")
     new = Member("new", block_bytes=128 * 1024 * 1024)
     world.source.known = Facts(PoolFacts(members=(Member("old", block_bytes=16), new)))
-    await world.lookout.round()
+    await world.facts_cache.round()
     await world.settled()
     assert world.condition("BudgetAdmitted") == ("False", "RunningShareTooSmall")
     replicas = world.deployment["spec"]["replicas"]

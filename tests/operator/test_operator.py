@@ -61,13 +61,13 @@ async def test_what_it_waits_for_is_told_by_the_probe() -> None:
 
 
 async def test_a_resync_looks_also_at_pools_that_went_while_no_watch_told() -> None:
-    metrics, lookout = Metrics("1"), nobody()
+    metrics, facts_cache = Metrics("1"), nobody()
     settings = SETTINGS.model_copy(update={"resync_seconds": 0.01})
     operator = Operator(cast("Api", Everywhere(document())), settings, metrics, identity="me")
     metrics.conditions("serving", "shown", [{"type": "Ready", "status": "True"}])
-    lookout.note(pool(name="noted"))
+    facts_cache.note(pool(name="noted"))
     queue: WorkQueue[PoolKey] = WorkQueue(first=1, longest=1)
-    task = asyncio.create_task(operator._resync(queue, lookout))
+    task = asyncio.create_task(operator._resync(queue, facts_cache))
     found = {await asyncio.wait_for(queue.get(), 30) for _ in range(3)}
     task.cancel()
     assert found == {"serving/demo", "serving/shown", "serving/noted"}

@@ -15,7 +15,7 @@ from cachefleet_controlplane.admin.auth_middleware import BodyBound, Guard
 from cachefleet_controlplane.admin.certificate_routes import Certifier, certificate_routes
 from cachefleet_controlplane.admin.explain_routes import Explain, explain_routes
 from cachefleet_controlplane.admin.tenant_routes import key_routes, tenant_routes
-from cachefleet_controlplane.admin.tenant_service import TenantDesk
+from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.admin.usage_routes import usage_routes
 from cachefleet_controlplane.auth.authorizer import AdminAuthorizer
 from cachefleet_controlplane.routing.decision import RoutingPolicy
@@ -47,7 +47,7 @@ def admin_app(
     fleet: LiveFleet,
     decisions: DecisionLog,
     *,
-    desk: TenantDesk,
+    service: TenantService,
     usage: UsageLog,
     explain: Explain,
     certifier: Certifier | None = None,
@@ -56,7 +56,7 @@ def admin_app(
 ) -> FastAPI:
     """An application to be mounted at ``PATH``; every path under it asks ``authorize``."""
     app = FastAPI(title="Cachefleet admin API", version="v1", openapi_url=None, docs_url=None, redoc_url=None)
-    of_tenants = (tenant_routes(desk), key_routes(desk), usage_routes(usage, desk.wall_clock))
+    of_tenants = (tenant_routes(service), key_routes(service), usage_routes(usage, service.wall_clock))
     of_fleet = (_fleet_routes(fleet), _decision_routes(decisions), explain_routes(explain), _routing_routes(fleet))
     of_conversations = () if certifier is None else (certificate_routes(certifier),)
     for router in (*of_fleet, *of_tenants, *of_conversations, _meta_routes(app)):

@@ -188,7 +188,7 @@ class WorkerList(Schema):
     total: int
 
 
-class Leg(Schema):
+class Attempt(Schema):
     """One attempt to have a worker answer."""
 
     worker: str
@@ -272,7 +272,7 @@ class Decision(Schema):
     queued_seconds: float | None
     """How long it waited for room; null where it did not."""
     status: int
-    legs: tuple[Leg, ...]
+    attempts: tuple[Attempt, ...]
     candidates: tuple[Candidate, ...]
     """The chosen one, the second best, and those that hold most of the prompt."""
     candidates_left_out: int

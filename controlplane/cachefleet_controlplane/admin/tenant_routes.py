@@ -10,7 +10,7 @@ from fastapi import APIRouter, HTTPException, Path, Response
 
 from cachefleet_controlplane.admin import tenant_schemas as told
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
-from cachefleet_controlplane.admin.tenant_service import TenantDesk
+from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord
 from cachefleet_core.pool.section import TENANT
 from cachefleet_core.tenancy import TenantId
@@ -26,55 +26,55 @@ _CONFLICT: Final = refusals(409)
 _BOTH: Final = _NOT_FOUND | _CONFLICT
 
 
-def tenant_routes(desk: TenantDesk) -> APIRouter:
+def tenant_routes(service: TenantService) -> APIRouter:
     router = APIRouter(tags=["tenants"], responses=ERRORS)
 
     @router.get("/tenants", summary="All tenants")
     async def tenants() -> told.TenantList:
-        return told.TenantList(items=tuple(shown_tenant(tenant) for tenant in await desk.all()))
+        return told.TenantList(items=tuple(shown_tenant(tenant) for tenant in await service.all()))
 
     @router.post("/tenants", summary="Make a tenant", status_code=201, responses=_CONFLICT)
     async def create(wanted: told.NewTenant) -> told.Tenant:
         fields = wanted.model_dump() | {"name": TenantId(wanted.name)}
-        return shown_tenant(await desk.create(TenantRecord(**fields)))
+        return shown_tenant(await service.create(TenantRecord(**fields)))
 
     @router.get("/tenants/{tenant}", summary="One tenant", responses=_NOT_FOUND)
     async def one(tenant: Name) -> told.Tenant:
-        return shown_tenant(await desk.one(TenantId(tenant)))
+        return shown_tenant(await service.one(TenantId(tenant)))
 
     @router.patch("/tenants/{tenant}", summary="Change a tenant", responses=_BOTH)
     async def change(tenant: Name, wanted: told.TenantChange) -> told.Tenant:
-        return shown_tenant(await desk.change(TenantId(tenant), wanted.model_dump(exclude_unset=True)))
+        return shown_tenant(await service.change(TenantId(tenant), wanted.model_dump(exclude_unset=True)))
 
     @router.delete("/tenants/{tenant}", summary="Delete a tenant and its keys", status_code=204, responses=_BOTH)
     async def delete(tenant: Name) -> None:
-        await desk.delete(TenantId(tenant))
+        await service.delete(TenantId(tenant))
 
     return router
 
 
-def key_routes(desk: TenantDesk) -> APIRouter:
+def key_routes(service: TenantService) -> APIRouter:
     router = APIRouter(tags=["tenants"], responses=ERRORS, prefix="/tenants/{tenant}/keys")
 
     @router.get("", summary="A tenant's keys", responses=_NOT_FOUND)
     async def keys(tenant: Name) -> told.KeyList:
-        now = desk.wall_clock()
-        return told.KeyList(items=tuple(shown_key(key, now) for key in await desk.keys(TenantId(tenant))))
+        now = service.wall_clock()
+        return told.KeyList(items=tuple(shown_key(key, now) for key in await service.keys(TenantId(tenant))))
 
     @router.post("", summary="Make a key, which is told this once", status_code=201, responses=_BOTH)
     async def create(tenant: Name, wanted: told.NewKey, response: Response) -> told.CreatedKey:
-        expires = _future(wanted.expires, desk.wall_clock())
-        return _told_once(await desk.new_key(TenantId(tenant), expires), response)
+        expires = _future(wanted.expires, service.wall_clock())
+        return _told_once(await service.new_key(TenantId(tenant), expires), response)
 
     @router.post("/rotate", summary="Make a key, and let the tenant's others end", status_code=201, responses=_BOTH)
     async def rotate(tenant: Name, wanted: told.Rotation, response: Response) -> told.CreatedKey:
-        expires = _future(wanted.expires, desk.wall_clock())
-        made = await desk.rotate(TenantId(tenant), expires, grace_seconds=wanted.grace_seconds)
+        expires = _future(wanted.expires, service.wall_clock())
+        made = await service.rotate(TenantId(tenant), expires, grace_seconds=wanted.grace_seconds)
         return _told_once(made, response)
 
     @router.delete("/{key_id}", summary="Revoke a key", responses=_BOTH)
     async def revoke(tenant: Name, key_id: KeyId) -> told.Key:
-        return shown_key(await desk.revoke(TenantId(tenant), key_id), desk.wall_clock())
+        return shown_key(await service.revoke(TenantId(tenant), key_id), service.wall_clock())
 
     return router
 

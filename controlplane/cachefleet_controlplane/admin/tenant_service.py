@@ -24,7 +24,7 @@ _ID_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class TenantDesk:
+class TenantService:
     """See the module. Errors are those of SqlTenants; ``wall_clock`` is Unix time, ``random`` gives so many bytes.
 
     ``private``: other replicas have stores of their own, so nothing is changed: TenantConflictError.

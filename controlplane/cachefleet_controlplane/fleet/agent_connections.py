@@ -12,22 +12,22 @@ from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError,
 from cachefleet_controlplane.streams.stream import (
     Accept,
     Apply,
-    Ask,
     Closed,
     Count,
     Drop,
     Effect,
-    Event,
-    Note,
     Opened,
     Received,
     Replace,
-    Standing,
+    RequestResync,
     Stream,
+    StreamEvent,
+    StreamInput,
+    StreamState,
     Tick,
 )
 from cachefleet_controlplane.streams.stream_machine import spoil, step
-from cachefleet_controlplane.workers.registry import Pool, Roster
+from cachefleet_controlplane.workers.registry import Pool, Registry
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.reports import DownFrame, FrameError, Hello, State
 
@@ -67,16 +67,16 @@ class Connection:
     """The epoch in which it was told last what to keep cached."""
 
 
-class Reception:
+class AgentConnections:
     """Carries out what ``residency`` decides."""
 
-    def __init__(self, index: BlockIndex, roster: Roster) -> None:
+    def __init__(self, index: BlockIndex, registry: Registry) -> None:
         self._index = index
-        self._roster = roster
+        self._registry = registry
         self._connections: dict[int, Connection] = {}
         self._numbers = 0
         self._ticked_at = float("-inf")
-        self.notes: Counter[Note] = Counter()
+        self.notes: Counter[StreamEvent] = Counter()
         """Everything noted so far."""
         self.refused_frames = 0
         """Frames that the index found unsound, of which nothing was taken."""
@@ -88,17 +88,17 @@ class Reception:
         connection = self._connections[self._numbers] = Connection(self._numbers, link)
         return connection
 
-    def hello(self, connection: Connection, hello: Hello, now: float) -> list[Note]:
+    def hello(self, connection: Connection, hello: Hello, now: float) -> list[StreamEvent]:
         """A stream begins. RefusedError: it cannot; nothing has changed."""
         worker = self._welcome(connection, hello)
-        pool = self._roster.pools[hello.pool]
+        pool = self._registry.pools[hello.pool]
         self._supersede(worker, connection)
         connection.worker = (hello.pool, hello.worker)
         connection.ranks[hello.rank] = worker
         if hello.epoch != worker.stream.epoch:
             worker.restarted()
         worker.hello = hello
-        self._roster.settle(pool)
+        self._registry.settle(pool)
         notes = self._step(worker, Opened(connection.number, hello), now)
         connection.link.send(pool.policy)
         if pool.warm is not None and connection.warmed_epoch != hello.epoch:
@@ -106,7 +106,7 @@ class Reception:
             connection.link.send(pool.warm)
         return notes
 
-    def receive(self, connection: Connection, frame: Report, now: float) -> list[Note]:
+    def receive(self, connection: Connection, frame: Report, now: float) -> list[StreamEvent]:
         """A frame of a stream.
 
         RefusedError: no Hello announced it; nothing has changed. FrameError: the blocks it tells of are not sound, and
@@ -127,10 +127,10 @@ class Reception:
         if now - self._ticked_at < TICK_SECONDS:
             return
         self._ticked_at = now
-        for worker in list(self._roster.workers()):
+        for worker in list(self._registry.workers()):
             self._step(worker, Tick(), now)
-            if worker.endpoint is None and worker.stream.standing in (Standing.UNKNOWN, Standing.FORGOTTEN):
-                self._roster.remove(worker)
+            if worker.endpoint is None and worker.stream.stream_state in (StreamState.UNKNOWN, StreamState.FORGOTTEN):
+                self._registry.remove(worker)
                 self.removed(worker)
 
     def removed(self, worker: Worker) -> None:
@@ -170,12 +170,12 @@ class Reception:
     def _welcome(self, connection: Connection, hello: Hello) -> Worker:
         if connection.worker not in (None, (hello.pool, hello.worker)):
             raise RefusedError("foreign", "a connection speaks for one worker")
-        pool = self._roster.pools.get(hello.pool)
+        pool = self._registry.pools.get(hello.pool)
         if pool is None:
             raise RefusedError("unknown_pool", f"no pool {hello.pool}")
         if len(connection.ranks) >= MAX_RANKS and hello.rank not in connection.ranks:
             raise RefusedError("busy", f"more than {MAX_RANKS} ranks on one connection")
-        worker = self._roster.announce(pool, hello.worker, hello.rank)
+        worker = self._registry.announce(pool, hello.worker, hello.rank)
         if worker is None:
             raise RefusedError("busy", "too many workers that the pool source does not list")
         if worker.stream.connection > connection.number:
@@ -188,7 +188,7 @@ class Reception:
             older.ranks.pop(worker.rank, None)
             older.link.close("superseded", "a newer connection speaks for this worker")
 
-    def _step(self, worker: Worker, event: Event, now: float) -> list[Note]:
+    def _step(self, worker: Worker, event: StreamInput, now: float) -> list[StreamEvent]:
         before = worker.stream
         after, effects = step(before, event, now, digest=self._digest(worker, event))
         worker.follow(after)
@@ -211,7 +211,7 @@ class Reception:
             self._index.forget(worker.id)
             worker.follow(spoil(worker.stream, now))
 
-    def _digest(self, worker: Worker, event: Event) -> int:
+    def _digest(self, worker: Worker, event: StreamInput) -> int:
         """What the index says of a stream, where that matters."""
         if not (isinstance(event, Received) and isinstance(event.frame, State)):
             return 0
@@ -222,7 +222,7 @@ class Reception:
         match effect:
             case Accept(state):
                 self._accept(worker, state, now)
-            case Ask(frame):
+            case RequestResync(frame):
                 self.send(worker, frame)
             case Drop():
                 self._index.forget(worker.id)
@@ -247,7 +247,7 @@ class Reception:
 
     def _accept(self, worker: Worker, state: State, now: float) -> None:
         worker.accept(state, now)
-        pool = self._roster.pools.get(worker.pool)
+        pool = self._registry.pools.get(worker.pool)
         if pool is not None:
             pool.window.add(*worker.counters.advance(state), now)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cachefleet_controlplane.fleet.agent_connections import Connection, Link, Reception
+from cachefleet_controlplane.fleet.agent_connections import AgentConnections, Connection, Link
 from cachefleet_controlplane.fleet.view_builders import index_status, pool_status, worker_status
 from cachefleet_controlplane.index.frames import DeltaFrame, Report
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
@@ -22,12 +22,12 @@ from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
 from cachefleet_controlplane.routing.scoring import needed_blocks, usable_blocks
 from cachefleet_controlplane.selection.candidates import Duty, eligible, on_duty
-from cachefleet_controlplane.selection.selection import Chooser
-from cachefleet_controlplane.selection.text_selection import ApproximateChooser
-from cachefleet_controlplane.streams.stream import Note
-from cachefleet_controlplane.workers.inflight import Flight, Ledger
+from cachefleet_controlplane.selection.selection import Selector
+from cachefleet_controlplane.selection.text_selection import TextSelector
+from cachefleet_controlplane.streams.stream import StreamEvent
+from cachefleet_controlplane.workers.inflight import InFlightRequest, InFlightRequests
 from cachefleet_controlplane.workers.keyer_cache import Keyers
-from cachefleet_controlplane.workers.registry import Roster
+from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.render_profiles import RenderFactBook, RenderFacts
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
 from cachefleet_controlplane.workers.warm_prefixes import Warming
@@ -38,7 +38,7 @@ from cachefleet_core.tenancy import TenantId
 
 logger = logging.getLogger(__name__)
 
-MakeChooser = Callable[[Any, Roster], Chooser]
+MakeSelector = Callable[[Any, Registry], Selector]
 """Makes what decides over an index of its kind and a roster."""
 
 
@@ -57,7 +57,7 @@ class Fleet:
         salt_key: bytes | None = None,
         salt_version: Callable[[TenantId], int] = lambda _: 1,
         keyer: type[BlockKeyer] = BlockKeyer,
-        chooser: MakeChooser = Chooser,
+        selector: MakeSelector = Selector,
         texts: BlockIndex | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -68,12 +68,12 @@ class Fleet:
         self._index = index
         self._clock = clock
         self._keyers = Keyers(index_key, keyer)
-        self._roster = Roster(wall, clock)
-        self.doubts = self._roster.doubts
-        self._render_facts = RenderFactBook(self._roster)
-        self._reception = Reception(index, self._roster)
-        self._chooser = chooser(index, self._roster)
-        self._texts = None if texts is None else ApproximateChooser(texts, self._roster)
+        self._registry = Registry(wall, clock)
+        self.refuted_blocks = self._registry.refuted_blocks
+        self._render_facts = RenderFactBook(self._registry)
+        self._agents = AgentConnections(index, self._registry)
+        self._selector = selector(index, self._registry)
+        self._texts = None if texts is None else TextSelector(texts, self._registry)
         self._warming = Warming(Salter(salt_key), salt_version) if salt_key else None
         self._decisions = 0
         self._listeners: list[Callable[[], None]] = []
@@ -84,29 +84,29 @@ class Fleet:
 
     def update_pools(self, views: Sequence[PoolView]) -> None:
         """The whole picture of pools and endpoints, as a PoolSource gives it."""
-        change = self._roster.update(views)
+        change = self._registry.update(views)
         for worker in change.removed:
-            self._reception.removed(worker)
+            self._agents.removed(worker)
         for pool in change.new_policy:
-            self._reception.announce_policy(pool)
+            self._agents.announce_policy(pool)
         if self._texts:
-            self._texts.keep([worker.id for worker in self._roster.workers()])
+            self._texts.keep([worker.id for worker in self._registry.workers()])
         self.update_tenants()
         self.informed.set()
         self._changed()
 
     def models(self) -> list[ServedModel]:
         """Every model that a pool serves, by name."""
-        return self._roster.models()
+        return self._registry.models()
 
     def serving(self, model: str) -> ServedModel | None:
         """The fleet of a model name, or of "namespace/name"; None where no pool serves it."""
-        return self._roster.serving(model)
+        return self._registry.serving(model)
 
     def renderers(self, model: str) -> list[WorkerEndpoint]:
         """Ready workers that may be asked to render for a model, least busy first."""
         now = self._clock()
-        pools = self._roster.fleet(model)
+        pools = self._registry.fleet(model)
         workers = eligible(on_duty(pools, Duty.ANSWER), frozenset(), now) or eligible(pools, frozenset(), now)
         by_endpoint = {worker.endpoint: self._busy(worker) for worker in workers if worker.endpoint}
         return sorted(by_endpoint, key=lambda endpoint: (by_endpoint[endpoint], endpoint.name))
@@ -117,25 +117,25 @@ class Fleet:
 
     def announced(self, model: str) -> list[Hello]:
         """What the ready workers of a model said of themselves, rank by rank."""
-        workers = [worker for pool in self._roster.fleet(model) for worker in pool.workers.values()]
+        workers = [worker for pool in self._registry.fleet(model) for worker in pool.workers.values()]
         return [worker.hello for worker in workers if worker.ready and worker.hello]
 
     def keyer(self, model: str, *, salt: str = "", lora: str = "") -> BlockKeyer | None:
         """What computes a prompt's block keys; None until a worker has announced the fleet's contract."""
-        contract = next((pool.contract for pool in self._roster.fleet(model) if pool.contract), None)
+        contract = next((pool.contract for pool in self._registry.fleet(model) if pool.contract), None)
         return self._keyers.get(contract, salt=salt, lora=lora) if contract else None
 
     def update_tenants(self) -> None:
         """Whatever warm prefixes the pools have now, and whatever their tenants' salts are: workers are told of it."""
         if self._warming is None:
             return
-        self._warming.keep(frozenset(self._roster.pools))
-        for pool in self._roster.pools.values():
-            fleet = [other.declared for other in self._roster.pools.values() if other.fleet == pool.fleet]
+        self._warming.keep(frozenset(self._registry.pools))
+        for pool in self._registry.pools.values():
+            fleet = [other.declared for other in self._registry.pools.values() if other.fleet == pool.fleet]
             warm = self._warming.frame(pool.declared, fleet)
             if warm is not pool.warm:
                 pool.warm = warm
-                self._reception.announce_warm(pool)
+                self._agents.announce_warm(pool)
 
     # Decisions.
 
@@ -154,22 +154,22 @@ class Fleet:
         REJECT with the reason NO_READY_WORKER, without room QUEUE or REJECT: see ``routing.decide``.
         """
         now = self._clock()
-        self._reception.expire(now)
+        self._agents.expire(now)
         policy = policy or self.policy
-        chooser = self._texts if self._texts and prompt.knowledge is Knowledge.APPROXIMATE else self._chooser
+        selector = self._texts if self._texts and prompt.knowledge is Knowledge.APPROXIMATE else self._selector
         try:
-            return chooser.choose(model, prompt, policy=policy, now=now, exclude=exclude, duty=duty)
+            return selector.choose(model, prompt, policy=policy, now=now, exclude=exclude, duty=duty)
         except IndexDefectError:
             logger.exception("the index failed; deciding without it", extra={"model": model})
             blind = replace(prompt, keys=b"", knowledge=Knowledge.LOAD)
-            again = Chooser(self._index, self._roster).choose
+            again = Selector(self._index, self._registry).choose
             return again(model, blind, policy=policy, now=now, exclude=exclude, duty=duty)
 
-    def begin(self, decision: Decision, prompt: Prompt) -> Flight:
+    def begin(self, decision: Decision, prompt: Prompt) -> InFlightRequest:
         """Count a request that is about to be sent where ``decision`` says, until its flight is finished."""
         self._decisions += 1
-        worker = self._roster.worker(decision.id)
-        ledger = worker.ledger if worker else Ledger(_nobody, _nobody)
+        worker = self._registry.worker(decision.id)
+        inflight_requests = worker.inflight_requests if worker else InFlightRequests(_nobody, _nobody)
         if worker:
             worker.use(self._decisions)
             if self._texts:
@@ -177,8 +177,8 @@ class Fleet:
         held = decision.predicted_tokens // prompt.block_size if prompt.block_size else 0
         needed, common = needed_blocks(prompt), usable_blocks(len(prompt.keys) // KEY_BYTES, prompt)
         room = worker.room(self._clock(), percent=0) if worker else None
-        flight = Flight(
-            ledger,
+        inflight = InFlightRequest(
+            inflight_requests,
             self._clock,
             keys=prompt.keys,
             tokens=decision.uncached_tokens,
@@ -187,12 +187,12 @@ class Fleet:
             common=prompt.keys[: KEY_BYTES * common],
             ended=self._changed,
         )
-        ledger.begin(flight, prompt_tokens=prompt.tokens, held=held)
-        return flight
+        inflight_requests.begin(inflight, prompt_tokens=prompt.tokens, held=held)
+        return inflight
 
     def restarted(self, worker: WorkerId, since: float) -> bool:
         """Whether a worker began a new epoch after that time, or is gone."""
-        known = self._roster.worker(worker)
+        known = self._registry.worker(worker)
         return known is None or known.history.began > since
 
     def evicted(self, worker: WorkerId, keys: bytes, since: float) -> bool:
@@ -200,7 +200,7 @@ class Fleet:
 
         Removals are known of while requests are under way there, back to ``history.MAX_BYTES``.
         """
-        known = self._roster.worker(worker)
+        known = self._registry.worker(worker)
         if known is None or known.stream.stale(self._clock()) or known.unindexed:
             return False
         (held,) = self._index.match(keys, [worker]) if keys else [0]
@@ -223,7 +223,7 @@ class Fleet:
         ``worker`` is a ``Decision.full_name``, which means all ranks, or a ``Decision.id``.
         """
         now = self._clock()
-        for known in self._roster.workers():
+        for known in self._registry.workers():
             if worker in (known.full_name, known.id):
                 known.failed(now)
 
@@ -231,22 +231,22 @@ class Fleet:
 
     def connect(self, link: Link) -> Connection:
         """An agent has connected."""
-        return self._reception.connect(link)
+        return self._agents.connect(link)
 
-    def hello(self, connection: Connection, hello: Hello) -> list[Note]:
+    def hello(self, connection: Connection, hello: Hello) -> list[StreamEvent]:
         """A stream begins on a connection. RefusedError: it cannot, and nothing has changed."""
         now = self._clock()
-        notes = self._reception.hello(connection, hello, now)
-        if Note.EPOCH in notes:
+        notes = self._agents.hello(connection, hello, now)
+        if StreamEvent.EPOCH in notes:
             connection.ranks[hello.rank].history.begin(now)
         self._changed()
         return notes
 
-    def receive(self, connection: Connection, frame: Report) -> list[Note]:
-        """A stream goes on. RefusedError: nobody announced it; FrameError: it is not sound. See ``Reception``."""
+    def receive(self, connection: Connection, frame: Report) -> list[StreamEvent]:
+        """Take a frame of a stream over. RefusedError: no Hello came before it; FrameError: it is malformed."""
         now = self._clock()
-        notes = self._reception.receive(connection, frame, now)
-        if isinstance(frame, DeltaFrame) and (worker := connection.ranks[frame.rank]).ledger.open:
+        notes = self._agents.receive(connection, frame, now)
+        if isinstance(frame, DeltaFrame) and (worker := connection.ranks[frame.rank]).inflight_requests.open:
             worker.history.note(frame.data, now)
         if isinstance(frame, State):
             self._changed()
@@ -254,45 +254,45 @@ class Fleet:
 
     def disconnect(self, connection: Connection) -> None:
         """An agent's connection is gone; what it reported stays until it is too old."""
-        self._reception.disconnect(connection, self._clock())
+        self._agents.disconnect(connection, self._clock())
 
     def expire(self) -> None:
         """Let silence have its consequences; decisions and views do so by themselves."""
-        self._reception.expire(self._clock())
+        self._agents.expire(self._clock())
 
     def tell(self, worker: WorkerId, frame: DownFrame) -> bool:
         """Send a frame to a worker's agent; False where none is connected here."""
-        known = self._roster.worker(worker)
-        return known is not None and self._reception.send(known, frame)
+        known = self._registry.worker(worker)
+        return known is not None and self._agents.send(known, frame)
 
     # The picture.
 
     def view(self) -> FleetView:
         """Everything at this moment, as frozen values."""
-        now, wall = self._clock(), self._roster.wall()
-        self._reception.expire(now)
+        now, wall = self._clock(), self._registry.wall()
+        self._agents.expire(now)
         stats, shares = self._index.stats(), self._index.shares()
-        workers = sorted(self._roster.workers(), key=lambda worker: worker.id)
+        workers = sorted(self._registry.workers(), key=lambda worker: worker.id)
         return FleetView(
             policy=self.policy.value,
-            pools=tuple(pool_status(pool, now, wall=wall) for _, pool in sorted(self._roster.pools.items())),
+            pools=tuple(pool_status(pool, now, wall=wall) for _, pool in sorted(self._registry.pools.items())),
             workers=tuple(
                 worker_status(
                     worker,
                     now,
                     held_blocks=stats.held.get(worker.id, 0),
                     cache_value=shares.get(worker.id, 0.0),
-                    reception=self._reception,
+                    agents=self._agents,
                 )
                 for worker in workers
             ),
-            flights=sum(len(worker.ledger.open) for worker in workers),
-            index=index_status(stats, self._reception),
+            inflight_requests=sum(len(worker.inflight_requests.open) for worker in workers),
+            index=index_status(stats, self._agents),
         )
 
     @staticmethod
     def _busy(worker: Worker) -> int:
-        return (worker.load.others_requests if worker.load else 0) + len(worker.ledger.open)
+        return (worker.load.others_requests if worker.load else 0) + len(worker.inflight_requests.open)
 
 
 def _nobody() -> None:

@@ -71,7 +71,7 @@ class FleetCollector(Collector):
             yield _gauge(name, text, size(view.index))
         for name, (text, count) in _INDEX_TOTALS.items():
             yield CounterMetricFamily(f"cachefleet_{name}", text, value=count(view.index))
-        yield _gauge("flights", "Requests under way to workers", view.flights)
+        yield _gauge("inflight_requests", "Requests under way to workers", view.inflight_requests)
         for name, (text, read) in _POOL.items():
             yield _family(GaugeMetricFamily, name, text, ("pool",), (((p.key,), read(p)) for p in view.pools))
         for name, (text, of) in _WORKER.items():

@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cachefleet_controlplane.streams.stream import Standing
+from cachefleet_controlplane.streams.stream import StreamState
 from cachefleet_controlplane.workers.views import WorkerStatus
 
 MAX_SHOWN: Final = 16
 """Workers named in the body of /readyz."""
 
 
-class Introduction:
+class StartupGate:
     """Begins when the pools are known, and takes ``seconds`` at most."""
 
     def __init__(self, *, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -43,4 +43,4 @@ class Introduction:
 
 def _known(worker: WorkerStatus) -> bool:
     """Its agent is here, and has said all that it holds and how busy it is."""
-    return worker.connected and worker.stream == Standing.LIVE and worker.report is not None
+    return worker.connected and worker.stream == StreamState.LIVE and worker.report is not None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cachefleet_controlplane.fleet.agent_connections import Reception
+from cachefleet_controlplane.fleet.agent_connections import AgentConnections
 from cachefleet_controlplane.index.protocol import IndexStats
-from cachefleet_controlplane.streams.stream import Standing
+from cachefleet_controlplane.streams.stream import StreamState
 from cachefleet_controlplane.workers.registry import Pool
 from cachefleet_controlplane.workers.views import HitRatio, IndexStatus, PoolStatus, WorkerStatus
 from cachefleet_controlplane.workers.worker import Worker
@@ -30,13 +30,13 @@ def pool_status(pool: Pool, now: float, *, wall: float) -> PoolStatus:
     )
 
 
-def index_status(stats: IndexStats, reception: Reception) -> IndexStatus:
+def index_status(stats: IndexStats, agents: AgentConnections) -> IndexStatus:
     return IndexStatus(
         keys=stats.keys,
         held=sum(stats.held.values()),
         bytes=stats.bytes,
-        refused_frames=reception.refused_frames,
-        shed_frames=reception.shed_frames,
+        refused_frames=agents.refused_frames,
+        shed_frames=agents.shed_frames,
     )
 
 
@@ -53,7 +53,7 @@ def hit_ratio(pool: Pool, now: float, *, wall: float) -> HitRatio:
 
 
 def worker_status(
-    worker: Worker, now: float, *, held_blocks: int, cache_value: float, reception: Reception
+    worker: Worker, now: float, *, held_blocks: int, cache_value: float, agents: AgentConnections
 ) -> WorkerStatus:
     load, hello, endpoint = worker.load, worker.hello, worker.endpoint
     return WorkerStatus(
@@ -65,8 +65,8 @@ def worker_status(
         agent=(endpoint.agent if endpoint else "") or (hello.agent if hello else ""),
         listed=endpoint is not None,
         ready=worker.ready,
-        connected=reception.connected(worker),
-        stream=worker.stream.standing.value,
+        connected=agents.connected(worker),
+        stream=worker.stream.stream_state.value,
         epoch=worker.stream.epoch,
         sequence=worker.stream.sequence,
         report=load.state if load else None,
@@ -78,8 +78,8 @@ def worker_status(
         excluded=bool(worker.differences),
         differences=worker.differences,
         backing_off=worker.backoff_until > now,
-        inflight_requests=len(worker.ledger.open),
-        inflight_tokens=worker.ledger.tokens(now),
+        inflight_requests=len(worker.inflight_requests.open),
+        inflight_tokens=worker.inflight_requests.tokens(now),
         policy_generation=load.state.generation if load else 0,
         block_bytes=hello.block_bytes if hello else 0,
         engine_version=hello.engine_version if hello else "",
@@ -89,4 +89,4 @@ def worker_status(
 
 
 def _fresh(worker: Worker, now: float) -> bool:
-    return worker.stream.standing is Standing.LIVE and not worker.stream.stale(now) and not worker.unindexed
+    return worker.stream.stream_state is StreamState.LIVE and not worker.stream.stale(now) and not worker.unindexed

@@ -20,7 +20,7 @@ from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.http_exchange import Scope
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, api_key_hash
 
-VISIT: Final = "cachefleet.visit"
+ADMITTED: Final = "cachefleet.visit"
 """Where a request's scope holds its Visit."""
 HOUR: Final = 3600
 INVALID_KEY: Final = "invalid_api_key"
@@ -29,7 +29,7 @@ UNREAD_RETRY_SECONDS: Final = 5
 FIRST_READ_SECONDS: Final = 10.0
 """How long a request waits for a store that answers nothing at all; then it goes on as if the store had failed."""
 CANCELLED: Final = "cancelled"
-"""How the last leg ended where the client went away."""
+"""How the last attempt ended where the client went away."""
 CHECK: Final = "gateway"
 """What the check of clients' keys is called in the metric of all checks."""
 
@@ -55,7 +55,7 @@ class Known(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class AdmittedRequest:
     """One request that was let in."""
 
     tenant: TenantRecord
@@ -63,13 +63,13 @@ class Visit:
     """Takes note of what became of the request; to be called once, at its end."""
 
 
-def visit_of(scope: Scope) -> Visit:
-    visit = scope[VISIT]
-    assert isinstance(visit, Visit)  # noqa: S101 - the door put it there
-    return visit
+def admitted_request(scope: Scope) -> AdmittedRequest:
+    admitted = scope[ADMITTED]
+    assert isinstance(admitted, AdmittedRequest)  # noqa: S101 - the door put it there
+    return admitted
 
 
-class Door:
+class AdmissionMiddleware:
     """Knows the tenants, what each does now, and where usage is noted; ``hash_key`` hashes API keys."""
 
     def __init__(
@@ -113,7 +113,7 @@ class Door:
                     await self._known.informed.wait()
 
     @contextmanager
-    def enter(self, headers: Iterable[Header], *, limited: bool) -> Iterator[Visit]:
+    def enter(self, headers: Iterable[Header], *, limited: bool) -> Iterator[AdmittedRequest]:
         """Let a request in for as long as the context lasts; ``limited``: it counts against its tenant's limits.
 
         ApiError 401, 403, 429, or 503 where keys are required and the store could never be read.
@@ -125,7 +125,7 @@ class Door:
                 self._check(tenant, load)
             load.requests += limited
             try:
-                yield Visit(tenant, lambda trace: self._settle(tenant, load, trace))
+                yield AdmittedRequest(tenant, lambda trace: self._settle(tenant, load, trace))
             finally:
                 load.requests -= limited
         finally:
@@ -162,11 +162,11 @@ class Door:
 
     def _settle(self, tenant: TenantRecord, load: Load, trace: Trace) -> None:
         """What the worker told counts as used; of who left before that, the limit still counts what was to compute."""
-        if not trace.legs:
+        if not trace.attempts:
             return  # no worker had to do with it
         usage, decision = trace.usage, trace.decision
         if usage is None:
-            if decision is not None and trace.legs[-1].outcome == CANCELLED:
+            if decision is not None and trace.attempts[-1].outcome == CANCELLED:
                 load.spent.add(decision.prompt_tokens - decision.predicted_tokens, self._clock())
             prompt = cached = completion = 0
         else:

@@ -12,11 +12,11 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_controlplane.gateway.admission import VISIT, Door, Visit, visit_of
+from cachefleet_controlplane.gateway.admission import ADMITTED, AdmissionMiddleware, AdmittedRequest, admitted_request
 from cachefleet_controlplane.gateway.apis.parse import parse, understand
-from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.apis.responses import not_stored, without_history
-from cachefleet_controlplane.gateway.attempts.context import Parts
+from cachefleet_controlplane.gateway.attempts.context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.exchange import Exchange
 from cachefleet_controlplane.gateway.attempts.gate_check import foreseen
 from cachefleet_controlplane.gateway.conversations.policy import allowance
@@ -27,7 +27,7 @@ from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.model_cards import card
 from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serve_document
 from cachefleet_controlplane.gateway.placement.refusals import RETRY_AFTER_SECONDS
-from cachefleet_controlplane.gateway.placement.routing_input import Placer
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
 from cachefleet_controlplane.gateway.placement.trace import (
     CLIENT_GONE_STATUS,
     Basis,
@@ -80,10 +80,10 @@ class Gateway:
 
     def __init__(
         self,
-        parts: Parts,
-        placer: Placer,
+        context: GatewayContext,
+        input_builder: RoutingInputBuilder,
         *,
-        door: Door,
+        admission: AdmissionMiddleware,
         record: Record,
         bounds: GatewayBounds,
         turns: Turns | None = None,
@@ -91,16 +91,16 @@ class Gateway:
         wall_clock: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: secrets.token_hex(12),
     ) -> None:
-        self._parts = parts
-        self._placer = placer
+        self._parts = context
+        self._input_builder = input_builder
         self._turns = turns
         self._hot = hot
-        self._door = door
+        self._admission = admission
         self._record = record
         self._bounds = bounds
         self._wall_clock = wall_clock
         self._new_id = new_id
-        self.explain = Explainer(placer, parts, door, whole=self._whole, wall_clock=wall_clock)
+        self.explain = Explainer(input_builder, context, admission, whole=self._whole, wall_clock=wall_clock)
         self.under_way = 0
         self._routes: Mapping[str, Mapping[str, Handler]] = {
             **{endpoint: {"POST": self._ask} for endpoint in Endpoint},
@@ -131,9 +131,9 @@ class Gateway:
         try:
             self._admit()
             handler = self._handler(scope)
-            await self._door.informed()
-            with self._door.enter(scope["headers"], limited=scope["method"] == "POST") as visit:
-                scope[VISIT] = visit
+            await self._admission.informed()
+            with self._admission.enter(scope["headers"], limited=scope["method"] == "POST") as admitted:
+                scope[ADMITTED] = admitted
                 await handler(scope, receive, reply)
         except ApiError as error:
             await reply.error(error)
@@ -165,60 +165,60 @@ class Gateway:
         began = self._parts.clock()
         endpoint = Endpoint(scope["path"])
         trace = Trace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=endpoint)
-        with self._accounted(trace, reply, visit_of(scope)):
+        with self._accounted(trace, reply, admitted_request(scope)):
             ask = parse(await self._body(scope, receive), endpoint)
             work = self._answer(ask, scope, reply, trace, began)
             if not await while_present(work, receive, reply):
                 raise ClientGoneError
 
-    async def _answer(self, ask: Ask, scope: Scope, reply: Reply, trace: Trace, began: float) -> None:
-        model, tenant, headers = self._placer.find(ask.model), visit_of(scope).tenant, scope["headers"]
+    async def _answer(self, ask: RequestInfo, scope: Scope, reply: Reply, trace: Trace, began: float) -> None:
+        model, tenant, headers = self._input_builder.find(ask.model), admitted_request(scope).tenant, scope["headers"]
         trace.model = model.name
         turn = await self._turn(ask, headers, tenant, model)
         try:
-            placing = await self._placer.place(turn.ask, tenant, keep_ids=turn.keeps_ids)
-            trace.basis = Basis.of(placing)
+            routing_input = await self._input_builder.place(turn.ask, tenant, keep_ids=turn.keeps_ids)
+            trace.basis = Basis.of(routing_input)
             if self._hot is not None:
-                self._hot.note(placing)
-            placing = turn.placed(placing, lambda: trace.decision)
-            exchange = Exchange(self._parts, placing, reply=reply, trace=trace, began=began, turn=turn)
+                self._hot.note(routing_input)
+            routing_input = turn.placed(routing_input, lambda: trace.decision)
+            exchange = Exchange(self._parts, routing_input, reply=reply, trace=trace, began=began, turn=turn)
             await exchange.run(headers if turn.outcome is None else identified(headers, trace.id))
         finally:
             trace.continuation = turn.outcome
             if self._turns is not None:
                 self._turns.over(turn)
 
-    async def _turn(self, ask: Ask, headers: list[Header], tenant: TenantRecord, model: ServedModel) -> Turn:
+    async def _turn(self, ask: RequestInfo, headers: list[Header], tenant: TenantRecord, model: ServedModel) -> Turn:
         if self._turns is None:
             return PlainTurn(without_history(ask))
         return await self._turns.begin(ask, headers, tenant=tenant, model=model)
 
-    async def _whole(self, ask: Ask, tenant: TenantRecord, model: ServedModel) -> Ask:
+    async def _whole(self, ask: RequestInfo, tenant: TenantRecord, model: ServedModel) -> RequestInfo:
         """The request with all that it continues."""
         return without_history(ask) if self._turns is None else await self._turns.whole(ask, tenant, model)
 
     async def _route(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         trace = Trace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=ROUTE_PATH)
-        with self._accounted(trace, reply, visit_of(scope)):
+        with self._accounted(trace, reply, admitted_request(scope)):
             fields = parse_fields(await self._body(scope, receive))
             ask = understand(fields, endpoint_of(fields))
             if not await while_present(self._decide(ask, scope, reply, trace), receive, reply):
                 raise ClientGoneError
 
-    async def _decide(self, ask: Ask, scope: Scope, reply: Reply, trace: Trace) -> None:
+    async def _decide(self, ask: RequestInfo, scope: Scope, reply: Reply, trace: Trace) -> None:
         """The decision alone: nothing is sent, so nothing counts as under way."""
-        model, tenant = self._placer.find(ask.model), visit_of(scope).tenant
+        model, tenant = self._input_builder.find(ask.model), admitted_request(scope).tenant
         trace.model = model.name
-        placing = await self._placer.place(await self._whole(ask, tenant, model), tenant)
-        decision = trace.decision = foreseen(placing.gate, placing.decide())
-        trace.basis = Basis.of(placing)
-        body = decision_body(trace.id, ask, decision, placing.rendering)
+        routing_input = await self._input_builder.place(await self._whole(ask, tenant, model), tenant)
+        decision = trace.decision = foreseen(routing_input.gate, routing_input.decide())
+        trace.basis = Basis.of(routing_input)
+        body = decision_body(trace.id, ask, decision, routing_input.rendering)
         await reply.whole(200, [JSON, *decision_headers(trace.id, decision)], body)
 
     async def _models(self, scope: Scope, _: Receive, reply: Reply) -> None:
         name = scope["path"].removeprefix(MODELS_PATH).removeprefix("/")
         if name:
-            told: object = self._card(self._placer.find(name))
+            told: object = self._card(self._input_builder.find(name))
         else:
             told = {"object": "list", "data": [self._card(model) for model in self._parts.fleet.models()]}
         await reply.whole(200, [JSON], msgspec.json.encode(told))
@@ -232,7 +232,7 @@ class Gateway:
         stored = any(allowance(model.declared).history for model in self._parts.fleet.models())
         if self._turns is None or not stored or "/" in response or scope["method"] == "POST":
             raise not_stored()
-        tenant = visit_of(scope).tenant.name
+        tenant = admitted_request(scope).tenant.name
         if scope["method"] == "GET":
             await reply.whole(200, [JSON], await self._turns.histories.shown(tenant, response))
             return
@@ -247,7 +247,7 @@ class Gateway:
         )
 
     @contextmanager
-    def _accounted(self, trace: Trace, reply: Reply, visit: Visit) -> Iterator[None]:
+    def _accounted(self, trace: Trace, reply: Reply, admitted: AdmittedRequest) -> Iterator[None]:
         """Settle the accounts of a request however it ends, with the status its client is told."""
         try:
             yield
@@ -258,13 +258,13 @@ class Gateway:
             raise
         finally:
             self._account(trace, reply)
-            visit.settle(trace)
+            admitted.settle(trace)
 
     def _account(self, trace: Trace, reply: Reply) -> None:
         if reply.started:
             trace.status = reply.status
         metrics, decision = self._parts.metrics, trace.decision
-        trace.shortfall = find_shortfall(trace, self._parts.fleet, self._door.salt_version)
+        trace.shortfall = find_shortfall(trace, self._parts.fleet, self._admission.salt_version)
         metrics.request(model=trace.model, endpoint=trace.endpoint, status=trace.status or CLIENT_GONE_STATUS)
         record = trace.record()
         if decision is None or record is None:

@@ -7,12 +7,12 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_controlplane.gateway.admission import Door
+from cachefleet_controlplane.gateway.admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.apis.parse import understand
-from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
-from cachefleet_controlplane.gateway.attempts.context import Parts
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.attempts.context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.gate_check import foreseen
-from cachefleet_controlplane.gateway.placement.routing_input import Placer, Placing
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput, RoutingInputBuilder
 from cachefleet_controlplane.gateway.placement.trace import Basis, Trace
 from cachefleet_controlplane.routing.decision import Decision, held_back
 from cachefleet_controlplane.store.decision_records import DecisionRecord
@@ -24,7 +24,7 @@ from cachefleet_controlplane.workers.views import ServedModel
 DRY_RUN: Final = "dry-run"
 """Stands for the id of what was not decided."""
 
-Whole = Callable[[Ask, TenantRecord, ServedModel], Awaitable[Ask]]
+Whole = Callable[[RequestInfo, TenantRecord, ServedModel], Awaitable[RequestInfo]]
 """Adds to a request what it continues."""
 
 _endpoint = msgspec.json.Decoder(Endpoint)
@@ -34,12 +34,18 @@ class Explainer:
     """Decides without consequences: no ledger, queue or record knows of it."""
 
     def __init__(
-        self, placer: Placer, parts: Parts, door: Door, *, whole: Whole, wall_clock: Callable[[], float]
+        self,
+        input_builder: RoutingInputBuilder,
+        context: GatewayContext,
+        admission: AdmissionMiddleware,
+        *,
+        whole: Whole,
+        wall_clock: Callable[[], float],
     ) -> None:
-        self._placer = placer
+        self._input_builder = input_builder
         self._whole = whole
-        self._parts = parts
-        self._door = door
+        self._parts = context
+        self._admission = admission
         self._wall_clock = wall_clock
 
     async def __call__(self, body: bytes, tenant: str | None = None) -> DecisionRecord:
@@ -49,20 +55,20 @@ class Explainer:
         """
         fields = parse_fields(body)
         ask = understand(fields, endpoint_of(fields))
-        await self._door.informed()
-        served, known = self._placer.find(ask.model), self._door.named(tenant)
-        placing = await self._placer.place(await self._whole(ask, known, served), known)
+        await self._admission.informed()
+        served, known = self._input_builder.find(ask.model), self._admission.named(tenant)
+        routing_input = await self._input_builder.place(await self._whole(ask, known, served), known)
         trace = Trace(DRY_RUN, self._wall_clock(), served.name, ask.endpoint, status=0)
-        trace.decision, trace.basis = self._decide(placing), Basis.of(placing)
+        trace.decision, trace.basis = self._decide(routing_input), Basis.of(routing_input)
         return trace.told(trace.decision, whole=True)
 
-    def _decide(self, placing: Placing) -> Decision:
+    def _decide(self, routing_input: RoutingInput) -> Decision:
         """As for a request that came this moment."""
-        decision = placing.decide()
-        line = placing.model.namespace, placing.model.upstream
-        arrived, priority = self._parts.clock(), placing.tenant.priority
+        decision = routing_input.decide()
+        line = routing_input.model.namespace, routing_input.model.upstream
+        arrived, priority = self._parts.clock(), routing_input.tenant.priority
         wait = self._parts.queue.others_first(line, priority=priority, arrived=arrived)
-        return held_back(decision) if wait else foreseen(placing.gate, decision)
+        return held_back(decision) if wait else foreseen(routing_input.gate, decision)
 
 
 def endpoint_of(fields: Fields) -> Endpoint:

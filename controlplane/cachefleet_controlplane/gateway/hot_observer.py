@@ -16,7 +16,7 @@ from typing import Final
 from prometheus_client import Counter, Gauge
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.placement.routing_input import Placer, Placing
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput, RoutingInputBuilder
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes, Line, Wanted
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.salts import Salter
@@ -42,14 +42,14 @@ class HotObserver:
     def __init__(
         self,
         hot: HotPrefixes,
-        placer: Placer,
+        input_builder: RoutingInputBuilder,
         fleet: Fleet,
         metrics: Metrics,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hot = hot
-        self._placer = placer
+        self._input_builder = input_builder
         self._fleet = fleet
         self._clock = clock
         self._fetched_at = float("-inf")
@@ -62,20 +62,20 @@ class HotObserver:
         size = Gauge("cachefleet_hot_prefix_bytes", "Their ids and keys", registry=metrics.registry)
         size.set_function(lambda: hot.size)
 
-    def note(self, placing: Placing) -> None:
+    def note(self, routing_input: RoutingInput) -> None:
         """A request was placed; returns at once."""
-        prompt = placing.prompt
+        prompt = routing_input.prompt
         if prompt.knowledge is not Knowledge.EXACT or not any(
-            keeps_blocks(pool.spec) for pool in placing.model.declared
+            keeps_blocks(pool.spec) for pool in routing_input.model.declared
         ):
             return
         now = self._clock()
         may = len(self._tasks) < FETCHES and now - self._fetched_at >= FETCH_SECONDS
-        wanted = self._hot.note(self._line(placing), prompt.keys, now, ask=may)
+        wanted = self._hot.note(self._line(routing_input), prompt.keys, now, ask=may)
         if wanted is None:
             return
         self._fetched_at = now
-        task = asyncio.create_task(self._fetch(wanted, placing))
+        task = asyncio.create_task(self._fetch(wanted, routing_input))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -98,15 +98,15 @@ class HotObserver:
             with suppress(asyncio.CancelledError):
                 await task
 
-    def _line(self, placing: Placing) -> Line:
-        model = placing.model
-        tenant = placing.tenant.name if placing.salt else _SHARED
+    def _line(self, routing_input: RoutingInput) -> Line:
+        model = routing_input.model
+        tenant = routing_input.tenant.name if routing_input.salt else _SHARED
         contract = self._fleet.render_facts(model.name).contract
-        return Line(f"{model.namespace}/{model.upstream}", contract, tenant, placing.salt)
+        return Line(f"{model.namespace}/{model.upstream}", contract, tenant, routing_input.salt)
 
-    async def _fetch(self, wanted: Wanted, placing: Placing) -> None:
+    async def _fetch(self, wanted: Wanted, routing_input: RoutingInput) -> None:
         try:
-            again = await self._placer.place(placing.ask, placing.tenant, keep_ids=True)
+            again = await self._input_builder.place(routing_input.ask, routing_input.tenant, keep_ids=True)
         except ApiError:
             self._fetches.labels("failed").inc()
             return
@@ -114,15 +114,15 @@ class HotObserver:
             logger.exception("ids of a hot prefix could not be fetched")
             self._fetches.labels("failed").inc()
             return
-        ids = _ids(wanted, placing, again)
+        ids = _ids(wanted, routing_input, again)
         self._fetches.labels("learnt" if ids else "failed").inc()
         self._hot.learn(wanted.key, ids)
 
 
-def _ids(wanted: Wanted, placing: Placing, again: Placing) -> bytes:
+def _ids(wanted: Wanted, routing_input: RoutingInput, again: RoutingInput) -> bytes:
     """The prefix's, as little-endian u32; b"" where the prompt was rendered otherwise the second time."""
     prompt = again.rendering.prompt
     tokens = wanted.blocks * prompt.block_size
-    if prompt.keys != placing.prompt.keys or prompt.ids is None or len(prompt.ids) < tokens:
+    if prompt.keys != routing_input.prompt.keys or prompt.ids is None or len(prompt.ids) < tokens:
         return b""
     return bytes(packed(prompt.ids[:tokens]))

@@ -20,7 +20,7 @@ from cachefleet_core.tenancy import TenantId
 logger = logging.getLogger(__name__)
 
 _CONTINUED: Final = frozenset({Outcome.HANDED_BACK, Outcome.CUT_OFF})
-"""How a leg ends whose answer another worker goes on with."""
+"""How an attempt ends whose answer another worker goes on with."""
 
 
 def find_shortfall(trace: Trace, fleet: Fleet, salt_version: Callable[[TenantId], int]) -> ShortfallRecord | None:
@@ -43,7 +43,7 @@ def find_shortfall(trace: Trace, fleet: Fleet, salt_version: Callable[[TenantId]
 
 def _answered(trace: Trace) -> Decision | None:
     """The decision for the worker whose cache the usage speaks of; None where it is not known any more."""
-    began = next((leg.worker for leg in trace.legs if leg.outcome in _CONTINUED), None)
+    began = next((attempt.worker for attempt in trace.attempts if attempt.outcome in _CONTINUED), None)
     if began is None:
         return trace.decision
     return trace.first if trace.first is not None and trace.first.worker == began else None

@@ -16,7 +16,7 @@ from cachefleet_controlplane.hot_prefixes.new_worker_warmup import HotWarming
 from cachefleet_controlplane.index.frames import kind, read
 from cachefleet_controlplane.reports.outbox import Farewell, Outbox
 from cachefleet_controlplane.reports.report_limits import CLOSE_CODES, ReportLimits, ReportMetrics
-from cachefleet_controlplane.streams.stream import Note
+from cachefleet_controlplane.streams.stream import StreamEvent
 from cachefleet_core.reports import FrameError, Hello, State
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,9 @@ TOO_BIG: Final = 1009
 """Close code with which the server itself ends a connection whose message passes its bound (RFC 6455)."""
 _MAX_REASON: Final = 120
 """A close frame has room for 123 bytes."""
-_RESYNCS: Final = frozenset({Note.GAP, Note.DIVERGENCE, Note.BROKEN_SNAPSHOT, Note.TOO_LARGE, Note.OVERDUE})
+_RESYNCS: Final = frozenset(
+    {StreamEvent.GAP, StreamEvent.DIVERGENCE, StreamEvent.BROKEN_SNAPSHOT, StreamEvent.TOO_LARGE, StreamEvent.OVERDUE}
+)
 
 
 class Session:
@@ -186,11 +188,11 @@ class Session:
             raise FrameError(f"frame is {len(data)} bytes, the limit is {limit}")
         return bytes(data)
 
-    def _count(self, notes: list[Note]) -> None:
+    def _count(self, notes: list[StreamEvent]) -> None:
         for note in notes:
-            if note is Note.EPOCH:
+            if note is StreamEvent.EPOCH:
                 self._metrics.epoch()
-            elif note is Note.DIVERGENCE:
+            elif note is StreamEvent.DIVERGENCE:
                 self._metrics.divergence()
             if note in _RESYNCS:
                 self._metrics.resync(note.value)

@@ -2,7 +2,7 @@
 
 All numbers are blocks. Of a worker's last report: T in all (one of which vLLM keeps for itself), F free, idle cached
 ones included, I idle cached ones. Of this replica: S, what requests sent since the report take of F; C, what all its
-open requests will have filled in the end (``claims``); G, what those needed that ended since the report.
+open requests will have filled in the end (``reservations``); G, what those needed that ended since the report.
 
     free     = min(F - S, T - 1 - C)
     reserve  = ceil((T - 1) * minFreeBlockPercent / 100)
@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from cachefleet_controlplane.routing.reservations import Claims
+from cachefleet_controlplane.routing.reservations import BlockReservations
 from cachefleet_core.reports import State
 
 OWN_BLOCKS: Final = 1
@@ -35,7 +35,7 @@ OWN_BLOCKS: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """See the module."""
 
     total: int
@@ -49,13 +49,15 @@ class Room:
     """In use at the report, T - 1 - F."""
 
     @classmethod
-    def of(cls, state: State, *, sent: int, ended: int, claims: Claims, percent: int) -> Room | None:
+    def of(
+        cls, state: State, *, sent: int, ended: int, reservations: BlockReservations, percent: int
+    ) -> Capacity | None:
         """None where the engine does not tell its blocks; ``percent`` is the pool's minFreeBlockPercent."""
         if not state.blocks_total:
             return None
         total = max(0, state.blocks_total - OWN_BLOCKS)
         reserve = -(-total * percent // 100)
-        free = min(state.blocks_free - sent, total - claims.blocks)
+        free = min(state.blocks_free - sent, total - reservations.blocks)
         idle = state.blocks_free if state.blocks_idle is None else state.blocks_idle
         return cls(total, max(0, free - reserve), reserve, idle + ended, max(0, total - state.blocks_free))
 

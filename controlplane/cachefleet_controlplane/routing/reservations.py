@@ -20,14 +20,14 @@ KEY_BYTES: Final = 8
 
 
 @dataclass(slots=True, eq=False)
-class Claim:
+class Reservation:
     """One request's: the blocks of ``chain`` (packed keys), and so many ``alone``."""
 
     chain: bytes
     alone: int
 
 
-class Claims:
+class BlockReservations:
     """All claims on one worker; each change costs some comparisons of chains, however long they are."""
 
     def __init__(self) -> None:
@@ -40,26 +40,26 @@ class Claims:
         """Distinct blocks that all of them need."""
         return self._common + self._alone
 
-    def take(self, keys: bytes, *, blocks: int, held: int) -> Claim:
+    def take(self, keys: bytes, *, blocks: int, held: int) -> Reservation:
         """Claim ``blocks``; of ``keys``, those that others may share, the first ``held`` are there already."""
         there = min(max(held, self._known(keys)), len(keys) // KEY_BYTES, blocks)
-        claim = Claim(keys[: KEY_BYTES * there], blocks - there)
-        self._alone += claim.alone
-        self._insert(claim.chain)
-        return claim
+        reservation = Reservation(keys[: KEY_BYTES * there], blocks - there)
+        self._alone += reservation.alone
+        self._insert(reservation.chain)
+        return reservation
 
-    def computed(self, claim: Claim, keys: bytes) -> None:
+    def computed(self, reservation: Reservation, keys: bytes) -> None:
         """All of ``keys``, which ``take`` was given, are there now: others may share them."""
         new = len(keys) // KEY_BYTES - self._known(keys)
-        self._remove(claim.chain)
-        claim.chain, claim.alone = keys, claim.alone - new
+        self._remove(reservation.chain)
+        reservation.chain, reservation.alone = keys, reservation.alone - new
         self._alone -= new
         self._insert(keys)
 
-    def drop(self, claim: Claim) -> None:
+    def drop(self, reservation: Reservation) -> None:
         """Its request is over."""
-        self._alone -= claim.alone
-        self._remove(claim.chain)
+        self._alone -= reservation.alone
+        self._remove(reservation.chain)
 
     def _known(self, keys: bytes) -> int:
         """The longest prefix, in blocks, that ``keys`` share with any chain."""

@@ -40,7 +40,7 @@ from cachefleet_controlplane.routing.decision import (
     leading_places,
     verdict_of,
 )
-from cachefleet_controlplane.routing.throughput import Pace, Paces
+from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
 
 OUTPUT_TOKENS_COUNTED: Final = 256
 """Output beyond this does not count when asking whether a request fits."""
@@ -107,14 +107,14 @@ def unplaced(
     )
 
 
-def score(prompt: Prompt, view: CandidateView, pace: Pace) -> CandidateScore:
+def score(prompt: Prompt, view: CandidateView, throughput: Throughput) -> CandidateScore:
     """How a candidate of this pace is judged."""
     stale, needed = view.stale, needed_blocks(prompt)
     held = usable_blocks(0 if stale else view.matched_blocks, prompt)
     predicted = held * prompt.block_size
     # What was just sent there we saw ourselves: it counts even while reports are stale.
     expected = max(predicted, usable_tokens(view.sent_blocks, prompt))
-    rate, latency, batched = pace.tokens_per_second, pace.inter_token_seconds, pace.batched_tokens
+    rate, latency, batched = throughput.tokens_per_second, throughput.inter_token_seconds, throughput.batched_tokens
     uncached = prompt.tokens - expected
     evicted = 0 if stale else _evicted(prompt, view, expected, needed=needed)
     taken = _taken(view, needed=needed, held=held)
@@ -194,9 +194,9 @@ def _knowledge(prompt: Prompt, candidates: Sequence[CandidateView], policy: Rout
 
 
 def _judge(prompt: Prompt, candidates: Sequence[CandidateView]) -> list[_Judged]:
-    paces = Paces.learn(candidates)
+    throughputs = Throughputs.learn(candidates)
     needed = needed_blocks(prompt)
-    return [_Judged(view, score(prompt, view, paces.of(view)), could(view, needed=needed)) for view in candidates]
+    return [_Judged(view, score(prompt, view, throughputs.of(view)), could(view, needed=needed)) for view in candidates]
 
 
 def _evicted(prompt: Prompt, view: CandidateView, expected: int, *, needed: int) -> int:

@@ -17,7 +17,7 @@ OUTLIER: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Throughput:
     """What to assume of one worker; numbers above 0."""
 
     tokens_per_second: float
@@ -28,7 +28,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Paces:
+class Throughputs:
     """What to assume of the workers of a decision."""
 
     rates: _Rates
@@ -41,8 +41,8 @@ class Paces:
             _Rates.learn(((c.pool, c.inter_token_seconds) for c in candidates), DEFAULT_INTER_TOKEN_SECONDS),
         )
 
-    def of(self, view: CandidateView) -> Pace:
-        return Pace(
+    def of(self, view: CandidateView) -> Throughput:
+        return Throughput(
             self.rates.resolve(view.pool, view.tokens_per_second),
             self.latencies.resolve(view.pool, view.inter_token_seconds),
             view.batched_tokens or DEFAULT_BATCHED_TOKENS,

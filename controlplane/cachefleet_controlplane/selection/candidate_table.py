@@ -14,8 +14,8 @@ import cachefleet_native
 
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView
-from cachefleet_controlplane.routing.throughput import Pace, Paces
-from cachefleet_controlplane.selection.candidates import eligible, percents, standing
+from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
+from cachefleet_controlplane.selection.candidates import eligible, percents, stream_state
 from cachefleet_controlplane.selection.selection import NO_ONE
 from cachefleet_controlplane.workers.registry import Pool
 from cachefleet_controlplane.workers.worker import Worker
@@ -57,7 +57,7 @@ class Row:
         return replace(self.view, matched_blocks=matched if known else 0, sent_blocks=sent, report_age=age)
 
 
-class Board:
+class CandidateTable:
     """Made for the pools of a fleet as they are; made anew where they or who is eligible changes.
 
     UnreckonableError: its workers have to be judged without it.
@@ -66,13 +66,13 @@ class Board:
     def __init__(self, pools: Sequence[Pool], now: float) -> None:
         self._workers = [worker for pool in pools for worker in pool.workers.values()]
         self._versions = list(map(_version, self._workers))
-        self._standings = [standing(worker, now) for worker in self._workers]
+        self._standings = [stream_state(worker, now) for worker in self._workers]
         self._until = [self._due(member, now) for member in range(len(self._workers))]
         self.candidates = eligible(pools, NO_ONE, now)
         self._places: dict[WorkerId, int] = {worker.id: place for place, worker in enumerate(self.candidates)}
         self._percents = percents(pools)
         self.rows = tuple(self._row(worker, now) for worker in self.candidates)
-        self.paces: list[Pace] = []
+        self.throughputs: list[Throughput] = []
         self.names = cachefleet_native.Candidates([worker.id for worker in self.candidates])
         self.loads = cachefleet_native.Loads(len(self.candidates))
         self._learn(range(len(self.candidates)))
@@ -89,7 +89,7 @@ class Board:
             if version != self._versions[member] or now >= self._until[member]
         ]
         self._versions = versions
-        if any(standing(self._workers[member], now) != self._standings[member] for member in moved):
+        if any(stream_state(self._workers[member], now) != self._standings[member] for member in moved):
             return False
         self._update(moved, now)
         return True
@@ -99,7 +99,7 @@ class Board:
         return [
             (place, blocks)
             for place, worker in enumerate(self.candidates)
-            if worker.ledger.recent and (blocks := worker.ledger.match(keys, now))
+            if worker.inflight_requests.recent and (blocks := worker.inflight_requests.match(keys, now))
         ]
 
     def strained(self, needed: int) -> list[int]:
@@ -129,19 +129,19 @@ class Board:
         """Take over these rows; what to assume of them depends on all."""
         if len(places) == len(self.rows):
             views = [row.view for row in self.rows]
-            paces = Paces.learn(views)
-            self.paces = [paces.of(view) for view in views]
+            throughputs = Throughputs.learn(views)
+            self.throughputs = [throughputs.of(view) for view in views]
         for place in places:
             self._set(place)
 
     def _set(self, place: int) -> None:
-        view, pace = self.rows[place].view, self.paces[place]
+        view, throughput = self.rows[place].view, self.throughputs[place]
         try:
             self.loads.set(
                 place,
-                tokens_per_second=pace.tokens_per_second,
-                inter_token_seconds=pace.inter_token_seconds,
-                batched_tokens=pace.batched_tokens,
+                tokens_per_second=throughput.tokens_per_second,
+                inter_token_seconds=throughput.inter_token_seconds,
+                batched_tokens=throughput.batched_tokens,
                 stale=view.stale,
                 queued_tokens=view.queued_tokens,
                 inflight_tokens=view.inflight_tokens,

@@ -44,7 +44,7 @@ def on_duty(pools: Sequence[Pool], duty: Duty) -> list[Pool]:
     return [pool for pool in pools if pool.declared.spec.role in _ROLES[duty]]
 
 
-def standing(worker: Worker, now: float) -> tuple[bool, ...]:
+def stream_state(worker: Worker, now: float) -> tuple[bool, ...]:
     """All that ``eligible`` knows of a worker."""
     return worker.ready, *(rule(worker, now) for rule in _PREFERENCES)
 

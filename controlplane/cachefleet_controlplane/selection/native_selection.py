@@ -35,27 +35,27 @@ from cachefleet_controlplane.routing.scoring import (
     usable_blocks,
     usable_tokens,
 )
-from cachefleet_controlplane.selection.candidate_table import Board, UnreckonableError
+from cachefleet_controlplane.selection.candidate_table import CandidateTable, UnreckonableError
 from cachefleet_controlplane.selection.candidates import Duty, on_duty
-from cachefleet_controlplane.selection.selection import NO_ONE, Chooser
-from cachefleet_controlplane.workers.registry import Roster
+from cachefleet_controlplane.selection.selection import NO_ONE, Selector
+from cachefleet_controlplane.workers.registry import Registry
 
 _NO_FIT: Final = "no_fit"
 """What native code says where nobody has room."""
 
 
-class NativeChooser(Chooser):
+class NativeSelector(Selector):
     """Keeps a board for each fleet asked for. What is rare is decided as the plain one does.
 
     That is: another policy, workers excluded because they just failed, blocks that are doubted, loads too strange for
     native numbers, and workers that have room, or have none, for another reason than the native code knows.
     """
 
-    def __init__(self, index: NativeIndex, roster: Roster) -> None:
-        super().__init__(index, roster)
+    def __init__(self, index: NativeIndex, registry: Registry) -> None:
+        super().__init__(index, registry)
         self._native = index.native
-        self._boards: dict[tuple[str, Duty], Board] = {}
-        self._version = roster.version
+        self._tables: dict[tuple[str, Duty], CandidateTable] = {}
+        self._version = registry.version
 
     def choose(
         self,
@@ -68,39 +68,39 @@ class NativeChooser(Chooser):
         duty: Duty = Duty.ANSWER,
     ) -> Decision:
         usual = policy is RoutingPolicy.CACHE_AWARE and not exclude and not self._distrusted(prompt)
-        board = self._board(model, duty, now) if usual else None
-        if board is None or not board.candidates:
+        table = self._table(model, duty, now) if usual else None
+        if table is None or not table.candidates:
             return super().choose(model, prompt, policy=policy, now=now, exclude=exclude, duty=duty)
-        decision = self._ask(board, prompt, now)
+        decision = self._ask(table, prompt, now)
         return decision or super().choose(model, prompt, policy=policy, now=now, duty=duty)
 
     def _distrusted(self, prompt: Prompt) -> bool:
         """Not all that the index says of it is to be gone by."""
-        return _disowned(prompt) or bool(self._roster.doubts.bounds(prompt.keys))
+        return _disowned(prompt) or bool(self._registry.refuted_blocks.bounds(prompt.keys))
 
-    def _board(self, model: str, duty: Duty, now: float) -> Board | None:
+    def _table(self, model: str, duty: Duty, now: float) -> CandidateTable | None:
         """None where there is none to be had."""
-        if self._version != self._roster.version:
-            self._boards.clear()
-            self._version = self._roster.version
+        if self._version != self._registry.version:
+            self._tables.clear()
+            self._version = self._registry.version
         try:
-            board = self._boards.pop((model, duty), None)
-            if board is None or not board.follow(now):
-                board = Board(on_duty(self._roster.fleet(model), duty), now)
+            table = self._tables.pop((model, duty), None)
+            if table is None or not table.follow(now):
+                table = CandidateTable(on_duty(self._registry.fleet(model), duty), now)
         except UnreckonableError:
             return None
-        if board.candidates:
-            self._boards[model, duty] = board
-        return board
+        if table.candidates:
+            self._tables[model, duty] = table
+        return table
 
-    def _ask(self, board: Board, prompt: Prompt, now: float) -> Decision | None:
+    def _ask(self, table: CandidateTable, prompt: Prompt, now: float) -> Decision | None:
         """None where native code may be wrong about who has room."""
-        sent = board.sent(prompt.keys, now) if prompt.keys else []
-        choice = self._match(board, prompt, sent)
-        seen = _Seen(board, prompt, choice.depths, dict(sent), now)
-        if any(map(seen.misjudged, board.strained(needed_blocks(prompt)))):
+        sent = table.sent(prompt.keys, now) if prompt.keys else []
+        choice = self._match(table, prompt, sent)
+        seen = _Seen(table, prompt, choice.depths, dict(sent), now)
+        if any(map(seen.misjudged, table.strained(needed_blocks(prompt)))):
             return None
-        known = bool(prompt.keys) and (board.any_fresh or bool(sent))
+        known = bool(prompt.keys) and (table.any_fresh or bool(sent))
         knowledge = prompt.knowledge if known else Knowledge.LOAD
         leading = LaterScores(min(LEADING, len(seen)), partial(seen.leading, choice.first, choice.second))
         scores = LaterScores(len(seen), seen.all)
@@ -109,7 +109,7 @@ class NativeChooser(Chooser):
                 return None
             policy, reason = RoutingPolicy.CACHE_AWARE, Reason.NO_ROOM
             return unplaced(prompt, reason, policy=policy, knowledge=knowledge, leading=leading, scores=scores, at=now)
-        view = board.rows[choice.first].view
+        view = table.rows[choice.first].view
         matched, expected, *_ = choice.first_score
         return Decision(
             verdict=Verdict.ROUTE,
@@ -129,12 +129,12 @@ class NativeChooser(Chooser):
             at=now,
         )
 
-    def _match(self, board: Board, prompt: Prompt, sent: list[tuple[int, int]]) -> cachefleet_native.Choice:
+    def _match(self, table: CandidateTable, prompt: Prompt, sent: list[tuple[int, int]]) -> cachefleet_native.Choice:
         try:
             choice = self._native.match_and_score(
                 prompt.keys,
-                board.names,
-                board.loads,
+                table.names,
+                table.loads,
                 tokens=prompt.tokens,
                 block_size=prompt.block_size,
                 needed_blocks=needed_blocks(prompt),
@@ -155,10 +155,12 @@ def _disowned(prompt: Prompt) -> bool:
 class _Seen:
     """Candidates with a prompt, as they are at the moment of its decision, for whoever asks later."""
 
-    def __init__(self, board: Board, prompt: Prompt, depths: bytes, sent: Mapping[int, int], now: float) -> None:
-        self._rows, self._paces = board.rows, board.paces
+    def __init__(
+        self, table: CandidateTable, prompt: Prompt, depths: bytes, sent: Mapping[int, int], now: float
+    ) -> None:
+        self._rows, self._throughputs = table.rows, table.throughputs
         self._prompt = prompt
-        self._matched = struct.unpack(f"<{len(board.rows)}I", depths)
+        self._matched = struct.unpack(f"<{len(table.rows)}I", depths)
         self._sent = sent
         self._now = now
 
@@ -167,7 +169,7 @@ class _Seen:
 
     def score(self, place: int) -> CandidateScore:
         view = self._rows[place].seen(matched=self._matched[place], sent=self._sent.get(place, 0), now=self._now)
-        return score(self._prompt, view, self._paces[place])
+        return score(self._prompt, view, self._throughputs[place])
 
     def misjudged(self, place: int) -> bool:
         """Native code, which knows of no blocks that are shared and none that are not there, sees room otherwise."""

@@ -10,8 +10,8 @@ from typing import Final
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Decision, Prompt, Reason, RoutingPolicy
 from cachefleet_controlplane.selection.candidates import Duty, eligible, percents
-from cachefleet_controlplane.selection.selection import NO_ONE, Chooser
-from cachefleet_controlplane.workers.registry import Pool, Roster
+from cachefleet_controlplane.selection.selection import NO_ONE, Selector
+from cachefleet_controlplane.workers.registry import Pool, Registry
 from cachefleet_controlplane.workers.sent_texts import SentTexts
 from cachefleet_controlplane.workers.worker import Worker
 
@@ -21,11 +21,11 @@ UNKNOWN_ROOM: Final = 16_384
 """Chunks that a worker is taken to hold whose size nobody has told: 8 MiB of text."""
 
 
-class ApproximateChooser(Chooser):
+class TextSelector(Selector):
     """Over an index of its own, of chunks; what ``decide`` is shown of them are blocks."""
 
-    def __init__(self, index: BlockIndex, roster: Roster) -> None:
-        super().__init__(index, roster)
+    def __init__(self, index: BlockIndex, registry: Registry) -> None:
+        super().__init__(index, registry)
         self._texts = SentTexts(index)
 
     def choose(

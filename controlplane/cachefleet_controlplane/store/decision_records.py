@@ -10,7 +10,7 @@ from cachefleet_controlplane.routing.decision import CandidateScore
 
 
 @dataclass(frozen=True, slots=True)
-class LegRecord:
+class AttemptRecord:
     """One attempt to have a worker answer; ``status`` is the worker's HTTP status where it gave one.
 
     ``kind`` is "answer", or "prefill" where it computed the prompt for another one. ``threshold`` is the share of its
@@ -109,7 +109,7 @@ class DecisionRecord:
     completion_tokens: int | None = None
     ttft_seconds: float | None = None
     status: int = 0
-    legs: tuple[LegRecord, ...] = ()
+    attempts: tuple[AttemptRecord, ...] = ()
     candidates: tuple[CandidateRecord, ...] = ()
     candidates_left_out: int = 0
     queued_seconds: float | None = None

@@ -14,7 +14,7 @@ STALE_SECONDS: Final = 5.0
 """Without a State for this long, or out of step, what a worker holds says nothing any more."""
 
 
-class Standing(StrEnum):
+class StreamState(StrEnum):
     """How far the index may be trusted for this stream."""
 
     UNKNOWN = "unknown"
@@ -25,7 +25,7 @@ class Standing(StrEnum):
     FORGOTTEN = "forgotten"
 
 
-class Note(StrEnum):
+class StreamEvent(StrEnum):
     """What is worth counting."""
 
     EPOCH = "epoch"
@@ -67,7 +67,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = Opened | Received | Closed | Tick
+StreamInput = Opened | Received | Closed | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RequestResync:
     """Send this to the agent."""
 
     frame: Resync
@@ -98,7 +98,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    note: Note
+    note: StreamEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Accept:
     state: State
 
 
-Effect = Apply | Replace | Drop | Ask | Count | Accept
+Effect = Apply | Replace | Drop | RequestResync | Count | Accept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class Assembly:
     """Bytes of all these."""
 
 
-_FRESHNESS: Final = ("standing", "reported", "heard_at", "strayed_at")
+_FRESHNESS: Final = ("stream_state", "reported", "heard_at", "strayed_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class Stream:
     """What is known of one worker rank's stream."""
 
     rank: int = 0
-    standing: Standing = Standing.UNKNOWN
+    stream_state: StreamState = StreamState.UNKNOWN
     epoch: str = ""
     connection: int = 0
     sequence: int = 0
@@ -150,7 +150,7 @@ class Stream:
 
     def stale(self, now: float) -> bool:
         """Its blocks say nothing: too long without a report or out of step, or forgotten."""
-        idle = self.standing in (Standing.UNKNOWN, Standing.FORGOTTEN)
+        idle = self.stream_state in (StreamState.UNKNOWN, StreamState.FORGOTTEN)
         return idle or not self.reported or max(now - self.heard_at, self.strayed(now)) > STALE_SECONDS
 
     def due(self) -> Iterator[float]:

@@ -47,19 +47,19 @@ from cachefleet_controlplane.index.frames import DeltaFrame, SnapshotFrame
 from cachefleet_controlplane.streams.stream import (
     Accept,
     Apply,
-    Ask,
     Assembly,
     Closed,
     Count,
     Drop,
     Effect,
-    Event,
-    Note,
     Opened,
     Received,
     Replace,
-    Standing,
+    RequestResync,
     Stream,
+    StreamEvent,
+    StreamInput,
+    StreamState,
     Tick,
 )
 from cachefleet_core.reports import Resync, State
@@ -78,7 +78,7 @@ MAX_HELD_BACK: Final = 4096
 Step = tuple[Stream, tuple[Effect, ...]]
 
 
-def step(stream: Stream, event: Event, now: float, *, digest: int = 0) -> Step:
+def step(stream: Stream, event: StreamInput, now: float, *, digest: int = 0) -> Step:
     """What follows from an event; ``digest`` is the index's own for this stream, before the event."""
     match event:
         case Received():
@@ -94,31 +94,33 @@ def step(stream: Stream, event: Event, now: float, *, digest: int = 0) -> Step:
 def spoil(stream: Stream, now: float) -> Stream:
     """The stream of which only the beginning of a step could be taken: nothing is held until a snapshot comes."""
     since = _since(stream, now)
-    return replace(stream, standing=Standing.AWAITING, assembly=None, asked_at=now, strayed_at=since, dropped=True)
+    return replace(
+        stream, stream_state=StreamState.AWAITING, assembly=None, asked_at=now, strayed_at=since, dropped=True
+    )
 
 
 def _receive(stream: Stream, event: Received, now: float, digest: int) -> Step:
-    if event.connection != stream.connection or stream.standing in _DEAF:
-        return stream, (Count(Note.FOREIGN),)
+    if event.connection != stream.connection or stream.stream_state in _DEAF:
+        return stream, (Count(StreamEvent.FOREIGN),)
     match event.frame:
         case State() as state:
             return _state(stream, state, now, digest)
         case SnapshotFrame() as part:
-            return _SNAPSHOTS[stream.standing](stream, part, now)
+            return _SNAPSHOTS[stream.stream_state](stream, part, now)
         case DeltaFrame() as delta:
-            return _DELTAS[stream.standing](stream, delta, now)
+            return _DELTAS[stream.stream_state](stream, delta, now)
 
 
 def _open(stream: Stream, event: Opened, now: float) -> Step:
     if event.connection < stream.connection:
-        return stream, (Count(Note.FOREIGN),)
+        return stream, (Count(StreamEvent.FOREIGN),)
     hello = event.hello
     fresh = hello.epoch != stream.epoch
-    known = not fresh and stream.standing is not Standing.FORGOTTEN
+    known = not fresh and stream.stream_state is not StreamState.FORGOTTEN
     opened = replace(
         stream,
         rank=hello.rank,
-        standing=Standing.AWAITING,
+        stream_state=StreamState.AWAITING,
         epoch=hello.epoch,
         connection=event.connection,
         assembly=None,
@@ -129,23 +131,23 @@ def _open(stream: Stream, event: Opened, now: float) -> Step:
         strayed_at=now if fresh else _since(stream, now),
         dropped=fresh or stream.dropped,
     )
-    return opened, (Drop(), Count(Note.EPOCH)) if fresh else ()
+    return opened, (Drop(), Count(StreamEvent.EPOCH)) if fresh else ()
 
 
 def _close(stream: Stream, event: Closed) -> Step:
-    if event.connection != stream.connection or stream.standing in (Standing.UNKNOWN, Standing.FORGOTTEN):
+    if event.connection != stream.connection or stream.stream_state in (StreamState.UNKNOWN, StreamState.FORGOTTEN):
         return stream, ()
-    return replace(stream, standing=Standing.ADRIFT, assembly=None), ()
+    return replace(stream, stream_state=StreamState.ADRIFT, assembly=None), ()
 
 
 def _tick(stream: Stream, now: float) -> Step:
-    if stream.standing in (Standing.UNKNOWN, Standing.FORGOTTEN):
+    if stream.stream_state in (StreamState.UNKNOWN, StreamState.FORGOTTEN):
         return stream, ()
     if now - stream.heard_at > FORGET_SECONDS:
-        forgotten = replace(stream, standing=Standing.FORGOTTEN, assembly=None, reported=False, dropped=True)
-        return forgotten, (Drop(), Count(Note.EXPIRED))
+        forgotten = replace(stream, stream_state=StreamState.FORGOTTEN, assembly=None, reported=False, dropped=True)
+        return forgotten, (Drop(), Count(StreamEvent.EXPIRED))
     if stream.strayed(now) > FORGET_SECONDS and not stream.dropped:
-        return replace(stream, dropped=True), (Drop(), Count(Note.EXPIRED))
+        return replace(stream, dropped=True), (Drop(), Count(StreamEvent.EXPIRED))
     return stream, ()
 
 
@@ -159,42 +161,42 @@ def _since(stream: Stream, now: float) -> float:
 
 def _state(stream: Stream, state: State, now: float, digest: int) -> Step:
     heard = replace(stream, heard_at=now, reported=True)
-    after, effects = _STATES[stream.standing](heard, state, now, digest)
+    after, effects = _STATES[stream.stream_state](heard, state, now, digest)
     return after, (Accept(state), *effects)
 
 
 def _check(stream: Stream, state: State, now: float, digest: int) -> Step:
     if state.sequence > stream.sequence:
-        return _resync(stream, now, Note.GAP)
+        return _resync(stream, now, StreamEvent.GAP)
     if state.sequence < stream.sequence:
-        return stream, (Count(Note.DUPLICATE),)
+        return stream, (Count(StreamEvent.DUPLICATE),)
     if state.digest != digest:
-        return _resync(stream, now, Note.DIVERGENCE)
+        return _resync(stream, now, StreamEvent.DIVERGENCE)
     return (replace(stream, attempts=0) if stream.attempts else stream), ()
 
 
 def _remind(stream: Stream, _state: State, now: float, _digest: int) -> Step:
     if now - stream.asked_at < _patience(stream):
         return stream, ()
-    return _resync(stream, now, Note.OVERDUE)
+    return _resync(stream, now, StreamEvent.OVERDUE)
 
 
 def _revive(stream: Stream, _state: State, now: float, _digest: int) -> Step:
     """It was silent so long that its blocks were dropped, on a connection that never closed."""
-    return _resync(stream, now, Note.GAP)
+    return _resync(stream, now, StreamEvent.GAP)
 
 
 def _patience(stream: Stream) -> float:
     return min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2.0 ** min(stream.attempts, 16))
 
 
-def _resync(stream: Stream, now: float, note: Note) -> Step:
+def _resync(stream: Stream, now: float, note: StreamEvent) -> Step:
     """Await a snapshot; ask for it at once, or when the last question has had its time."""
-    awaiting = replace(stream, standing=Standing.AWAITING, assembly=None, strayed_at=_since(stream, now))
+    awaiting = replace(stream, stream_state=StreamState.AWAITING, assembly=None, strayed_at=_since(stream, now))
     if stream.attempts and now - stream.asked_at < _patience(stream):
         return awaiting, (Count(note),)
     asking = replace(awaiting, asked_at=now, attempts=stream.attempts + 1)
-    return asking, (Count(note), Ask(Resync(rank=stream.rank, reason=note.value)))
+    return asking, (Count(note), RequestResync(Resync(rank=stream.rank, reason=note.value)))
 
 
 # Snapshots.
@@ -202,9 +204,9 @@ def _resync(stream: Stream, now: float, note: Note) -> Step:
 
 def _begin(stream: Stream, part: SnapshotFrame, now: float) -> Step:
     if part.part != 0:
-        return _resync(stream, now, Note.BROKEN_SNAPSHOT)
+        return _resync(stream, now, StreamEvent.BROKEN_SNAPSHOT)
     assembly = Assembly(sequence=part.sequence)
-    opened = replace(stream, standing=Standing.ASSEMBLING, assembly=assembly, strayed_at=_since(stream, now))
+    opened = replace(stream, stream_state=StreamState.ASSEMBLING, assembly=assembly, strayed_at=_since(stream, now))
     return _extend(opened, part, now)
 
 
@@ -213,10 +215,10 @@ def _extend(stream: Stream, part: SnapshotFrame, now: float) -> Step:
     if assembly is None or part.part == 0 < len(assembly.parts):
         return _begin(stream, part, now)  # the agent starts over
     if part.part != len(assembly.parts) or part.sequence != assembly.sequence:
-        return _resync(stream, now, Note.BROKEN_SNAPSHOT)
+        return _resync(stream, now, StreamEvent.BROKEN_SNAPSHOT)
     size = assembly.size + len(part.data)
     if size > MAX_SNAPSHOT_BYTES or part.part >= MAX_PARTS:
-        return _resync(stream, now, Note.TOO_LARGE)
+        return _resync(stream, now, StreamEvent.TOO_LARGE)
     grown = replace(assembly, parts=(*assembly.parts, part), size=size)
     # Parts that keep coming are progress: the snapshot is not overdue.
     return _complete(stream, grown) if part.last else (replace(stream, assembly=grown, asked_at=now), ())
@@ -224,7 +226,9 @@ def _extend(stream: Stream, part: SnapshotFrame, now: float) -> Step:
 
 def _complete(stream: Stream, assembly: Assembly) -> Step:
     sequence = assembly.held_back[-1].sequence if assembly.held_back else assembly.sequence
-    live = replace(stream, standing=Standing.LIVE, assembly=None, sequence=sequence, strayed_at=None, dropped=False)
+    live = replace(
+        stream, stream_state=StreamState.LIVE, assembly=None, sequence=sequence, strayed_at=None, dropped=False
+    )
     return live, (Replace(assembly.parts), *map(Apply, assembly.held_back))
 
 
@@ -233,9 +237,9 @@ def _complete(stream: Stream, assembly: Assembly) -> Step:
 
 def _take(stream: Stream, delta: DeltaFrame, now: float) -> Step:
     if delta.sequence <= stream.sequence:
-        return stream, (Count(Note.DUPLICATE),)
+        return stream, (Count(StreamEvent.DUPLICATE),)
     if delta.sequence > stream.sequence + 1:
-        return _resync(stream, now, Note.GAP)
+        return _resync(stream, now, StreamEvent.GAP)
     return replace(stream, sequence=delta.sequence), (Apply(delta),)
 
 
@@ -243,12 +247,12 @@ def _hold_back(stream: Stream, delta: DeltaFrame, now: float) -> Step:
     assembly = stream.assembly or Assembly(sequence=stream.sequence)
     expected = assembly.sequence + len(assembly.held_back) + 1
     if delta.sequence < expected:
-        return stream, (Count(Note.DUPLICATE),)
+        return stream, (Count(StreamEvent.DUPLICATE),)
     if delta.sequence > expected:
-        return _resync(stream, now, Note.GAP)
+        return _resync(stream, now, StreamEvent.GAP)
     size = assembly.size + len(delta.data)
     if size > MAX_SNAPSHOT_BYTES or len(assembly.held_back) >= MAX_HELD_BACK:
-        return _resync(stream, now, Note.TOO_LARGE)
+        return _resync(stream, now, StreamEvent.TOO_LARGE)
     return replace(stream, assembly=replace(assembly, held_back=(*assembly.held_back, delta), size=size)), ()
 
 
@@ -256,23 +260,23 @@ def _ignore(stream: Stream, _delta: DeltaFrame, _now: float) -> Step:
     return stream, ()
 
 
-_DEAF: Final = frozenset({Standing.UNKNOWN, Standing.ADRIFT})
+_DEAF: Final = frozenset({StreamState.UNKNOWN, StreamState.ADRIFT})
 """No connection speaks for the stream."""
-_SNAPSHOTS: Final[Mapping[Standing, Callable[[Stream, SnapshotFrame, float], Step]]] = {
-    Standing.AWAITING: _begin,
-    Standing.ASSEMBLING: _extend,
-    Standing.LIVE: _begin,
-    Standing.FORGOTTEN: _begin,
+_SNAPSHOTS: Final[Mapping[StreamState, Callable[[Stream, SnapshotFrame, float], Step]]] = {
+    StreamState.AWAITING: _begin,
+    StreamState.ASSEMBLING: _extend,
+    StreamState.LIVE: _begin,
+    StreamState.FORGOTTEN: _begin,
 }
-_DELTAS: Final[Mapping[Standing, Callable[[Stream, DeltaFrame, float], Step]]] = {
-    Standing.AWAITING: _ignore,
-    Standing.ASSEMBLING: _hold_back,
-    Standing.LIVE: _take,
-    Standing.FORGOTTEN: _ignore,
+_DELTAS: Final[Mapping[StreamState, Callable[[Stream, DeltaFrame, float], Step]]] = {
+    StreamState.AWAITING: _ignore,
+    StreamState.ASSEMBLING: _hold_back,
+    StreamState.LIVE: _take,
+    StreamState.FORGOTTEN: _ignore,
 }
-_STATES: Final[Mapping[Standing, Callable[[Stream, State, float, int], Step]]] = {
-    Standing.AWAITING: _remind,
-    Standing.ASSEMBLING: _remind,
-    Standing.LIVE: _check,
-    Standing.FORGOTTEN: _revive,
+_STATES: Final[Mapping[StreamState, Callable[[Stream, State, float, int], Step]]] = {
+    StreamState.AWAITING: _remind,
+    StreamState.ASSEMBLING: _remind,
+    StreamState.LIVE: _check,
+    StreamState.FORGOTTEN: _revive,
 }

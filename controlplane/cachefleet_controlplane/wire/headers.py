@@ -29,7 +29,7 @@ THRESHOLD_HOOK: Final[Header] = (b"x-cache-threshold-finish-reason", b"true")
 
 
 def identified(headers: Iterable[Header], name: str) -> list[Header]:
-    """Headers with a request id, the client's own or ``name``: one for all legs of a request (A16)."""
+    """Headers with a request id, the client's own or ``name``: one for all attempts of a request (A16)."""
     given = list(headers)
     return given if any(header == REQUEST_ID for header, _ in given) else [*given, (REQUEST_ID, name.encode())]
 

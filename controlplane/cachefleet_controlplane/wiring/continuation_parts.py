@@ -14,7 +14,7 @@ from cachefleet_controlplane.gateway.conversations.conversation_metrics import C
 from cachefleet_controlplane.gateway.conversations.encryption import Sealer
 from cachefleet_controlplane.gateway.conversations.repository import SqlContinuations
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
-from cachefleet_controlplane.gateway.conversations.store_worker import Book, BookBounds
+from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker, StoreWorkerBounds
 from cachefleet_controlplane.gateway.conversations.turns import TurnParts, Turns
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
@@ -29,10 +29,10 @@ EXAMINED_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ContinuationParts:
-    """``book`` and ``examiner`` are to be run as tasks; ``canaries`` are to be closed."""
+    """``store_worker`` and ``examiner`` are to be run as tasks; ``canaries`` are to be closed."""
 
     turns: Turns
-    book: Book
+    store_worker: StoreWorker
     examiner: Examiner
     canaries: Canaries
 
@@ -48,17 +48,17 @@ def continuation_parts(
     metrics: Metrics,
 ) -> ContinuationParts:
     counted = ContinuationMetrics(metrics)
-    bounds = BookBounds(
+    bounds = StoreWorkerBounds(
         answer_seconds=settings.continuation_store_seconds,
         conversations=settings.continuation_conversations,
         responses=settings.continuation_responses,
     )
-    book = Book(SqlContinuations(database), metrics=counted, bounds=bounds)
+    store_worker = StoreWorker(SqlContinuations(database), metrics=counted, bounds=bounds)
     key = fleet_key.history_key
-    histories = Histories(book, Sealer(key), max_bytes=settings.continuation_history_bytes)
+    histories = Histories(store_worker, Sealer(key), max_bytes=settings.continuation_history_bytes)
     plain = PlainRenderer(upstream, credentials, seconds=EXAMINED_SECONDS)
-    certificates = Certificates(book)
+    certificates = Certificates(store_worker)
     canaries = Canaries(fleet, plain, certificates, metrics=counted, ratio=settings.continuation_canary_ratio)
-    parts = TurnParts(fleet, book, histories, counted, key, max_keys=settings.continuation_max_keys)
+    parts = TurnParts(fleet, store_worker, histories, counted, key, max_keys=settings.continuation_max_keys)
     examiner = Examiner(fleet, plain, certificates, metrics=counted, chats=settings.continuation_certify_chats)
-    return ContinuationParts(Turns(parts, on_plan=canaries), book, examiner, canaries)
+    return ContinuationParts(Turns(parts, on_plan=canaries), store_worker, examiner, canaries)

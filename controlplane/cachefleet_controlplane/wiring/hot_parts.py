@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
-from cachefleet_controlplane.gateway.placement.routing_input import Placer
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import HotWarming
 from cachefleet_controlplane.hot_prefixes.tracker import HotBounds, HotPrefixes
 from cachefleet_controlplane.metrics import Metrics
@@ -24,7 +24,13 @@ class HotParts:
 
 
 def hot_parts(
-    settings: Settings, fleet: Fleet, placer: Placer, tenants: Tenants, *, salt_key: bytes, metrics: Metrics
+    settings: Settings,
+    fleet: Fleet,
+    input_builder: RoutingInputBuilder,
+    tenants: Tenants,
+    *,
+    salt_key: bytes,
+    metrics: Metrics,
 ) -> HotParts:
     bounds = HotBounds(
         entries=settings.hot_prefixes,
@@ -32,7 +38,7 @@ def hot_parts(
         half_life_seconds=settings.hot_prefix_half_life_seconds,
     )
     hot = HotPrefixes(bounds)
-    observer, salter = HotObserver(hot, placer, fleet, metrics), Salter(salt_key)
+    observer, salter = HotObserver(hot, input_builder, fleet, metrics), Salter(salt_key)
     tenants.on_change(lambda: observer.update_tenants(tenants.directory.tenants, salter))
     return HotParts(
         observer,

@@ -6,8 +6,8 @@ import logging
 import time
 from dataclasses import dataclass
 
-from cachefleet_controlplane.admin.tenant_service import PRIVATE, TenantDesk
-from cachefleet_controlplane.gateway.admission import Door
+from cachefleet_controlplane.admin.tenant_service import PRIVATE, TenantService
+from cachefleet_controlplane.gateway.admission import AdmissionMiddleware
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.settings import Settings
 from cachefleet_controlplane.store.database import Database
@@ -26,8 +26,8 @@ class TenantParts:
 
     tenants: Tenants
     usage: UsageLog
-    door: Door
-    desk: TenantDesk
+    admission: AdmissionMiddleware
+    service: TenantService
 
 
 def tenant_parts(settings: Settings, fleet_key: FleetKey, database: Database, metrics: Metrics) -> TenantParts:
@@ -45,5 +45,7 @@ def tenant_parts(settings: Settings, fleet_key: FleetKey, database: Database, me
     )
     usage = UsageLog(SqlUsage(database), metrics=metrics, wall_clock=time.time, bounds=bounds)
     hash_key = fleet_key.api_key_hash_key
-    door = Door(tenants, hash_key=hash_key, metrics=metrics, record=usage.record)
-    return TenantParts(tenants, usage, door, TenantDesk(tenants, repository, hash_key, private=settings.private_store))
+    admission = AdmissionMiddleware(tenants, hash_key=hash_key, metrics=metrics, record=usage.record)
+    return TenantParts(
+        tenants, usage, admission, TenantService(tenants, repository, hash_key, private=settings.private_store)
+    )

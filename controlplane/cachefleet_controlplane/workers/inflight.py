@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from cachefleet_controlplane.routing.reservations import Claim, Claims, shared_blocks
+from cachefleet_controlplane.routing.reservations import BlockReservations, Reservation, shared_blocks
 
 EXPECTED_SECONDS: Final = 2.0
 PATIENCE_SECONDS: Final = 30.0
@@ -25,17 +25,28 @@ TYPICAL_TOKENS: Final = 512
 _SMOOTHING: Final = 0.1
 
 
-class Flight:
+class InFlightRequest:
     """One request under way to a worker; a context manager that finishes it."""
 
     __slots__ = (
-        *("_clock", "_ended", "_ledger", "blocks", "claim", "common", "done", "keys", "prefilled", "sent_at"),
+        *(
+            "_clock",
+            "_ended",
+            "_inflight_requests",
+            "blocks",
+            "reservation",
+            "common",
+            "done",
+            "keys",
+            "prefilled",
+            "sent_at",
+        ),
         *("taken", "tokens"),
     )
 
     def __init__(
         self,
-        ledger: Ledger,
+        inflight_requests: InFlightRequests,
         clock: Callable[[], float],
         *,
         keys: bytes,
@@ -50,7 +61,7 @@ class Flight:
         It needs ``blocks``, of which it takes ``taken`` out of those that were free (all, unless told), and may share
         those with the keys ``common``. ``ended`` is called once it is over.
         """
-        self._ledger = ledger
+        self._inflight_requests = inflight_requests
         self._clock = clock
         self._ended = ended
         self.keys = keys
@@ -58,7 +69,7 @@ class Flight:
         self.blocks = blocks
         self.taken = blocks if taken is None else taken
         self.common = common
-        self.claim: Claim | None = None
+        self.reservation: Reservation | None = None
         self.sent_at = clock()
         self.prefilled = False
         self.done = False
@@ -67,13 +78,13 @@ class Flight:
         """The worker has prefilled the prompt."""
         if not self.prefilled:
             self.prefilled = True
-            self._ledger.landed(self)
+            self._inflight_requests.landed(self)
 
     def finish(self, *, cached_tokens: int | None = None) -> None:
         """The request is over; ``cached_tokens`` is what the engine says it served from cache. Idempotent."""
         if not self.done:
             self.done = True
-            self._ledger.close(self, cached_tokens)
+            self._inflight_requests.close(self, cached_tokens)
             self._ended()
 
     def __enter__(self) -> Self:
@@ -93,72 +104,72 @@ class Flight:
 
 
 @dataclass(slots=True)
-class Ledger:
+class InFlightRequests:
     """All flights of one worker."""
 
     answered: Callable[[], None]
     """Called when a request got its first token or its end from the engine."""
     changed: Callable[[], None]
     """Called when what is counted here has changed."""
-    open: dict[int, Flight] = field(default_factory=dict)
-    recent: deque[Flight] = field(default_factory=lambda: deque(maxlen=MAX_EXPECTED))
+    open: dict[int, InFlightRequest] = field(default_factory=dict)
+    recent: deque[InFlightRequest] = field(default_factory=lambda: deque(maxlen=MAX_EXPECTED))
     typical_tokens: float = TYPICAL_TOKENS
-    claims: Claims = field(default_factory=Claims)
+    reservations: BlockReservations = field(default_factory=BlockReservations)
     ended_blocks: int = 0
     """Needed by flights that have ended since the worker's last report."""
 
-    def begin(self, flight: Flight, *, prompt_tokens: int, held: int = 0) -> None:
+    def begin(self, inflight: InFlightRequest, *, prompt_tokens: int, held: int = 0) -> None:
         """A request is sent; ``held`` blocks of its prompt are there, as far as the index knows."""
         self.changed()
-        self.open[id(flight)] = flight
-        flight.claim = self.claims.take(flight.common, blocks=flight.blocks, held=held)
-        if flight.keys:
-            self.recent.append(flight)
+        self.open[id(inflight)] = inflight
+        inflight.reservation = self.reservations.take(inflight.common, blocks=inflight.blocks, held=held)
+        if inflight.keys:
+            self.recent.append(inflight)
         if prompt_tokens:
             self.typical_tokens += _SMOOTHING * (prompt_tokens - self.typical_tokens)
 
-    def landed(self, flight: Flight) -> None:
+    def landed(self, inflight: InFlightRequest) -> None:
         self.changed()
-        if not flight.done:
-            if flight.claim is not None:
-                self.claims.computed(flight.claim, flight.common)
+        if not inflight.done:
+            if inflight.reservation is not None:
+                self.reservations.computed(inflight.reservation, inflight.common)
             self.answered()
 
-    def close(self, flight: Flight, cached_tokens: int | None) -> None:
+    def close(self, inflight: InFlightRequest, cached_tokens: int | None) -> None:
         self.changed()
-        self.open.pop(id(flight), None)
-        if flight.claim is not None:
-            self.claims.drop(flight.claim)
-            self.ended_blocks += flight.blocks
+        self.open.pop(id(inflight), None)
+        if inflight.reservation is not None:
+            self.reservations.drop(inflight.reservation)
+            self.ended_blocks += inflight.blocks
         if cached_tokens is not None:
             self.answered()
-        elif not flight.prefilled and flight in self.recent:
-            self.recent.remove(flight)  # it failed: its blocks will not come
+        elif not inflight.prefilled and inflight in self.recent:
+            self.recent.remove(inflight)  # it failed: its blocks will not come
 
     def due(self) -> Iterator[float]:
         """When a flight stops counting as work if nothing is heard of it."""
-        return (flight.sent_at + PATIENCE_SECONDS for flight in self.open.values() if not flight.prefilled)
+        return (inflight.sent_at + PATIENCE_SECONDS for inflight in self.open.values() if not inflight.prefilled)
 
     def tokens(self, now: float) -> int:
         """Prompt tokens sent and not computed yet."""
-        return sum(flight.tokens for flight in self.open.values() if flight.working(now))
+        return sum(inflight.tokens for inflight in self.open.values() if inflight.working(now))
 
     def blocks_since(self, moment: float) -> int:
         """Blocks that what was sent after ``moment`` takes of those that were free."""
-        return sum(flight.taken for flight in self.open.values() if flight.sent_at > moment)
+        return sum(inflight.taken for inflight in self.open.values() if inflight.sent_at > moment)
 
     def waiting(self, now: float) -> int:
-        return sum(1 for flight in self.open.values() if flight.working(now))
+        return sum(1 for inflight in self.open.values() if inflight.working(now))
 
     def match(self, keys: bytes, now: float) -> int:
         """The longest prefix, in blocks, that ``keys`` share with a prompt whose blocks are expected there."""
         while self.recent and not self.recent[0].expected(now):
             self.recent.popleft()
         best, start, wanted = 0, 0, keys[:8]
-        for flight in self.recent:
+        for inflight in self.recent:
             # Most have nothing more in common than what was found already, and there may be many.
-            if flight.keys[start : start + 8] == wanted and flight.expected(now):
-                best = shared_blocks(keys, flight.keys, at_least=best)
+            if inflight.keys[start : start + 8] == wanted and inflight.expected(now):
+                best = shared_blocks(keys, inflight.keys, at_least=best)
                 start = 8 * best
                 wanted = keys[start : start + 8]
                 if not wanted:

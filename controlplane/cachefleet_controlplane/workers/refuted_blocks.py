@@ -15,7 +15,7 @@ from typing import Final
 from cachefleet_controlplane.index.protocol import WorkerId
 
 SECONDS: Final = 10.0
-MAX_DOUBTS: Final = 1024
+MAX_REFUTED: Final = 1024
 """Over all workers; the oldest go first."""
 _KEY_BYTES: Final = 8
 
@@ -26,7 +26,7 @@ class _Doubt:
     until: float
 
 
-class Doubts:
+class RefutedBlocks:
     """``clock`` is monotonic, in seconds; keys are packed as ``blocks.pack_keys`` packs them."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -46,7 +46,7 @@ class Doubts:
             return
         self._known.pop((worker, lacking, key), None)
         self._known[worker, lacking, key] = _Doubt(min(held, lacking), self._clock() + SECONDS)
-        while len(self._known) > MAX_DOUBTS:
+        while len(self._known) > MAX_REFUTED:
             self._known.popitem(last=False)
 
     def bounds(self, keys: bytes) -> dict[WorkerId, int]:

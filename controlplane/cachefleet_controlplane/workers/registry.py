@@ -11,7 +11,7 @@ from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.pools.contracts import in_force, strangeness
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.workers.hit_window import HitWindow
-from cachefleet_controlplane.workers.refuted_blocks import Doubts
+from cachefleet_controlplane.workers.refuted_blocks import RefutedBlocks
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.contract import IndexContract
@@ -63,12 +63,12 @@ class Change:
     removed: list[Worker]
 
 
-class Roster:
+class Registry:
     """All pools by key and all workers by id."""
 
     def __init__(self, wall: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
         self.pools: dict[str, Pool] = {}
-        self.doubts = Doubts(clock)
+        self.refuted_blocks = RefutedBlocks(clock)
         """What engines have said against the index lately."""
         self.version = 0
         """Another one whenever a pool, or who is in it, or whether it fits there, has changed."""

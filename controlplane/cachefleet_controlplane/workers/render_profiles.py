@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from cachefleet_controlplane.workers.registry import Pool, Roster
+from cachefleet_controlplane.workers.registry import Pool, Registry
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.contract import IndexContract
 
@@ -42,18 +42,18 @@ NO_FACTS: Final = RenderFacts()
 class RenderFactBook:
     """Facts by model name, made anew when the roster has changed."""
 
-    def __init__(self, roster: Roster) -> None:
-        self._roster = roster
-        self._version = roster.version
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._version = registry.version
         self._facts: dict[str, RenderFacts] = {}
 
     def of(self, model: str) -> RenderFacts:
         """Of a served model; NO_FACTS of any other."""
-        if self._version != self._roster.version:
+        if self._version != self._registry.version:
             self._facts.clear()
-            self._version = self._roster.version
+            self._version = self._registry.version
         if model not in self._facts:
-            pools = self._roster.fleet(model)
+            pools = self._registry.fleet(model)
             if not pools:
                 return NO_FACTS
             self._facts[model] = _facts(pools)

@@ -128,5 +128,5 @@ class FleetView:
     policy: str
     pools: tuple[PoolStatus, ...]
     workers: tuple[WorkerStatus, ...]
-    flights: int
+    inflight_requests: int
     index: IndexStatus

@@ -9,12 +9,12 @@ from typing import Final
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.index.recent_removals import History
 from cachefleet_controlplane.pools.source import WorkerEndpoint
-from cachefleet_controlplane.routing.capacity import Room
+from cachefleet_controlplane.routing.capacity import Capacity
 from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS, CandidateView, full_name
 from cachefleet_controlplane.streams.stream import Stream
 from cachefleet_controlplane.streams.stream_machine import FORGET_SECONDS
 from cachefleet_controlplane.workers.hit_window import Counters
-from cachefleet_controlplane.workers.inflight import Ledger
+from cachefleet_controlplane.workers.inflight import InFlightRequests
 from cachefleet_core.contract import Difference
 from cachefleet_core.reports import Hello, Phase, State
 
@@ -52,7 +52,7 @@ class Worker:
     unindexed: bool = False
     """Its blocks did not fit into the index; it is routed by load until its next epoch."""
     counters: Counters = field(default_factory=Counters)
-    ledger: Ledger = field(init=False)
+    inflight_requests: InFlightRequests = field(init=False)
     history: History = field(default_factory=History)
     last_used: int = 0
     failures: int = 0
@@ -62,7 +62,7 @@ class Worker:
 
     def __post_init__(self) -> None:
         self.id = worker_id(self.pool, self.name, self.rank)
-        self.ledger = Ledger(self._answered, self._touch)
+        self.inflight_requests = InFlightRequests(self._answered, self._touch)
 
     @property
     def full_name(self) -> str:
@@ -102,7 +102,7 @@ class Worker:
 
     def due(self) -> Iterator[float]:
         """When a decision may see it differently though nothing happens; times gone by are among them."""
-        yield from self.ledger.due()
+        yield from self.inflight_requests.due()
         yield from self.stream.due()
         yield self.backoff_until
         if self.load:
@@ -119,7 +119,7 @@ class Worker:
 
     def accept(self, state: State, now: float) -> None:
         """Take a report over."""
-        own = self.ledger
+        own = self.inflight_requests
         others = max(0, state.waiting - own.waiting(now))
         tokens = (
             max(0, state.waiting_tokens - own.tokens(now))
@@ -138,15 +138,17 @@ class Worker:
         self.load = None
         self.samples = 0
         self.unindexed = False
-        self.ledger.recent.clear()
+        self.inflight_requests.recent.clear()
 
-    def room(self, now: float, *, percent: int) -> Room | None:
+    def room(self, now: float, *, percent: int) -> Capacity | None:
         """What a new request may take of its blocks where ``percent`` stay free; None where that is not known."""
-        load, own = self._known_load(now), self.ledger
+        load, own = self._known_load(now), self.inflight_requests
         if load is None:
             return None
         sent = own.blocks_since(load.at)
-        return Room.of(load.state, sent=sent, ended=own.ended_blocks, claims=own.claims, percent=percent)
+        return Capacity.of(
+            load.state, sent=sent, ended=own.ended_blocks, reservations=own.reservations, percent=percent
+        )
 
     def candidate(
         self, keys: bytes, matched: int, now: float, *, percent: int = 0, sent: int | None = None
@@ -155,7 +157,7 @@ class Worker:
 
         ``sent``: blocks of it that were sent there just now, where somebody knows better than the ledger.
         """
-        own, load = self.ledger, self._known_load(now)
+        own, load = self.inflight_requests, self._known_load(now)
         room = self.room(now, percent=percent)
         fresh = load is not None and not self.stream.stale(now) and not self.unindexed
         state = load.state if load else None
@@ -187,7 +189,7 @@ class Worker:
         return self.load if self.load and now - self.load.at <= FORGET_SECONDS else None
 
 
-def _blank(load: Load | None, own: Ledger) -> int | None:
+def _blank(load: Load | None, own: InFlightRequests) -> int | None:
     """Blocks that hold nothing: what is free less what is cached and idle, as the engine or its agent says."""
     if load is None or not load.state.blocks_total:
         return None

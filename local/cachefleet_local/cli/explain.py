@@ -77,8 +77,8 @@ def _facts(item: Item) -> Iterator[tuple[str, str]]:
         yield "answer", ", ".join(_answer(item))
     if outcome := item["continuation"]:
         yield "continuation", outcome
-    for leg in item["legs"]:
-        yield "leg", _leg(leg)
+    for attempt in item["attempts"]:
+        yield "attempt", _attempt(attempt)
     if short := item["shortfall"]:
         yield "shortfall", f"{short['tokens']} tokens of {short['worker']} ({short['cause']}): {short['why']}"
 
@@ -108,14 +108,14 @@ def _answer(item: Item) -> Iterator[str]:
         yield f"{item['cachedTokens']} tokens from cache"
 
 
-def _leg(leg: Item) -> str:
-    parts = [leg["worker"], *(["prefill"] if leg["kind"] == "prefill" else []), leg["outcome"]]
-    if leg["threshold"]:
-        parts.append(f"threshold {leg['threshold']:g}")
-    if leg["status"] is not None:
-        parts.append(f"status {leg['status']}")
-    if leg["seconds"] is not None:
-        parts.append(f"{leg['seconds']:.2f} s")
+def _attempt(attempt: Item) -> str:
+    parts = [attempt["worker"], *(["prefill"] if attempt["kind"] == "prefill" else []), attempt["outcome"]]
+    if attempt["threshold"]:
+        parts.append(f"threshold {attempt['threshold']:g}")
+    if attempt["status"] is not None:
+        parts.append(f"status {attempt['status']}")
+    if attempt["seconds"] is not None:
+        parts.append(f"{attempt['seconds']:.2f} s")
     return ", ".join(parts)
 
 

@@ -36,12 +36,12 @@ async def compare(fleet: Prepared, trace: Sequence[Request], console: Console) -
         pool = fleet.pools[0]
         key = fleet.folder.worker_key_file(pool.key).read_text().strip()
         engines = Engines(session, fleet.plan.workers, model=pool.spec.model.name, key=key)
-        stage = Stage(Target(fleet.plan.gateway_url, pool.spec.model.name), admin, engines, console)
+        stage = PolicyRun(Target(fleet.plan.gateway_url, pool.spec.model.name), admin, engines, console)
         return await stage.phase("roundRobin", trace), await stage.phase("cacheAware", trace)
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PolicyRun:
     """Where a phase is played."""
 
     target: Target

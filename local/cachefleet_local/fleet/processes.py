@@ -135,7 +135,7 @@ def _control_plane(place: Place) -> ProcessSpec:
         "DRAIN_SECONDS": str(DRAIN_SECONDS),
         # Nobody else could be sent the requests: it starts and ends without waiting for anybody.
         "WITHDRAW_SECONDS": "0",
-        "INTRODUCTION_SECONDS": "0",
+        "STARTUP_SECONDS": "0",
         "LOG_FORMAT": "text",
     }
     return ProcessSpec(

@@ -26,14 +26,14 @@ class FactsSource(Protocol):
     async def ask(self, key: str, *, seconds: float) -> Facts: ...
 
 
-class NoFleet:
+class NoControlPlane:
     """Where no control plane is named."""
 
     async def ask(self, _key: str, *, seconds: float) -> Facts:  # noqa: ARG002  # nobody to wait for
         return Facts()
 
 
-class FleetClient:
+class ControlPlaneClient:
     """``failed`` is told the reason of each question that had no answer. ``at_once`` bounds the questions."""
 
     def __init__(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_operator.controlplane.client import FactsSource, NoFleet
+from cachefleet_operator.controlplane.client import FactsSource, NoControlPlane
 from cachefleet_operator.controlplane.facts import Contract, Facts, essence
 from cachefleet_operator.controlplane.fleets import Fleets, disagreement
 from cachefleet_operator.reasons import Reason
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PollTimes:
     """All in seconds."""
 
     every: float = 5.0
@@ -35,7 +35,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class CachedFacts:
     """Facts, when somebody last knew them, and which were told of when."""
 
     facts: Facts
@@ -46,30 +46,30 @@ class Sighting:
     """When somebody last had a hit ratio."""
 
 
-class Lookout:
+class FactsCache:
     """For one term. ``enqueue`` is called with the keys of pools that should be looked at."""
 
     def __init__(
         self,
         source: FactsSource,
         *,
-        pace: Pace | None = None,
+        times: PollTimes | None = None,
         enqueue: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
         self._source = source
-        self._pace = pace or Pace()
+        self._times = times or PollTimes()
         self._enqueue = enqueue
         self._clock = clock
         self._fleets = Fleets()
-        self._seen: dict[str, Sighting] = {}
+        self._seen: dict[str, CachedFacts] = {}
         self._silence: tuple[Facts, float] | None = None
         """The last answer that was none, and until when it counts for every pool that nobody asked about yet."""
 
     async def run(self) -> None:
         """Ask about every pool, again and again."""
         while True:
-            await asyncio.sleep(self._pace.every)
+            await asyncio.sleep(self._times.every)
             try:
                 await self.round()
             except Exception:  # without it, one pool's answer would end the term of all
@@ -78,7 +78,7 @@ class Lookout:
     async def round(self) -> None:
         """Ask about every pool once."""
         keys = iter(tuple(self._seen))
-        await asyncio.gather(*(self._look_at(keys) for _ in range(self._pace.at_once)))
+        await asyncio.gather(*(self._look_at(keys) for _ in range(self._times.at_once)))
 
     async def facts(self, key: str) -> Facts:
         """What is known of a pool; asked for where nobody asked yet."""
@@ -119,9 +119,9 @@ class Lookout:
         return seen.facts.known.contract if seen and seen.facts.known else None
 
     async def _ask(self, key: str) -> Facts:
-        answer = await self._source.ask(key, seconds=self._pace.answer)
+        answer = await self._source.ask(key, seconds=self._times.answer)
         silent = answer.reason is Reason.CONTROL_PLANE_UNREACHABLE
-        self._silence = (answer, self._clock() + self._pace.every) if silent else None
+        self._silence = (answer, self._clock() + self._times.every) if silent else None
         return answer
 
     def _silent(self) -> Facts | None:
@@ -143,22 +143,22 @@ class Lookout:
             for other in self._fleets.beside(key):
                 self._enqueue(other.key)
         at_once = essence(seen.facts) != essence(seen.told)
-        if at_once or (seen.facts != seen.told and now - seen.told_at >= self._pace.leisure):
+        if at_once or (seen.facts != seen.told and now - seen.told_at >= self._times.leisure):
             self._seen[key] = replace(seen, told=seen.facts, told_at=now)
             self._enqueue(key)
 
     def _note(self, key: str, answer: Facts, *, told: bool) -> None:
         old, now = self._seen.get(key), self._clock()
-        if old and answer.known is None and old.facts.known and now - old.known_at < self._pace.keep:
+        if old and answer.known is None and old.facts.known and now - old.known_at < self._times.keep:
             return  # one silence is not the end of what was known
         measured_at = now if old is None or _measured(answer) else old.measured_at
-        if old and now - measured_at < self._pace.keep:
+        if old and now - measured_at < self._times.keep:
             answer = _with_ratio(answer, old.facts)
         known_at = now if answer.known else old.known_at if old else now
         if told or old is None:
-            self._seen[key] = Sighting(answer, known_at, answer, now, measured_at)
+            self._seen[key] = CachedFacts(answer, known_at, answer, now, measured_at)
         else:
-            self._seen[key] = Sighting(answer, known_at, old.told, old.told_at, measured_at)
+            self._seen[key] = CachedFacts(answer, known_at, old.told, old.told_at, measured_at)
 
 
 def _measured(facts: Facts) -> bool:
@@ -174,6 +174,6 @@ def _with_ratio(answer: Facts, before: Facts) -> Facts:
     return replace(answer, known=msgspec.structs.replace(answer.known, hit_ratio=before.known.hit_ratio))
 
 
-def nobody() -> Lookout:
+def nobody() -> FactsCache:
     """A lookout over nothing, for tests and for one pass."""
-    return Lookout(NoFleet(), enqueue=lambda _key: None, clock=lambda: 0.0)
+    return FactsCache(NoControlPlane(), enqueue=lambda _key: None, clock=lambda: 0.0)

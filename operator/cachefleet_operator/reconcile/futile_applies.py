@@ -24,7 +24,7 @@ def applied(manifest: Manifest) -> str:
     return str((manifest["metadata"].get("annotations") or {}).get(DIGEST, ""))
 
 
-class Standoffs:
+class FutileApplies:
     """What was applied in vain. At most one entry for each object that a pool may own."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from cachefleet_operator.reconcile.actions import Action, Apply, Create, Emit, W
 from cachefleet_operator.reconcile.deletion_cost import costs
 from cachefleet_operator.reconcile.futile_applies import applied
 from cachefleet_operator.status.events import Subject, events_of
-from cachefleet_operator.status.situation import NOTHING, Scene, Verdict, workers_of
+from cachefleet_operator.status.situation import NOTHING, Observations, Verdict, workers_of
 from cachefleet_operator.status.status import due, status, written_at
 
 Manifest = dict[str, Any]
@@ -48,7 +48,7 @@ class Observed:
 
     pool: Manifest
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
-    scene: Scene = NOTHING
+    observations: Observations = NOTHING
     in_vain: frozenset[tuple[Ref, str]] = frozenset()
     """Objects with the digest of what was applied to them and changed nothing."""
 
@@ -80,7 +80,7 @@ def plan(desired: Desired, observed: Observed, clock: Clock) -> list[Action]:
         verdict = replace(desired.verdict, invalid=(Reason.NAME_TAKEN, f"{taken} exists and is not this pool's"))
         return report(verdict, observed, clock)
     desired, paused = _paced(desired, observed)
-    observed = replace(observed, scene=replace(observed.scene, paused=paused))
+    observed = replace(observed, observations=replace(observed.observations, paused=paused))
     work = _children(desired, observed)
     current = not any(_is_deployment(action) for action in work)
     return [*_costs(work, observed), *work, *report(desired.verdict, observed, clock, applied=current)]
@@ -100,7 +100,7 @@ def report(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool 
 
 def look_again(desired: Desired, observed: Observed, clock: Clock) -> float | None:
     """Seconds after which something may have to be done though nothing has happened, None where nothing may."""
-    waits = [pod.look_again for pod in observed.scene.pods if pod.look_again is not None]
+    waits = [pod.look_again for pod in observed.observations.pods if pod.look_again is not None]
     wait = _status(desired.verdict, observed, clock, applied=True)[1]
     return min([*waits, *([wait] if wait else [])], default=None)
 
@@ -122,7 +122,7 @@ def _status(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool
     wanted = status(
         verdict,
         workers,
-        observed.scene,
+        observed.observations,
         name=metadata["name"],
         generation=metadata["generation"],
         previous=live,
@@ -140,7 +140,7 @@ def _paced(desired: Desired, observed: Observed) -> tuple[Desired, bool]:
     for manifest in desired.apply:
         if manifest["kind"] == "Deployment":
             marked = rollout.marked(manifest)
-            paused = rollout.pause(rollout.rollout_of(marked, live, observed.scene.pods))
+            paused = rollout.pause(rollout.rollout_of(marked, live, observed.observations.pods))
             made.append(rollout.marked(manifest, paused=paused))
         else:
             made.append(manifest)
@@ -148,19 +148,19 @@ def _paced(desired: Desired, observed: Observed) -> tuple[Desired, bool]:
 
 
 def _costs(work: Sequence[Action], observed: Observed) -> list[Action]:
-    live, facts = observed.deployment, observed.scene.facts
+    live, facts = observed.deployment, observed.observations.facts
     goes = any(
         isinstance(action, Apply) and _is_deployment(action) and live and _takes_pods(action.manifest, live)
         for action in work
     )
     values = facts.known.values if facts.known else {}
-    return list(costs(observed.namespace, observed.scene.pods, values)) if goes else []
+    return list(costs(observed.namespace, observed.observations.pods, values)) if goes else []
 
 
 def as_wanted(desired: Desired, observed: Observed) -> frozenset[str]:
     """The pods that were made as the pool now wants them, by name."""
     wanted = {_template(manifest) for manifest in desired.apply if manifest["kind"] == "Deployment"}
-    return frozenset(pod.name for pod in observed.scene.pods if pod.template in wanted)
+    return frozenset(pod.name for pod in observed.observations.pods if pod.template in wanted)
 
 
 def _takes_pods(manifest: Manifest, live: Manifest) -> bool:

@@ -17,13 +17,13 @@ from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator import names
 from cachefleet_operator.api import Object, Ref, RefusedError, RetryableError
-from cachefleet_operator.controlplane.facts_cache import Lookout, nobody
+from cachefleet_operator.controlplane.facts_cache import FactsCache, nobody
 from cachefleet_operator.manifests import children as manifests
 from cachefleet_operator.manifests.pod import TemplateError
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.actions import Create
 from cachefleet_operator.reconcile.apply import Applier
-from cachefleet_operator.reconcile.futile_applies import Standoffs
+from cachefleet_operator.reconcile.futile_applies import FutileApplies
 from cachefleet_operator.reconcile.plan import (
     Clock,
     Desired,
@@ -39,7 +39,7 @@ from cachefleet_operator.reconcile.plan import (
 from cachefleet_operator.reconcile.rollout import deadline, stands_still
 from cachefleet_operator.settings import Settings
 from cachefleet_operator.status.pods import ended, pods_of
-from cachefleet_operator.status.situation import Scene, Verdict
+from cachefleet_operator.status.situation import Observations, Verdict
 from cachefleet_operator.status.verdicts import judge, learnt, standing
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Reconciler:
         settings: Settings,
         *,
         today: Callable[[], dt.datetime],
-        lookout: Lookout | None = None,
+        facts_cache: FactsCache | None = None,
         reporter: Reporter | None = None,
         later: Callable[[PoolKey, float], None] = lambda _key, _seconds: None,
     ) -> None:
@@ -100,10 +100,10 @@ class Reconciler:
         self._applier = applier
         self._settings = settings
         self._today = today
-        self._lookout = lookout or nobody()
+        self._facts_cache = facts_cache or nobody()
         self._reporter = reporter
         self._later = later
-        self._standoffs = Standoffs()
+        self._futile = FutileApplies()
 
     async def reconcile(self, key: PoolKey) -> Outcome:
         """One pass. ApiError where a request failed and the pass should be tried again."""
@@ -139,26 +139,26 @@ class Reconciler:
             self._api.list("Pod", namespace, page=self._settings.list_page, selector=wanted),
         )
         children = {ref: child for ref, child in zip(refs, found, strict=True) if isinstance(child, dict)}
-        observed = Observed(pool, children, in_vain=self._standoffs.among(children))
+        observed = Observed(pool, children, in_vain=self._futile.among(children))
         there, now, late = pods if isinstance(pods, list) else (), self._today(), deadline(observed.deployment)
         seen = pods_of(there, now, grace_seconds=self._settings.unschedulable_seconds, ready_seconds=late)
         how = ended(there, now, seconds=late)
-        return replace(observed, scene=Scene(seen, paused=stands_still(observed.deployment), ended=how))
+        return replace(observed, observations=Observations(seen, paused=stands_still(observed.deployment), ended=how))
 
     async def _desire(self, key: PoolKey, observed: Observed) -> tuple[Desired, Observed]:
         pool, verdict = judge(observed.pool)
         if pool is None:
-            self._lookout.drop(key)
+            self._facts_cache.drop(key)
             return Desired(verdict), observed
-        self._lookout.note(pool)
-        facts = await self._lookout.facts(key)
+        self._facts_cache.note(pool)
+        facts = await self._facts_cache.facts(key)
         desired = await self._wish(pool, verdict, observed)
         known = learnt(pool, verdict, facts, as_wanted(desired, observed))
         desired = desired.judged(standing(known, observed.pool))
         if fewer_or_other_pods(desired, observed):
-            facts = await self._lookout.fresh(key)
-        scene = replace(observed.scene, facts=facts, disagreement=self._lookout.disagreement(key))
-        return desired, replace(observed, scene=scene)
+            facts = await self._facts_cache.fresh(key)
+        observations = replace(observed.observations, facts=facts, disagreement=self._facts_cache.disagreement(key))
+        return desired, replace(observed, observations=observations)
 
     async def _wish(self, pool: PrefixCachePool, verdict: Verdict, observed: Observed) -> Desired:
         """The objects that are wanted, where workers may be started for a verdict."""
@@ -213,14 +213,14 @@ class Reconciler:
         """Note what was applied in vain: nobody tells of it, for nothing has happened."""
         for manifest, after in applied:
             ref = Ref.of(manifest)
-            if self._standoffs.met(manifest, observed.children.get(ref), after):
+            if self._futile.met(manifest, observed.children.get(ref), after):
                 log.warning("%s does not become what is applied: something in the cluster changes or drops it", ref)
                 self._later(key, self._settings.retry_first_seconds)
 
     def _forget(self, key: PoolKey) -> None:
         namespace, name = key.split("/")
-        self._lookout.drop(key)
-        self._standoffs.forget(manifests.refs(namespace, name))
+        self._facts_cache.drop(key)
+        self._futile.forget(manifests.refs(namespace, name))
         if self._reporter:
             self._reporter.forget(namespace, name)
 

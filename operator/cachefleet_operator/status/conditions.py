@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cachefleet_operator.controlplane.facts import Difference, Facts, Member, excluded, failed
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.status.situation import NOTHING, Scene, Verdict, Workers
+from cachefleet_operator.status.situation import NOTHING, Observations, Verdict, Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,19 +19,19 @@ class Finding:
     message: str
 
 
-def findings(verdict: Verdict, workers: Workers, scene: Scene = NOTHING) -> tuple[Finding, ...]:
+def findings(verdict: Verdict, workers: Workers, observations: Observations = NOTHING) -> tuple[Finding, ...]:
     """All conditions of a pool, the summary last."""
     config, budget = _config(verdict), _budget(verdict)
-    available, progressing = _available(workers, scene), _progressing(verdict, workers, scene)
+    available, progressing = _available(workers, observations), _progressing(verdict, workers, observations)
     return (
         config,
         budget,
         available,
-        _contract(scene),
-        _fresh(scene.facts),
-        _hit_rate(verdict, scene.facts),
+        _contract(observations),
+        _fresh(observations.facts),
+        _hit_rate(verdict, observations.facts),
         progressing,
-        _degraded(workers, scene),
+        _degraded(workers, observations),
         _ready(config, budget, available, progressing, workers),
     )
 
@@ -49,7 +49,7 @@ def _budget(verdict: Verdict) -> Finding:
     return Finding("BudgetAdmitted", words[verdict.budget.admitted], verdict.budget.reason, verdict.budget.message)
 
 
-def _available(workers: Workers, scene: Scene) -> Finding:
+def _available(workers: Workers, observations: Observations) -> Finding:
     count = f"{workers.ready} of {workers.wanted} workers ready"
     status = "True" if workers.ready else "False"
     if workers.failure:
@@ -58,21 +58,22 @@ def _available(workers: Workers, scene: Scene) -> Finding:
         return Finding("WorkersAvailable", "False", Reason.NO_WORKERS_WANTED, "no worker is wanted")
     if workers.ready >= workers.wanted:
         return Finding("WorkersAvailable", "True", Reason.ALL_READY, count)
-    if scene.trouble:
-        return Finding("WorkersAvailable", status, scene.trouble.reason, f"{count}: {scene.trouble.message}")
-    words = f"{count}; {scene.ended}" if scene.ended else count
+    if observations.trouble:
+        trouble = observations.trouble
+        return Finding("WorkersAvailable", status, trouble.reason, f"{count}: {trouble.message}")
+    words = f"{count}; {observations.ended}" if observations.ended else count
     return Finding("WorkersAvailable", status, Reason.SOME_READY if workers.ready else Reason.NONE_READY, words)
 
 
-def _contract(scene: Scene) -> Finding:
-    if member := excluded(scene.facts):
+def _contract(observations: Observations) -> Finding:
+    if member := excluded(observations.facts):
         words = "; ".join(map(_differs, member.differences))
         return Finding("ContractConsistent", "False", Reason.CONTRACT_MISMATCH, f"worker {member.name}: {words}")
-    if scene.disagreement:
-        return Finding("ContractConsistent", "False", Reason.POOLS_DIFFER, scene.disagreement)
-    known = scene.facts.known
+    if observations.disagreement:
+        return Finding("ContractConsistent", "False", Reason.POOLS_DIFFER, observations.disagreement)
+    known = observations.facts.known
     if known is None:
-        return _unknown("ContractConsistent", scene.facts)
+        return _unknown("ContractConsistent", observations.facts)
     if known.contract is None:
         return Finding("ContractConsistent", "Unknown", Reason.NO_CONTRACT, "no worker has announced its contract yet")
     return Finding("ContractConsistent", "True", Reason.CONSISTENT, "all workers mean the same by a block")
@@ -114,34 +115,38 @@ def _unknown(kind: str, facts: Facts) -> Finding:
     return Finding(kind, "Unknown", facts.reason, facts.message)
 
 
-def _progressing(verdict: Verdict, workers: Workers, scene: Scene) -> Finding:
+def _progressing(verdict: Verdict, workers: Workers, observations: Observations) -> Finding:
     kind = "Progressing"
     if not verdict.admitted:
         return Finding(kind, "False", Reason.HELD, "running workers stay as they are, no worker is started")
-    if scene.paused:
-        cause = f": {scene.trouble.message}" if scene.trouble else ""
+    if observations.paused:
+        cause = f": {observations.trouble.message}" if observations.trouble else ""
         words = "new workers fail, the rollout stands still until they are well or the pool changes"
         return Finding(kind, "False", Reason.ROLLOUT_PAUSED, words + cause)
     if workers.settled:
         return Finding(kind, "False", Reason.SETTLED, "all workers run the pool as it is")
-    if scene.trouble:
-        return Finding(kind, "False", scene.trouble.reason, scene.trouble.message)
+    if observations.trouble:
+        return Finding(kind, "False", observations.trouble.reason, observations.trouble.message)
     if workers.stalled:
         return Finding(kind, "False", Reason.STALLED, workers.stalled)
     return Finding(kind, "True", Reason.ROLLING_OUT, "workers are being started or replaced")
 
 
-def _degraded(workers: Workers, scene: Scene) -> Finding:
+def _degraded(workers: Workers, observations: Observations) -> Finding:
     """The first of what is wrong with something that should run or runs."""
-    trouble, member, stranger = scene.trouble, failed(scene.facts), excluded(scene.facts)
+    trouble, member, stranger = observations.trouble, failed(observations.facts), excluded(observations.facts)
     wrong = (
         (workers.failure, Reason.PODS_REFUSED, workers.failure),
-        (scene.paused, Reason.ROLLOUT_PAUSED, trouble.message if trouble else "new workers are not ready in time"),
+        (
+            observations.paused,
+            Reason.ROLLOUT_PAUSED,
+            trouble.message if trouble else "new workers are not ready in time",
+        ),
         (trouble, trouble.reason if trouble else "", trouble.message if trouble else ""),
         (workers.stalled and not workers.settled, Reason.STALLED, workers.stalled),
         (member, Reason.WORKER_FAILED, _failed_words(member)),
         (stranger, Reason.CONTRACT_MISMATCH, f"worker {stranger.name} is used last" if stranger else ""),
-        (scene.disagreement, Reason.POOLS_DIFFER, scene.disagreement),
+        (observations.disagreement, Reason.POOLS_DIFFER, observations.disagreement),
     )
     for present, reason, message in wrong:
         if present:

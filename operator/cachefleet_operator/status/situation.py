@@ -46,7 +46,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Observations:
     """What is seen besides the Deployment."""
 
     pods: tuple[Pod, ...] = ()
@@ -63,7 +63,7 @@ class Scene:
         return worst(self.pods)
 
 
-NOTHING = Scene()
+NOTHING = Observations()
 
 
 def workers_of(deployment: Mapping[str, Any] | None, *, wanted: int | None, applied: bool) -> Workers:

@@ -16,7 +16,7 @@ from cachefleet_operator.kube.drift import holds
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.conditions import Finding, findings
 from cachefleet_operator.status.pods import Pod
-from cachefleet_operator.status.situation import NOTHING, Scene, Verdict, Workers
+from cachefleet_operator.status.situation import NOTHING, Observations, Verdict, Workers
 
 MAX_MESSAGE: Final = 1024
 MAX_EPOCH: Final = 1024
@@ -32,7 +32,7 @@ Manifest = dict[str, Any]
 def status(
     verdict: Verdict,
     workers: Workers,
-    scene: Scene = NOTHING,
+    observations: Observations = NOTHING,
     *,
     name: str,
     generation: int,
@@ -40,8 +40,8 @@ def status(
     now: str,
 ) -> Manifest:
     """All fields. A condition's time moves only with its status; measurements stay when nobody measures."""
-    known = scene.facts.known
-    found = findings(verdict, workers, scene)
+    known = observations.facts.known
+    found = findings(verdict, workers, observations)
     value: Manifest = {
         "observedGeneration": generation,
         "conditions": _conditions(found, generation, previous.get("conditions") or (), now),
@@ -51,7 +51,7 @@ def status(
         **_budget(verdict, known, previous.get("budget") or {}),
         **_hit_ratio(known, previous.get("hitRatio"), now),
         **_contract(known, previous.get("contract")),
-        **_workers(scene.pods, scene.facts),
+        **_workers(observations.pods, observations.facts),
     }
     return value
 

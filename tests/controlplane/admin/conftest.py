@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from cachefleet_controlplane.admin.admin_app import PATH, admin_app
-from cachefleet_controlplane.admin.tenant_service import TenantDesk
+from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.auth.authorizer import Access, AccessUnavailableError, Asked
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import RoutingPolicy
@@ -87,10 +87,10 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-async def desk(database: Database) -> TenantDesk:
+async def service(database: Database) -> TenantService:
     repository = SqlTenants(database)
     tenants = Tenants(repository, metrics=Metrics(), poll_seconds=60)
-    return TenantDesk(tenants, repository, HASH_KEY, wall_clock=lambda: NOW)
+    return TenantService(tenants, repository, HASH_KEY, wall_clock=lambda: NOW)
 
 
 @pytest.fixture
@@ -119,9 +119,16 @@ def oracle() -> Oracle:
 
 @pytest.fixture
 def app(  # noqa: PLR0917 - fixtures
-    fleet: Still, decisions: DecisionLog, desk: TenantDesk, usage: UsageLog, oracle: Oracle, doorkeeper: Doorkeeper
+    fleet: Still,
+    decisions: DecisionLog,
+    service: TenantService,
+    usage: UsageLog,
+    oracle: Oracle,
+    doorkeeper: Doorkeeper,
 ) -> FastAPI:
-    return admin_app(fleet, decisions, desk=desk, usage=usage, explain=oracle, authorize=doorkeeper, max_bytes=2048)
+    return admin_app(
+        fleet, decisions, service=service, usage=usage, explain=oracle, authorize=doorkeeper, max_bytes=2048
+    )
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cachefleet_controlplane.admin.tenant_service import TenantDesk
+from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.auth.authorizer import Asked
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -47,23 +47,23 @@ async def states(client: httpx.AsyncClient) -> dict[str, str]:
     return {key["id"]: key["state"] for key in (await client.get("/tenants/acme/keys")).json()["items"]}
 
 
-def owner(desk: TenantDesk, key: str, now: float = NOW) -> str:
-    found = desk.tenants.directory.owner(api_key_hash(HASH_KEY, key.encode()), now)
+def owner(service: TenantService, key: str, now: float = NOW) -> str:
+    found = service.tenants.directory.owner(api_key_hash(HASH_KEY, key.encode()), now)
     return found.value if isinstance(found, Unknown) else found.name
 
 
-async def test_a_tenant_is_made_shown_changed_and_deleted(client: httpx.AsyncClient, desk: TenantDesk) -> None:
+async def test_a_tenant_is_made_shown_changed_and_deleted(client: httpx.AsyncClient, service: TenantService) -> None:
     assert await make(client) == ACME
     assert (await client.get("/tenants")).json() == {"items": [ACME]}
     assert (await client.get("/tenants/acme")).json() == ACME
     changed = await client.patch("/tenants/acme", json={"priority": 0, "requestsAtOnce": 4, "saltVersion": 2})
     assert changed.json() == ACME | {"priority": 0, "requestsAtOnce": 4, "saltVersion": 2}
-    assert desk.tenants.salt_version(TenantId("acme")) == 2
+    assert service.tenants.salt_version(TenantId("acme")) == 2
     unlimited = await client.patch("/tenants/acme", json={"requestsAtOnce": None})
     assert unlimited.json() == ACME | {"priority": 0, "saltVersion": 2}
     assert (await client.delete("/tenants/acme")).status_code == 204
     assert_problem(await client.get("/tenants/acme"), 404)
-    assert desk.tenants.directory.tenants == {}
+    assert service.tenants.directory.tenants == {}
 
 
 async def test_all_of_a_tenant_can_be_said_at_once(client: httpx.AsyncClient) -> None:
@@ -111,7 +111,7 @@ async def test_a_change_of_nothing_changes_nothing(client: httpx.AsyncClient) ->
     assert (await client.patch("/tenants/acme", json={})).json() == ACME
 
 
-async def test_a_key_is_told_once_and_known_at_once(client: httpx.AsyncClient, desk: TenantDesk) -> None:
+async def test_a_key_is_told_once_and_known_at_once(client: httpx.AsyncClient, service: TenantService) -> None:
     await make(client)
     made = await new_key(client, expires="2027-02-01T00:00:00+01:00")
     key = made.pop("key")
@@ -125,19 +125,19 @@ async def test_a_key_is_told_once_and_known_at_once(client: httpx.AsyncClient, d
         "revoked": None,
         "state": "active",
     }
-    assert owner(desk, key) == "acme"
-    assert owner(desk, key, datetime(2027, 1, 31, 23, tzinfo=UTC).timestamp()) == Unknown.ENDED
+    assert owner(service, key) == "acme"
+    assert owner(service, key, datetime(2027, 1, 31, 23, tzinfo=UTC).timestamp()) == Unknown.ENDED
     listed = await client.get("/tenants/acme/keys")
     assert listed.json() == {"items": [made]}
     assert key not in listed.text
 
 
 async def test_what_is_stored_of_a_key_does_not_give_it_away(
-    client: httpx.AsyncClient, database: Database, desk: TenantDesk
+    client: httpx.AsyncClient, database: Database, service: TenantService
 ) -> None:
     await make(client)
     key = (await new_key(client))["key"]
-    await desk.tenants.refresh()
+    await service.tenants.refresh()
     database.close()
     folder = database._file
     assert folder is not None
@@ -153,24 +153,24 @@ async def test_two_keys_are_different(client: httpx.AsyncClient) -> None:
     assert one["id"] != other["id"]
 
 
-async def test_a_rotation_makes_a_key_and_ends_the_others(client: httpx.AsyncClient, desk: TenantDesk) -> None:
+async def test_a_rotation_makes_a_key_and_ends_the_others(client: httpx.AsyncClient, service: TenantService) -> None:
     await make(client)
     old = await new_key(client)
     middle = await new_key(client, "keys/rotate", graceSeconds=60)
-    assert [owner(desk, key["key"], NOW + 59) for key in (old, middle)] == ["acme", "acme"]
-    assert [owner(desk, key["key"], NOW + 60) for key in (old, middle)] == [Unknown.ENDED, "acme"]
+    assert [owner(service, key["key"], NOW + 59) for key in (old, middle)] == ["acme", "acme"]
+    assert [owner(service, key["key"], NOW + 60) for key in (old, middle)] == [Unknown.ENDED, "acme"]
     new = await new_key(client, "keys/rotate")
     assert await states(client) == {old["id"]: "expired", middle["id"]: "expired", new["id"]: "active"}
-    assert [owner(desk, key["key"]) for key in (old, middle, new)] == [Unknown.ENDED, Unknown.ENDED, "acme"]
+    assert [owner(service, key["key"]) for key in (old, middle, new)] == [Unknown.ENDED, Unknown.ENDED, "acme"]
 
 
-async def test_a_key_is_revoked(client: httpx.AsyncClient, desk: TenantDesk) -> None:
+async def test_a_key_is_revoked(client: httpx.AsyncClient, service: TenantService) -> None:
     await make(client)
     made, kept = await new_key(client), await new_key(client)
     answer = await client.delete(f"/tenants/acme/keys/{made['id']}")
     assert (answer.status_code, answer.json()["state"]) == (200, "revoked")
     assert await states(client) == {made["id"]: "revoked", kept["id"]: "active"}
-    assert (owner(desk, made["key"]), owner(desk, kept["key"])) == (Unknown.ENDED, "acme")
+    assert (owner(service, made["key"]), owner(service, kept["key"])) == (Unknown.ENDED, "acme")
     assert_problem(await client.delete("/tenants/acme/keys/none"), 404)
 
 
@@ -216,7 +216,7 @@ async def test_of_a_tenant_that_is_none_there_is_nothing(client: httpx.AsyncClie
 
 
 async def test_a_store_that_fails_is_503_and_leaves_what_is_known(
-    client: httpx.AsyncClient, desk: TenantDesk, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, service: TenantService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make(client)
     key = (await new_key(client))["key"]
@@ -225,10 +225,10 @@ async def test_a_store_that_fails_is_503_and_leaves_what_is_known(
         raise StoreError("locked", "database locked")
 
     for name in ("tenants", "create"):
-        monkeypatch.setattr(type(desk.repository), name, failing)
+        monkeypatch.setattr(type(service.repository), name, failing)
     assert_problem(await client.get("/tenants"), 503)
     assert_problem(await client.post("/tenants", json={"name": "b"}), 503)
-    assert owner(desk, key) == "acme"
+    assert owner(service, key) == "acme"
 
 
 async def test_changes_need_the_right_to_change(client: httpx.AsyncClient, doorkeeper: Doorkeeper) -> None:
@@ -247,11 +247,11 @@ async def test_the_schema_has_examples(client: httpx.AsyncClient) -> None:
 
 
 async def test_nothing_is_changed_in_a_store_that_other_replicas_do_not_see(
-    client: httpx.AsyncClient, desk: TenantDesk
+    client: httpx.AsyncClient, service: TenantService
 ) -> None:
     await make(client)
     key = (await new_key(client))["id"]
-    object.__setattr__(desk, "private", True)
+    object.__setattr__(service, "private", True)
     for method, path, body in (
         ("POST", "/tenants", {"name": "umbrella"}),
         ("PATCH", "/tenants/acme", {"priority": 1}),

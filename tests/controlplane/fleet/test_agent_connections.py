@@ -5,7 +5,7 @@ import pytest
 from cachefleet_controlplane.fleet.agent_connections import MAX_RANKS, RefusedError
 from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_controlplane.streams.stream import Note
+from cachefleet_controlplane.streams.stream import StreamEvent
 from cachefleet_controlplane.workers import registry
 from cachefleet_core.reports import Delta, Drain, FrameError, Policy, Snapshot
 from tests.controlplane.chains import chain, removed, stored
@@ -111,10 +111,10 @@ class TestConnections:
     def test_notes_say_what_happened(self) -> None:
         fleet = fleet_of("demo-0")
         connection = fleet.connect(FakeLink())
-        assert fleet.hello(connection, hello()) == [Note.EPOCH]
+        assert fleet.hello(connection, hello()) == [StreamEvent.EPOCH]
         fleet.receive(connection, snapshot(5, KEYS))
-        assert fleet.receive(connection, delta(5)) == [Note.DUPLICATE]
-        assert fleet.receive(connection, delta(9)) == [Note.GAP]
+        assert fleet.receive(connection, delta(5)) == [StreamEvent.DUPLICATE]
+        assert fleet.receive(connection, delta(9)) == [StreamEvent.GAP]
 
 
 class TestUnsoundFrames:
@@ -147,7 +147,7 @@ class TestUnsoundFrames:
         assert fleet.receive(connection, delta(2, stored(KEYS))) == []
         assert fleet.worker().held_blocks == 0
         fleet.now += 2.1
-        assert Note.OVERDUE in fleet.receive(connection, state(2))
+        assert StreamEvent.OVERDUE in fleet.receive(connection, state(2))
         fleet.receive(connection, snapshot(2, KEYS))
         assert (fleet.worker().stream, fleet.worker().held_blocks) == ("live", 10)
 

@@ -125,8 +125,8 @@ class TestEligibility:
     def test_an_answer_ends_its_rest(self) -> None:
         fleet = fleet_of("demo-0")
         fleet.worker_failed("default/demo/demo-0")
-        with fleet.begin(route(fleet), prompt()) as flight:
-            flight.first_token()
+        with fleet.begin(route(fleet), prompt()) as inflight:
+            inflight.first_token()
         assert not fleet.worker().backing_off
 
     def test_draining_workers_are_the_last_resort(self) -> None:
@@ -318,21 +318,21 @@ class TestFlights:
         for turn in range(1, 6):
             for seed, home in homes.items():
                 decision = route(fleet, prompt(seed, 10 * turn))
-                with fleet.begin(decision, prompt(seed, 10 * turn)) as flight:
-                    flight.first_token()
+                with fleet.begin(decision, prompt(seed, 10 * turn)) as inflight:
+                    inflight.first_token()
                 home.add(decision.worker)
                 fleet.now += 0.1
         assert [len(home) for home in homes.values()] == [1, 1, 1, 1]
 
     def test_what_is_sent_counts_as_work_until_its_first_token(self) -> None:
         fleet = fleet_of("demo-0")
-        flight = fleet.begin(route(fleet), prompt())
+        inflight = fleet.begin(route(fleet), prompt())
         assert (fleet.worker().inflight_requests, fleet.worker().inflight_tokens) == (1, 161)
-        flight.first_token()
+        inflight.first_token()
         assert (fleet.worker().inflight_requests, fleet.worker().inflight_tokens) == (1, 0)
-        flight.finish(cached_tokens=0)
-        flight.finish()
-        assert (fleet.worker().inflight_requests, fleet.view().flights) == (0, 0)
+        inflight.finish(cached_tokens=0)
+        inflight.finish()
+        assert (fleet.worker().inflight_requests, fleet.view().inflight_requests) == (0, 0)
 
     def test_and_no_longer_than_patience(self) -> None:
         fleet = fleet_of("demo-0")
@@ -342,8 +342,8 @@ class TestFlights:
 
     def test_expected_blocks_fade_after_two_seconds(self) -> None:
         fleet = fleet_of("demo-0")
-        with fleet.begin(route(fleet), prompt()) as flight:
-            flight.first_token()
+        with fleet.begin(route(fleet), prompt()) as inflight:
+            inflight.first_token()
         assert route(fleet).scores[0].expected_tokens == 160
         fleet.now += 2.0
         assert route(fleet).scores[0].expected_tokens == 0
@@ -410,11 +410,11 @@ class TestFlights:
         assert told
         before = len(told)
         fleet.receive(connection, state())
-        flight = fleet.begin(route(fleet), prompt())
-        flight.first_token()
+        inflight = fleet.begin(route(fleet), prompt())
+        inflight.first_token()
         assert len(told) == before + 1
-        flight.finish()
-        flight.finish()
+        inflight.finish()
+        inflight.finish()
         fleet.update_pools([view(pool(), ["demo-0"])])
         assert len(told) == before + 3
 
@@ -422,8 +422,8 @@ class TestFlights:
         fleet = fleet_of("demo-0")
         decision = route(fleet)
         fleet.update_pools([view(pool(), [])])
-        with fleet.begin(decision, prompt()) as flight:
-            flight.first_token()
+        with fleet.begin(decision, prompt()) as inflight:
+            inflight.first_token()
 
     def test_the_policy_may_change_at_any_time(self) -> None:
         fleet = fleet_of("demo-0", "demo-1")

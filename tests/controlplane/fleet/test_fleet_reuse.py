@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
-from cachefleet_controlplane.workers.inflight import Flight
+from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_core.blocks import BlockKey, pack_keys
 from cachefleet_core.reports import Operation
 from tests.controlplane.chains import chain, removed, stored
@@ -45,7 +45,7 @@ class Cluster:
         self.engines = {name: Engine(capacity) for name in ("demo-0", "demo-1")}
         self.links = {name: self.fleet.report(name, (), **self._blocks(name)) for name in self.engines}
         self.sequences = dict.fromkeys(self.engines, 0)
-        self.under_way: deque[tuple[str, list[BlockKey], Flight]] = deque()
+        self.under_way: deque[tuple[str, list[BlockKey], InFlightRequest]] = deque()
         self.at_once = at_once
         self.recomputed = 0
 
@@ -59,11 +59,11 @@ class Cluster:
             self.answer()
 
     def answer(self) -> None:
-        name, keys, flight = self.under_way.popleft()
+        name, keys, inflight = self.under_way.popleft()
         hit, operations = self.engines[name].serve(keys)
         self.recomputed += len(keys) - hit
-        flight.first_token()
-        flight.finish(cached_tokens=hit * 16)
+        inflight.first_token()
+        inflight.finish(cached_tokens=hit * 16)
         self.fleet.now += 0.3
         self.sequences[name] += 1
         self.fleet.receive(self.links[name].connection, delta(self.sequences[name], *operations))

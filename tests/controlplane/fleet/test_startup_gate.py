@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.fleet.startup_gate import MAX_SHOWN, Introduction
+from cachefleet_controlplane.fleet.startup_gate import MAX_SHOWN, StartupGate
 from cachefleet_core.reports import Phase
 from tests.controlplane.fleets import FakeLink, LiveFleet, pool, view
 from tests.controlplane.frames import hello, sent, snapshot, state
@@ -30,12 +30,12 @@ class Start:
     def __init__(self, workers: list[str], *, ready: bool = True) -> None:
         self.now = 100.0
         self.fleet = LiveFleet()
-        self.introduction = Introduction(seconds=15, clock=lambda: self.now)
+        self.startup_gate = StartupGate(seconds=15, clock=lambda: self.now)
         self.fleet.update_pools([view(pool(), workers) if ready else view(pool(), (), workers)])
 
     @property
     def waited_for(self) -> list[str]:
-        return self.introduction.awaited(lambda: self.fleet.view().workers)
+        return self.startup_gate.awaited(lambda: self.fleet.view().workers)
 
     def hear(self, name: str) -> None:
         connection = self.fleet.connect(FakeLink())
@@ -46,7 +46,7 @@ class Start:
 
 def test_every_ready_worker_is_waited_for() -> None:
     start = Start(WORKERS)
-    start.introduction.begin()
+    start.startup_gate.begin()
     assert start.waited_for == ["default/demo/demo-0", "default/demo/demo-1"]
     start.hear("demo-1")
     assert start.waited_for == ["default/demo/demo-0"]
@@ -56,15 +56,15 @@ def test_every_ready_worker_is_waited_for() -> None:
 
 @pytest.mark.parametrize("start", [Start([]), Start(WORKERS, ready=False)], ids=["no workers", "none ready"])
 def test_nobody_is_waited_for_where_nobody_is_ready(start: Start) -> None:
-    start.introduction.begin()
+    start.startup_gate.begin()
     assert start.waited_for == []
 
 
 def test_it_ends_by_time_and_stays_over() -> None:
     start = Start(WORKERS)
-    start.introduction.begin()
+    start.startup_gate.begin()
     start.now += 14.9
-    start.introduction.begin()  # another picture of the pools begins nothing anew
+    start.startup_gate.begin()  # another picture of the pools begins nothing anew
     assert start.waited_for
     start.now += 0.1
     assert start.waited_for == []
@@ -74,7 +74,7 @@ def test_it_ends_by_time_and_stays_over() -> None:
 
 def test_few_are_named() -> None:
     start = Start([f"demo-{number}" for number in range(100)])
-    start.introduction.begin()
+    start.startup_gate.begin()
     assert len(start.waited_for) == MAX_SHOWN
 
 
@@ -82,7 +82,7 @@ async def test_the_first_request_of_a_replica_goes_by_what_workers_hold(
     tmp_path: Path, worker_settings: dict[str, Any]
 ) -> None:
     text = [{"role": "user", "content": "a prompt of several blocks, " * 20}]
-    async with engine(plugin=True) as worker, running(tmp_path, worker, ready=False, introduction_seconds=300) as made:
+    async with engine(plugin=True) as worker, running(tmp_path, worker, ready=False, startup_seconds=300) as made:
         assert (await made.chat(messages=text))[0] == 200  # whoever comes all the same is served
         await until(made.plane.fleet.informed.is_set)
         status, body = await made.get("/readyz")
@@ -96,7 +96,7 @@ async def test_the_first_request_of_a_replica_goes_by_what_workers_hold(
 
 
 async def test_without_agents_it_is_ready_in_the_end(tmp_path: Path) -> None:
-    async with engine() as worker, running(tmp_path, worker, introduction_seconds=0.5) as made:
+    async with engine() as worker, running(tmp_path, worker, startup_seconds=0.5) as made:
         assert (await made.chat())[0] == 200
 
 

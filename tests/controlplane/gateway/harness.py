@@ -16,14 +16,14 @@ import aiohttp
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.admission import Door
+from cachefleet_controlplane.gateway.admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
-from cachefleet_controlplane.gateway.attempts.context import Parts
+from cachefleet_controlplane.gateway.attempts.context import GatewayContext
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
-from cachefleet_controlplane.gateway.placement.routing_input import Placer
-from cachefleet_controlplane.gateway.rendering.key_cache import KeyMemo
-from cachefleet_controlplane.gateway.rendering.render_cache import RenderMemo
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
+from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
+from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
 from cachefleet_controlplane.gateway.upstream.client import Upstream
@@ -212,7 +212,7 @@ async def front(
     ready: bool = True,
     idle_seconds: float = 60,
     render_seconds: float = 30,
-    max_legs: int = 3,
+    max_attempts: int = 3,
     queue_requests: int = 8,
     admission: str = "{}",
     max_model_len: int = 4096,
@@ -221,7 +221,7 @@ async def front(
     clock: Callable[[], float] = loop_time,
     texts: bool = False,
     knowledge: Knowledge = Knowledge.EXACT,
-    render_memo: RenderMemo | None = None,
+    render_memo: RenderCache | None = None,
     bounds: GatewayBounds | None = None,
     known: Known | None = None,
     used: Callable[[UsageRecord], None] = lambda _: None,
@@ -233,33 +233,33 @@ async def front(
         fleet = Fleet(PythonIndex(), index_key=FLEET_KEY.index_key, texts=known_texts, clock=clock)
         upstream = await stack.enter_async_context(Upstream(connect_seconds=1, idle_seconds=idle_seconds))
         credentials = _OneKey(key)
-        renderer = Renderer(upstream, credentials, metrics=metrics, timeout_seconds=render_seconds, memo=render_memo)
+        renderer = Renderer(upstream, credentials, metrics=metrics, timeout_seconds=render_seconds, cache=render_memo)
         queue = Queue(places=queue_requests, metrics=metrics, clock=loop_time)
         fleet.listen(queue.wake)
-        parts = Parts(
+        parts = GatewayContext(
             fleet=fleet,
             upstream=upstream,
             credentials=credentials,
             metrics=metrics,
             fingerprints=Fingerprints(),
             queue=queue,
-            max_legs=max_legs,
+            max_attempts=max_attempts,
             clock=loop_time,
         )
         records: list[DecisionRecord] = []
         numbers = count(1)
         gateway = Gateway(
             parts,
-            Placer(
+            RoutingInputBuilder(
                 fleet,
                 renderer,
                 salt_key=FLEET_KEY.salt_key,
-                memo=KeyMemo(),
+                cache=KeyCache(),
                 texts=Texts(b"t" * 32) if texts else None,
                 knowledge=knowledge,
                 clock=loop_time,
             ),
-            door=Door(
+            admission=AdmissionMiddleware(
                 known or Known(), hash_key=FLEET_KEY.api_key_hash_key, metrics=metrics, record=used, clock=loop_time
             ),
             record=records.append,

@@ -65,9 +65,9 @@ class Fleet:
         return [seen for seen in self.engine(worker).requests if seen.path in ANSWERING]
 
     @property
-    def legs(self) -> list[tuple[str, str, str]]:
+    def attempts(self) -> list[tuple[str, str, str]]:
         """Of the last request: worker, kind and outcome."""
-        return [(leg.worker, leg.kind, leg.outcome) for leg in self.gate.records[-1].legs]
+        return [(attempt.worker, attempt.kind, attempt.outcome) for attempt in self.gate.records[-1].attempts]
 
 
 @asynccontextmanager

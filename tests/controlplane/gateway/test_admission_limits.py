@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.admission import Door
+from cachefleet_controlplane.gateway.admission import AdmissionMiddleware
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.tenants.directory import Directory
@@ -86,23 +86,25 @@ def test_nobody_is_over_its_requests_at_once_whoever_comes_and_goes(moves: list[
     """A positive number lets so many try to come in, a negative one has so many leave, oldest first."""
     limits = {ACME.name: 2, UMBRELLA.name: 3}
     tenants = [replace(tenant, requests_at_once=limits[tenant.name]) for tenant in (ACME, UMBRELLA)]
-    door = Door(AnyLoop(directory(*tenants)), hash_key=FLEET_KEY.api_key_hash_key, metrics=Metrics())
+    admission = AdmissionMiddleware(
+        AnyLoop(directory(*tenants)), hash_key=FLEET_KEY.api_key_hash_key, metrics=Metrics()
+    )
     inside: dict[TenantId, list[ExitStack]] = {ACME.name: [], UMBRELLA.name: []}
     for tenant, number in moves:
         here, headers = inside[tenant.name], [(b"x-api-key", KEYS[tenant.name].encode())]
         for _ in range(number):
             refused = len(here) >= limits[tenant.name]
-            with pytest.raises(ApiError) if refused else nullcontext(), ExitStack() as visit:
-                visit.enter_context(door.enter(headers, limited=True))
-                here.append(visit.pop_all())
+            with pytest.raises(ApiError) if refused else nullcontext(), ExitStack() as admitted:
+                admitted.enter_context(admission.enter(headers, limited=True))
+                here.append(admitted.pop_all())
         for _ in range(min(-number, len(here))):
             here.pop(0).close()
-        assert {name: load.requests for name, load in door._loads.items()} == {
+        assert {name: load.requests for name, load in admission._loads.items()} == {
             n: len(v) for n, v in inside.items() if v
         }
-    for visit in [visit for here in inside.values() for visit in here]:
-        visit.close()
-    assert door._loads == {}
+    for admitted in [admitted for here in inside.values() for admitted in here]:
+        admitted.close()
+    assert admission._loads == {}
 
 
 async def test_of_a_tenant_that_does_nothing_nothing_is_kept() -> None:
@@ -111,4 +113,4 @@ async def test_of_a_tenant_that_does_nothing_nothing_is_kept() -> None:
             pass
         assert (await ask(gate, ACME, model="nobody's"))[0] == 404
         await until(lambda: gate.gateway.under_way == 0)
-        assert gate.gateway._door._loads == {}
+        assert gate.gateway._admission._loads == {}

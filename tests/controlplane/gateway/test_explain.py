@@ -37,7 +37,7 @@ async def test_all_candidates_are_told_with_all_they_rest_on() -> None:
         for number in range(10):
             gate.report(number)
         record = await gate.gateway.explain(body())
-        assert (record.id, record.status, record.cached_tokens, record.legs) == (DRY_RUN, 0, None, ())
+        assert (record.id, record.status, record.cached_tokens, record.attempts) == (DRY_RUN, 0, None, ())
         assert (record.verdict, record.reason, record.worker) == ("route", "longest_prefix", gate.records[0].worker)
         assert (record.tenant, record.isolation, record.salt_version) == ("default", "PerTenant", 1)
         assert (record.knowledge, record.rung, record.render_failure) == ("exact", "render", None)
@@ -69,7 +69,7 @@ async def test_it_leaves_no_trace() -> None:
         dry = {(await gate.gateway.explain(body())).worker for _ in range(5)}
         assert len(dry) == 1, "a decision that counted would have gone to the other one next"
         assert gate.records == []
-        assert (gate.fleet.view().flights, len(gate.queue)) == (0, 0)
+        assert (gate.fleet.view().inflight_requests, len(gate.queue)) == (0, 0)
         assert gate.metrics.registry.get_sample_value("cachefleet_requests_in_flight") == 0
         assert "cachefleet_decisions_total{" not in gate.metrics.exposition().decode()
         paths = {seen.path for one in engines for seen in one.requests}

@@ -19,7 +19,7 @@ async def test_an_answer_comes_through_with_its_decision() -> None:
     record = gate.records[0]
     assert (record.id, record.status, record.model, record.worker) == ("d1", 200, MODEL, "demo-0")
     assert record.completion_tokens == 4
-    assert [leg.outcome for leg in record.legs] == ["answered"]
+    assert [attempt.outcome for attempt in record.attempts] == ["answered"]
 
 
 async def test_a_known_prefix_decides_and_the_prediction_meets_what_was_served() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.gateway.app import GatewayBounds
-from cachefleet_controlplane.gateway.placement.routing_input import Placer
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
 from tests.controlplane.gateway.harness import MODEL, Front, chat, engine, front
 from tests.controlplane.waiting import until, value
 
@@ -124,7 +124,7 @@ async def test_a_decision_alone() -> None:
             gate.report(number)
         asked = sum(len(worker.requests) for worker in (one, two))
         decided = await _route(gate, chat(LONG))
-        assert gate.fleet.view().flights == 0
+        assert gate.fleet.view().inflight_requests == 0
         # One question to a renderer, nothing else.
         assert sum(len(worker.requests) for worker in (one, two)) == asked + 1
     holder = gate.records[0].worker
@@ -173,7 +173,7 @@ async def test_an_unexpected_failure_is_accounted_as_such(monkeypatch: pytest.Mo
     def broken(*_args: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Placer, "place", broken)
+    monkeypatch.setattr(RoutingInputBuilder, "place", broken)
     async with engine() as worker, front([worker]) as gate:
         for path in ("/v1/chat/completions", "/v1/route"):
             status, _, body = await gate.post(path, chat("x"))

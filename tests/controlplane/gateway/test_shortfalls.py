@@ -22,7 +22,7 @@ from cachefleet_controlplane.index.protocol import IndexDefectError, worker_id
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.scoring import decide
-from cachefleet_controlplane.store.decision_records import DecisionRecord, LegRecord, ShortfallRecord
+from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, ShortfallRecord
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.digest import Digest
@@ -209,7 +209,7 @@ async def test_moved() -> None:
         gate.report(1)
         await engines[0].crash()
         record = await answered(gate)
-        assert (record.worker, record.predicted_tokens, record.legs[0].worker) == ("demo-1", 0, "demo-0")
+        assert (record.worker, record.predicted_tokens, record.attempts[0].worker) == ("demo-1", 0, "demo-0")
         assert the_cause(gate, record) == "moved"
 
 
@@ -274,7 +274,7 @@ def continued(cached: int, *, began: str, knowledge: Knowledge = Knowledge.EXACT
         prompt_tokens=1001 if knowledge is Knowledge.APPROXIMATE else 1000,
         prompt_tokens_details=PromptDetails(cached_tokens=cached),
     )
-    trace.legs.append(LegRecord(began, "handed_back", 200, 1.0))
+    trace.attempts.append(AttemptRecord(began, "handed_back", 200, 1.0))
     trace.basis = Basis(
         tenant=DEFAULT_TENANT,
         isolation=Isolation.PER_TENANT,

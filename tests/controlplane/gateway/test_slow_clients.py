@@ -41,7 +41,7 @@ async def test_a_client_that_does_not_read_frees_its_worker() -> None:
         await until(lambda: gate.gateway.under_way == 1)
         await until(lambda: gate.gateway.under_way == 0)
         await asyncio.wait_for(flooding.left.wait(), 30)
-        assert gate.fleet.view().flights == 0
+        assert gate.fleet.view().inflight_requests == 0
         assert value(gate.metrics, "client_disconnects_total") == 1
         writer.transport.abort()
-    assert [leg.outcome for leg in gate.records[0].legs] == ["cancelled"]
+    assert [attempt.outcome for attempt in gate.records[0].attempts] == ["cancelled"]

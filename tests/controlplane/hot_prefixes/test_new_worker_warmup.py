@@ -227,7 +227,7 @@ async def test_two_replicas_both_tell_and_nothing_is_computed_twice(
                 await until(lambda: not joining.unready, 60)
                 assert _longest(new) >= 0.9 * _shared(old)
                 await until(lambda: all(value(x.plane.metrics, "hot_warmed_workers_total") == 1 for x in (one, two)))
-                await until(lambda: joining.steward._warm_up.warmth.done >= 2)
+                await until(lambda: joining.controller._warm_up.warmth.done >= 2)
         counted = new.worker.scheduler.counters
         computed = counted.queries - counted.hits
         assert computed < 1.5 * _shared(old)
@@ -257,8 +257,8 @@ def remember(hot: HotPrefixes, tenant: TenantId, salt: str) -> None:
 async def test_prefixes_of_a_tenant_go_with_it_and_with_its_salt(tmp_path: Path) -> None:
     acme = TenantId("acme")
     async with engine(plugin=True) as worker, running(tmp_path, worker) as made:
-        hot, desk = made.plane.hot.joiners._hot, made.plane.tenancy.desk
-        await desk.create(TenantRecord(name=acme))
+        hot, service = made.plane.hot.joiners._hot, made.plane.tenancy.service
+        await service.create(TenantRecord(name=acme))
         remember(hot, acme, tenant_salt(FLEET_KEY.salt_key, acme))
         remember(hot, DEFAULT_TENANT, SALT)
         remember(hot, DEFAULT_TENANT, "of an older version")
@@ -266,9 +266,9 @@ async def test_prefixes_of_a_tenant_go_with_it_and_with_its_salt(tmp_path: Path)
         def salts() -> set[str]:
             return {one.line.salt for one in hot.hottest(lambda _: True, 0.0, tokens=1000, most=9)}
 
-        await desk.create(TenantRecord(name=TenantId("umbrella")))
+        await service.create(TenantRecord(name=TenantId("umbrella")))
         assert salts() == {SALT, tenant_salt(FLEET_KEY.salt_key, acme)}
-        await desk.delete(acme)
+        await service.delete(acme)
         assert salts() == {SALT}
-        await desk.create(TenantRecord(name=DEFAULT_TENANT, salt_version=2))
+        await service.create(TenantRecord(name=DEFAULT_TENANT, salt_version=2))
         assert salts() == set()

@@ -241,7 +241,7 @@ class TestMalformed:
 
     async def test_an_index_that_is_full_costs_nobody_the_connection(self) -> None:
         fleet = fleet_of("demo-0")
-        fleet.index = fleet._index = fleet._reception._index = PythonIndex(max_held=5)
+        fleet.index = fleet._index = fleet._agents._index = PythonIndex(max_held=5)
         async with reports_endpoint(fleet) as endpoint, endpoint.agent() as agent:
             await agent.say(hello(), snapshot(0, KEYS), state(0, HELD))
             await until(lambda: fleet.worker().report is not None)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.routing.capacity import Room, certainly_used
-from cachefleet_controlplane.routing.reservations import Claims
+from cachefleet_controlplane.routing.capacity import Capacity, certainly_used
+from cachefleet_controlplane.routing.reservations import BlockReservations
 from tests.controlplane.frames import state
 
 
-def room(percent: int = 10, *, sent: int = 0, ended: int = 0, claimed: int = 0, **told: int | None) -> Room:
-    claims = Claims()
-    claims.take(b"", blocks=claimed, held=0)
-    found = Room.of(state(**told), sent=sent, ended=ended, claims=claims, percent=percent)
+def room(percent: int = 10, *, sent: int = 0, ended: int = 0, claimed: int = 0, **told: int | None) -> Capacity:
+    reservations = BlockReservations()
+    reservations.take(b"", blocks=claimed, held=0)
+    found = Capacity.of(state(**told), sent=sent, ended=ended, reservations=reservations, percent=percent)
     assert found is not None
     return found
 
 
 def test_an_engine_that_does_not_tell_its_blocks_has_no_known_room() -> None:
-    assert Room.of(state(blocks_total=0), sent=0, ended=0, claims=Claims(), percent=5) is None
+    assert Capacity.of(state(blocks_total=0), sent=0, ended=0, reservations=BlockReservations(), percent=5) is None
 
 
 def test_the_reserve_is_rounded_up_and_the_null_block_is_nobodys() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy, Verdict
-from cachefleet_controlplane.workers.inflight import Flight
+from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_core.blocks import pack_keys
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view, wid
 from tests.controlplane.frames import hello, snapshot, state
@@ -27,7 +27,7 @@ Step = tuple[str, int, int, int]
 @dataclass(slots=True)
 class Sent:
     sequence: Sequence
-    flight: Flight
+    inflight: InFlightRequest
 
 
 class Simulation:
@@ -68,9 +68,9 @@ class Simulation:
             self.engine.update(self.engine.schedule())
             for one in list(self.open):
                 if one.sequence.output:
-                    one.flight.first_token()
+                    one.inflight.first_token()
                 if one.sequence.finish is not None:
-                    one.flight.finish(cached_tokens=one.sequence.cached_tokens)
+                    one.inflight.finish(cached_tokens=one.sequence.cached_tokens)
                     self.open.remove(one)
             self.fleet.now += 1e-3
 

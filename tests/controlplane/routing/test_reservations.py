@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.routing.reservations import Claim, Claims
+from cachefleet_controlplane.routing.reservations import BlockReservations, Reservation
 from cachefleet_core.blocks import pack_keys
 from tests.controlplane.chains import chain
 
@@ -25,34 +25,34 @@ class Asked:
 
     keys: bytes
     blocks: int
-    claim: Claim
+    reservation: Reservation
 
     @property
     def common(self) -> set[bytes]:
         """Its blocks that others may share, by their keys."""
-        chained = self.claim.chain
+        chained = self.reservation.chain
         return {chained[place : place + 8] for place in range(0, len(chained), 8)}
 
 
 def test_equal_prompts_computed_at_once_have_nothing_in_common() -> None:
-    claims = Claims()
+    reservations = BlockReservations()
     for _ in range(3):
-        claims.take(packed(0, 10), blocks=12, held=0)
-    assert claims.blocks == 36
+        reservations.take(packed(0, 10), blocks=12, held=0)
+    assert reservations.blocks == 36
 
 
 def test_what_is_held_or_computed_is_counted_once() -> None:
-    claims = Claims()
-    first = claims.take(packed(0, 10), blocks=12, held=0)
-    claims.computed(first, packed(0, 10))
-    assert claims.blocks == 12
-    second = claims.take(packed(0, 10), blocks=12, held=0)
-    claims.take(packed(1, 10), blocks=11, held=5)
-    assert claims.blocks == 12 + 2 + 6
-    claims.drop(first)
-    assert claims.blocks == 12 + 6  # the second has taken it over
-    claims.drop(second)
-    assert claims.blocks == 11
+    reservations = BlockReservations()
+    first = reservations.take(packed(0, 10), blocks=12, held=0)
+    reservations.computed(first, packed(0, 10))
+    assert reservations.blocks == 12
+    second = reservations.take(packed(0, 10), blocks=12, held=0)
+    reservations.take(packed(1, 10), blocks=11, held=5)
+    assert reservations.blocks == 12 + 2 + 6
+    reservations.drop(first)
+    assert reservations.blocks == 12 + 6  # the second has taken it over
+    reservations.drop(second)
+    assert reservations.blocks == 11
 
 
 steps = st.lists(
@@ -69,23 +69,23 @@ steps = st.lists(
 
 @given(steps)
 def test_any_history_counts_distinct_blocks(history: list[tuple[str, int, int, int, int]]) -> None:
-    claims, asked = Claims(), list[Asked]()
+    reservations, asked = BlockReservations(), list[Asked]()
     for what, which, blocks, more, number in history:
-        before = claims.blocks
+        before = reservations.blocks
         if what == "take":
             keys = packed(which, blocks)
             needed = len(keys) // 8 + more % 5
-            asked.append(Asked(keys, needed, claims.take(keys, blocks=needed, held=more)))
-            assert before <= claims.blocks <= before + needed
+            asked.append(Asked(keys, needed, reservations.take(keys, blocks=needed, held=more)))
+            assert before <= reservations.blocks <= before + needed
         elif asked:
             one = asked[number % len(asked)]
-            if what == "computed" and len(one.claim.chain) < len(one.keys):
-                claims.computed(one.claim, one.keys)
-                assert claims.blocks == before
+            if what == "computed" and len(one.reservation.chain) < len(one.keys):
+                reservations.computed(one.reservation, one.keys)
+                assert reservations.blocks == before
             elif what == "drop":
                 asked.remove(one)
-                claims.drop(one.claim)
+                reservations.drop(one.reservation)
         common = {key for one in asked for key in one.common}
-        assert claims.blocks == len(common) + sum(one.claim.alone for one in asked)
-        assert all(0 <= one.claim.alone <= one.blocks for one in asked)
+        assert reservations.blocks == len(common) + sum(one.reservation.alone for one in asked)
+        assert all(0 <= one.reservation.alone <= one.blocks for one in asked)
         assert all(one.common <= {one.keys[i : i + 8] for i in range(0, len(one.keys), 8)} for one in asked)

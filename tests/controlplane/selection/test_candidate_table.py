@@ -8,21 +8,21 @@ from msgspec.structs import replace
 from cachefleet_controlplane.index.protocol import worker_id
 from cachefleet_controlplane.routing.decision import LEADING, Decision, Knowledge, Reason, RoutingPolicy
 from cachefleet_controlplane.selection.candidates import Duty
-from cachefleet_controlplane.selection.selection import Chooser
+from cachefleet_controlplane.selection.selection import Selector
 from tests.controlplane.chains import stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
 from tests.controlplane.frames import CONTRACT, delta, snapshot, state
 
 pytest.importorskip("cachefleet_native")
 from cachefleet_controlplane.index.native_index import NativeIndex
-from cachefleet_controlplane.selection.native_selection import NativeChooser
+from cachefleet_controlplane.selection.native_selection import NativeSelector
 from tests.controlplane.selection.test_native_selection import CHAINS, LONG, NAMES, PROMPTS, assert_alike
 
 
 @pytest.fixture
 def fleet() -> LiveFleet:
     """Three workers that hold nothing, four and eight blocks of a chain."""
-    made = LiveFleet(make_index=NativeIndex, chooser=NativeChooser)
+    made = LiveFleet(make_index=NativeIndex, selector=NativeSelector)
     made.update_pools([view(pool(), NAMES)])
     for number, name in enumerate(NAMES):
         made.report(name, CHAINS[0][: 4 * number])
@@ -30,21 +30,21 @@ def fleet() -> LiveFleet:
 
 
 @pytest.fixture
-def plain(fleet: LiveFleet) -> Chooser:
-    return Chooser(fleet.index, fleet._roster)
+def plain(fleet: LiveFleet) -> Selector:
+    return Selector(fleet.index, fleet._registry)
 
 
 @pytest.mark.parametrize("policy", RoutingPolicy)
 @pytest.mark.parametrize("exclude", [frozenset(), frozenset({"default/demo/demo-2"})], ids=["all", "but one"])
 def test_other_policies_and_exclusions_are_heeded(
-    fleet: LiveFleet, plain: Chooser, policy: RoutingPolicy, exclude: frozenset[str]
+    fleet: LiveFleet, plain: Selector, policy: RoutingPolicy, exclude: frozenset[str]
 ) -> None:
     for prompt in PROMPTS:
         assert_alike(fleet, plain, prompt, policy=policy, exclude=exclude)
 
 
 @pytest.mark.parametrize("tokens", [2**49, 2**63, 10])
-def test_a_load_beyond_native_numbers_is_judged_without_them(fleet: LiveFleet, plain: Chooser, tokens: int) -> None:
+def test_a_load_beyond_native_numbers_is_judged_without_them(fleet: LiveFleet, plain: Selector, tokens: int) -> None:
     connection = fleet.report("demo-1").connection
     fleet.route(MODEL, LONG)
     fleet.receive(connection, state(0, waiting_tokens=tokens))
@@ -65,29 +65,29 @@ def test_scores_are_of_the_moment_of_the_decision(fleet: LiveFleet) -> None:
 
 
 def test_those_that_tell_most_of_a_large_fleet_are_the_twins() -> None:
-    fleet = LiveFleet(make_index=NativeIndex, chooser=NativeChooser)
+    fleet = LiveFleet(make_index=NativeIndex, selector=NativeSelector)
     names = [f"demo-{number}" for number in range(12)]
     fleet.update_pools([view(pool(), names)])
     for number, name in enumerate(names):
         fleet.report(name, CHAINS[0][: number // 2], running=number % 3)
-    assert_alike(fleet, Chooser(fleet.index, fleet._roster), LONG)
+    assert_alike(fleet, Selector(fleet.index, fleet._registry), LONG)
     assert len(fleet.route(MODEL, LONG).leading) == LEADING
 
 
 def test_a_board_is_kept_while_nobody_comes_or_goes(fleet: LiveFleet) -> None:
-    chooser = fleet._chooser
-    assert isinstance(chooser, NativeChooser)
+    selector = fleet._selector
+    assert isinstance(selector, NativeSelector)
     fleet.route(MODEL, LONG)
-    board = chooser._boards[MODEL, Duty.ANSWER]
+    table = selector._tables[MODEL, Duty.ANSWER]
     fleet.now += 4
     fleet.begin(fleet.route(MODEL, LONG), LONG).finish()
     fleet.now += 4
     assert fleet.route("nobody", LONG).worker == ""
     assert fleet.route(MODEL, LONG).knowledge is Knowledge.LOAD
-    assert chooser._boards == {(MODEL, Duty.ANSWER): board}
+    assert selector._tables == {(MODEL, Duty.ANSWER): table}
     fleet.worker_failed("default/demo/demo-2")
     fleet.route(MODEL, LONG)
-    assert chooser._boards[MODEL, Duty.ANSWER] is not board
+    assert selector._tables[MODEL, Duty.ANSWER] is not table
 
 
 class TestRoom:
@@ -108,19 +108,19 @@ class TestRoom:
         ],
     )
     def test_both_find_room_or_none(
-        self, fleet: LiveFleet, plain: Chooser, holds: int, blocks: dict[str, int], *, reason: Reason
+        self, fleet: LiveFleet, plain: Selector, holds: int, blocks: dict[str, int], *, reason: Reason
     ) -> None:
         self.fill(fleet, holds, **blocks)
         assert_alike(fleet, plain, LONG)
         assert fleet.route(MODEL, LONG).reason is reason
 
-    def test_both_see_the_one_that_has_room_for_what_it_shares(self, fleet: LiveFleet, plain: Chooser) -> None:
+    def test_both_see_the_one_that_has_room_for_what_it_shares(self, fleet: LiveFleet, plain: Selector) -> None:
         self.fill(fleet, 11, blocks_total=41, blocks_free=11, blocks_idle=9)
         fleet.report("demo-1", CHAINS[0][:11], running=2, blocks_total=41, blocks_free=11, blocks_idle=1)
         assert_alike(fleet, plain, LONG)
         assert fleet.route(MODEL, LONG).worker == "demo-1"
 
-    def test_idle_ones_that_are_too_small_are_no_candidates(self, fleet: LiveFleet, plain: Chooser) -> None:
+    def test_idle_ones_that_are_too_small_are_no_candidates(self, fleet: LiveFleet, plain: Selector) -> None:
         for name in NAMES:
             fleet.report(name, blocks_total=19, blocks_free=18)
         assert_alike(fleet, plain, LONG)
@@ -136,7 +136,7 @@ class TestWhatOnlyTimeOrOneEventTells:
     def link(self, fleet: LiveFleet) -> FakeLink:
         return fleet.report("demo-2", CHAINS[0][:8])
 
-    def agree(self, fleet: LiveFleet, plain: Chooser, *, seconds: float = 0.0) -> Decision:
+    def agree(self, fleet: LiveFleet, plain: Selector, *, seconds: float = 0.0) -> Decision:
         fleet.now += seconds
         assert_alike(fleet, plain, LONG)
         return fleet.route(MODEL, LONG)
@@ -145,7 +145,7 @@ class TestWhatOnlyTimeOrOneEventTells:
         digest = fleet.index.digest(worker_id("default/demo", "demo-2"))
         fleet.receive(link.connection, state(sequence, digest=digest))
 
-    def test_being_out_of_step_for_long(self, fleet: LiveFleet, plain: Chooser, link: FakeLink) -> None:
+    def test_being_out_of_step_for_long(self, fleet: LiveFleet, plain: Selector, link: FakeLink) -> None:
         fleet.receive(link.connection, delta(7, stored(CHAINS[1])))
         assert self.agree(fleet, plain).worker == "demo-2"
         fleet.now += 3
@@ -153,7 +153,7 @@ class TestWhatOnlyTimeOrOneEventTells:
         assert self.agree(fleet, plain).worker == "demo-2"
         assert self.agree(fleet, plain, seconds=2.1).scores[2].matched_blocks == 0
 
-    def test_being_in_step_again(self, fleet: LiveFleet, plain: Chooser, link: FakeLink) -> None:
+    def test_being_in_step_again(self, fleet: LiveFleet, plain: Selector, link: FakeLink) -> None:
         fleet.receive(link.connection, delta(7, stored(CHAINS[1])))
         fleet.now += 4
         self.speak(fleet, link)
@@ -162,7 +162,7 @@ class TestWhatOnlyTimeOrOneEventTells:
         assert self.agree(fleet, plain).scores[2].matched_blocks == 9
 
     def test_patience_with_a_request_that_has_no_token_yet(
-        self, fleet: LiveFleet, plain: Chooser, link: FakeLink
+        self, fleet: LiveFleet, plain: Selector, link: FakeLink
     ) -> None:
         fleet.begin(fleet.route(MODEL, LONG), LONG)
         for _ in range(9):
@@ -171,12 +171,12 @@ class TestWhatOnlyTimeOrOneEventTells:
         assert self.agree(fleet, plain).scores[2].inflight_tokens > 0
         assert self.agree(fleet, plain, seconds=4).scores[2].inflight_tokens == 0
 
-    def test_a_pause_that_is_over(self, fleet: LiveFleet, plain: Chooser) -> None:
+    def test_a_pause_that_is_over(self, fleet: LiveFleet, plain: Selector) -> None:
         fleet.worker_failed("default/demo/demo-2")
         assert len(self.agree(fleet, plain).scores) == 2
         assert len(self.agree(fleet, plain, seconds=1.1).scores) == 3
 
-    def test_the_others_contract(self, fleet: LiveFleet, plain: Chooser) -> None:
+    def test_the_others_contract(self, fleet: LiveFleet, plain: Selector) -> None:
         """The last worker to come back with another contract brings back those that came before it."""
         left = []
         for name in NAMES:
@@ -185,10 +185,10 @@ class TestWhatOnlyTimeOrOneEventTells:
         assert left == [2, 1, 3]
 
     def test_not_fitting_into_the_index(self) -> None:
-        fleet = LiveFleet(make_index=NativeIndex, chooser=NativeChooser, max_held=10)
+        fleet = LiveFleet(make_index=NativeIndex, selector=NativeSelector, max_held=10)
         fleet.update_pools([view(pool(), NAMES)])
         connection = fleet.report("demo-0", CHAINS[0][:8]).connection
-        plain = Chooser(fleet.index, fleet._roster)
+        plain = Selector(fleet.index, fleet._registry)
         assert self.agree(fleet, plain).knowledge is Knowledge.EXACT
         fleet.receive(connection, delta(1, stored(CHAINS[2])))
         assert self.agree(fleet, plain).knowledge is Knowledge.LOAD

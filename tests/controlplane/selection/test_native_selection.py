@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.selection.candidates import Duty
-from cachefleet_controlplane.selection.selection import Chooser
-from cachefleet_controlplane.workers.inflight import Flight
+from cachefleet_controlplane.selection.selection import Selector
+from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_core.blocks import pack_keys
 from cachefleet_core.reports import Operation, Phase
 from tests.controlplane.chains import chain, removed, stored
@@ -26,7 +26,7 @@ pytest.importorskip("cachefleet_native")
 import cachefleet_native
 
 from cachefleet_controlplane.index.native_index import NativeIndex
-from cachefleet_controlplane.selection.native_selection import NativeChooser
+from cachefleet_controlplane.selection.native_selection import NativeSelector
 
 CHAINS = [chain(1, 12), [*chain(1, 12)[:5], *chain(2, 7)], chain(3, 12)]
 ENGINE = {"image": "vllm", "blockSize": 16, "maxModelLen": 4096, "kvTransfer": {"kv_connector": "x"}}
@@ -73,11 +73,11 @@ class BoardMachine(RuleBasedStateMachine):
 
     @initialize(bounds=st.sampled_from([{}, {"max_held": 15}]))
     def begin(self, bounds: dict[str, Any]) -> None:
-        self.fleet = LiveFleet(make_index=NativeIndex, chooser=NativeChooser, **bounds)
-        self.plain = Chooser(self.fleet.index, self.fleet._roster)
+        self.fleet = LiveFleet(make_index=NativeIndex, selector=NativeSelector, **bounds)
+        self.plain = Selector(self.fleet.index, self.fleet._registry)
         self.links: dict[Who, FakeLink] = {}
         self.sequences = dict.fromkeys(WHO, 0)
-        self.flights: list[Flight] = []
+        self.inflight_requests: list[InFlightRequest] = []
         self.epochs = 0
         self.declare(NAMES, [], role="Both", both=True)
         for one in WHO:
@@ -176,22 +176,22 @@ class BoardMachine(RuleBasedStateMachine):
     def send(self, prompt: Prompt) -> None:
         decision = self.fleet.route(MODEL, prompt)
         if decision.worker:
-            self.flights.append(self.fleet.begin(decision, prompt))
+            self.inflight_requests.append(self.fleet.begin(decision, prompt))
 
-    @precondition(lambda self: self.flights)
+    @precondition(lambda self: self.inflight_requests)
     @rule(which=st.integers(0, 99))
     def first_token(self, which: int) -> None:
-        self.flights[which % len(self.flights)].first_token()
+        self.inflight_requests[which % len(self.inflight_requests)].first_token()
 
-    @precondition(lambda self: self.flights)
+    @precondition(lambda self: self.inflight_requests)
     @rule(which=st.integers(0, 99), cached=st.sampled_from([None, 5]))
     def finish(self, which: int, cached: int | None) -> None:
-        self.flights.pop(which % len(self.flights)).finish(cached_tokens=cached)
+        self.inflight_requests.pop(which % len(self.inflight_requests)).finish(cached_tokens=cached)
 
     @rule(one=who, prompt=st.sampled_from(PROMPTS), lacking=st.integers(0, 12), held=st.integers(0, 12))
     def refute(self, one: Who, prompt: Prompt, lacking: int, held: int) -> None:
         """Its engine says that it has less than the index says."""
-        self.fleet.doubts.add(wid(one), prompt.keys, lacking=lacking, held=held)
+        self.fleet.refuted_blocks.add(wid(one), prompt.keys, lacking=lacking, held=held)
 
     @rule(name=st.sampled_from(NAMES))
     def fail(self, name: str) -> None:
@@ -218,7 +218,7 @@ class BoardMachine(RuleBasedStateMachine):
             assert_alike(self.fleet, self.plain, LONG, duty=Duty.PREFILL)
 
 
-def assert_alike(fleet: LiveFleet, plain: Chooser, prompt: Prompt, **options: Any) -> None:
+def assert_alike(fleet: LiveFleet, plain: Selector, prompt: Prompt, **options: Any) -> None:
     """Asked in this order, so that silence has had its consequences."""
     ours = fleet.route(MODEL, prompt, **options)
     theirs = plain.choose(MODEL, prompt, now=fleet.now, **{"policy": RoutingPolicy.CACHE_AWARE} | options)
@@ -230,12 +230,12 @@ TestBoards.settings = settings(max_examples=settings().max_examples, stateful_st
 
 
 def test_a_defect_of_the_choice_costs_the_prefix_and_no_answer() -> None:
-    fleet = LiveFleet(make_index=NativeIndex, chooser=NativeChooser)
+    fleet = LiveFleet(make_index=NativeIndex, selector=NativeSelector)
     fleet.update_pools([view(pool(), ["demo-0"])])
     fleet.report("demo-0", CHAINS[0])
     assert fleet.route(MODEL, LONG).predicted_tokens
-    assert isinstance(fleet._chooser, NativeChooser)
-    fleet._chooser._native = _Defective()  # type: ignore[assignment]
+    assert isinstance(fleet._selector, NativeSelector)
+    fleet._selector._native = _Defective()  # type: ignore[assignment]
     decision = fleet.route(MODEL, LONG)
     assert (decision.worker, decision.knowledge, decision.predicted_tokens) == ("demo-0", Knowledge.LOAD, 0)
 

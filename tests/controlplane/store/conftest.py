@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.decision_records import CandidateRecord, DecisionRecord, LegRecord, ShortfallRecord
+from cachefleet_controlplane.store.decision_records import (
+    AttemptRecord,
+    CandidateRecord,
+    DecisionRecord,
+    ShortfallRecord,
+)
 from cachefleet_controlplane.store.decision_repository import DecisionRepository, InMemoryDecisions
 from cachefleet_controlplane.store.sql_decisions import SqlDecisions
 from tests.controlplane.conftest import KINDS, new_database
@@ -66,7 +71,7 @@ def make_record(number: int, *, model: str = "demo", cached: int | None = None) 
         predicted_tokens=64,
         cached_tokens=cached,
         status=200,
-        legs=(LegRecord("default/demo/demo-0#0", "answered", 200, 0.5),),
+        attempts=(AttemptRecord("default/demo/demo-0#0", "answered", 200, 0.5),),
         candidates=(CANDIDATE,),
         candidates_left_out=3,
         tenant="acme",

@@ -9,18 +9,18 @@ from cachefleet_controlplane.streams import stream_machine
 from cachefleet_controlplane.streams.stream import (
     Accept,
     Apply,
-    Ask,
     Closed,
     Count,
     Drop,
     Effect,
-    Event,
-    Note,
     Opened,
     Received,
     Replace,
-    Standing,
+    RequestResync,
     Stream,
+    StreamEvent,
+    StreamInput,
+    StreamState,
     Tick,
 )
 from cachefleet_controlplane.streams.stream_machine import step
@@ -34,7 +34,7 @@ HELD = [(key, Tier.DEVICE) for key in KEYS]
 DIGEST = digest_of(HELD)
 
 
-def run(stream: Stream, *events: Event, now: float = 0.0, digest: int = 0) -> tuple[Stream, list[Effect]]:
+def run(stream: Stream, *events: StreamInput, now: float = 0.0, digest: int = 0) -> tuple[Stream, list[Effect]]:
     """All events at one moment; the stream after them, and the effects of the last."""
     effects: tuple[Effect, ...] = ()
     for event in events:
@@ -60,55 +60,55 @@ def live(sequence: int = 10, now: float = 0.0) -> Stream:
     return run(stream, on(state(sequence, HELD)), now=now, digest=DIGEST)[0]
 
 
-def ask(note: Note) -> list[Effect]:
-    return [Count(note), Ask(Resync(reason=note.value))]
+def ask(note: StreamEvent) -> list[Effect]:
+    return [Count(note), RequestResync(Resync(reason=note.value))]
 
 
 class TestOpening:
     def test_a_new_stream_awaits_its_snapshot(self) -> None:
         stream, effects = run(Stream(), Opened(1, hello()))
-        assert (stream.standing, stream.epoch) == (Standing.AWAITING, "e1")
-        assert effects == [Drop(), Count(Note.EPOCH)]
+        assert (stream.stream_state, stream.epoch) == (StreamState.AWAITING, "e1")
+        assert effects == [Drop(), Count(StreamEvent.EPOCH)]
 
     def test_a_snapshot_makes_it_live(self) -> None:
         stream, effects = run(Stream(), Opened(1, hello()), on(snapshot(7, KEYS)))
-        assert (stream.standing, stream.sequence) == (Standing.LIVE, 7)
+        assert (stream.stream_state, stream.sequence) == (StreamState.LIVE, 7)
         assert effects == [replaced(snapshot(7, KEYS))]
 
     def test_deltas_before_the_snapshot_are_ignored(self) -> None:
         stream, effects = run(Stream(), Opened(1, hello()), on(delta(8, stored(KEYS))))
-        assert (stream.standing, effects) == (Standing.AWAITING, [])
+        assert (stream.stream_state, effects) == (StreamState.AWAITING, [])
 
     @pytest.mark.requirement("A19")
     def test_a_new_epoch_drops_the_old_ones_blocks_at_once(self) -> None:
         stream, effects = run(live(), Opened(2, hello(epoch="e2")))
-        assert effects == [Drop(), Count(Note.EPOCH)]
+        assert effects == [Drop(), Count(StreamEvent.EPOCH)]
         assert stream.stale(0.0)
 
     def test_a_new_epoch_may_begin_on_the_same_connection(self) -> None:
         _, effects = run(live(), Opened(1, hello(epoch="e2")))
-        assert effects == [Drop(), Count(Note.EPOCH)]
+        assert effects == [Drop(), Count(StreamEvent.EPOCH)]
 
     def test_reconnecting_in_the_same_epoch_keeps_the_blocks_until_the_snapshot(self) -> None:
         stream, effects = run(live(), Closed(1), Opened(2, hello()), now=3.0)
-        assert (stream.standing, effects, stream.stale(3.0)) == (Standing.AWAITING, [], False)
+        assert (stream.stream_state, effects, stream.stale(3.0)) == (StreamState.AWAITING, [], False)
 
     def test_an_older_connection_never_splices_into_a_newer_one(self) -> None:
         stream, _ = run(live(), Opened(2, hello()), on(snapshot(20, KEYS), 2))
         for frame in (delta(21, stored(KEYS)), snapshot(30), state(99)):
-            assert run(stream, on(frame, 1)) == (stream, [Count(Note.FOREIGN)])
-        assert run(stream, Opened(1, hello(epoch="old"))) == (stream, [Count(Note.FOREIGN)])
+            assert run(stream, on(frame, 1)) == (stream, [Count(StreamEvent.FOREIGN)])
+        assert run(stream, Opened(1, hello(epoch="old"))) == (stream, [Count(StreamEvent.FOREIGN)])
         assert run(stream, Closed(1)) == (stream, [])
 
 
 class TestSnapshots:
     def test_parts_are_applied_as_one_when_the_last_is_in(self) -> None:
         stream, effects = run(Stream(), Opened(1, hello()), on(snapshot(7, KEYS[:2], last=False)))
-        assert (stream.standing, effects) == (Standing.ASSEMBLING, [])
+        assert (stream.stream_state, effects) == (StreamState.ASSEMBLING, [])
         others = snapshot(7, KEYS[2:4], part=1, last=False), snapshot(7, KEYS[4:], part=2)
         stream, effects = run(stream, *map(on, others))
         assert effects == [replaced(snapshot(7, KEYS[:2], last=False), *others)]
-        assert stream.standing is Standing.LIVE
+        assert stream.stream_state is StreamState.LIVE
 
     def test_deltas_between_parts_are_held_back_and_applied_after_it(self) -> None:
         behind = delta(8, removed(KEYS[:1])), delta(9, stored(KEYS[:1]))
@@ -139,29 +139,29 @@ class TestSnapshots:
     def test_what_does_not_follow_breaks_it_off(self, frame: Any) -> None:
         stream, _ = run(live(), on(snapshot(11, KEYS, last=False)))
         stream, effects = run(stream, on(frame))
-        assert stream.standing is Standing.AWAITING
-        assert isinstance(effects[-1], Ask)
+        assert stream.stream_state is StreamState.AWAITING
+        assert isinstance(effects[-1], RequestResync)
 
     def test_a_part_without_its_first_is_refused(self) -> None:
         _, effects = run(Stream(), Opened(1, hello()), on(snapshot(7, KEYS, part=1)))
-        assert effects == ask(Note.BROKEN_SNAPSHOT)
+        assert effects == ask(StreamEvent.BROKEN_SNAPSHOT)
 
     def test_its_size_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         first = received(snapshot(11, KEYS, last=False))
         monkeypatch.setattr(stream_machine, "MAX_SNAPSHOT_BYTES", len(first.data) + 10)
         stream, _ = run(live(), on(snapshot(11, KEYS, last=False)))
-        assert run(stream, on(snapshot(11, KEYS, part=1)))[1] == ask(Note.TOO_LARGE)
-        assert run(stream, on(delta(12, stored(KEYS))))[1] == ask(Note.TOO_LARGE)
+        assert run(stream, on(snapshot(11, KEYS, part=1)))[1] == ask(StreamEvent.TOO_LARGE)
+        assert run(stream, on(delta(12, stored(KEYS))))[1] == ask(StreamEvent.TOO_LARGE)
 
     def test_the_number_of_its_parts_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(stream_machine, "MAX_PARTS", 2)
         stream, _ = run(live(), *(on(snapshot(11, part=number, last=False)) for number in range(2)))
-        assert run(stream, on(snapshot(11, part=2)))[1] == ask(Note.TOO_LARGE)
+        assert run(stream, on(snapshot(11, part=2)))[1] == ask(StreamEvent.TOO_LARGE)
 
     def test_the_deltas_behind_it_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(stream_machine, "MAX_HELD_BACK", 2)
         stream, _ = run(live(), on(snapshot(11, KEYS, last=False)), on(delta(12)), on(delta(13)))
-        assert run(stream, on(delta(14)))[1] == ask(Note.TOO_LARGE)
+        assert run(stream, on(delta(14)))[1] == ask(StreamEvent.TOO_LARGE)
 
 
 class TestDeltas:
@@ -173,11 +173,11 @@ class TestDeltas:
     @pytest.mark.parametrize("sequence", [9, 10])
     def test_a_known_number_is_ignored(self, sequence: int) -> None:
         stream, effects = run(live(10), on(delta(sequence, stored(KEYS))))
-        assert (effects, stream.sequence) == ([Count(Note.DUPLICATE)], 10)
+        assert (effects, stream.sequence) == ([Count(StreamEvent.DUPLICATE)], 10)
 
     def test_a_gap_asks_for_a_snapshot_and_ignores_what_follows(self) -> None:
         stream, effects = run(live(10), on(delta(12, stored(KEYS))))
-        assert (stream.standing, effects) == (Standing.AWAITING, ask(Note.GAP))
+        assert (stream.stream_state, effects) == (StreamState.AWAITING, ask(StreamEvent.GAP))
         assert run(stream, on(delta(13, stored(KEYS)))) == (stream, [])
 
 
@@ -185,28 +185,31 @@ class TestStates:
     def test_an_equal_digest_is_accepted(self) -> None:
         report = state(10, HELD)
         stream, effects = run(live(10), on(report), digest=DIGEST)
-        assert (stream.standing, effects) == (Standing.LIVE, [Accept(report)])
+        assert (stream.stream_state, effects) == (StreamState.LIVE, [Accept(report)])
 
     def test_another_digest_at_the_same_number_is_divergence(self) -> None:
         report = state(10, HELD[1:])
         stream, effects = run(live(10), on(report), digest=DIGEST)
-        assert (stream.standing, effects) == (Standing.AWAITING, [Accept(report), *ask(Note.DIVERGENCE)])
+        assert (stream.stream_state, effects) == (StreamState.AWAITING, [Accept(report), *ask(StreamEvent.DIVERGENCE)])
 
     def test_a_later_number_is_a_gap_even_where_digests_agree(self) -> None:
         _, effects = run(live(10), on(state(11, HELD)), digest=DIGEST)
-        assert effects[1:] == ask(Note.GAP)
+        assert effects[1:] == ask(StreamEvent.GAP)
 
     def test_an_earlier_number_says_nothing_of_blocks(self) -> None:
         stream, effects = run(live(10), on(state(9)), digest=DIGEST)
-        assert (stream.standing, effects[1:]) == (Standing.LIVE, [Count(Note.DUPLICATE)])
+        assert (stream.stream_state, effects[1:]) == (StreamState.LIVE, [Count(StreamEvent.DUPLICATE)])
 
     def test_a_resync_that_does_not_help_is_repeated_ever_more_slowly(self) -> None:
         stream, asked = live(10), []
         for tenths in range(3000):
             stream, effects = run(stream, on(state(10)), now=tenths / 10, digest=DIGEST)
-            if Ask(Resync(reason="divergence")) in effects or Ask(Resync(reason="overdue")) in effects:
+            if (
+                RequestResync(Resync(reason="divergence")) in effects
+                or RequestResync(Resync(reason="overdue")) in effects
+            ):
                 asked.append(tenths / 10)
-            if stream.standing is Standing.AWAITING:
+            if stream.stream_state is StreamState.AWAITING:
                 stream, _ = run(stream, on(snapshot(10, KEYS)), now=tenths / 10)
         gaps = [round(b - a) for a, b in pairwise(asked)]
         assert gaps[:5] == [4, 8, 16, 30, 30]
@@ -214,12 +217,12 @@ class TestStates:
     def test_one_that_agrees_ends_the_slowness(self) -> None:
         stream, _ = run(live(10), on(delta(99)), on(snapshot(99, KEYS)), now=1.0)
         stream, _ = run(stream, on(state(99, HELD)), now=1.1, digest=DIGEST)
-        assert run(stream, on(delta(200)), now=1.2)[1] == ask(Note.GAP)
+        assert run(stream, on(delta(200)), now=1.2)[1] == ask(StreamEvent.GAP)
 
     def test_an_overdue_snapshot_is_asked_for_again(self) -> None:
         stream, _ = run(Stream(), Opened(1, hello()))
         assert run(stream, on(state(5)), now=1.9)[1] == [Accept(state(5))]
-        assert run(stream, on(state(5)), now=2.1)[1][1:] == ask(Note.OVERDUE)
+        assert run(stream, on(state(5)), now=2.1)[1][1:] == ask(StreamEvent.OVERDUE)
 
     def test_parts_that_keep_coming_are_not_overdue(self) -> None:
         stream, _ = run(Stream(), Opened(1, hello()))
@@ -238,12 +241,12 @@ class TestSilence:
     def test_its_blocks_are_dropped_after_fifteen(self) -> None:
         assert run(live(), Tick(), now=15.0)[1] == []
         stream, effects = run(live(), Tick(), now=15.1)
-        assert (stream.standing, effects) == (Standing.FORGOTTEN, [Drop(), Count(Note.EXPIRED)])
+        assert (stream.stream_state, effects) == (StreamState.FORGOTTEN, [Drop(), Count(StreamEvent.EXPIRED)])
         assert run(stream, Tick(), now=99.0) == (stream, [])
 
     def test_also_when_its_connection_is_gone_and_not_before(self) -> None:
         stream, effects = run(live(), Closed(1))
-        assert (stream.standing, effects, stream.stale(1.0)) == (Standing.ADRIFT, [], False)
+        assert (stream.stream_state, effects, stream.stale(1.0)) == (StreamState.ADRIFT, [], False)
         assert run(stream, Tick(), now=14.0)[1] == []
         assert Drop() in run(stream, Tick(), now=16.0)[1]
 
@@ -255,12 +258,12 @@ class TestSilence:
         stream, _ = run(live(), Tick(), now=16.0)
         assert run(stream, on(delta(11, stored(KEYS))), now=17.0) == (stream, [])
         revived, effects = run(stream, on(state(11)), now=17.0)
-        assert (revived.standing, effects[1:]) == (Standing.AWAITING, ask(Note.GAP))
+        assert (revived.stream_state, effects[1:]) == (StreamState.AWAITING, ask(StreamEvent.GAP))
 
     def test_a_forgotten_one_that_reconnects_starts_anew(self) -> None:
         stream, _ = run(live(), Closed(1), Tick(), now=16.0)
         stream, _ = run(stream, Opened(2, hello()), on(snapshot(20, KEYS), 2), now=17.0)
-        assert (stream.standing, stream.stale(17.0)) == (Standing.LIVE, True)
+        assert (stream.stream_state, stream.stale(17.0)) == (StreamState.LIVE, True)
 
 
 class TestOutOfStep:
@@ -281,7 +284,7 @@ class TestOutOfStep:
             stream, effects = run(stream, Tick(), now=second)
             told += effects
             assert (Drop() in told) == (second > 15)
-        assert told == [Drop(), Count(Note.EXPIRED)]
+        assert told == [Drop(), Count(StreamEvent.EXPIRED)]
 
     def test_a_snapshot_under_way_outlasts_the_loss_and_ends_it(self) -> None:
         stream = self.strayed(snapshot(11, KEYS[:2], last=False))
@@ -292,7 +295,7 @@ class TestOutOfStep:
         assert [type(effect) for effect in effects] == [Replace]
         assert not stream.stale(17.0)
         stream, effects = run(stream, Tick(), now=17.0)
-        assert (stream.standing, effects) == (Standing.LIVE, [])
+        assert (stream.stream_state, effects) == (StreamState.LIVE, [])
 
     def test_asking_again_gives_no_further_time(self) -> None:
         stream = self.strayed(delta(12))

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
-from cachefleet_controlplane.streams.stream import Standing
+from cachefleet_controlplane.streams.stream import StreamState
 from cachefleet_core.blocks import BlockKey, Tier
 from cachefleet_core.reports import (
     MAX_OPERATIONS,
@@ -111,7 +111,7 @@ class WholePathMachine(FollowerMachine):
     def teardown(self) -> None:
         super().teardown()
         if hasattr(self, "engine"):
-            assert self.fleet.worker().stream == Standing.LIVE
+            assert self.fleet.worker().stream == StreamState.LIVE
 
 
 WholePathMachine.TestCase.settings = settings(

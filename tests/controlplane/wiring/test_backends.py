@@ -7,44 +7,44 @@ import pytest
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_controlplane.selection.selection import Chooser
-from cachefleet_controlplane.wiring.backends import engine
+from cachefleet_controlplane.selection.selection import Selector
+from cachefleet_controlplane.wiring.backends import backend
 from cachefleet_core.blocks import BlockKeyer
 from cachefleet_core.native import API, NativeError
 
 
 def test_python_may_be_asked_for() -> None:
-    chosen = engine("python")
-    assert (chosen.code.name, chosen.index, chosen.code.keyer, chosen.chooser) == (
+    chosen = backend("python")
+    assert (chosen.code.name, chosen.index, chosen.code.keyer, chosen.selector) == (
         "python",
         PythonIndex,
         BlockKeyer,
-        Chooser,
+        Selector,
     )
 
 
 def test_native_code_is_used_where_it_is_there() -> None:
     pytest.importorskip("cachefleet_native")
-    chosen = engine()
+    chosen = backend()
     assert chosen.code.name == "native"
     assert chosen.index().match([], []) == []
     assert issubclass(chosen.code.keyer, BlockKeyer)
-    fleet = Fleet(chosen.index(), index_key=b"k" * 32, keyer=chosen.code.keyer, chooser=chosen.chooser)
-    assert type(fleet._chooser).__name__ == "NativeChooser"
+    fleet = Fleet(chosen.index(), index_key=b"k" * 32, keyer=chosen.code.keyer, selector=chosen.selector)
+    assert type(fleet._selector).__name__ == "NativeSelector"
 
 
 def test_without_native_code_the_twin_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cachefleet_native", None)
-    chosen = engine()
+    chosen = backend()
     assert (chosen.code.name, chosen.index, chosen.code.keyer) == ("python", PythonIndex, BlockKeyer)
     with pytest.raises(NativeError, match="cachefleet_native"):
-        engine("native")
+        backend("native")
 
 
 def test_native_code_of_another_interface_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     other = ModuleType("cachefleet_native")
     vars(other)["API"] = API + 1
     monkeypatch.setitem(sys.modules, "cachefleet_native", other)
-    assert engine().code.name == "python"
+    assert backend().code.name == "python"
     with pytest.raises(NativeError, match="interface"):
-        engine("native")
+        backend("native")

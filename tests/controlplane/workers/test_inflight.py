@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.routing.reservations import shared_blocks
-from cachefleet_controlplane.workers.inflight import EXPECTED_SECONDS, Flight, Ledger
+from cachefleet_controlplane.workers.inflight import EXPECTED_SECONDS, InFlightRequest, InFlightRequests
 from cachefleet_core.blocks import pack_keys
 from tests.controlplane.chains import chain
 
@@ -28,13 +28,13 @@ def test_the_blocks_two_prompts_share_from_some_number_on(a: list[int], b: list[
 @given(st.lists(st.tuples(prompts, st.sampled_from([0.0, 0.5, 3.0])), max_size=8), prompts)
 def test_the_longest_of_what_is_expected_counts(sent: list[tuple[list[int], float]], asked: list[int]) -> None:
     now = 0.0
-    ledger = Ledger(lambda: None, lambda: None)
-    flights = []
+    inflight_requests = InFlightRequests(lambda: None, lambda: None)
+    sent_at = []
     for keys, pause in sent:
-        flight = Flight(ledger, partial(float, now), keys=pack_keys(keys), tokens=1, blocks=1)
-        ledger.begin(flight, prompt_tokens=1)
-        flight.first_token()
-        flights.append((now, keys))
+        inflight = InFlightRequest(inflight_requests, partial(float, now), keys=pack_keys(keys), tokens=1, blocks=1)
+        inflight_requests.begin(inflight, prompt_tokens=1)
+        inflight.first_token()
+        sent_at.append((now, keys))
         now += pause
-    expected = [keys for at, keys in flights if now - at < EXPECTED_SECONDS]
-    assert ledger.match(pack_keys(asked), now) == max((common(asked, keys) for keys in expected), default=0)
+    expected = [keys for at, keys in sent_at if now - at < EXPECTED_SECONDS]
+    assert inflight_requests.match(pack_keys(asked), now) == max((common(asked, keys) for keys in expected), default=0)

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from cachefleet_controlplane.admin.admin_app import PATH, admin_app
-from cachefleet_controlplane.admin.tenant_service import TenantDesk
+from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.http_server import http_server
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_repository import InMemoryDecisions
@@ -51,7 +51,7 @@ async def command(
     app = admin_app(
         Still(),
         DecisionLog(InMemoryDecisions(max_rows=9), metrics=metrics),
-        desk=TenantDesk(Tenants(repository, metrics=metrics, poll_seconds=60), repository, HASH_KEY),
+        service=TenantService(Tenants(repository, metrics=metrics, poll_seconds=60), repository, HASH_KEY),
         usage=UsageLog(SqlUsage(kept.database), metrics=metrics, wall_clock=lambda: NOW),
         explain=Oracle(),
         certifier=kept.examiner,

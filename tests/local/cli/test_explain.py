@@ -22,7 +22,7 @@ from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, P
 from cachefleet_controlplane.routing.reason_texts import CAUSES, REASONS
 from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.decision_records import DecisionRecord, LegRecord, ShortfallRecord
+from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, ShortfallRecord
 from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.tenancy import TenantId
 from cachefleet_local.cli.explain import explained
@@ -66,7 +66,7 @@ def example() -> DecisionRecord:
     usage = Usage(prompt_tokens=4096, completion_tokens=210, prompt_tokens_details=PromptDetails(cached_tokens=2560))
     trace = Trace("5b2f0c7e9a1d", 1_767_225_600.0, "qwen3-32b", "/v1/chat/completions", decision, usage=usage)
     trace.ttft_seconds, trace.status = 0.231, 200
-    trace.legs.append(LegRecord("agents-1", "finished", 200, 3.84))
+    trace.attempts.append(AttemptRecord("agents-1", "finished", 200, 3.84))
     trace.shortfall = ShortfallRecord(Cause.EVICTED, 512, "agents-1")
     trace.basis = Basis(
         tenant=TenantId("acme"),
@@ -100,10 +100,10 @@ def test_the_chosen_one_is_marked_and_the_reason_is_a_sentence() -> None:
 
 
 def test_what_nobody_told_is_left_out_or_a_dash() -> None:
-    bare = replace(make_record(1), rung="", tenant="", isolation="", salt_version=None, status=0, legs=())
+    bare = replace(make_record(1), rung="", tenant="", isolation="", salt_version=None, status=0, attempts=())
     lines = explained(item(bare)).splitlines()
     names = [line.split()[0] for line in lines if line]
-    assert not {"answer", "leg", "shortfall"} & set(names)
+    assert not {"answer", "attempt", "shortfall"} & set(names)
     assert "tenant     not recorded" in lines
     assert "knowledge  exact" in lines
     assert lines[-1] == "and 3 more"

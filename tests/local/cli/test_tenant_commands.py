@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from cachefleet_controlplane.admin.admin_app import PATH, admin_app
-from cachefleet_controlplane.admin.tenant_service import TenantDesk
+from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.http_server import http_server
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
@@ -50,12 +50,12 @@ def served(database: Database) -> Iterator[str]:
                     hour=int(NOW), tenant=TenantId(tenant), model="m", requests=1, prompt_tokens=9, cached_tokens=4
                 )
             )
-        desk = TenantDesk(
+        desk = TenantService(
             Tenants(repository, metrics=metrics, poll_seconds=60), repository, HASH_KEY, wall_clock=lambda: NOW
         )
         decisions = DecisionLog(InMemoryDecisions(max_rows=9), metrics=metrics)
         decisions.record(make_record(1, cached=48))
-        app = admin_app(Still(), decisions, desk=desk, usage=usage, explain=Oracle(), authorize=Doorkeeper())
+        app = admin_app(Still(), decisions, service=desk, usage=usage, explain=Oracle(), authorize=Doorkeeper())
         server = http_server(
             Starlette(routes=[Mount(PATH, app)]), host="127.0.0.1", port=0, head_seconds=5, drain_seconds=0
         )

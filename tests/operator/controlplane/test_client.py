@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from cachefleet_operator.controlplane.client import MAX_BYTES, FleetClient, NoFleet
+from cachefleet_operator.controlplane.client import MAX_BYTES, ControlPlaneClient, NoControlPlane
 from cachefleet_operator.reasons import Reason
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -20,7 +20,9 @@ class Failures(list[str]):
 
 
 @asynccontextmanager
-async def asking(handler: Handler, token_file: Path | None = None) -> AsyncIterator[tuple[FleetClient, Failures]]:
+async def asking(
+    handler: Handler, token_file: Path | None = None
+) -> AsyncIterator[tuple[ControlPlaneClient, Failures]]:
     app = web.Application()
     app.router.add_get("/admin/v1/pools/{namespace}/{name}", handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -30,7 +32,7 @@ async def asking(handler: Handler, token_file: Path | None = None) -> AsyncItera
     try:
         async with aiohttp.ClientSession() as session:
             url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-            yield FleetClient(session, url, token_file=token_file, at_once=2, failed=failures.append), failures
+            yield ControlPlaneClient(session, url, token_file=token_file, at_once=2, failed=failures.append), failures
     finally:
         await runner.cleanup()
 
@@ -116,7 +118,7 @@ async def test_nobody_there_and_no_token_are_no_facts(tmp_path: Path) -> None:
         for token in (None, tmp_path / "missing"):
             failures = Failures()
             url = "http://127.0.0.1:1"
-            client = FleetClient(session, url, token_file=token, at_once=1, failed=failures.append)
+            client = ControlPlaneClient(session, url, token_file=token, at_once=1, failed=failures.append)
             assert (await client.ask("serving/demo", seconds=30)).reason == Reason.CONTROL_PLANE_UNREACHABLE
             assert failures == ["no_answer"]
-    assert (await NoFleet().ask("serving/demo", seconds=1)).reason == Reason.NO_CONTROL_PLANE
+    assert (await NoControlPlane().ask("serving/demo", seconds=1)).reason == Reason.NO_CONTROL_PLANE

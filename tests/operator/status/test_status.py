@@ -8,7 +8,7 @@ from cachefleet_core.pool.status import MAX_WORKERS, PoolStatus
 from cachefleet_operator.controlplane.facts import Contract, Facts, HitRatio, Load, Member, PoolFacts, Warmth
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.pods import Pod, Trouble
-from cachefleet_operator.status.situation import Scene, Workers
+from cachefleet_operator.status.situation import Observations, Workers
 from cachefleet_operator.status.status import due, status, written_at
 from cachefleet_operator.status.verdicts import judge
 from tests.operator.pools import document
@@ -37,13 +37,15 @@ def facts(*members: Member, ratio: float | None = 0.714) -> Facts:
     return Facts(PoolFacts(Contract("sha256:x"), HitRatio(ratio, 600), members or (member(),)))
 
 
-def made(scene: Scene, previous: dict[str, Any] | None = None, now: str = NOW, **verdict: Any) -> dict[str, Any]:
+def made(
+    observations: Observations, previous: dict[str, Any] | None = None, now: str = NOW, **verdict: Any
+) -> dict[str, Any]:
     chosen = verdict.get("verdict", VERDICT)
-    return status(chosen, WORKERS, scene, name="demo", generation=3, previous=previous or {}, now=now)
+    return status(chosen, WORKERS, observations, name="demo", generation=3, previous=previous or {}, now=now)
 
 
-def scene(*pods: Pod, known: Facts | None = None) -> Scene:
-    return Scene(pods or (Pod("demo-a", ready=True), Pod("demo-b")), known or facts())
+def observations(*pods: Pod, known: Facts | None = None) -> Observations:
+    return Observations(pods or (Pod("demo-a", ready=True), Pod("demo-b")), known or facts())
 
 
 def said(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -51,11 +53,11 @@ def said(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def test_it_is_what_the_schema_says() -> None:
-    PoolStatus.model_validate(made(scene()))
+    PoolStatus.model_validate(made(observations()))
 
 
 def test_tells_what_is_known() -> None:
-    found = made(scene())
+    found = made(observations())
     assert found["contract"] == "sha256:x"
     assert found["hitRatio"] == {"value": "0.71", "sampledAt": NOW}
     assert (found["budget"]["usedMiB"], found["budget"]["blocks"]) == (30, 512)
@@ -66,8 +68,8 @@ def test_tells_what_is_known() -> None:
 
 
 def test_measurements_stay_when_nobody_measures() -> None:
-    before = made(scene())
-    after = made(scene(known=SILENT), before, now=LATER)
+    before = made(observations())
+    after = made(observations(known=SILENT), before, now=LATER)
     for part in ("contract", "hitRatio", "budget"):
         assert after[part] == before[part]
     assert said(after)["IndexFresh"] == ("Unknown", "ControlPlaneUnreachable")
@@ -75,9 +77,9 @@ def test_measurements_stay_when_nobody_measures() -> None:
 
 
 def test_a_hit_ratio_has_the_time_it_was_first_so() -> None:
-    before = made(scene())
-    assert made(scene(known=facts(ratio=0.7141)), before, now=LATER)["hitRatio"]["sampledAt"] == NOW
-    assert made(scene(known=facts(ratio=0.72)), before, now=LATER)["hitRatio"]["sampledAt"] == LATER
+    before = made(observations())
+    assert made(observations(known=facts(ratio=0.7141)), before, now=LATER)["hitRatio"]["sampledAt"] == NOW
+    assert made(observations(known=facts(ratio=0.72)), before, now=LATER)["hitRatio"]["sampledAt"] == LATER
 
 
 @pytest.mark.parametrize(
@@ -96,18 +98,18 @@ def test_a_hit_ratio_has_the_time_it_was_first_so() -> None:
 )
 def test_a_worker_is_in_one_state(pod: Pod, phase: str | None, state: str) -> None:
     known = facts(member("a", phase=phase, warmth=Warmth(1, 2)))
-    (worker,) = made(scene(pod, known=known))["workers"]
+    (worker,) = made(observations(pod, known=known))["workers"]
     assert worker["state"] == state
     assert worker["warmed"] is False
 
 
 def test_nothing_is_told_of_a_cache_whose_agent_has_said_nothing() -> None:
-    (worker,) = made(scene(Pod("a"), known=facts(member("a", phase=None, epoch=""))))["workers"]
+    (worker,) = made(observations(Pod("a"), known=facts(member("a", phase=None, epoch=""))))["workers"]
     assert worker == {"name": "a", "state": "starting"}
 
 
 def test_of_many_workers_some_are_shown() -> None:
-    found = made(scene(*(Pod(f"demo-{number:03}") for number in range(MAX_WORKERS + 6))))
+    found = made(observations(*(Pod(f"demo-{number:03}") for number in range(MAX_WORKERS + 6))))
     assert len(found["workers"]) == MAX_WORKERS
     assert found["workersOmitted"] == 6
     PoolStatus.model_validate(found)
@@ -115,7 +117,7 @@ def test_of_many_workers_some_are_shown() -> None:
 
 def test_ranks_of_a_worker_are_one_worker() -> None:
     known = facts(member("demo-a", rank=1, warmth=Warmth(0, 1)), member("demo-a"))
-    (worker,) = made(scene(Pod("demo-a", ready=True), known=known))["workers"]
+    (worker,) = made(observations(Pod("demo-a", ready=True), known=known))["workers"]
     assert (worker["heldBlocks"], worker["warmed"], worker["epoch"]) == (80, False, "e")
 
 
@@ -135,12 +137,12 @@ def test_ranks_of_a_worker_are_one_worker() -> None:
     ],
 )
 def test_facts_become_conditions(known: Facts, expected: dict[str, tuple[str, str]]) -> None:
-    found = said(made(scene(known=known)))
+    found = said(made(observations(known=known)))
     assert {name: found[name] for name in expected} == expected
 
 
 def test_without_an_objective_none_is_met() -> None:
-    assert said(made(scene(), verdict=judge(document())[1]))["HitRateMet"] == ("Unknown", "NoObjective")
+    assert said(made(observations(), verdict=judge(document())[1]))["HitRateMet"] == ("Unknown", "NoObjective")
 
 
 def figures(value: dict[str, Any]) -> None:
@@ -152,21 +154,21 @@ def figures(value: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("age", "wait"), [(0.0, 30.0), (12.0, 18.0), (30.0, 0.0), (float("inf"), 0.0), (-5.0, 30.0)])
 def test_figures_are_written_at_leisure(age: float, wait: float) -> None:
-    live = made(scene())
+    live = made(observations())
     wanted = deepcopy(live)
     figures(wanted)
     assert due(wanted, live, age=age, seconds=30) == wait
 
 
 def test_where_clocks_disagree_nothing_waits() -> None:
-    live = made(scene())
+    live = made(observations())
     wanted = deepcopy(live)
     figures(wanted)
     assert due(wanted, live, age=-3600, seconds=30) == 0
 
 
 def test_nothing_new_is_not_written() -> None:
-    assert due(made(scene()), made(scene()), age=float("inf"), seconds=30) is None
+    assert due(made(observations()), made(observations()), age=float("inf"), seconds=30) is None
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_nothing_new_is_not_written() -> None:
     ],
 )
 def test_what_matters_is_written_at_once(change: Any) -> None:
-    live = made(scene())
+    live = made(observations())
     wanted = deepcopy(live)
     change(wanted)
     assert due(wanted, live, age=0, seconds=30) == 0

@@ -11,7 +11,7 @@ import msgspec
 from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer, Namespace
 from cachefleet_worker.plugin.snapshot.event_frames import BlockRemoved, BlockStored, batches
 from cachefleet_worker.plugin.snapshot.publisher_proxy import Heartbeat, Mark
-from cachefleet_worker.plugin.snapshot.resident_ledger import Ledger
+from cachefleet_worker.plugin.snapshot.resident_ledger import ResidentLedger
 
 INDEX_KEY = bytes(range(32))
 CONTRACT = "sha256:contract"
@@ -57,7 +57,7 @@ class ModelEngine:
     as_maps: bool = True
     plugin: bool = False
     boot: str = "boot"
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: ResidentLedger = field(default_factory=ResidentLedger)
     copies: Counter[Block] = field(default_factory=Counter)
     known: list[Block] = field(default_factory=list)
     seq: int = -1

@@ -24,7 +24,7 @@ from vllm.v1.request import Request
 
 from cachefleet_core.reports import Policy
 from cachefleet_worker.plugin.budget import budget
-from cachefleet_worker.plugin.engine_state import EngineSide
+from cachefleet_worker.plugin.engine_state import EngineState
 from cachefleet_worker.plugin.settings import PluginSettings
 from tests.worker.plugin.loaded import BLOCK
 
@@ -62,8 +62,8 @@ class Engine:
         )
         self.pool = self.manager.block_pool
         scheduler = SimpleNamespace(kv_cache_manager=self.manager, kv_cache_config=config)
-        self.side = EngineSide(scheduler, PluginSettings(), rank=0)
-        self.budget = budget.install(scheduler, self.side)
+        self.state = EngineState(scheduler, PluginSettings(), rank=0)
+        self.budget = budget.install(scheduler, self.state)
         self.announced: Counter[tuple[Any, int | None]] = Counter()
         """Copies of each block that the events so far say are cached."""
         self.removed = 0
@@ -71,8 +71,8 @@ class Engine:
 
     def bound(self, mib: int | None) -> None:
         """Put a policy with this budget in force."""
-        generation = self.side.policy.generation + 1
-        self.side.apply(Policy(pool="p", uid="u", generation=generation, budget_mib=mib))
+        generation = self.state.policy.generation + 1
+        self.state.apply(Policy(pool="p", uid="u", generation=generation, budget_mib=mib))
 
     def request(self, tokens: list[int], name: str = "") -> Request:
         self._names += 1
@@ -133,7 +133,7 @@ class Engine:
         assert sorted(self.announced.values()) == sorted(cached.values())
         assert all(count > 0 for count in self.announced.values())
         assert self.budget is not None
-        if self.side.faults.on("budget"):
+        if self.state.faults.on("budget"):
             assert self.budget.idle == self.budget.recount()
             assert self.budget.limit is None or self.budget.idle <= self.budget.limit
 

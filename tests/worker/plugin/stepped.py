@@ -118,7 +118,7 @@ class Stepped:
             block_size=BLOCK,
             hash_block_size=BLOCK,
         )
-        self.side = self.scheduler.cachefleet
+        self.state = self.scheduler.cachefleet
         self.answers: dict[str, Answer] = {}
         self.plans: deque[Any] = deque()
         self.depth = 2 if options.asynchronous else 1
@@ -131,8 +131,8 @@ class Stepped:
         return self.scheduler.kv_cache_manager.block_pool
 
     def policy(self, **policy: Any) -> None:
-        generation = self.side.policy.generation + 1
-        self.side.apply(Policy(pool="p", uid="u", generation=generation, **policy))
+        generation = self.state.policy.generation + 1
+        self.state.apply(Policy(pool="p", uid="u", generation=generation, **policy))
 
     def submit(self, prompt: list[int], name: str = "", *, tokens: int = 4, client: int = 0, **more: Any) -> str:
         """Add a request; its id."""
@@ -183,7 +183,7 @@ class Stepped:
         assert all(block.ref_cnt == 0 for block in self.pool.blocks if not block.is_null)
         assert not any(manager.req_to_blocks for manager in self._managers())
         assert all(answer.reason for answer in self.answers.values())
-        assert not self.side.faults.counts
+        assert not self.state.faults.counts
 
     def _managers(self) -> Iterator[Any]:
         yield from self.scheduler.kv_cache_manager.coordinator.single_type_managers

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from cachefleet_core.native import Code, NativeError, choose
 from cachefleet_core.reports import Drain, Phase
-from cachefleet_worker.agent.controller import Steward
+from cachefleet_worker.agent.controller import WorkerController
 from cachefleet_worker.agent.duties.drain import DrainRoute
 from cachefleet_worker.agent.duties.policy import PolicyFile, read_policy
 from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts
@@ -76,7 +76,7 @@ class Agent:
         self._client = EngineClient(
             http, settings.engine_url, key=self._key, timeout_seconds=settings.engine_timeout_seconds
         )
-        self.steward = Steward(
+        self.controller = WorkerController(
             settings,
             self._client,
             self.metrics,
@@ -84,13 +84,13 @@ class Agent:
             registered=lambda: self.uplink.registered or not self.uplink.wanted,
             clock=clock,
         )
-        self.feed = Feed(self.metrics, self.steward.standing)
-        self.uplink = Uplink(settings, self.feed, self.steward, self.metrics, http=http)
+        self.feed = Feed(self.metrics, self.controller.worker_state)
+        self.uplink = Uplink(settings, self.feed, self.controller, self.metrics, http=http)
         if settings.policy_file:
-            self.steward.policy(read_policy(settings.policy_file))
+            self.controller.policy(read_policy(settings.policy_file))
         self._prompts = self._make_prompts(http)
         self._drain_route = DrainRoute(
-            settings.drain_path, self.steward, self._idle, seconds=settings.drain_seconds, clock=clock
+            settings.drain_path, self.controller, self._idle, seconds=settings.drain_seconds, clock=clock
         )
         self.http_port = settings.http_port
         """The port served; the one the system chose where the settings say 0."""
@@ -100,16 +100,16 @@ class Agent:
         relay = Relay(
             http,
             settings.engine_url,
-            self.steward.handles,
+            self.controller.handles,
             key=self._key,
             idle_seconds=settings.continue_idle_seconds,
             answer_bytes=settings.continue_answer_bytes,
-            corrupted=self.steward.corrupted,
+            corrupted=self.controller.corrupted,
         )
         return PromptRoutes(
-            self.steward.handles,
+            self.controller.handles,
             relay,
-            self.steward,
+            self.controller,
             self.metrics,
             key=self._key,
             requests=settings.continue_requests,
@@ -121,25 +121,25 @@ class Agent:
 
     @property
     def phase(self) -> Phase:
-        return self.steward.phase
+        return self.controller.phase
 
     @property
     def unready(self) -> list[str]:
         """Why the worker should take no traffic; empty where it should."""
-        return self.steward.unready
+        return self.controller.unready
 
     def drain(self, drain: Drain) -> None:
         """Take no new work; what runs can end."""
-        self.steward.drain(drain)
+        self.controller.drain(drain)
 
     async def drained(self) -> None:
         """Wait until the engine is idle for a while or gone, or the time to drain is over."""
-        while not self.steward.drained():  # noqa: ASYNC110 (time alone may end it)
+        while not self.controller.drained():  # noqa: ASYNC110 (time alone may end it)
             await asyncio.sleep(0.05)
 
     async def _idle(self) -> None:
         """As ``drained``, or until that has come to nothing: the engine was started anew."""
-        while self.steward.draining.until is not None and not self.steward.drained():  # noqa: ASYNC110 (as above)
+        while self.controller.draining.until is not None and not self.controller.drained():  # noqa: ASYNC110 (as above)
             await asyncio.sleep(0.05)
 
     async def run(self) -> None:
@@ -155,10 +155,10 @@ class Agent:
             await runner.cleanup()
 
     def _app(self) -> web.Application:
-        steward = self.steward
+        controller = self.controller
         return agent_app(
             self.metrics,
-            lambda: (steward.phase, steward.unready, steward.note),
+            lambda: (controller.phase, controller.unready, controller.note),
             (self._prompts, self._drain_route),
             max_bytes=self._settings.continue_max_bytes,
         )
@@ -170,7 +170,7 @@ class Agent:
                 tasks.create_task(self._epochs())
                 tasks.create_task(self._tick())
                 if self._settings.policy_file:
-                    tasks.create_task(self.steward.watch(PolicyFile(self._settings.policy_file)))
+                    tasks.create_task(self.controller.watch(PolicyFile(self._settings.policy_file)))
                 if self._settings.after_drain == "exit":
                     tasks.create_task(self._end_when_drained())
         except* _Drained:
@@ -221,7 +221,7 @@ class Agent:
         )
         reason = "failed"
         try:
-            async with self.steward.epoch(session, facts):
+            async with self.controller.epoch(session, facts):
                 self._begin(session, facts)
                 reason = await session.run()
         except asyncio.CancelledError:
@@ -252,7 +252,7 @@ class Agent:
         log.info("epoch ends", extra={"epoch": session.epoch, "reason": reason})
 
     def _polled(self) -> None:
-        self.steward.polled()
+        self.controller.polled()
         self.feed.publish_state()
 
     def _flush_soon(self) -> None:
@@ -262,7 +262,7 @@ class Agent:
     def _flush(self) -> None:
         self._flushing = None
         self.feed.flush()
-        self.steward.flushed()
+        self.controller.flushed()
 
     async def _tick(self) -> None:
         """States go out while there is no engine to poll, too."""

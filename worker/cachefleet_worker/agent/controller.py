@@ -23,14 +23,14 @@ from cachefleet_worker.agent.handles.continuation import Limits
 from cachefleet_worker.agent.handles.handles import Handles
 from cachefleet_worker.agent.health import Health, Reading, Tolerance, step
 from cachefleet_worker.agent.metrics import AgentMetrics
-from cachefleet_worker.agent.reports.stream import Standing
+from cachefleet_worker.agent.reports.stream import WorkerState
 from cachefleet_worker.agent.session import Session
 from cachefleet_worker.agent.settings import AgentSettings
 
 log = logging.getLogger(__name__)
 
 
-class Steward:
+class WorkerController:
     """``changed`` is called when something that a State says has changed, ``registered`` says whether any control plane
     knows this worker, or none is there to know it.
     """
@@ -115,9 +115,9 @@ class Steward:
             return Limits()
         return Limits(facts.fleet.vocab_size if facts.fleet else None, facts.max_model_len or None)
 
-    def standing(self, rank: int) -> Standing:
+    def worker_state(self, rank: int) -> WorkerState:
         """What a State of this rank says."""
-        return Standing(
+        return WorkerState(
             phase=self.phase,
             reason=",".join(self.unready) or self.note,
             load=self._session.load(rank) if self._session else Load(),

@@ -20,14 +20,14 @@ class Routes(Protocol):
 
 def agent_app(
     metrics: AgentMetrics,
-    standing: Callable[[], tuple[Phase, list[str], str]],
+    worker_state: Callable[[], tuple[Phase, list[str], str]],
     parts: Iterable[Routes],
     *,
     max_bytes: int,
 ) -> web.Application:
     """``/healthz``, ``/readyz``, ``/metrics`` and the routes of ``parts``.
 
-    ``standing`` gives the phase, what speaks against readiness, and what else is to be said; ``max_bytes`` bounds a
+    ``worker_state`` gives the phase, what speaks against readiness, and what else is to be said; ``max_bytes`` bounds a
     body.
     """
 
@@ -35,12 +35,12 @@ def agent_app(
         return web.json_response({"status": "ok"})
 
     async def readyz(_request: web.Request) -> web.Response:
-        phase, reasons, note = standing()
+        phase, reasons, note = worker_state()
         body = {"ready": not reasons, "phase": phase, "reasons": reasons} | ({"note": note} if note else {})
         return web.json_response(body, status=503 if reasons else 200)
 
     async def exposition(_request: web.Request) -> web.Response:
-        metrics.ready.set(0 if standing()[1] else 1)
+        metrics.ready.set(0 if worker_state()[1] else 1)
         return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application(client_max_size=max_bytes)

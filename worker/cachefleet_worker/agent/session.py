@@ -192,11 +192,11 @@ class Session:
             self._end("boot")
             return
         for rank, each in self._ranks.items():
-            vitals = scrape.ranks.get(rank)
-            if vitals is None:
+            load_metrics = scrape.ranks.get(rank)
+            if load_metrics is None:
                 continue
-            each.meter.add(vitals, stats.get(rank))
-            if vitals.asleep:
+            each.meter.add(load_metrics, stats.get(rank))
+            if load_metrics.asleep:
                 each.stream.residents.forget()  # sleeping drops the cache; an idle engine does not publish that
 
     def _unanswered(self, error: EngineError) -> None:

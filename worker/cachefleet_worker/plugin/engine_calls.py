@@ -30,10 +30,10 @@ def install_method() -> None:
 
 def _cachefleet_call(self: Any, name: str, payload: bytes) -> bytes:
     """Runs in the engine's process, on its own thread, between steps."""
-    side = getattr(self.scheduler, "cachefleet", None)
-    if side is None:
+    state = getattr(self.scheduler, "cachefleet", None)
+    if state is None:
         return STOCK
-    answer: bytes = side.call(name, bytes(payload))
+    answer: bytes = state.call(name, bytes(payload))
     return answer
 
 

@@ -23,7 +23,7 @@ log = logging.getLogger("vllm.cachefleet")
 Call = Callable[[bytes], bytes]
 
 
-class EngineSide:
+class EngineState:
     """One per scheduler, in the engine's process; used on the engine's own thread only, between and in its steps."""
 
     def __init__(self, scheduler: Any, settings: PluginSettings, *, rank: int, block_bytes: int = 0) -> None:

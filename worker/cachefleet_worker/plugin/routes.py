@@ -181,11 +181,11 @@ class FleetApp:
             return str(error)
 
     async def _stats(self, _request: Request) -> Response:
-        memo = self._process.parts.get("tokens")
+        cache = self._process.parts.get("tokens")
         return json_response(
             {
                 "ranks": await self._calls.all("stats") if self._calls else {},
-                "tokens": memo.stats() if memo else {},
+                "tokens": cache.stats() if cache else {},
                 "keys": self._keys.stats() if self._keys else {},
                 "faults": dict(self._process.faults.counts),
             }

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from cachefleet_worker.plugin.capabilities import summary
 from cachefleet_worker.plugin.compat import unmet
-from cachefleet_worker.plugin.engine_state import EngineSide
+from cachefleet_worker.plugin.engine_state import EngineState
 from cachefleet_worker.plugin.gate.scheduler_hooks import hook_of, hooked
 from cachefleet_worker.plugin.settings import PluginSettings
 
@@ -50,7 +50,7 @@ def _fleet_class(base: Any) -> Any:
     """``base`` with the plugin's hook points."""
 
     class FleetScheduler(_gated_class(base)):  # type: ignore[misc]
-        cachefleet: EngineSide | None = None
+        cachefleet: EngineState | None = None
 
         def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
             done: bool = super().reset_prefix_cache(*args, **kwargs)
@@ -93,25 +93,25 @@ def _gated_class(base: Any) -> Any:
     return GatedScheduler
 
 
-def install(scheduler: Any) -> EngineSide:
+def install(scheduler: Any) -> EngineState:
     """Attach the plugin's part to a scheduler that has just been made."""
-    side = EngineSide(scheduler, PluginSettings.from_environment(), rank=_rank(scheduler))
-    scheduler.cachefleet = side
+    state = EngineState(scheduler, PluginSettings.from_environment(), rank=_rank(scheduler))
+    scheduler.cachefleet = state
     for feature, module in FEATURES.items():
-        with side.faults.guard(feature):
+        with state.faults.guard(feature):
             if missing := unmet(feature):
-                side.faults.off(feature, missing)
+                state.faults.off(feature, missing)
             else:
-                _installer(module)(scheduler, side)
-    if side.settings.policy_file is not None:
-        with side.faults.guard("policy"):
-            side.apply_file(side.settings.policy_file)
-    log.info("cachefleet %s, rank %d: %s", version("cachefleet"), side.rank, summary(side.capabilities.document()))
-    return side
+                _installer(module)(scheduler, state)
+    if state.settings.policy_file is not None:
+        with state.faults.guard("policy"):
+            state.apply_file(state.settings.policy_file)
+    log.info("cachefleet %s, rank %d: %s", version("cachefleet"), state.rank, summary(state.capabilities.document()))
+    return state
 
 
-def _installer(name: str) -> Callable[[Any, EngineSide], object]:
-    installer: Callable[[Any, EngineSide], object] = import_module(f".{name}", __package__).install
+def _installer(name: str) -> Callable[[Any, EngineState], object]:
+    installer: Callable[[Any, EngineState], object] = import_module(f".{name}", __package__).install
     return installer
 
 

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from msgspec import Raw
 
 from cachefleet_controlplane.gateway.apis.media_names import with_own_names
-from cachefleet_controlplane.gateway.apis.request_info import Ask, Bypass, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.upstream.answer import (
     Usage,
     error_message,
@@ -24,7 +24,7 @@ _NO_WORDS: Final = "The worker refused the request."
 _JSON: Final = (b"content-type", b"application/json")
 
 
-class Sieve(Protocol):
+class StreamTransformer(Protocol):
     """What becomes of one stream on its way to the client; fed whole events, in order."""
 
     usage: Usage | None
@@ -46,11 +46,11 @@ class Sieve(Protocol):
 class Api(Protocol):
     """One of the APIs that workers speak."""
 
-    def understand(self, fields: Fields, *, model: str, size: int) -> Ask:
+    def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
         """Read a body, whose private members are out already. ApiError for what no worker is to be asked."""
         ...
 
-    def prepare(self, fields: Fields, ask: Ask, *, salt: str, gated: bool) -> None:
+    def prepare(self, fields: Fields, ask: RequestInfo, *, salt: str, gated: bool) -> None:
         """Add to what a worker is sent: the tenant's salt (may be ""), and what we want to know of its answer.
 
         ``gated``: the pool's workers refuse what their caches hold too little of. That is for a caller who asks for it.
@@ -61,11 +61,11 @@ class Api(Protocol):
         """Of a whole answer; None where it has none."""
         ...
 
-    def whole(self, ask: Ask, answer: Answer, *, sent: int) -> Answer:
+    def whole(self, ask: RequestInfo, answer: Answer, *, sent: int) -> Answer:
         """A whole answer, errors included, as the client asked for it; ``sent`` are the members of our body."""
         ...
 
-    def sieve(self, ask: Ask, fingerprint: bytes | None) -> Sieve:
+    def transformer(self, ask: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:
         """For the stream of a worker that signs with ``fingerprint``."""
         ...
 
@@ -73,7 +73,7 @@ class Api(Protocol):
 _MEDIA_IN: Final = frozenset({"messages", "input"})
 
 
-class PassingSieve:
+class PassingTransformer:
     """Lets every event through, and counts them."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class PassingSieve:
 class PassingApi:
     """An API whose answers pass as they are; those that differ say so."""
 
-    def prepare(self, fields: Fields, ask: Ask, *, salt: str, gated: bool) -> None:  # noqa: ARG002 # as Api has it
+    def prepare(self, fields: Fields, ask: RequestInfo, *, salt: str, gated: bool) -> None:  # noqa: ARG002 # as Api has it
         if not salt:
             return
         fields["cache_salt"] = Raw(encode(salt))
@@ -102,15 +102,15 @@ class PassingApi:
     def usage(self, body: bytes) -> Usage | None:
         return read_usage(body)
 
-    def whole(self, ask: Ask, answer: Answer, *, sent: int) -> Answer:
+    def whole(self, ask: RequestInfo, answer: Answer, *, sent: int) -> Answer:
         """A refusal tells the size of the client's own body in place of ours; what has no API's shape gets ours."""
         if answer.status == 400:
             answer = replace(answer, body=restate_size(answer.body, sent=sent, asked=ask.size))
         foreign = answer.status >= 400 and not in_openai_shape(answer.body)
         return restated(ask.endpoint, answer) if foreign else answer
 
-    def sieve(self, ask: Ask, fingerprint: bytes | None) -> Sieve:  # noqa: ARG002 # as Api has it
-        return PassingSieve()
+    def transformer(self, ask: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api has it
+        return PassingTransformer()
 
 
 def restated(endpoint: Endpoint, answer: Answer) -> Answer:
@@ -122,9 +122,9 @@ def restated(endpoint: Endpoint, answer: Answer) -> Answer:
 
 def plain_ask(
     endpoint: Endpoint, fields: Fields, *, model: str, size: int, stream: bool, max_tokens: int, bypass: Bypass | None
-) -> Ask:
+) -> RequestInfo:
     """Of an API where nothing is asked for that the client does not get."""
-    return Ask(
+    return RequestInfo(
         endpoint=endpoint,
         model=model,
         fields=fields,

@@ -12,9 +12,9 @@ from cachefleet_controlplane.gateway.apis.media import holds_media
 from cachefleet_controlplane.gateway.apis.request_info import (
     CHAT_MAX_TOKENS,
     COMPLETIONS_MAX_TOKENS,
-    Ask,
     Bypass,
     Endpoint,
+    RequestInfo,
 )
 from cachefleet_controlplane.gateway.apis.threshold import FIELD, own_threshold
 from cachefleet_controlplane.gateway.upstream.answer import StreamFilter, without_ids
@@ -40,9 +40,9 @@ class ChatApi(PassingApi):
 
     endpoint = Endpoint.CHAT
 
-    def understand(self, fields: Fields, *, model: str, size: int) -> Ask:
+    def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
         echo, ids_asked = lax_bool(fields.get("echo")), lax_bool(fields.get("return_token_ids"))
-        return Ask(
+        return RequestInfo(
             endpoint=self.endpoint,
             model=model,
             fields=fields,
@@ -59,7 +59,7 @@ class ChatApi(PassingApi):
             prompts=self._prompts(fields),
         )
 
-    def prepare(self, fields: Fields, ask: Ask, *, salt: str, gated: bool) -> None:
+    def prepare(self, fields: Fields, ask: RequestInfo, *, salt: str, gated: bool) -> None:
         if gated and ask.threshold is None:
             fields[FIELD] = ZERO
         super().prepare(fields, ask, salt=salt, gated=gated)
@@ -68,13 +68,13 @@ class ChatApi(PassingApi):
         if ask.stream and not ask.usage_asked:
             _want_usage(fields)
 
-    def whole(self, ask: Ask, answer: Answer, *, sent: int) -> Answer:
+    def whole(self, ask: RequestInfo, answer: Answer, *, sent: int) -> Answer:
         answer = super().whole(ask, answer, sent=sent)
         if not ask.ids_wanted or answer.status == 400:
             return answer
         return Answer(answer.status, answer.headers, without_ids(answer.body))
 
-    def sieve(self, ask: Ask, fingerprint: bytes | None) -> StreamFilter:
+    def transformer(self, ask: RequestInfo, fingerprint: bytes | None) -> StreamFilter:
         return StreamFilter(
             strip_usage=ask.stream and not ask.usage_asked,
             strip_ids=ask.ids_wanted,

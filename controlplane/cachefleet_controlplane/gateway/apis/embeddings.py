@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from cachefleet_controlplane.gateway.apis.api import PassingApi, plain_ask
-from cachefleet_controlplane.gateway.apis.request_info import Ask, Bypass, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo
 from cachefleet_controlplane.wire.json_members import Fields
 
 
 class EmbeddingsApi(PassingApi):
     """``/v1/embeddings``."""
 
-    def understand(self, fields: Fields, *, model: str, size: int) -> Ask:
+    def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
         return plain_ask(
             Endpoint.EMBEDDINGS,
             fields,

@@ -8,9 +8,15 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from cachefleet_controlplane.gateway.apis.api import PassingApi, PassingSieve, Sieve, plain_ask, restated
+from cachefleet_controlplane.gateway.apis.api import (
+    PassingApi,
+    PassingTransformer,
+    StreamTransformer,
+    plain_ask,
+    restated,
+)
 from cachefleet_controlplane.gateway.apis.media import holds_media
-from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, Ask, Bypass, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, Bypass, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.sse import event_data, event_name
 from cachefleet_controlplane.gateway.upstream.answer import PromptDetails, Usage, error_code, error_message
 from cachefleet_controlplane.gateway.upstream.client import Answer
@@ -43,7 +49,7 @@ _event = msgspec.json.Decoder(_Event)
 class MessagesApi(PassingApi):
     """``/v1/messages``."""
 
-    def understand(self, fields: Fields, *, model: str, size: int) -> Ask:
+    def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
         return plain_ask(
             Endpoint.MESSAGES,
             fields,
@@ -60,32 +66,32 @@ class MessagesApi(PassingApi):
         except READ_ERRORS:
             return None
 
-    def whole(self, ask: Ask, answer: Answer, *, sent: int) -> Answer:
+    def whole(self, ask: RequestInfo, answer: Answer, *, sent: int) -> Answer:
         """Errors of a worker may have OpenAI's shape or OpenAI's types."""
         answer = super().whole(ask, answer, sent=sent)
         if answer.status < 400:
             return _restated_stream(answer) if answer.body.startswith(b"event: error") else answer
         return restated(Endpoint.MESSAGES, answer)
 
-    def sieve(self, ask: Ask, fingerprint: bytes | None) -> Sieve:  # noqa: ARG002 # as Api has it
+    def transformer(self, ask: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api has it
         return _MessagesSieve()
 
 
 class CountTokensApi(MessagesApi):
     """``/v1/messages/count_tokens``: any worker knows, and keeps nothing of it, so nothing is salted."""
 
-    def understand(self, fields: Fields, *, model: str, size: int) -> Ask:
+    def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
         ask = super().understand(fields, model=model, size=size)
         return replace(ask, endpoint=Endpoint.COUNT_TOKENS, stream=False, max_tokens=1, bypass=Bypass.COUNT_TOKENS)
 
-    def prepare(self, fields: Fields, ask: Ask, *, salt: str, gated: bool) -> None:
+    def prepare(self, fields: Fields, ask: RequestInfo, *, salt: str, gated: bool) -> None:
         pass
 
     def usage(self, body: bytes) -> Usage | None:  # noqa: ARG002 # as Api has it
         return None
 
 
-class _MessagesSieve(PassingSieve):
+class _MessagesSieve(PassingTransformer):
     """Reads usage at the start and at the end; errors get the types that Anthropic has."""
 
     def feed(self, event: bytes) -> bytes:

@@ -13,8 +13,8 @@ from msgspec import Raw
 
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.request_info import (
-    Ask,
     Endpoint,
+    RequestInfo,
 )
 from cachefleet_controlplane.wire.json_members import (
     Fields,
@@ -40,7 +40,7 @@ _PRIVATE_XARGS: Final = frozenset({"kv_transfer_params", "ec_transfer_params", "
 _PRIVATE_XARGS_PREFIX: Final = "cachefleet"
 
 
-def parse(body: bytes, endpoint: Endpoint) -> Ask:
+def parse(body: bytes, endpoint: Endpoint) -> RequestInfo:
     """Understand a body.
 
     ApiError 400 where it is no JSON object, names its model otherwise than as text, or asks for what no worker is to be
@@ -49,12 +49,12 @@ def parse(body: bytes, endpoint: Endpoint) -> Ask:
     return understand(parse_fields(body), endpoint)
 
 
-def understand(fields: Fields, endpoint: Endpoint) -> Ask:
+def understand(fields: Fields, endpoint: Endpoint) -> RequestInfo:
     """See ``parse``."""
     return api_of(endpoint).understand(_sanitised(fields), model=text(fields, "model"), size=len(fields))
 
 
-def upstream_body(ask: Ask, *, model: str, salt: str, gated: bool = False) -> tuple[bytes, int]:
+def upstream_body(ask: RequestInfo, *, model: str, salt: str, gated: bool = False) -> tuple[bytes, int]:
     """What a worker is sent, and how many members it has; ``model`` is its engine's name for it, ``salt`` may be "".
 
     ``gated``: see ``Api.prepare``.
@@ -66,7 +66,7 @@ def upstream_body(ask: Ask, *, model: str, salt: str, gated: bool = False) -> tu
     return encode(fields), len(fields)
 
 
-def given_ids(ask: Ask) -> Raw | None:
+def given_ids(ask: RequestInfo) -> Raw | None:
     """The first prompt, where it is a list that the engine takes as it is; one of ids, if it is sound."""
     prompt = ask.fields.get("prompt")
     if ask.endpoint is not Endpoint.COMPLETIONS or prompt is None or not is_null(ask.fields, "truncate_prompt_tokens"):
@@ -77,7 +77,7 @@ def given_ids(ask: Ask) -> Raw | None:
     return first if is_list(first) else None
 
 
-def first_prompt(ask: Ask) -> Fields:
+def first_prompt(ask: RequestInfo) -> Fields:
     """The fields with the first prompt alone where there are several: the one that is routed by."""
     prompt = ask.fields.get("prompt")
     first = None if ask.endpoint is not Endpoint.COMPLETIONS or prompt is None else first_of(prompt)

@@ -40,7 +40,7 @@ class Bypass(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RequestInfo:
     """One request, understood as far as routing needs it. ``fields`` are what a worker may see of it."""
 
     endpoint: Endpoint

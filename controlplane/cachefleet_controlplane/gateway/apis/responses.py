@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from cachefleet_controlplane.gateway.apis.api import PassingApi, PassingSieve, Sieve, plain_ask
+from cachefleet_controlplane.gateway.apis.api import PassingApi, PassingTransformer, StreamTransformer, plain_ask
 from cachefleet_controlplane.gateway.apis.media import holds_media
-from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, Ask, Bypass, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, Bypass, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.sse import event_data, event_name
 from cachefleet_controlplane.gateway.upstream.answer import PromptDetails, Usage
 from cachefleet_controlplane.gateway.upstream.client import Answer
@@ -50,7 +50,7 @@ def not_stored() -> ApiError:
     return ApiError(400, "Responses are not stored here: send the whole conversation as `input`.")
 
 
-def without_history(ask: Ask) -> Ask:
+def without_history(ask: RequestInfo) -> RequestInfo:
     """The request, which continues no other. ApiError 400."""
     if not is_null(ask.fields, PREVIOUS):
         raise ApiError(400, f"`{PREVIOUS}` is not supported: {_WHOLE}", param=PREVIOUS)
@@ -60,7 +60,7 @@ def without_history(ask: Ask) -> Ask:
 class ResponsesApi(PassingApi):
     """``/v1/responses``."""
 
-    def understand(self, fields: Fields, *, model: str, size: int) -> Ask:
+    def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
         _refuse_state(fields)
         return plain_ask(
             Endpoint.RESPONSES,
@@ -72,7 +72,7 @@ class ResponsesApi(PassingApi):
             bypass=Bypass.MEDIA if holds_media(fields.get("input")) else None,
         )
 
-    def prepare(self, fields: Fields, ask: Ask, *, salt: str, gated: bool) -> None:
+    def prepare(self, fields: Fields, ask: RequestInfo, *, salt: str, gated: bool) -> None:
         fields["store"] = FALSE
         fields.pop(PREVIOUS, None)  # what it names is in the input already
         super().prepare(fields, ask, salt=salt, gated=gated)
@@ -83,16 +83,16 @@ class ResponsesApi(PassingApi):
         except READ_ERRORS:
             return None
 
-    def whole(self, ask: Ask, answer: Answer, *, sent: int) -> Answer:
+    def whole(self, ask: RequestInfo, answer: Answer, *, sent: int) -> Answer:
         """The engine adds a choice of no tool to a body without tools, and counts it."""
         added = int("tool_choice" not in ask.fields and bytes(ask.fields.get("tools", NULL)) in {b"null", b"[]"})
         return super().whole(replace(ask, size=ask.size + added), answer, sent=sent + added)
 
-    def sieve(self, ask: Ask, fingerprint: bytes | None) -> Sieve:  # noqa: ARG002 # as Api has it
+    def transformer(self, ask: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api has it
         return _ResponsesSieve()
 
 
-class _ResponsesSieve(PassingSieve):
+class _ResponsesSieve(PassingTransformer):
     def feed(self, event: bytes) -> bytes:
         if event_name(event) in _ENDS:
             self.usage = _usage_of(event_data(event)) or self.usage

@@ -1,4 +1,4 @@
-"""What one request's next leg is: ``gating.course`` carried out on its body."""
+"""What one request's next attempt is: ``gating.course`` carried out on its body."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from msgspec import Raw
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.threshold import FIELD
-from cachefleet_controlplane.gateway.attempts.gate_check import AS_ASKED, Course, course
-from cachefleet_controlplane.gateway.attempts.resume import Resuming
+from cachefleet_controlplane.gateway.attempts.gate_check import AS_ASKED, AttemptMode, attempt_mode
+from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.attempts.state_machine import Progress
 from cachefleet_controlplane.gateway.upstream.client import Opened
 from cachefleet_controlplane.gateway.upstream.gate_refusals import (
@@ -31,7 +31,7 @@ _KEY_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
+class Attempt:
     """What one worker is sent. ``watch`` is None where a refusal is none of our business."""
 
     path: str = ""
@@ -43,83 +43,83 @@ class Leg:
     """The caller's hook for a worker's gate may go along."""
 
 
-class Steering:
+class AttemptPlanner:
     """Of one request; ``transfer`` is where a Prefill worker said that its blocks are."""
 
-    def __init__(self, resuming: Resuming, *, max_legs: int) -> None:
+    def __init__(self, resuming: Resumption, *, max_attempts: int) -> None:
         self._resuming = resuming
-        self._max_legs = max_legs
-        self._course = AS_ASKED
-        self.leg = Leg()
+        self._max_attempts = max_attempts
+        self._mode = AS_ASKED
+        self.attempt = Attempt()
         self.transfer: Raw | None = None
 
-    def course(self, decision: Decision, progress: Progress) -> Course:
-        """How the next leg goes, for the worker that was just decided on."""
-        gate, resumed = self._resuming.placing.gate, self._resuming.resumed
-        self._course = course(gate, decision, progress, resumed=resumed, max_legs=self._max_legs)
-        return self._course
+    def plan(self, decision: Decision, progress: Progress) -> AttemptMode:
+        """How the next attempt goes, for the worker that was just decided on."""
+        gate, resumed = self._resuming.routing_input.gate, self._resuming.resumed
+        self._mode = attempt_mode(gate, decision, progress, resumed=resumed, max_attempts=self._max_attempts)
+        return self._mode
 
-    def next(self, progress: Progress) -> Leg:
-        """The leg for it, which is under way from now on."""
-        placing, way = self._resuming.placing, self._course
-        changes = self._changes(way)
-        body, members = edited(placing.body, changes) if changes else (placing.body, placing.sent)
-        judged = way.watched and placing.gate.speaks
+    def next(self, progress: Progress) -> Attempt:
+        """The attempt for it, which is under way from now on."""
+        routing_input, mode = self._resuming.routing_input, self._mode
+        changes = self._changes(mode)
+        body, members = edited(routing_input.body, changes) if changes else (routing_input.body, routing_input.sent)
+        judged = mode.watched and routing_input.gate.speaks
         # Where nothing asks to be refused, all choices need not have begun before the first is relayed.
-        choices = 1 if way.threshold is None else placing.ask.choices
-        first = progress.legs == 1 and not progress.refusals
-        self.leg = Leg(
+        choices = 1 if mode.threshold is None else routing_input.ask.choices
+        first = progress.attempts == 1 and not progress.refusals
+        self.attempt = Attempt(
             path=self._resuming.path,
             body=body,
             members=members,
-            threshold=way.threshold,
+            threshold=mode.threshold,
             watch=Watch(choices) if judged else None,
-            hooked=first and (placing.gate.callers or (way.watched and way.threshold is not None)),
+            hooked=first and (routing_input.gate.callers or (mode.watched and mode.threshold is not None)),
         )
-        return self.leg
+        return self.attempt
 
     def outcome(self, opened: Opened) -> tuple[Outcome, Refusal | None]:
-        """What a leg's beginning or whole answer means."""
-        leg = self.leg
+        """What an attempt's beginning or whole answer means."""
+        attempt = self.attempt
         if opened.outcome is Outcome.GATE_REFUSED:
             return opened.outcome, Refusal()
-        if leg.watch is None or opened.answer is None or opened.answer.status != 200:
+        if attempt.watch is None or opened.answer is None or opened.answer.status != 200:
             return opened.outcome, None
-        if leg.threshold is None and not mentions_refusal(opened.answer.body):
+        if attempt.threshold is None and not mentions_refusal(opened.answer.body):
             return opened.outcome, None  # nothing hangs on whether it can be read
         try:
             refusal = refusal_of(opened.answer.body)
         except UnreadableAnswerError:
-            return (opened.outcome if leg.threshold is None else Outcome.UNREADABLE), None
+            return (opened.outcome if attempt.threshold is None else Outcome.UNREADABLE), None
         return (opened.outcome, None) if refusal is None else (Outcome.GATE_REFUSED, refusal)
 
     def refuted(self, decision: Decision, refusal: Refusal, fleet: Fleet) -> None:
         """The engine holds less than the index says: do not count on it for a while."""
-        placing = self._resuming.placing
-        prompt, threshold = placing.prompt, self.leg.threshold
-        if decision.knowledge is not Knowledge.EXACT or not prompt.block_size or not placing.gate.one_prompt:
+        routing_input = self._resuming.routing_input
+        prompt, threshold = routing_input.prompt, self.attempt.threshold
+        if decision.knowledge is not Knowledge.EXACT or not prompt.block_size or not routing_input.gate.one_prompt:
             return
         if refusal.hit_tokens is not None:
             held = refusal.hit_tokens // prompt.block_size
-            fleet.doubts.add(decision.id, prompt.keys, lacking=held, held=held)
+            fleet.refuted_blocks.add(decision.id, prompt.keys, lacking=held, held=held)
             return
         # So many blocks would have been enough, so the last of them is lacking; of the others nothing is known.
         enough = math.ceil((threshold or 0.0) * prompt.tokens / prompt.block_size)
         lacking = min(max(1, enough), len(prompt.keys) // _KEY_BYTES) - 1
         if lacking >= 0:
-            fleet.doubts.add(decision.id, prompt.keys, lacking=lacking, held=0)
+            fleet.refuted_blocks.add(decision.id, prompt.keys, lacking=lacking, held=0)
 
-    def _changes(self, way: Course) -> dict[str, Raw | None]:
-        gate = self._resuming.placing.gate
+    def _changes(self, mode: AttemptMode) -> dict[str, Raw | None]:
+        gate = self._resuming.routing_input.gate
         changes: dict[str, Raw | None] = {}
-        if way.threshold is not None:
-            changes[FIELD] = Raw(encode(way.threshold or 0))
+        if mode.threshold is not None:
+            changes[FIELD] = Raw(encode(mode.threshold or 0))
             # Who brings a threshold may be handed back its answer half done: only one that can go on elsewhere does.
             # The engine holds the others to the same one, which is its pool's policy.
-            if way.threshold > 0 and gate.own is None and not self._resuming.resumable:
+            if mode.threshold > 0 and gate.own is None and not self._resuming.resumable:
                 changes[FIELD] = None
-            elif way.threshold == 0 and gate.own is None and gate.ours:
+            elif mode.threshold == 0 and gate.own is None and gate.ours:
                 del changes[FIELD]  # the body has it
-        if way.transferred and self.transfer is not None:
+        if mode.transferred and self.transfer is not None:
             changes[TRANSFER] = self.transfer
         return changes

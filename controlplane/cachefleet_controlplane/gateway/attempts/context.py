@@ -17,8 +17,8 @@ from cachefleet_controlplane.routing.decision import Decision
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """``max_legs`` bounds the attempts of one request; ``clock`` is monotonic, in seconds."""
+class GatewayContext:
+    """``max_attempts`` bounds the attempts of one request; ``clock`` is monotonic, in seconds."""
 
     fleet: Fleet
     upstream: Upstream
@@ -26,14 +26,14 @@ class Parts:
     metrics: Metrics
     fingerprints: Fingerprints
     queue: Queue
-    max_legs: int
+    max_attempts: int
     clock: Callable[[], float] = time.monotonic
 
     def blame(self, chosen: Decision, outcome: Outcome, *, excluded: bool, retried: bool) -> None:
-        """A leg of that worker has failed; ``excluded``: it is not asked again, ``retried``: another one is."""
+        """An attempt of that worker has failed; ``excluded``: it is not asked again, ``retried``: another one is."""
         self.fingerprints.forget(chosen.url)
         if retried:
-            self.metrics.leg_retry(outcome)
+            self.metrics.attempt_retry(outcome)
         # A 5xx may be the request's fault, and one lost connection no more than a closed idle one.
         if outcome is not Outcome.SERVER_ERROR and (excluded or not retried):
             self.fleet.worker_failed(chosen.full_name)

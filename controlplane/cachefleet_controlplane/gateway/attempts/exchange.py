@@ -1,4 +1,4 @@
-"""One generating request from its body to its last byte: the table of ``legs`` carried out."""
+"""One generating request from its body to its last byte: the table of ``attempts`` carried out."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from cachefleet_controlplane.gateway.apis.api import Api, Sieve
+from cachefleet_controlplane.gateway.apis.api import Api, StreamTransformer
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.prefer import APPLIED, wants_cached
 from cachefleet_controlplane.gateway.apis.request_info import GENERATING
-from cachefleet_controlplane.gateway.attempts.attempt_plan import Steering
-from cachefleet_controlplane.gateway.attempts.context import Parts
+from cachefleet_controlplane.gateway.attempts.attempt_plan import AttemptPlanner
+from cachefleet_controlplane.gateway.attempts.context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.detokenize import detokenizer
 from cachefleet_controlplane.gateway.attempts.prefill import Transfer
-from cachefleet_controlplane.gateway.attempts.resume import Resuming
+from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.attempts.state_machine import Action, Progress, State, step
 from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
 from cachefleet_controlplane.gateway.conversations.turn import Turn
-from cachefleet_controlplane.gateway.placement.routing_input import Placing
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.placement.trace import Trace, decision_headers
 from cachefleet_controlplane.gateway.upstream.client import Opened, Stream
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, Outcome
 from cachefleet_controlplane.routing.decision import Verdict, turned_away
-from cachefleet_controlplane.store.decision_records import LegRecord
+from cachefleet_controlplane.store.decision_records import AttemptRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header, upstream_headers
 from cachefleet_controlplane.wire.http_exchange import Reply
@@ -31,43 +31,52 @@ from cachefleet_controlplane.wire.http_exchange import Reply
 T = TypeVar("T")
 
 _SENT = frozenset({State.WAITING, State.RELAYING})
-"""A leg is under way."""
+"""An attempt is under way."""
 
 
 class Exchange:
     """One request being answered; ``run`` answers it whatever happens, but for cancellation."""
 
-    def __init__(self, parts: Parts, placing: Placing, *, reply: Reply, trace: Trace, began: float, turn: Turn) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        context: GatewayContext,
+        routing_input: RoutingInput,
+        *,
+        reply: Reply,
+        trace: Trace,
+        began: float,
+        turn: Turn,
+    ) -> None:
+        self._context = context
         self._turn = turn
-        self._placing = placing
+        self._routing_input = routing_input
         self._reply = reply
         self._trace = trace
         self._began = began
         self._progress = Progress()
-        self._resuming = Resuming.of(parts.fleet, placing)
-        self._steering = Steering(self._resuming, max_legs=parts.max_legs)
+        self._resuming = Resumption.of(context.fleet, routing_input)
+        self._planner = AttemptPlanner(self._resuming, max_attempts=context.max_attempts)
         self._transfer: Transfer | None = None
         self._placement = Placement(
-            parts.fleet,
-            parts.queue,
-            self._resuming.placing,
+            context.fleet,
+            context.queue,
+            self._resuming.routing_input,
             trace=trace,
             arrived=began,
-            clock=parts.clock,
-            steer=lambda decision: self._steering.course(decision, self._progress),
+            clock=context.clock,
+            steer=lambda decision: self._planner.plan(decision, self._progress),
         )
-        self._leg_began = 0.0
+        self._attempt_began = 0.0
         self._opened = Opened(Outcome.LOST)
         self._outcome = Outcome.LOST
         """The last, whatever it was of."""
-        self._api: Api = api_of(placing.ask.endpoint)
-        self._sieve: Sieve | None = None
+        self._api: Api = api_of(routing_input.ask.endpoint)
+        self._transformer: StreamTransformer | None = None
 
     async def run(self, headers: Iterable[Header]) -> None:
         """Answer; ``headers`` are the client's."""
         given = list(headers)
-        self._placement.cached_only = self._placing.ask.endpoint in GENERATING and wants_cached(given)
+        self._placement.cached_only = self._routing_input.ask.endpoint in GENERATING and wants_cached(given)
         action = Action.CHOOSE
         try:
             while (outcome := await self._act(action, given)) is not None:
@@ -100,7 +109,7 @@ class Exchange:
                 await self._fail(_failure(self._outcome, self._opened))
             case Action.BREAK:
                 error = ApiError(502, "The worker's answer broke off.")
-                await self._reply.broken(error, sequence=self._sieve.sequence if self._sieve else 0)
+                await self._reply.broken(error, sequence=self._transformer.sequence if self._transformer else 0)
             case _:
                 await self._reply.end()
 
@@ -108,9 +117,9 @@ class Exchange:
         before, self._outcome = self._progress, outcome
         chosen = self._placement.chosen
         worker = chosen.full_name if chosen else ""
-        self._progress, action = step(before, outcome, worker=worker, max_legs=self._parts.max_legs)
+        self._progress, action = step(before, outcome, worker=worker, max_attempts=self._context.max_attempts)
         if before.state in _SENT and outcome is not Outcome.FIRST_EVENT:
-            self._note_leg(outcome)
+            self._note_attempt(outcome)
         if outcome in BLAMES and (before.state is State.WAITING or action is Action.RESUME):
             self._blame(outcome, retried=action in {Action.CHOOSE, Action.RESUME})
         return action
@@ -118,37 +127,39 @@ class Exchange:
     def _blame(self, outcome: Outcome, *, retried: bool) -> None:
         chosen = _there(self._placement.chosen)
         self._placement.free()
-        self._parts.blame(chosen, outcome, excluded=chosen.full_name in self._progress.excluded, retried=retried)
+        self._context.blame(chosen, outcome, excluded=chosen.full_name in self._progress.excluded, retried=retried)
 
     async def _send(self, given: list[Header]) -> Outcome:
         chosen = _there(self._placement.chosen)
-        now = self._leg_began = self._parts.clock()
-        if not self._trace.legs:
-            others = self._placing.render_seconds + (self._trace.queued_seconds or 0.0)
-            self._parts.metrics.gateway_added(max(0.0, now - self._began - others))
-        leg = self._steering.next(self._progress)
-        headers = upstream_headers(given, key=self._parts.credentials.of(chosen.url), hooked=leg.hooked)
-        self._opened = Opened(Outcome.LOST)  # of this leg nothing is known while it is waited for
-        self._opened = await self._parts.upstream.open(chosen.url, leg.path, leg.body, headers=headers, watch=leg.watch)
-        outcome, refusal = self._steering.outcome(self._opened)
+        now = self._attempt_began = self._context.clock()
+        if not self._trace.attempts:
+            others = self._routing_input.render_seconds + (self._trace.queued_seconds or 0.0)
+            self._context.metrics.gateway_added(max(0.0, now - self._began - others))
+        attempt = self._planner.next(self._progress)
+        headers = upstream_headers(given, key=self._context.credentials.of(chosen.url), hooked=attempt.hooked)
+        self._opened = Opened(Outcome.LOST)  # of this attempt nothing is known while it is waited for
+        self._opened = await self._context.upstream.open(
+            chosen.url, attempt.path, attempt.body, headers=headers, watch=attempt.watch
+        )
+        outcome, refusal = self._planner.outcome(self._opened)
         if refusal is not None:
             self._placement.free()
-            self._steering.refuted(chosen, refusal, self._parts.fleet)
-            self._parts.metrics.gate_refusal()
+            self._planner.refuted(chosen, refusal, self._context.fleet)
+            self._context.metrics.gate_refusal()
             return outcome
-        if _prefilled(self._opened) and self._placement.flight is not None:
-            self._placement.flight.first_token()
-            self._parts.fleet.doubts.settle(chosen.id, self._resuming.placing.prompt.keys)
+        if _prefilled(self._opened) and self._placement.inflight is not None:
+            self._placement.inflight.first_token()
+            self._context.fleet.refuted_blocks.settle(chosen.id, self._resuming.routing_input.prompt.keys)
         return Outcome.HANDED_BACK if self._resuming.takes_back(self._opened.answer) else outcome
 
     async def _prefill(self, given: list[Header]) -> Outcome:
         """Have a Prefill worker compute the prompt of what is sent next."""
-        placing, path = self._resuming.placing, self._resuming.path
-        transfer = Transfer(self._parts, placing, path=path, trace=self._trace, arrived=self._began)
+        routing_input, path = self._resuming.routing_input, self._resuming.path
+        transfer = Transfer(self._context, routing_input, path=path, trace=self._trace, arrived=self._began)
         self._transfer = transfer
         outcome = await transfer.run(given)
         if outcome is Outcome.PREFILLED:
-            self._steering.transfer = transfer.params
+            self._planner.transfer = transfer.params
         else:
             self._opened = transfer.opened
         return outcome
@@ -156,29 +167,31 @@ class Exchange:
     async def _relay(self) -> Outcome:
         """Send what was held back, then what follows, each piece once the client has taken the one before."""
         stream, chosen = _there(self._opened.stream), _there(self._placement.chosen)
-        if self._sieve is None:
-            self._trace.ttft_seconds = self._parts.clock() - self._began
-            self._sieve = self._api.sieve(self._placing.ask, self._parts.fingerprints.of(chosen.url))
+        if self._transformer is None:
+            self._trace.ttft_seconds = self._context.clock() - self._began
+            self._transformer = self._api.transformer(
+                self._routing_input.ask, self._context.fingerprints.of(chosen.url)
+            )
             await self._reply.start(stream.status, [*stream.headers, *self._told(stream.status)])
-        sieve = self._sieve
+        transformer = self._transformer
         try:
-            return await self._pump(stream, sieve)
+            return await self._pump(stream, transformer)
         finally:  # also where the client has gone
-            self._trace.usage = sieve.usage
-            self._parts.fingerprints.learn(chosen.url, sieve.fingerprint)
+            self._trace.usage = transformer.usage
+            self._context.fingerprints.learn(chosen.url, transformer.fingerprint)
 
-    async def _pump(self, stream: Stream, sieve: Sieve) -> Outcome:
+    async def _pump(self, stream: Stream, transformer: StreamTransformer) -> Outcome:
         resuming, events = self._resuming, stream.first
         while events or stream.outcome is None:
             if resuming.breaks(events):
                 return Outcome.CUT_OFF
-            if data := b"".join(map(sieve.feed, await self._turn.passed(resuming.relayed(events)))):
+            if data := b"".join(map(transformer.feed, await self._turn.passed(resuming.relayed(events)))):
                 await self._reply.write(data)
             if resuming.stopped:
                 return Outcome.FINISHED
             events = await stream.more()
         outcome = resuming.outcome(stream.outcome or Outcome.FINISHED)
-        if outcome not in {Outcome.HANDED_BACK, Outcome.CUT_OFF} and (data := sieve.end()):
+        if outcome not in {Outcome.HANDED_BACK, Outcome.CUT_OFF} and (data := transformer.end()):
             await self._reply.write(data)
         return outcome
 
@@ -187,20 +200,20 @@ class Exchange:
         if self._opened.stream is not None:
             self._opened.stream.close()
         self._placement.free()
-        self._parts.metrics.leg_retry(self._trace.legs[-1].outcome)
-        parts = self._parts
-        text = detokenizer(parts.fleet, parts.upstream, parts.credentials, model=self._placing.model)
+        self._context.metrics.attempt_retry(self._trace.attempts[-1].outcome)
+        context = self._context
+        text = detokenizer(context.fleet, context.upstream, context.credentials, model=self._routing_input.model)
         if not await self._resuming.go_on(text):
             return Outcome.STRANDED
-        self._placement.placing = self._resuming.placing
+        self._placement.routing_input = self._resuming.routing_input
         return Outcome.RESUMABLE
 
     async def _deliver(self) -> None:
         answer = _there(self._opened.answer)
         answer = await self._turn.answered(self._resuming.joined(answer))
         of_transfer = self._transfer is not None and self._outcome is Outcome.PREFILL_FAILED
-        sent = self._transfer.members if self._transfer and of_transfer else self._steering.leg.members
-        answer = self._api.whole(self._placing.ask, answer, sent=sent)
+        sent = self._transfer.members if self._transfer and of_transfer else self._planner.attempt.members
+        answer = self._api.whole(self._routing_input.ask, answer, sent=sent)
         # Of what the client gets: a prompt's ids are many, and they are out by now.
         self._trace.usage = self._api.usage(answer.body) if answer.status == 200 else None
         await self._reply.whole(answer.status, [*answer.headers, *self._told(answer.status)], answer.body)
@@ -210,7 +223,7 @@ class Exchange:
         reason, error = lacking.refusal() if lacking else self._placement.refusal()
         if lacking and self._trace.decision:
             self._trace.decision = replace(turned_away(self._trace.decision, reason), verdict=Verdict.REJECT)
-        self._parts.metrics.admission_refusal(reason)
+        self._context.metrics.admission_refusal(reason)
         await self._fail(error)
 
     async def _fail(self, error: ApiError) -> None:
@@ -220,15 +233,15 @@ class Exchange:
         told = decision_headers(self._trace.id, self._trace.decision)
         return [*told, APPLIED] if self._placement.cached_only and status == 200 else told
 
-    def _note_leg(self, outcome: str) -> None:
+    def _note_attempt(self, outcome: str) -> None:
         chosen = self._placement.chosen
         if chosen is None:
             return
         answer, stream = self._opened.answer, self._opened.stream
         status = answer.status if answer else stream.status if stream else None
-        seconds = self._parts.clock() - self._leg_began
-        held_to = self._steering.leg.threshold
-        self._trace.legs.append(LegRecord(chosen.worker, outcome, status, seconds, threshold=held_to))
+        seconds = self._context.clock() - self._attempt_began
+        held_to = self._planner.attempt.threshold
+        self._trace.attempts.append(AttemptRecord(chosen.worker, outcome, status, seconds, threshold=held_to))
 
     def _close(self) -> None:
         """Whatever the end was: the worker is freed, the accounts are settled."""
@@ -237,9 +250,9 @@ class Exchange:
             stream.close()
         if self._progress.state in _SENT:
             # A client may leave between the last event and the end of the worker's connection.
-            self._note_leg(Outcome.FINISHED if stream and stream.done else "cancelled")
+            self._note_attempt(Outcome.FINISHED if stream and stream.done else "cancelled")
         if self._trace.usage is not None:
-            self._placing.learn(self._trace.usage.prompt_tokens)
+            self._routing_input.learn(self._trace.usage.prompt_tokens)
         self._placement.free(None if self._trace.usage is None else self._trace.usage.cached_tokens)
 
 

@@ -1,8 +1,8 @@
-"""A prefill leg: a Prefill worker computes a prompt, and says where the worker that answers finds its blocks.
+"""A prefill attempt: a Prefill worker computes a prompt, and says where the worker that answers finds its blocks.
 
 For the Prefill worker it is a request for one token; whom to ask, waiting for room and failures go by the table of
-``legs``, with a count of their own. Its answer's ``kv_transfer_params`` are for the final leg, unread. A connector that
-needs none, as those over a shared store, gives none.
+``state_machine``, with a count of their own. Its answer's ``kv_transfer_params`` are for the final attempt, unread. A
+connector that needs none, as those over a shared store, gives none.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import msgspec
 from msgspec import Raw
 
 from cachefleet_controlplane.gateway.apis.threshold import FIELD
-from cachefleet_controlplane.gateway.attempts.context import Parts
+from cachefleet_controlplane.gateway.attempts.context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.resumable import unmarked
 from cachefleet_controlplane.gateway.attempts.state_machine import Action, Progress, State, step
 from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
-from cachefleet_controlplane.gateway.placement.routing_input import Placing
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.placement.trace import Trace
 from cachefleet_controlplane.gateway.upstream.client import Opened
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, Outcome
 from cachefleet_controlplane.routing.decision import Reason
 from cachefleet_controlplane.selection.candidates import Duty
-from cachefleet_controlplane.store.decision_records import LegRecord
+from cachefleet_controlplane.store.decision_records import AttemptRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header, upstream_headers
 from cachefleet_controlplane.wire.json_edits import edited
@@ -70,20 +70,26 @@ def transfer_params(body: bytes) -> Raw | None:
 
 
 class Transfer:
-    """One prefill leg for ``placing``, to be sent to ``path``; ``run`` makes it, then the rest is known."""
+    """One prefill attempt for ``routing_input``, to be sent to ``path``; ``run`` makes it, then the rest is known."""
 
-    def __init__(self, parts: Parts, placing: Placing, *, path: str, trace: Trace, arrived: float) -> None:
-        self._parts = parts
+    def __init__(
+        self, context: GatewayContext, routing_input: RoutingInput, *, path: str, trace: Trace, arrived: float
+    ) -> None:
+        self._context = context
         self._path = path
         self._trace = trace
-        body, self.members = prefill_body(placing.body)
-        self._placing = replace(
-            placing, duty=Duty.PREFILL, body=body, prompt=replace(placing.prompt, max_tokens=1), preferred=""
+        body, self.members = prefill_body(routing_input.body)
+        self._routing_input = replace(
+            routing_input,
+            duty=Duty.PREFILL,
+            body=body,
+            prompt=replace(routing_input.prompt, max_tokens=1),
+            preferred="",
         )
         # Decisions on who answers are the record's; how long all waits were in sum, too.
         self._aside = Trace(trace.id, trace.at, trace.model, trace.endpoint, queued_seconds=trace.queued_seconds)
         self._placement = Placement(
-            parts.fleet, parts.queue, self._placing, trace=self._aside, arrived=arrived, clock=parts.clock
+            context.fleet, context.queue, self._routing_input, trace=self._aside, arrived=arrived, clock=context.clock
         )
         self._progress = Progress()
         self._began = 0.0
@@ -92,7 +98,7 @@ class Transfer:
 
     @property
     def params(self) -> Raw | None:
-        """For the final leg."""
+        """For the final attempt."""
         return transfer_params(self.opened.answer.body) if self.opened.answer else None
 
     async def run(self, headers: Sequence[Header]) -> Outcome:
@@ -103,7 +109,7 @@ class Transfer:
                 outcome = await self._act(action, headers)
                 action = self._step(outcome)
             found = self._found(action)
-            self._parts.metrics.prefill_leg(found)
+            self._context.metrics.prefill_attempt(found)
             return found
         finally:
             if self._progress.state is State.WAITING:
@@ -125,39 +131,39 @@ class Transfer:
     async def _send(self, headers: Sequence[Header]) -> Outcome:
         chosen = self._placement.chosen
         if chosen is None:
-            raise RuntimeError("a prefill leg without a worker")
-        self._began = self._parts.clock()
-        given = upstream_headers(headers, key=self._parts.credentials.of(chosen.url))
+            raise RuntimeError("a prefill attempt without a worker")
+        self._began = self._context.clock()
+        given = upstream_headers(headers, key=self._context.credentials.of(chosen.url))
         self.opened = Opened(Outcome.LOST)
-        self.opened = await self._parts.upstream.open(chosen.url, self._path, self._placing.body, headers=given)
+        self.opened = await self._context.upstream.open(chosen.url, self._path, self._routing_input.body, headers=given)
         if self.opened.stream is not None:  # nobody asked for one
             self.opened.stream.close()
             return Outcome.OVERSIZED
         answer = self.opened.answer
-        if answer is not None and answer.status == 200 and self._placement.flight is not None:
-            self._placement.flight.first_token()
+        if answer is not None and answer.status == 200 and self._placement.inflight is not None:
+            self._placement.inflight.first_token()
         return self.opened.outcome
 
     def _step(self, outcome: Outcome) -> Action:
         before, chosen = self._progress, self._placement.chosen
         worker = chosen.full_name if chosen else ""
-        self._progress, action = step(before, outcome, worker=worker, max_legs=self._parts.max_legs)
+        self._progress, action = step(before, outcome, worker=worker, max_attempts=self._context.max_attempts)
         if before.state is State.WAITING and chosen is not None:
             self._note(outcome)
             if outcome in BLAMES:
                 self._placement.free()
                 excluded = worker in self._progress.excluded
-                self._parts.blame(chosen, outcome, excluded=excluded, retried=action is Action.CHOOSE)
+                self._context.blame(chosen, outcome, excluded=excluded, retried=action is Action.CHOOSE)
         return action
 
     def _found(self, action: Action) -> Outcome:
         answer = self.opened.answer
         if action is Action.DELIVER and answer is not None:
             return Outcome.PREFILLED if answer.status == 200 else Outcome.PREFILL_FAILED
-        return Outcome.NO_PREFILL if action is Action.REFUSE and not self._progress.legs else Outcome.PREFILL_LOST
+        return Outcome.NO_PREFILL if action is Action.REFUSE and not self._progress.attempts else Outcome.PREFILL_LOST
 
     def _note(self, outcome: str) -> None:
         if self._placement.chosen is not None:
             status = self.opened.answer.status if self.opened.answer else None
-            seconds = self._parts.clock() - self._began
-            self._trace.legs.append(LegRecord(self._placement.chosen.worker, outcome, status, seconds, KIND))
+            seconds = self._context.clock() - self._began
+            self._trace.attempts.append(AttemptRecord(self._placement.chosen.worker, outcome, status, seconds, KIND))

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.wire.json_members import Fields, is_null, members
 
 MARK: Final = "cachefleet_resumable"
@@ -61,7 +61,7 @@ _encode = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(Fields)
 
 
-def resumable(ask: Ask, *, parsed: bool) -> bool:
+def resumable(ask: RequestInfo, *, parsed: bool) -> bool:
     """Whether another worker can go on; ``parsed``: chat answers pass a reasoning or tool parser at the workers."""
     known = ask.endpoint in {Endpoint.CHAT, Endpoint.COMPLETIONS} and (ask.ids_wanted or ask.ids_asked)
     if not (known and ask.single) or (parsed and ask.endpoint is Endpoint.CHAT):

@@ -10,11 +10,11 @@ import msgspec
 from msgspec import Raw
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.apis.request_info import COMPLETIONS_MAX_TOKENS, Ask, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import COMPLETIONS_MAX_TOKENS, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.apis.threshold import FIELD
 from cachefleet_controlplane.gateway.attempts.resumable import appended, marked, rest_body, resumable
-from cachefleet_controlplane.gateway.attempts.stream_join import Splice, Stopping
-from cachefleet_controlplane.gateway.placement.routing_input import Placing
+from cachefleet_controlplane.gateway.attempts.stream_join import Stopping, StreamJoiner
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.client import Answer
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
@@ -37,7 +37,7 @@ _number = msgspec.json.Decoder(int | None, strict=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ResumeLimits:
     """What a request allows: how many hand-backs, how many tokens in all (None: as many as fit), where it stops."""
 
     hand_backs: int
@@ -45,9 +45,9 @@ class Terms:
     stopping: Stopping
 
     @classmethod
-    def of(cls, placing: Placing, *, parsed: bool) -> Terms | None:
+    def of(cls, routing_input: RoutingInput, *, parsed: bool) -> ResumeLimits | None:
         """None where nobody else can go on with it, or a caller wants to hear of a worker's refusal itself."""
-        ask, gate = placing.ask, placing.gate
+        ask, gate = routing_input.ask, routing_input.gate
         if gate.callers and gate.own:
             return None
         if gate.own:  # it is ours to act upon
@@ -62,33 +62,33 @@ class Terms:
         included = lax_bool(ask.fields.get("include_stop_str_in_output"))
         allowed = [
             pool.spec.preemption.max_hand_backs
-            for pool in placing.model.declared
+            for pool in routing_input.model.declared
             if pool.spec.preemption.policy is PreemptionPolicy.HAND_BACK
         ]
         return cls(min(allowed, default=0), bound, Stopping(stops, included))
 
 
-class Resuming:
-    """Follows one answer from worker to worker. ``placing`` is what to decide on and send next."""
+class Resumption:
+    """Follows one answer from worker to worker. ``routing_input`` is what to decide on and send next."""
 
     @classmethod
-    def of(cls, fleet: Fleet, placing: Placing) -> Resuming:
-        parsed = any(hello.profile.reasoning_parser for hello in fleet.announced(placing.model.name))
-        return cls(fleet, placing, Terms.of(placing, parsed=parsed))
+    def of(cls, fleet: Fleet, routing_input: RoutingInput) -> Resumption:
+        parsed = any(hello.profile.reasoning_parser for hello in fleet.announced(routing_input.model.name))
+        return cls(fleet, routing_input, ResumeLimits.of(routing_input, parsed=parsed))
 
-    def __init__(self, fleet: Fleet, placing: Placing, terms: Terms | None) -> None:
+    def __init__(self, fleet: Fleet, routing_input: RoutingInput, limits: ResumeLimits | None) -> None:
         self._fleet = fleet
-        self._terms = terms
-        self._first = placing
+        self._limits = limits
+        self._first = routing_input
         self._times = 0
         self._whole = b""
-        self.splice = None if terms is None else Splice(terms.stopping)
-        self.placing = self._with_mark(placing)
+        self.joiner = None if limits is None else StreamJoiner(limits.stopping)
+        self.routing_input = self._with_mark(routing_input)
 
     @property
     def resumable(self) -> bool:
         """Another worker can go on with what one hands back."""
-        return self.splice is not None
+        return self.joiner is not None
 
     @property
     def resumed(self) -> bool:
@@ -103,12 +103,12 @@ class Resuming:
     @property
     def stopped(self) -> bool:
         """The answer is at its end, whatever its worker still sends."""
-        return self.splice is not None and self.splice.stopped
+        return self.joiner is not None and self.joiner.stopped
 
     def relayed(self, events: Sequence[bytes]) -> Sequence[bytes]:
         """What there is to relay for a worker's events."""
-        splice = self.splice
-        return events if splice is None else [each for event in events for each in splice.feed(event)]
+        joiner = self.joiner
+        return events if joiner is None else [each for event in events for each in joiner.feed(event)]
 
     def breaks(self, events: Sequence[bytes]) -> bool:
         """The worker says that it has failed, and another one can go on."""
@@ -122,13 +122,13 @@ class Resuming:
 
     def takes_back(self, answer: Answer | None) -> bool:
         """Note a whole answer; whether its worker gave up before its end."""
-        if self.splice is None or answer is None or answer.status != 200:
+        if self.joiner is None or answer is None or answer.status != 200:
             return False
         try:
-            self._whole = self.splice.whole(answer.body)
+            self._whole = self.joiner.whole(answer.body)
         except (msgspec.DecodeError, KeyError, ValueError):  # it is none of vLLM's; nobody goes on with it
             return False
-        return self._handed_back and not self.splice.stopped
+        return self._handed_back and not self.joiner.stopped
 
     def joined(self, answer: Answer) -> Answer:
         """The last worker's whole answer with what others said before it."""
@@ -136,35 +136,35 @@ class Resuming:
 
     @property
     def _handed_back(self) -> bool:
-        return self.splice is not None and self.splice.handed_back
+        return self.joiner is not None and self.joiner.handed_back
 
     @property
     def survives(self) -> bool:
         """Should the connection break now, another worker can go on: all text of what was produced has come."""
-        splice, terms = self.splice, self._terms
-        if splice is None or terms is None or not splice.can_resume or splice.ended:
+        joiner, limits = self.joiner, self._limits
+        if joiner is None or limits is None or not joiner.can_resume or joiner.ended:
             return False
-        return terms.stopping.included or not terms.stopping.stops
+        return limits.stopping.included or not limits.stopping.stops
 
     async def go_on(self, text: Text) -> bool:
-        """Make ``placing`` the rest of the answer; False where it cannot be had."""
-        splice = self.splice
-        if splice is None or not splice.can_resume:
+        """Make ``routing_input`` the rest of the answer; False where it cannot be had."""
+        joiner = self.joiner
+        if joiner is None or not joiner.can_resume:
             return False
-        kept = await kept_ids(splice.produced, text)
+        kept = await kept_ids(joiner.produced, text)
         if kept is None:
             return False
-        splice.resume(kept)
-        if not splice.prompt_ids:  # they were told, but not as ids
+        joiner.resume(kept)
+        if not joiner.prompt_ids:  # they were told, but not as ids
             return False
         self._times += 1
-        self.placing = self._with_mark(self._rest(splice))
+        self.routing_input = self._with_mark(self._rest(joiner))
         return True
 
-    def _rest(self, splice: Splice) -> Placing:
-        prompt_ids, produced = list(splice.prompt_ids), splice.ids
+    def _rest(self, joiner: StreamJoiner) -> RoutingInput:
+        prompt_ids, produced = list(joiner.prompt_ids), joiner.ids
         longest = self._first.model.max_model_len
-        bounds = [self._terms.tokens if self._terms else None, longest and longest - len(prompt_ids)]
+        bounds = [self._limits.tokens if self._limits else None, longest and longest - len(prompt_ids)]
         budget = min((bound for bound in bounds if bound is not None), default=len(produced) + 1) - len(produced)
         body = rest_body(self._first.body, prompt_ids=prompt_ids, produced=produced, budget=max(1, budget))
         prompt = self._prompt([*prompt_ids, *produced], budget)
@@ -179,17 +179,19 @@ class Resuming:
         keys = keyer.packed_keys(ids)
         return Prompt(len(ids), keys, keyer.block_size, budget, Knowledge.EXACT)
 
-    def _with_mark(self, placing: Placing) -> Placing:
+    def _with_mark(self, routing_input: RoutingInput) -> RoutingInput:
         """The last worker it may be given to is not told that it may hand it back."""
         if self._times >= self._allowed:
-            return placing
-        plain = not self._times and "vllm_xargs" not in placing.ask.fields  # as nearly all: it need not be read again
-        body, members = appended(placing.body, placing.sent) if plain else marked(placing.body)
-        return replace(placing, body=body, sent=members)
+            return routing_input
+        plain = (
+            not self._times and "vllm_xargs" not in routing_input.ask.fields
+        )  # as nearly all: it need not be read again
+        body, members = appended(routing_input.body, routing_input.sent) if plain else marked(routing_input.body)
+        return replace(routing_input, body=body, sent=members)
 
     @property
     def _allowed(self) -> int:
-        return self._terms.hand_backs if self._terms else 0
+        return self._limits.hand_backs if self._limits else 0
 
 
 async def kept_ids(produced: Sequence[int], text: Text) -> int | None:
@@ -216,7 +218,7 @@ def _stops(raw: Raw | None) -> list[str] | None:
     return [given] if isinstance(given, str) else given or []
 
 
-def _bound(ask: Ask) -> int | None:
+def _bound(ask: RequestInfo) -> int | None:
     names = ("max_completion_tokens", "max_tokens") if ask.endpoint is Endpoint.CHAT else ("max_tokens",)
     for name in names:
         number = _count(ask.fields.get(name))

@@ -1,22 +1,23 @@
-"""The legs of one request: what to do after each outcome, as a table.
+"""What to do after each outcome of an attempt, as a table.
 
-A request is CHOOSING (a worker has to be decided on), QUEUED (it waits for room on one), WAITING (a leg is sent, and
-nothing of its answer has gone to the client) or RELAYING (the client has seen bytes). The first event of a leg is held
-back while WAITING, so a leg that fails before it leaves no trace and another worker is asked. Once bytes are out a
-failure can only end the answer, unless what was produced lets another worker go on with it: then the request is
-RESUMING until it is known what to ask for. In a fleet of Prefill and Decode pools it may be PREFILLING: a Prefill
-worker computes its prompt, which is a small request of its own, and then it is decided anew who answers.
+A request is CHOOSING (a worker has to be decided on), QUEUED (it waits for room on one), WAITING (an attempt is sent,
+and nothing of its answer has gone to the client) or RELAYING (the client has seen bytes). The first event of an
+attempt is held back while WAITING, so an attempt that fails before it leaves no trace and another worker is asked.
+Once bytes are out a failure can only end the answer, unless what was produced lets another worker go on with it: then
+the request is RESUMING until it is known what to ask for. In a fleet of Prefill and Decode pools it may be
+PREFILLING: a Prefill worker computes its prompt, which is a small request of its own, and then it is decided anew who
+answers.
 
 Rules besides the table, in ``step``:
 
 - A lost connection is first tried again on the same worker: an idle kept-alive connection that the worker closed
   looks exactly like a worker that died, and a dead one refuses the next connection at once. The second time the
   worker is excluded.
-- After ``max_legs`` attempts, or when every worker is excluded, the request ends with the worker's own last answer
+- After ``max_attempts`` attempts, or when every worker is excluded, the request ends with the worker's own last answer
   where it gave one (a 5xx), else with an error of ours.
 - A worker that handed an answer back is avoided, one whose connection broke in the midst of it is excluded.
-- A refusal by a worker's gate is no failure: its leg does not count, and whatever failed before is not the answer.
-- What a Prefill worker computed is good for the next leg alone: one that fails may have taken the blocks along.
+- A refusal by a worker's gate is no failure: its attempt does not count, and whatever failed before is not the answer.
+- What a Prefill worker computed is good for the next attempt alone: one that fails may have taken the blocks along.
 - Where the client has seen bytes, whatever would be an answer of its own is the end of the one begun.
 """
 
@@ -126,7 +127,7 @@ class Progress:
     """How far a request has come. ``answered`` says that the last worker's own 5xx can be delivered."""
 
     state: State = State.CHOOSING
-    legs: int = 0
+    attempts: int = 0
     worker: str = ""
     """By its full name, as all workers here."""
     excluded: frozenset[str] = frozenset()
@@ -140,21 +141,21 @@ class Progress:
     refusals: int = 0
     """By gates."""
     transferred: bool = False
-    """A Prefill worker has computed the prompt for the next leg."""
+    """A Prefill worker has computed the prompt for the next attempt."""
 
 
 class IllegalOutcomeError(ValueError):
     """An outcome that cannot happen in this state; nothing has changed."""
 
 
-def step(progress: Progress, outcome: Outcome, *, worker: str = "", max_legs: int) -> tuple[Progress, Action]:
+def step(progress: Progress, outcome: Outcome, *, worker: str = "", max_attempts: int) -> tuple[Progress, Action]:
     """What follows ``outcome``; ``worker`` is the one decided on, with PLACED. IllegalOutcomeError."""
-    after, action = _follow(progress, outcome, worker=worker, max_legs=max_legs)
+    after, action = _follow(progress, outcome, worker=worker, max_attempts=max_attempts)
     # Whoever has seen the beginning of an answer is told of its end there, whatever has become of it.
     return after, Action.BREAK if after.begun and action in _BEFORE_ANSWERS else action
 
 
-def _follow(progress: Progress, outcome: Outcome, *, worker: str, max_legs: int) -> tuple[Progress, Action]:
+def _follow(progress: Progress, outcome: Outcome, *, worker: str, max_attempts: int) -> tuple[Progress, Action]:
     row = TABLE[progress.state].get(outcome)
     if row is None or (outcome is Outcome.PREFILL_FIRST and progress.transferred):
         raise IllegalOutcomeError(f"{outcome} while {progress.state}")
@@ -163,11 +164,11 @@ def _follow(progress: Progress, outcome: Outcome, *, worker: str, max_legs: int)
         progress = replace(progress, transferred=False)
     progress = _noted(progress, outcome)
     if outcome is Outcome.PLACED:
-        return replace(progress, state=state, worker=worker, legs=progress.legs + 1), action
+        return replace(progress, state=state, worker=worker, attempts=progress.attempts + 1), action
     if progress.state is State.WAITING and outcome in RETRIES:
-        return _blame(progress, outcome, max_legs=max_legs)
-    if (outcome in {Outcome.NO_WORKER, Outcome.REFUSED} and progress.legs) or (
-        outcome is Outcome.CUT_OFF and progress.legs >= max_legs
+        return _blame(progress, outcome, max_attempts=max_attempts)
+    if (outcome in {Outcome.NO_WORKER, Outcome.REFUSED} and progress.attempts) or (
+        outcome is Outcome.CUT_OFF and progress.attempts >= max_attempts
     ):
         return _exhausted(progress)
     return replace(progress, state=state), action
@@ -183,16 +184,16 @@ def _noted(progress: Progress, outcome: Outcome) -> Progress:
         case Outcome.CUT_OFF:
             return replace(progress, excluded=progress.excluded | {progress.worker})
         case Outcome.GATE_REFUSED:
-            return replace(progress, refusals=progress.refusals + 1, legs=progress.legs - 1, answered=False)
+            return replace(progress, refusals=progress.refusals + 1, attempts=progress.attempts - 1, answered=False)
         case Outcome.PREFILLED:
             return replace(progress, transferred=True, answered=False)
         case _:
             return progress
 
 
-def _blame(progress: Progress, outcome: Outcome, *, max_legs: int) -> tuple[Progress, Action]:
+def _blame(progress: Progress, outcome: Outcome, *, max_attempts: int) -> tuple[Progress, Action]:
     progress = replace(progress, answered=outcome is Outcome.SERVER_ERROR)
-    if progress.legs >= max_legs:
+    if progress.attempts >= max_attempts:
         return _exhausted(progress)
     progress = replace(progress, state=State.CHOOSING)
     if outcome is Outcome.LOST and progress.worker not in progress.suspects:

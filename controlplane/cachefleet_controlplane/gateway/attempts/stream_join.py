@@ -37,13 +37,13 @@ class Stopping:
         return StopGuard(self.stops, said, included=self.included)
 
 
-class Splice:
+class StreamJoiner:
     """Feed it the events of one worker after the other; call ``resume`` between them."""
 
     def __init__(self, stopping: Stopping) -> None:
         self._stopping = stopping
         self._name: Name | None = None
-        self._leg = Produced()
+        self._attempt = Produced()
         self._guard: StopGuard | None = None
         self._sent = 0
         """Characters of all text that were given out."""
@@ -60,17 +60,17 @@ class Splice:
     @property
     def handed_back(self) -> bool:
         """The present worker has given up."""
-        return self._leg.handed_back
+        return self._attempt.handed_back
 
     @property
     def can_resume(self) -> bool:
         """Enough has come for another worker to go on."""
-        return bool(self.prompt_ids) or self._leg.tells_prompt
+        return bool(self.prompt_ids) or self._attempt.tells_prompt
 
     @property
     def ended(self) -> bool:
         """The present worker has said why its answer ends, and that it does."""
-        return self._leg.finish is not None and not self.handed_back
+        return self._attempt.finish is not None and not self.handed_back
 
     @property
     def stopped(self) -> bool:
@@ -80,16 +80,16 @@ class Splice:
     @property
     def produced(self) -> list[int]:
         """Token ids by all workers so far."""
-        return [*self.ids, *self._leg.ids]
+        return [*self.ids, *self._attempt.ids]
 
     def resume(self, kept: int) -> None:
         """Another worker goes on behind the first ``kept`` ids of ``produced``, which say all text there is so far."""
-        self._name = self._name or self._leg.name
-        self.prompt_ids = self.prompt_ids or self._leg.prompt_ids
+        self._name = self._name or self._attempt.name
+        self.prompt_ids = self.prompt_ids or self._attempt.prompt_ids
         self.ids = self.produced[:kept]
-        self._text += self._leg.text
+        self._text += self._attempt.text
         self._guard = self._stopping.guard(self._text)
-        self._leg = Produced()
+        self._attempt = Produced()
 
     def feed(self, event: bytes) -> list[bytes]:
         """The events to relay for one of the present worker."""
@@ -99,7 +99,7 @@ class Splice:
         if not data or data == DONE or (self._guard is not None and error_code(event)):
             return [event]
         over = self.handed_back
-        text = self._leg.note(data)
+        text = self._attempt.note(data)
         if over:
             self._learn(data)
             return []
@@ -113,7 +113,7 @@ class Splice:
         if self._guard is None and _GIVEN_UP not in body:
             return body  # the one worker's whole answer: nothing of it has to be known
         answer = _decode(body)
-        text = self._leg.note(body)
+        text = self._attempt.note(body)
         if self._guard is None:
             self._begun = answer
             self._details = (answer.get("usage") or {}).get("prompt_tokens_details")
@@ -157,19 +157,19 @@ class Splice:
 
     def _before_seam(self) -> str:
         """Of all text what no stop string over the seam to come can take away."""
-        whole = self._text + self._leg.text
+        whole = self._text + self._attempt.text
         end = max(self._sent, len(whole) - self._stopping.guard(whole).kept_back)
         start, self._sent = self._sent, end
         return whole[start:end]
 
     def _usage(self, usage: Json) -> Json:
         prompt = len(self.prompt_ids)
-        completion = len(self.ids) + (usage.get("completion_tokens") or len(self._leg.ids))
+        completion = len(self.ids) + (usage.get("completion_tokens") or len(self._attempt.ids))
         counted = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
         return usage | counted | {"prompt_tokens_details": self._details}
 
     def _event(self, chunk: Json, choices: list[Json], usage: Json | None = None) -> bytes:
-        name = self._name or self._leg.name
+        name = self._name or self._attempt.name
         if name is None:
             raise RuntimeError("an answer without a name")
         head = {"id": name.id, "object": name.object, "created": name.created, "model": name.model}

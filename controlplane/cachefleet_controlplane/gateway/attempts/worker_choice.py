@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.attempts.gate_check import AS_ASKED, Course
+from cachefleet_controlplane.gateway.attempts.gate_check import AS_ASKED, AttemptMode
 from cachefleet_controlplane.gateway.placement.refusals import refusal
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
-from cachefleet_controlplane.gateway.placement.routing_input import Placing
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.placement.trace import Trace
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.routing.decision import Decision, Reason, Verdict, held_back, turned_away
 from cachefleet_controlplane.routing.scoring import needed_blocks
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.workers.inflight import Flight
+from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.pool.worker import Role
 
@@ -23,46 +23,46 @@ from cachefleet_core.pool.worker import Role
 class Placement:
     """One request's; ``arrived`` is when it came, on ``clock``. What it decides goes into ``trace``.
 
-    ``chosen`` is the last decision that names a worker, ``flight`` what counts there until ``free`` is called.
+    ``chosen`` is the last decision that names a worker, ``inflight`` what counts there until ``free`` is called.
     """
 
     def __init__(
         self,
         fleet: Fleet,
         queue: Queue,
-        placing: Placing,
+        routing_input: RoutingInput,
         *,
         trace: Trace,
         arrived: float,
         clock: Callable[[], float],
-        steer: Callable[[Decision], Course] = lambda _: AS_ASKED,
+        steer: Callable[[Decision], AttemptMode] = lambda _: AS_ASKED,
     ) -> None:
-        """``steer`` tells how a leg would go for the worker decided on."""
+        """``steer`` tells how an attempt would go for the worker decided on."""
         self._fleet = fleet
         self._queue = queue
-        self.placing = placing
+        self.routing_input = routing_input
         """What is decided on; another one where the rest of an answer is."""
         self._trace = trace
         self._arrived = arrived
         self._clock = clock
-        self._line = placing.line
+        self._line = routing_input.line
         self._steer = steer
         self._prefilled: Reason | None = None
         self.cached_only = False
-        """Its client wants it only where some of it is cached; asked before the first leg."""
-        self._priority = placing.tenant.priority
+        """Its client wants it only where some of it is cached; asked before the first attempt."""
+        self._priority = routing_input.tenant.priority
         self._latest: Decision | None = None
         self.chosen: Decision | None = None
-        self.flight: Flight | None = None
+        self.inflight: InFlightRequest | None = None
 
     def choose(self, excluded: frozenset[str], avoided: frozenset[str] = frozenset()) -> Outcome:
         """Decide now: PLACED, PREFILL_FIRST, NO_ROOM (``wait`` comes next), REFUSED or NO_WORKER.
 
         Who is ``avoided`` is chosen only where nobody else can be.
         """
-        decision = self.placing.decide(exclude=excluded | avoided)
+        decision = self.routing_input.decide(exclude=excluded | avoided)
         if avoided and decision.verdict is not Verdict.ROUTE:
-            decision = self.placing.decide(exclude=excluded)
+            decision = self.routing_input.decide(exclude=excluded)
         if self._queue.others_first(self._line, priority=self._priority, arrived=self._arrived):
             decision = held_back(decision)
         return self._take(decision)
@@ -70,10 +70,10 @@ class Placement:
     async def wait(self, excluded: frozenset[str]) -> Outcome:
         """Wait for room, as long as a request of its pool may in all: as ``choose``, but for NO_ROOM."""
         waited = self._trace.queued_seconds or 0.0
-        seconds = _patience(self.placing.model) - waited
+        seconds = _patience(self.routing_input.model) - waited
         if seconds <= 0:
             return self._refuse(Reason.QUEUE_TIMEOUT if waited else Reason.NO_ROOM)
-        blocks = needed_blocks(self.placing.prompt)
+        blocks = needed_blocks(self.routing_input.prompt)
         ticket = self._queue.enter(self._line, priority=self._priority, arrived=self._arrived, blocks=blocks)
         if ticket is None:
             return self._refuse(Reason.QUEUE_FULL)
@@ -86,23 +86,23 @@ class Placement:
 
     def refusal(self) -> tuple[Reason, ApiError]:
         """Why it is sent to nobody, and what its client is told."""
-        prompt = self.placing.prompt
-        # What placed the last leg says nothing of why there is no other.
+        prompt = self.routing_input.prompt
+        # What placed the last attempt says nothing of why there is no other.
         decision = None if self._latest is self.chosen else self._latest
         retry_after = self._queue.retry_after(self._line, blocks=needed_blocks(prompt))
-        who = self.placing.who
-        error = refusal(self.placing.ask.model, prompt, decision, retry_after=retry_after, who=who)
+        who = self.routing_input.who
+        error = refusal(self.routing_input.ask.model, prompt, decision, retry_after=retry_after, who=who)
         return decision.reason if decision else Reason.NO_READY_WORKER, error
 
     def free(self, cached_tokens: int | None = None) -> None:
         """The worker is done with it, with so many tokens served from its cache; may be called at any time."""
-        flight, self.flight = self.flight, None
-        if flight is not None:
-            self._queue.ended(self._line, blocks=flight.blocks)
-            flight.finish(cached_tokens=cached_tokens)
+        inflight, self.inflight = self.inflight, None
+        if inflight is not None:
+            self._queue.ended(self._line, blocks=inflight.blocks)
+            inflight.finish(cached_tokens=cached_tokens)
 
     def _attempt(self, excluded: frozenset[str]) -> Outcome | None:
-        decision = self.placing.decide(exclude=excluded)
+        decision = self.routing_input.decide(exclude=excluded)
         if decision.verdict is Verdict.QUEUE:
             self._latest = decision
             return None
@@ -119,7 +119,7 @@ class Placement:
         self._latest = decision
         if decision.verdict is Verdict.ROUTE:
             return self._chosen(decision, self._steer(decision))
-        if self.chosen is None:  # else what placed the last leg explains more
+        if self.chosen is None:  # else what placed the last attempt explains more
             self._trace.decision = decision
         if decision.verdict is Verdict.QUEUE:
             return Outcome.NO_ROOM
@@ -128,20 +128,20 @@ class Placement:
     def _unwanted(self, decision: Decision) -> bool:
         """Nothing that is known makes the engine find any of it cached, reports and what was just sent included."""
         cold = decision.uncached_tokens >= decision.prompt_tokens
-        return self.cached_only and not self._trace.legs and cold
+        return self.cached_only and not self._trace.attempts and cold
 
-    def _chosen(self, decision: Decision, way: Course) -> Outcome:
-        self._prefilled = way.prefill or (self._prefilled if way.transferred else None)
+    def _chosen(self, decision: Decision, kind: AttemptMode) -> Outcome:
+        self._prefilled = kind.prefill or (self._prefilled if kind.transferred else None)
         counted = decision
         if self._prefilled is not None:
             decision = replace(decision, verdict=Verdict.PREFILL_FIRST, reason=self._prefilled)
         self._latest = self.chosen = self._trace.decision = decision
         self._trace.first = self._trace.first or decision
-        if way.prefill is not None:
+        if kind.prefill is not None:
             return Outcome.PREFILL_FIRST
-        if way.transferred:  # its blocks come from elsewhere
+        if kind.transferred:  # its blocks come from elsewhere
             counted = replace(counted, uncached_tokens=min(1, counted.uncached_tokens))
-        self.flight = self._fleet.begin(counted, self.placing.prompt)
+        self.inflight = self._fleet.begin(counted, self.routing_input.prompt)
         return Outcome.PLACED
 
 

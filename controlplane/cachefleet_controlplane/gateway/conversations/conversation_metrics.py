@@ -6,7 +6,7 @@ from typing import Final
 
 from prometheus_client import Counter, Histogram
 
-from cachefleet_controlplane.gateway.conversations.turn_plan import Plan
+from cachefleet_controlplane.gateway.conversations.turn_plan import TurnPlan
 from cachefleet_controlplane.metrics import Metrics
 
 _SHORT: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2)
@@ -32,7 +32,7 @@ class ContinuationMetrics:
         """One turn is over."""
         self._turns.labels(outcome).inc()
 
-    def planned(self, plan: Plan, *, seconds: float) -> None:
+    def planned(self, plan: TurnPlan, *, seconds: float) -> None:
         self._plan.observe(seconds)
         if plan.checked:
             self._checks.labels("pass" if plan.prefix_tokens else "fail").inc()

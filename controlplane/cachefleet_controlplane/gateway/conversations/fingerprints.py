@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.wire.json_members import NULL, READ_ERRORS, is_null
 from cachefleet_core.continuation import Fingerprints
 from cachefleet_core.reports import Hello
@@ -39,7 +39,7 @@ _messages = msgspec.json.Decoder(list[_Message])
 _anything = msgspec.json.Decoder()
 
 
-def fingerprints(model: str, hellos: Iterable[Hello], ask: Ask, *, key: bytes) -> Fingerprints:
+def fingerprints(model: str, hellos: Iterable[Hello], ask: RequestInfo, *, key: bytes) -> Fingerprints:
     """Of a request to ``model`` ("namespace/name") whose ready workers said ``hellos``."""
     known = {hello.profile.fingerprint(): hello for hello in hellos}
     profiles = [known[name].profile for name in sorted(known)]
@@ -63,7 +63,7 @@ def _joined(values: Iterable[str]) -> str:
     return ",".join(sorted(set(values)))[:1024]
 
 
-def _instructions(ask: Ask) -> list[bytes | Raw]:
+def _instructions(ask: RequestInfo) -> list[bytes | Raw]:
     member, listed = _MEMBERS.get(ask.endpoint, ""), _LISTS.get(ask.endpoint, "")
     parts: list[bytes | Raw] = [] if is_null(ask.fields, member) else [ask.fields[member]]
     try:
@@ -73,7 +73,7 @@ def _instructions(ask: Ask) -> list[bytes | Raw]:
     return parts + [message.content for message in messages if message.role in _INSTRUCTING]
 
 
-def _tools(ask: Ask) -> list[bytes | Raw]:
+def _tools(ask: RequestInfo) -> list[bytes | Raw]:
     """In one form, whatever the order of their members (C13)."""
     return [_canonical(ask.fields[name]) for name in _TOOLS if not is_null(ask.fields, name)]
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from cachefleet_controlplane.gateway.apis.request_info import Ask
+from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.sse import event_data, event_name
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.json_members import NULL, READ_ERRORS, Fields, encode, is_null, lax_bool
@@ -64,7 +64,7 @@ class Finished(Struct, frozen=True):
         return any(_kind(item) == "function_call" for item in self.output)
 
 
-def previous_id(ask: Ask) -> str:
+def previous_id(ask: RequestInfo) -> str:
     """The response that a request continues; "" where it is none. ApiError 400."""
     if is_null(ask.fields, PREVIOUS):
         return ""
@@ -82,12 +82,12 @@ def is_id(name: str) -> bool:
     return 0 < len(name) <= MAX_ID and name.isprintable()
 
 
-def wants_storing(ask: Ask) -> bool:
+def wants_storing(ask: RequestInfo) -> bool:
     """As the API has it: unless ``store`` is false, however that is written."""
     return is_null(ask.fields, "store") or lax_bool(ask.fields["store"])
 
 
-def input_items(ask: Ask) -> tuple[Raw, ...]:
+def input_items(ask: RequestInfo) -> tuple[Raw, ...]:
     """A request's input, text as the message of a user. ApiError 400 where it is neither text nor a list."""
     given = ask.fields.get("input", NULL)
     try:
@@ -112,7 +112,7 @@ def split(items: bytes) -> tuple[Raw, ...]:
     return tuple(_items.decode(items))
 
 
-def continued(ask: Ask, before: tuple[Raw, ...]) -> Ask:
+def continued(ask: RequestInfo, before: tuple[Raw, ...]) -> RequestInfo:
     """The request with all there was before it as input."""
     fields = {name: raw for name, raw in ask.fields.items() if name != PREVIOUS}
     fields["input"] = Raw(joined((*before, *input_items(ask))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.conversations.checkpoint import Owner
 from cachefleet_controlplane.gateway.conversations.encryption import History, HistoryError, Sealer
 from cachefleet_controlplane.gateway.conversations.policy import Allowance, allowance
@@ -20,7 +20,7 @@ from cachefleet_controlplane.gateway.conversations.rehydration import (
     split,
     wants_storing,
 )
-from cachefleet_controlplane.gateway.conversations.store_worker import Book
+from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import ServedModel
@@ -35,21 +35,21 @@ class Histories:
     """What there is of a conversation by the id of a response; ``max_bytes`` bounds the input of one that is stored."""
 
     def __init__(
-        self, book: Book, sealer: Sealer, *, max_bytes: int, wall_clock: Callable[[], float] = time.time
+        self, store_worker: StoreWorker, sealer: Sealer, *, max_bytes: int, wall_clock: Callable[[], float] = time.time
     ) -> None:
-        self._book = book
+        self._store_worker = store_worker
         self._sealer = sealer
         self._max_bytes = max_bytes
         self._wall_clock = wall_clock
 
-    def stores(self, ask: Ask, allowed: Allowance) -> bool:
+    def stores(self, ask: RequestInfo, allowed: Allowance) -> bool:
         """Whether a request's response is to be stored. ApiError 413 where its input is too long for that."""
         wanted = ask.endpoint is Endpoint.RESPONSES and allowed.history and wants_storing(ask)
         if wanted:
             self._check(len(bytes(ask.fields.get("input", b""))))
         return wanted
 
-    async def continued(self, ask: Ask, previous: str, *, tenant: TenantId, model: ServedModel) -> Ask:
+    async def continued(self, ask: RequestInfo, previous: str, *, tenant: TenantId, model: ServedModel) -> RequestInfo:
         """The request with its whole input. ApiError: 400 where nothing is stored, 404, 413, 503."""
         if not allowance(model.declared).history:
             message = (
@@ -78,14 +78,14 @@ class Histories:
             raise _not_found(response)
         now = self._wall_clock()
         try:
-            there = await self._book.ask("delete", lambda store: store.forget(tenant, response, now=now))
+            there = await self._store_worker.ask("delete", lambda store: store.forget(tenant, response, now=now))
         except StoreError as error:
             raise _unavailable() from error
         if not there:
             raise _not_found(response)
 
     def sealed(
-        self, ask: Ask, response: Finished, body: bytes, owner: Owner, *, now: float, expires: float
+        self, ask: RequestInfo, response: Finished, body: bytes, owner: Owner, *, now: float, expires: float
     ) -> SealedResponse:
         """What the store gets of a response to ``ask``, whose input is whole."""
         history = History(joined((*input_items(ask), *response.output)), body)
@@ -104,7 +104,7 @@ class Histories:
             return None
         now = self._wall_clock()
         try:
-            found = await self._book.ask("history", lambda store: store.response(tenant, response, now=now))
+            found = await self._store_worker.ask("history", lambda store: store.response(tenant, response, now=now))
         except StoreError as error:
             raise _unavailable() from error
         try:

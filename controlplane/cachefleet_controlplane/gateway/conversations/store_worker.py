@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BookBounds:
+class StoreWorkerBounds:
     """Seconds, and how much is kept and may wait."""
 
     answer_seconds: float = 2.0
@@ -36,7 +36,7 @@ class BookBounds:
     responses: int = 20_000
 
 
-class Book:
+class StoreWorker:
     """Run ``run()`` as a task: it forgets what has expired."""
 
     def __init__(
@@ -44,13 +44,13 @@ class Book:
         repository: SqlContinuations,
         *,
         metrics: ContinuationMetrics,
-        bounds: BookBounds | None = None,
+        bounds: StoreWorkerBounds | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._repository = repository
         self._metrics = metrics
-        self._bounds = bounds or BookBounds()
+        self._bounds = bounds or StoreWorkerBounds()
         self._clock = clock
         self._wall_clock = wall_clock
         self._opened = False

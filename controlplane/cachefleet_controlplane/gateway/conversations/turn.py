@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint, Fresh
 from cachefleet_controlplane.gateway.conversations.rehydration import finished, restated, restated_event, told_response
-from cachefleet_controlplane.gateway.conversations.turn_outcome import Outcome
-from cachefleet_controlplane.gateway.placement.routing_input import Placing
+from cachefleet_controlplane.gateway.conversations.turn_outcome import TurnOutcome
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.sse import is_end
 from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.client import Answer
@@ -42,11 +42,11 @@ class Ending:
 class Settling(Protocol):
     """What turns leave behind them."""
 
-    def planned(self, turn: NamedTurn, placing: Placing) -> Outcome:
+    def planned(self, turn: NamedTurn, routing_input: RoutingInput) -> TurnOutcome:
         """Note what a prompt is now, and say what of it is remembered."""
         ...
 
-    async def commit(self, turn: NamedTurn, ending: Ending) -> Outcome:
+    async def commit(self, turn: NamedTurn, ending: Ending) -> TurnOutcome:
         """Keep the turn, in bounded time; the outcome, a new one where it was not kept."""
         ...
 
@@ -54,12 +54,12 @@ class Settling(Protocol):
 class Turn(Protocol):
     """What a request's way through the gateway calls."""
 
-    ask: Ask
+    ask: RequestInfo
     """What is asked for in full."""
     keeps_ids: bool
-    outcome: Outcome | None
+    outcome: TurnOutcome | None
 
-    def placed(self, placing: Placing, served: Served) -> Placing:
+    def placed(self, routing_input: RoutingInput, served: Served) -> RoutingInput:
         """Plan; ``served`` tells who answered. The placing, with the worker to prefer."""
         ...
 
@@ -76,12 +76,12 @@ class Turn(Protocol):
 class PlainTurn:
     """Of no conversation, or of one that may not be kept: nothing is done."""
 
-    ask: Ask
-    outcome: Outcome | None = None
+    ask: RequestInfo
+    outcome: TurnOutcome | None = None
     keeps_ids: bool = False
 
-    def placed(self, placing: Placing, served: Served) -> Placing:  # noqa: ARG002 # as Turn has it
-        return placing
+    def placed(self, routing_input: RoutingInput, served: Served) -> RoutingInput:  # noqa: ARG002 # as Turn has it
+        return routing_input
 
     async def passed(self, events: Sequence[bytes]) -> Sequence[bytes]:
         return events
@@ -111,7 +111,14 @@ class NamedTurn:
     """A turn of a conversation that has a name."""
 
     def __init__(
-        self, ask: Ask, thread: Thread, settling: Settling, *, previous: str = "", stores: bool = False, keeps_ids: bool
+        self,
+        ask: RequestInfo,
+        thread: Thread,
+        settling: Settling,
+        *,
+        previous: str = "",
+        stores: bool = False,
+        keeps_ids: bool,
     ) -> None:
         self.ask = ask
         self.thread = thread
@@ -121,7 +128,7 @@ class NamedTurn:
         self.keeps_ids = keeps_ids
         self.leaves = True
         """Somebody can come back to it."""
-        self.outcome: Outcome | None = None
+        self.outcome: TurnOutcome | None = None
         self.fresh: Fresh | None = None
         self.served: Served = lambda: None
         self._settling = settling
@@ -129,10 +136,10 @@ class NamedTurn:
         self._calls_tool = False
         self._over = False
 
-    def placed(self, placing: Placing, served: Served) -> Placing:
+    def placed(self, routing_input: RoutingInput, served: Served) -> RoutingInput:
         self.served = served
-        self.outcome = self._settling.planned(self, placing)
-        return replace(placing, preferred=self.thread.preferred)
+        self.outcome = self._settling.planned(self, routing_input)
+        return replace(routing_input, preferred=self.thread.preferred)
 
     async def passed(self, events: Sequence[bytes]) -> Sequence[bytes]:
         if self.previous:

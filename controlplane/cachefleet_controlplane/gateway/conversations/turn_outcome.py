@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Outcome(StrEnum):
+class TurnOutcome(StrEnum):
     """One for each turn of a named conversation. None of them is an error of the request."""
 
     OFF = "off"

@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 
 from cachefleet_controlplane.gateway.conversations.checkpoint import KEY_BYTES, NOWHERE, Checkpoint, Fresh, Place
-from cachefleet_controlplane.gateway.conversations.turn_outcome import Outcome, Why
+from cachefleet_controlplane.gateway.conversations.turn_outcome import TurnOutcome, Why
 from cachefleet_core.continuation import MISMATCHES
 
 
-class Way(StrEnum):
+class PlanKind(StrEnum):
     """How far down the ladder a turn goes."""
 
     SHORTCUT = "shortcut"
@@ -29,7 +29,7 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class TurnLimits:
     """What the pools allow, and where the request goes."""
 
     place: Place = NOWHERE
@@ -38,11 +38,11 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TurnPlan:
     """The way, what it is called, and why it is no shorter one; ``prefix_tokens`` were verified."""
 
-    way: Way
-    outcome: Outcome
+    kind: PlanKind
+    outcome: TurnOutcome
     why: str = Why.NONE
     """A Why, or the name of the fingerprint that differs."""
     prefix_tokens: int = 0
@@ -51,43 +51,43 @@ class Plan:
 
     @property
     def verified(self) -> bool:
-        return self.way is not Way.FULL
+        return self.kind is not PlanKind.FULL
 
 
-Check = Callable[[Checkpoint, Fresh], Plan | None]
+Check = Callable[[Checkpoint, Fresh], TurnPlan | None]
 
 
-def plan(checkpoint: Checkpoint | None, fresh: Fresh, *, now: float, terms: Terms) -> Plan:
+def plan(checkpoint: Checkpoint | None, fresh: Fresh, *, now: float, limits: TurnLimits) -> TurnPlan:
     """``now`` in Unix seconds."""
     if checkpoint is None:
-        return Plan(Way.FULL, Outcome.NO_CHECKPOINT)
+        return TurnPlan(PlanKind.FULL, TurnOutcome.NO_CHECKPOINT)
     if checkpoint.expires <= now:
-        return Plan(Way.FULL, Outcome.ARTIFACT_EXPIRED)
+        return TurnPlan(PlanKind.FULL, TurnOutcome.ARTIFACT_EXPIRED)
     refused = next(_refusals(checkpoint, fresh), None)
-    return refused or _shortest(checkpoint, fresh, terms)
+    return refused or _shortest(checkpoint, fresh, limits)
 
 
-def _refusals(checkpoint: Checkpoint, fresh: Fresh) -> Iterator[Plan]:
+def _refusals(checkpoint: Checkpoint, fresh: Fresh) -> Iterator[TurnPlan]:
     for check in _CHECKS:
         refused = check(checkpoint, fresh)
         if refused is not None:
             yield refused
 
 
-def _same_receipt(checkpoint: Checkpoint, fresh: Fresh) -> Plan | None:
+def _same_receipt(checkpoint: Checkpoint, fresh: Fresh) -> TurnPlan | None:
     if not fresh.tokens:
-        return Plan(Way.FULL, Outcome.ARTIFACT_MISS, Why.NOT_RENDERED)
+        return TurnPlan(PlanKind.FULL, TurnOutcome.ARTIFACT_MISS, Why.NOT_RENDERED)
     same = checkpoint.receipt == fresh.receipt
-    return None if same else Plan(Way.FULL, Outcome.RECEIPT_INVALID)
+    return None if same else TurnPlan(PlanKind.FULL, TurnOutcome.RECEIPT_INVALID)
 
 
-def _same_fingerprints(checkpoint: Checkpoint, fresh: Fresh) -> Plan | None:
+def _same_fingerprints(checkpoint: Checkpoint, fresh: Fresh) -> TurnPlan | None:
     before, now = msgspec.structs.asdict(checkpoint.fingerprints), msgspec.structs.asdict(fresh.fingerprints)
     differs = next((name for name in MISMATCHES if before[name] != now[name]), None)
-    return None if differs is None else Plan(Way.FULL, Outcome.FINGERPRINT_MISMATCH, differs)
+    return None if differs is None else TurnPlan(PlanKind.FULL, TurnOutcome.FINGERPRINT_MISMATCH, differs)
 
 
-def _sound_count(checkpoint: Checkpoint, fresh: Fresh) -> Plan | None:
+def _sound_count(checkpoint: Checkpoint, fresh: Fresh) -> TurnPlan | None:
     tokens = checkpoint.prefix_tokens
     if not 0 < tokens <= checkpoint.prompt_tokens:
         return _miss(Why.COUNT_MISMATCH)
@@ -96,7 +96,7 @@ def _sound_count(checkpoint: Checkpoint, fresh: Fresh) -> Plan | None:
     return _miss(Why.NO_MARGINAL_SUFFIX) if tokens == fresh.tokens else None
 
 
-def _strict_prefix(checkpoint: Checkpoint, fresh: Fresh) -> Plan | None:
+def _strict_prefix(checkpoint: Checkpoint, fresh: Fresh) -> TurnPlan | None:
     tokens = checkpoint.prefix_tokens
     if _by_ids(checkpoint, fresh):
         return None if fresh.hash_of(tokens) == checkpoint.prefix_hash else _miss(Why.NOT_A_PREFIX)
@@ -108,36 +108,36 @@ def _strict_prefix(checkpoint: Checkpoint, fresh: Fresh) -> Plan | None:
     return None if same else _miss(Why.NOT_A_PREFIX)
 
 
-def _at_boundary(checkpoint: Checkpoint, fresh: Fresh) -> Plan | None:
+def _at_boundary(checkpoint: Checkpoint, fresh: Fresh) -> TurnPlan | None:
     """Proposed by the renderer both times (A7): tokens within a message may merge with what comes behind them."""
     proven = checkpoint.ends_at_boundary and checkpoint.prefix_tokens in fresh.boundaries
     if proven:
         return None
-    return Plan(Way.FULL, Outcome.BOUNDARY_REJECTED, Why.BOUNDARY_NOT_PROVEN, checked=True)
+    return TurnPlan(PlanKind.FULL, TurnOutcome.BOUNDARY_REJECTED, Why.BOUNDARY_NOT_PROVEN, checked=True)
 
 
 _CHECKS: Final[tuple[Check, ...]] = (_same_receipt, _same_fingerprints, _sound_count, _strict_prefix, _at_boundary)
 
 
-def _shortest(checkpoint: Checkpoint, fresh: Fresh, terms: Terms) -> Plan:
+def _shortest(checkpoint: Checkpoint, fresh: Fresh, limits: TurnLimits) -> TurnPlan:
     """Of a prefix that is verified: a handle only at its own worker, in the life in which it was made (A9)."""
     tokens = checkpoint.prefix_tokens
-    why = _no_shortcut(checkpoint, fresh, terms)
+    why = _no_shortcut(checkpoint, fresh, limits)
     if why is Why.NONE:
-        return Plan(Way.SHORTCUT, Outcome.SHORTCUT_HIT, prefix_tokens=tokens, checked=True)
-    allowed = terms.handles and terms.certified and checkpoint.handle is not None
-    outcome = Outcome.SHORTCUT_MISS if allowed else Outcome.ARTIFACT_HIT
-    return Plan(Way.ARTIFACT, outcome, why, prefix_tokens=tokens, checked=True)
+        return TurnPlan(PlanKind.SHORTCUT, TurnOutcome.SHORTCUT_HIT, prefix_tokens=tokens, checked=True)
+    allowed = limits.handles and limits.certified and checkpoint.handle is not None
+    outcome = TurnOutcome.SHORTCUT_MISS if allowed else TurnOutcome.ARTIFACT_HIT
+    return TurnPlan(PlanKind.ARTIFACT, outcome, why, prefix_tokens=tokens, checked=True)
 
 
-def _no_shortcut(checkpoint: Checkpoint, fresh: Fresh, terms: Terms) -> Why:
+def _no_shortcut(checkpoint: Checkpoint, fresh: Fresh, limits: TurnLimits) -> Why:
     reasons = {
-        Why.HANDLES_OFF: not terms.handles,
-        Why.NOT_CERTIFIED: not terms.certified,
+        Why.HANDLES_OFF: not limits.handles,
+        Why.NOT_CERTIFIED: not limits.certified,
         Why.NO_HANDLE: checkpoint.handle is None,
         Why.IDS_NOT_AT_HAND: not _by_ids(checkpoint, fresh),
-        Why.OTHER_WORKER: checkpoint.worker != terms.place.worker,
-        Why.OTHER_EPOCH: checkpoint.epoch != terms.place.epoch,
+        Why.OTHER_WORKER: checkpoint.worker != limits.place.worker,
+        Why.OTHER_EPOCH: checkpoint.epoch != limits.place.epoch,
     }
     return next((why for why, holds in reasons.items() if holds), Why.NONE)
 
@@ -146,5 +146,5 @@ def _by_ids(checkpoint: Checkpoint, fresh: Fresh) -> bool:
     return fresh.ids is not None and bool(checkpoint.prefix_hash)
 
 
-def _miss(why: Why, *, checked: bool = True) -> Plan:
-    return Plan(Way.FULL, Outcome.ARTIFACT_MISS, why, checked=checked)
+def _miss(why: Why, *, checked: bool = True) -> TurnPlan:
+    return TurnPlan(PlanKind.FULL, TurnOutcome.ARTIFACT_MISS, why, checked=checked)

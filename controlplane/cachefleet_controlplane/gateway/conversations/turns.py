@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.apis.request_info import GENERATING, Ask, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import GENERATING, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.conversations.checkpoint import (
     Fresh,
     Lineage,
@@ -36,11 +36,11 @@ from cachefleet_controlplane.gateway.conversations.sessions import (
     session_event,
     session_name,
 )
-from cachefleet_controlplane.gateway.conversations.store_worker import Book
+from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker
 from cachefleet_controlplane.gateway.conversations.turn import Ending, NamedTurn, PlainTurn, Thread, Turn
-from cachefleet_controlplane.gateway.conversations.turn_outcome import Outcome
-from cachefleet_controlplane.gateway.conversations.turn_plan import Plan, Terms, plan
-from cachefleet_controlplane.gateway.placement.routing_input import Placing
+from cachefleet_controlplane.gateway.conversations.turn_outcome import TurnOutcome
+from cachefleet_controlplane.gateway.conversations.turn_plan import TurnLimits, TurnPlan, plan
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.pools.salts import isolation
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 SESSION: Final = "session"
 RESPONSE: Final = "response"
 
-Planned = Callable[[NamedTurn, Plan, Placing], None]
+Planned = Callable[[NamedTurn, TurnPlan, RoutingInput], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class TurnParts:
     """What turns need; shared by all. ``max_keys`` bounds the block keys of one checkpoint."""
 
     fleet: Fleet
-    book: Book
+    store_worker: StoreWorker
     histories: Histories
     metrics: ContinuationMetrics
     key: bytes
@@ -75,19 +75,21 @@ class TurnParts:
 class Turns:
     """Begins turns. ``on_plan`` hears of each plan."""
 
-    def __init__(self, parts: TurnParts, *, on_plan: Planned = lambda _turn, _plan, _placing: None) -> None:
+    def __init__(self, parts: TurnParts, *, on_plan: Planned = lambda _turn, _plan, _routing_input: None) -> None:
         self._parts = parts
         self._on_plan = on_plan
         self.histories = parts.histories
 
-    async def whole(self, ask: Ask, tenant: TenantRecord, model: ServedModel) -> Ask:
+    async def whole(self, ask: RequestInfo, tenant: TenantRecord, model: ServedModel) -> RequestInfo:
         """The request with all that it continues, where it names a response. ApiError 400, 404, 503."""
         previous = previous_id(ask) if ask.endpoint is Endpoint.RESPONSES else ""
         if not previous:
             return ask
         return await self._parts.histories.continued(ask, previous, tenant=tenant.name, model=model)
 
-    async def begin(self, ask: Ask, headers: Iterable[Header], *, tenant: TenantRecord, model: ServedModel) -> Turn:
+    async def begin(
+        self, ask: RequestInfo, headers: Iterable[Header], *, tenant: TenantRecord, model: ServedModel
+    ) -> Turn:
         """Find out which conversation a request is of. ApiError for a name that is none, and as ``whole``."""
         given, allowed = list(headers), allowance(model.declared)
         previous = previous_id(ask) if ask.endpoint is Endpoint.RESPONSES else ""
@@ -95,7 +97,7 @@ class Turns:
         stores = self._parts.histories.stores(ask, allowed)
         if not allowed.enabled:
             named = any(name == SESSION_HEADER for name, _ in given)
-            return PlainTurn(whole, Outcome.OFF if named else None)
+            return PlainTurn(whole, TurnOutcome.OFF if named else None)
         session = session_name(given) if ask.endpoint in GENERATING else b""
         if not (session or previous or stores):
             return PlainTurn(whole)
@@ -104,7 +106,7 @@ class Turns:
         try:
             thread = await self._thread(owner, session, previous)
         except StoreError:
-            return PlainTurn(whole, Outcome.STORE_FAILED)
+            return PlainTurn(whole, TurnOutcome.STORE_FAILED)
         # A first response begins with nothing to compare, and most are never continued.
         keeps_ids = bool(session or previous)
         turn = NamedTurn(whole, thread, settling, previous=previous, stores=stores, keeps_ids=keeps_ids)
@@ -120,10 +122,10 @@ class Turns:
         parts, began = self._parts, self._parts.clock()
         if session:
             name = name_digest(parts.key, SESSION, session)
-            head = await parts.book.ask("lookup", lambda store: store.head(owner, name))
+            head = await parts.store_worker.ask("lookup", lambda store: store.head(owner, name))
             thread = _following(name, head, parts.wall_clock())
         elif previous:
-            found = await parts.book.ask("lookup", lambda store: store.branch(owner, previous))
+            found = await parts.store_worker.ask("lookup", lambda store: store.branch(owner, previous))
             at_head = found is not None and found[0].checkpoint == found[1]
             if found is None or not at_head:
                 branch = None if found is None else found[1]
@@ -165,23 +167,23 @@ class _Settling:
     event: Event
     on_plan: Planned
 
-    def planned(self, turn: NamedTurn, placing: Placing) -> Outcome:
+    def planned(self, turn: NamedTurn, routing_input: RoutingInput) -> TurnOutcome:
         parts, began = self.parts, self.parts.clock()
-        turn.fresh = self._fresh(turn.ask, placing)
-        made = plan(turn.thread.checkpoint, turn.fresh, now=parts.wall_clock(), terms=Terms())
+        turn.fresh = self._fresh(turn.ask, routing_input)
+        made = plan(turn.thread.checkpoint, turn.fresh, now=parts.wall_clock(), limits=TurnLimits())
         parts.metrics.planned(made, seconds=parts.clock() - began)
-        self.on_plan(turn, made, placing)
+        self.on_plan(turn, made, routing_input)
         return made.outcome
 
-    async def commit(self, turn: NamedTurn, ending: Ending) -> Outcome:
+    async def commit(self, turn: NamedTurn, ending: Ending) -> TurnOutcome:
         parts, began = self.parts, self.parts.clock()
-        before = turn.outcome or Outcome.NO_CHECKPOINT
+        before = turn.outcome or TurnOutcome.NO_CHECKPOINT
         try:
             record = self._record(turn, ending)
-            kept = await parts.book.ask("commit", lambda store: store.commit(record()))
-            outcome = before if kept else Outcome.CONFLICT
+            kept = await parts.store_worker.ask("commit", lambda store: store.commit(record()))
+            outcome = before if kept else TurnOutcome.CONFLICT
         except StoreError:
-            outcome = Outcome.STORE_FAILED
+            outcome = TurnOutcome.STORE_FAILED
         parts.metrics.committed(parts.clock() - began)
         return outcome
 
@@ -215,8 +217,8 @@ class _Settling:
 
         return record
 
-    def _fresh(self, ask: Ask, placing: Placing) -> Fresh:
-        keyed, facts = placing.rendering.prompt, self.parts.fleet.render_facts(self.model.name)
+    def _fresh(self, ask: RequestInfo, routing_input: RoutingInput) -> Fresh:
+        keyed, facts = routing_input.rendering.prompt, self.parts.fleet.render_facts(self.model.name)
         shared = isolation(self.model.declared) is Isolation.SHARED
         hellos = self.parts.fleet.announced(self.model.name)
         return Fresh(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.pool.worker import Role
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What holds for all legs of a request."""
+    """What holds for all attempts of a request."""
 
     speaks: bool = False
     """Its API has a word for a refusal."""
@@ -28,7 +28,7 @@ class Gate:
     """What is known of it is all there is: of several prompts only the first is routed by, or could be transferred."""
 
     @classmethod
-    def of(cls, ask: Ask, model: ServedModel) -> Gate:
+    def of(cls, ask: RequestInfo, model: ServedModel) -> Gate:
         answering = [pool for pool in model.declared if pool.spec.role is not Role.PREFILL]
         roles = {pool.spec.role for pool in model.declared}
         return cls(
@@ -47,7 +47,7 @@ class Gate:
 
     @property
     def ours(self) -> bool:
-        """Legs are held to a threshold by us: what says nothing of it runs with 0."""
+        """Attempts are held to a threshold by us: what says nothing of it runs with 0."""
         return self.split or any(threshold > 0 for threshold in self.thresholds.values())
 
     def threshold(self, pool: str) -> float:

@@ -10,9 +10,9 @@ from typing import Final
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.parse import upstream_body
-from cachefleet_controlplane.gateway.apis.request_info import Ask
+from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.placement.gate import Gate
-from cachefleet_controlplane.gateway.rendering.key_cache import KeyMemo
+from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
 from cachefleet_controlplane.gateway.rendering.ladder import Rung
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer, render_ask
@@ -32,11 +32,11 @@ _TEXTLESS: Final = frozenset({Reason.REFUSED, Reason.MULTIMODAL})
 
 
 @dataclass(frozen=True, slots=True)
-class Placing:
+class RoutingInput:
     """One request, ready to be decided on, as often as need be."""
 
     fleet: Fleet
-    ask: Ask
+    ask: RequestInfo
     model: ServedModel
     body: bytes
     """What a worker is sent."""
@@ -79,7 +79,7 @@ class Placing:
         return self.fleet.route(self.model.name, self.prompt, exclude=exclude | others, duty=self.duty)
 
 
-class Placer:
+class RoutingInputBuilder:
     """Makes placings; knows the fleet, the renderer and how tenants are salted."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Placer:
         renderer: Renderer,
         *,
         salt_key: bytes,
-        memo: KeyMemo | None = None,
+        cache: KeyCache | None = None,
         texts: Texts | None = None,
         knowledge: Knowledge = Knowledge.EXACT,
         clock: Callable[[], float] = time.monotonic,
@@ -99,7 +99,7 @@ class Placer:
         self._fleet = fleet
         self._renderer = renderer
         self._salter = Salter(salt_key)
-        self._memo = memo
+        self._cache = cache
         self._clock = clock
 
     def find(self, model: str) -> ServedModel:
@@ -114,7 +114,7 @@ class Placer:
             raise ApiError(404, f"The model `{model}` does not exist.", param="model")
         return served
 
-    async def place(self, ask: Ask, tenant: TenantRecord, *, keep_ids: bool = False) -> Placing:
+    async def place(self, ask: RequestInfo, tenant: TenantRecord, *, keep_ids: bool = False) -> RoutingInput:
         """Learn all there is to know of a tenant's request. ApiError where the model is not served.
 
         ``keep_ids``: the rendering's ids too, where they can be had.
@@ -129,10 +129,12 @@ class Placer:
         seconds = self._clock() - began
         text, learn = self._text(ask, model, rendering, salt=salt)
         rendering, prompt = self._known(ask, model, rendering, text)
-        return Placing(self._fleet, ask, model, body, sent, prompt, rendering, seconds, tenant, salt, learn, gate=gate)
+        return RoutingInput(
+            self._fleet, ask, model, body, sent, prompt, rendering, seconds, tenant, salt, learn, gate=gate
+        )
 
     def _text(
-        self, ask: Ask, model: ServedModel, rendering: Rendering, *, salt: str
+        self, ask: RequestInfo, model: ServedModel, rendering: Rendering, *, salt: str
     ) -> tuple[Text, Callable[[int], None]]:
         """What its text tells of a prompt, and whom to tell how many tokens it had."""
         if self._texts is None or self._knowledge is Knowledge.LOAD or self._blind:
@@ -145,7 +147,9 @@ class Placer:
             return text, _nobody
         return text, learn if ask.single and rendering.rung is Rung.NONE else _nobody
 
-    def _known(self, ask: Ask, model: ServedModel, rendering: Rendering, text: Text) -> tuple[Rendering, Prompt]:
+    def _known(
+        self, ask: RequestInfo, model: ServedModel, rendering: Rendering, text: Text
+    ) -> tuple[Rendering, Prompt]:
         """What is known in the end: where not blocks, then the text, if decisions may rest on it."""
         longest = model.max_model_len
         keyed = rendering.prompt
@@ -167,7 +171,9 @@ class Placer:
         """Nothing of the prompt decides."""
         return self._fleet.policy is RoutingPolicy.ROUND_ROBIN
 
-    async def _render(self, ask: Ask, model: ServedModel, body: bytes, *, salt: str, keep_ids: bool) -> Rendering:
+    async def _render(
+        self, ask: RequestInfo, model: ServedModel, body: bytes, *, salt: str, keep_ids: bool
+    ) -> Rendering:
         if self._blind:
             return Rendering()
         if self._knowledge is not Knowledge.EXACT:
@@ -176,7 +182,7 @@ class Placer:
         if first is not ask:
             body, _ = upstream_body(first, model=model.declared[0].spec.model.name, salt=salt)
         keyer = partial(self._fleet.keyer, model.name, salt=salt)
-        keying = Keying(keyer, model.max_model_len, self._memo, keep_ids)
+        keying = Keying(keyer, model.max_model_len, self._cache, keep_ids)
         return await self._renderer.render(
             first,
             body,
@@ -195,7 +201,7 @@ def _learn(estimates: TokenEstimates, model: str, size: int, tokens: int) -> Non
     estimates.learn(model, size=size, tokens=tokens)
 
 
-def _prompt(ask: Ask, keyed: Keyed, chunks: Chunks, *, longest: int | None) -> Prompt:
+def _prompt(ask: RequestInfo, keyed: Keyed, chunks: Chunks, *, longest: int | None) -> Prompt:
     """An answer ends where it and its prompt are the ``longest`` that any worker takes."""
     most = ask.max_tokens if longest is None else max(0, longest - keyed.tokens)
     return Prompt(

@@ -7,13 +7,18 @@ from typing import Final, Literal
 
 import msgspec
 
-from cachefleet_controlplane.gateway.apis.request_info import Ask
-from cachefleet_controlplane.gateway.placement.routing_input import Placing
+from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.rendering.result import Rendering
 from cachefleet_controlplane.gateway.upstream.answer import Usage
 from cachefleet_controlplane.pools.salts import isolation
 from cachefleet_controlplane.routing.decision import Decision
-from cachefleet_controlplane.store.decision_records import CandidateRecord, DecisionRecord, LegRecord, ShortfallRecord
+from cachefleet_controlplane.store.decision_records import (
+    AttemptRecord,
+    CandidateRecord,
+    DecisionRecord,
+    ShortfallRecord,
+)
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.tenancy import TenantId
@@ -32,7 +37,7 @@ def decision_headers(decision_id: str, decision: Decision | None) -> list[Header
     return headers
 
 
-def decision_body(decision_id: str, ask: Ask, decision: Decision, rendering: Rendering) -> bytes:
+def decision_body(decision_id: str, ask: RequestInfo, decision: Decision, rendering: Rendering) -> bytes:
     """The decision alone, with what it rests on; nothing of the prompt but its length."""
     return msgspec.json.encode(
         {
@@ -73,17 +78,17 @@ class Basis:
     """The engine's usage is of the one prompt that was routed by."""
 
     @classmethod
-    def of(cls, placing: Placing) -> Basis:
-        rule, tenant = isolation(placing.model.declared), placing.tenant
+    def of(cls, routing_input: RoutingInput) -> Basis:
+        rule, tenant = isolation(routing_input.model.declared), routing_input.tenant
         return cls(
             tenant=tenant.name,
             isolation=rule,
             salt_version=None if rule is Isolation.SHARED else tenant.salt_version,
-            rung=placing.rendering.rung,
-            render_failure=placing.rendering.reason,
-            block_size=placing.prompt.block_size,
-            keys=placing.prompt.keys,
-            single=placing.ask.single,
+            rung=routing_input.rendering.rung,
+            render_failure=routing_input.rendering.reason,
+            block_size=routing_input.prompt.block_size,
+            keys=routing_input.prompt.keys,
+            single=routing_input.ask.single,
         )
 
 
@@ -114,10 +119,10 @@ class Trace:
     queued_seconds: float | None = None
     """How long it waited for room; None where it did not."""
     status: int = CLIENT_GONE_STATUS
-    legs: list[LegRecord] = field(default_factory=list)
+    attempts: list[AttemptRecord] = field(default_factory=list)
     basis: Basis | None = None
     first: Decision | None = None
-    """The first that named a worker; ``decision`` may be of a later leg."""
+    """The first that named a worker; ``decision`` may be of a later attempt."""
     shortfall: ShortfallRecord | None = None
     continuation: str | None = None
 
@@ -147,7 +152,7 @@ class Trace:
             ttft_seconds=self.ttft_seconds,
             queued_seconds=self.queued_seconds,
             status=self.status,
-            legs=tuple(self.legs),
+            attempts=tuple(self.attempts),
             candidates=tuple(
                 CandidateRecord.of(score, block_size=basis.block_size, chosen=score.id == decision.id)
                 for score in scores

@@ -26,7 +26,7 @@ _TOKEN_BYTES: Final = 4
 _DIGEST_BYTES: Final = 16
 
 
-class KeyMemo:
+class KeyCache:
     """Keys by segments, least recently used ones forgotten first."""
 
     def __init__(self, limit: int = MAX_SEGMENTS) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from cachefleet_controlplane.gateway.rendering.key_cache import KeyMemo
+from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_core.blocks import BlockKeyer, pack_keys
 from cachefleet_core.bodies import token_ids
 from cachefleet_core.continuation import ids_array
@@ -37,28 +37,28 @@ class Keying:
     """How one request's prompt is keyed.
 
     ``keyer`` gives what computes keys now, None where nothing does. A prompt longer than ``max_tokens`` has no keys: no
-    worker takes it, and the refusal is the engine's to give. With a ``memo`` what was computed before is not again.
+    worker takes it, and the refusal is the engine's to give. With a ``cache`` what was computed before is not again.
     ``keep_ids``: the request has a use for the ids as well.
     """
 
     keyer: Callable[[], BlockKeyer | None]
     max_tokens: int | None = None
-    memo: KeyMemo | None = None
+    cache: KeyCache | None = None
     keep_ids: bool = False
 
     def read(self, ids: Raw) -> Keyed:
         """Of a JSON array of token ids. ``bodies.BodyError`` where it is none."""
         body = b'{"ids":%b}' % ids
         keyer = self.keyer()
-        if keyer is not None and self.memo is None and not self.keep_ids:
+        if keyer is not None and self.cache is None and not self.keep_ids:
             tokens, keys = keyer.packed_json(body, "ids")
             return Keyed(tokens, keys, keyer.block_size) if self._keyable(tokens) else Keyed(tokens)
         numbers = token_ids(body, "ids")
         keyable = self._keyable(len(numbers))
         kept = ids_array(numbers) if self.keep_ids and keyable else None
-        if keyer is None or not (self.memo or self.keep_ids) or not keyable:
+        if keyer is None or not (self.cache or self.keep_ids) or not keyable:
             return Keyed(len(numbers), ids=kept)
-        keys = self.memo.keys(keyer, numbers) if self.memo is not None else keyer.packed_keys(numbers)
+        keys = self.cache.keys(keyer, numbers) if self.cache is not None else keyer.packed_keys(numbers)
         return Keyed(len(numbers), keys, keyer.block_size, ids=kept)
 
     def take(self, prompt: PromptKeys) -> Keyed:

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from cachefleet_controlplane.gateway.apis.parse import first_prompt
-from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.wire.json_members import Fields, is_null
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFacts
@@ -92,7 +92,7 @@ def ladder(
     workers: Sequence[WorkerEndpoint],
     memory: RungMemory,
     *,
-    ask: Ask,
+    ask: RequestInfo,
     now: float,
     facts: RenderFacts = NO_FACTS,
     dedicated: Sequence[WorkerEndpoint] = (),
@@ -116,7 +116,7 @@ def _query(facts: RenderFacts) -> str:
     return "?" + urlencode({"contract": facts.contract, "block_size": facts.block_size})
 
 
-def tokenizable(ask: Ask) -> bool:
+def tokenizable(ask: RequestInfo) -> bool:
     """Whether /tokenize sees all of the body that shapes the prompt."""
     if not knows_bodies_of(ask.endpoint) or ask.bypass is not None:
         return False
@@ -128,6 +128,6 @@ def knows_bodies_of(endpoint: Endpoint) -> bool:
     return endpoint in _TOKENIZE_FIELDS
 
 
-def tokenize_body(ask: Ask) -> bytes:
+def tokenize_body(ask: RequestInfo) -> bytes:
     fields: Fields = first_prompt(ask)
     return _encode({name: fields[name] for name in _TOKENIZE_FIELDS[ask.endpoint] if name in fields})

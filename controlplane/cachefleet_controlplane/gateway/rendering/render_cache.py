@@ -1,4 +1,4 @@
-"""What prompts were rendered to, remembered for whoever asks again: a retry, a second sample, another leg.
+"""What prompts were rendered to, remembered for whoever asks again: a retry, a second sample, another attempt.
 
 A prompt is known by a digest of what its model sees of a request: all members but those that only say how to sample
 and how to answer. A member that is not known here counts as seen. The tenant's salt is one of them, so nobody profits
@@ -58,7 +58,7 @@ def digest(path: str, fields: Fields, *, renderer: str) -> bytes:
     return hashed.digest()
 
 
-class RenderMemo:
+class RenderCache:
     """The prompts asked for last, in at most ``limit`` bytes."""
 
     def __init__(self, limit: int = MAX_BYTES) -> None:

@@ -1,6 +1,6 @@
 """A prompt's length and keys, from whoever renders it; a ladder with a memory of which rung holds where.
 
-Rungs: ``memo`` (rendered before), ``keys`` (the worker plugin's ``/v1/fleet/keys``, where a worker announced it),
+Rungs: ``cache`` (rendered before), ``keys`` (the worker plugin's ``/v1/fleet/keys``, where a worker announced it),
 ``render`` (vLLM's ``.../render`` routes: exact for every body), ``tokenize`` (vLLM's ``/tokenize``: exact where it
 takes everything the body has that shapes the prompt), none: to be known by its text, or routed by load alone, visibly,
 counted by reason. Dedicated renderers are asked before workers. A rung that one of them lacks, or that failed there,
@@ -18,7 +18,7 @@ from typing import Final
 from prometheus_client import Counter
 
 from cachefleet_controlplane.gateway.apis.parse import first_prompt, given_ids
-from cachefleet_controlplane.gateway.apis.request_info import Ask, Bypass
+from cachefleet_controlplane.gateway.apis.request_info import Bypass, RequestInfo
 from cachefleet_controlplane.gateway.rendering.dedicated import Renderers
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
 from cachefleet_controlplane.gateway.rendering.ladder import (
@@ -30,7 +30,7 @@ from cachefleet_controlplane.gateway.rendering.ladder import (
     tokenizable,
     tokenize_body,
 )
-from cachefleet_controlplane.gateway.rendering.render_cache import RenderMemo, digest
+from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache, digest
 from cachefleet_controlplane.gateway.rendering.result import (
     ABSENT_SECONDS,
     Reason,
@@ -52,7 +52,7 @@ _TOKEN_HEADER: Final = "x-cachefleet-token"  # noqa: S105 (the name of a header)
 class Renderer:
     """Asks for keys within ``timeout_seconds`` in all: ``dedicated`` renderers, then workers.
 
-    With a ``memo`` what was rendered before is not again.
+    With a ``cache`` what was rendered before is not again.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Renderer:
         *,
         metrics: Metrics,
         timeout_seconds: float,
-        memo: RenderMemo | None = None,
+        cache: RenderCache | None = None,
         dedicated: Renderers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -70,7 +70,7 @@ class Renderer:
         self._credentials = credentials
         self._metrics = metrics
         self._timeout_seconds = timeout_seconds
-        self._known = memo
+        self._known = cache
         self._dedicated = dedicated or Renderers(())
         self._clock = clock
         self._memory = RungMemory()
@@ -86,7 +86,7 @@ class Renderer:
 
     async def render(
         self,
-        ask: Ask,
+        ask: RequestInfo,
         body: bytes,
         *,
         workers: Sequence[WorkerEndpoint],
@@ -111,7 +111,7 @@ class Renderer:
         self._metrics.render(rung=rendering.rung, seconds=self._clock() - began)
         return rendering
 
-    def switched_off(self, ask: Ask) -> Rendering:
+    def switched_off(self, ask: RequestInfo) -> Rendering:
         """Of a request whose prompt nobody is to be asked about."""
         if ask.bypass is not None:
             return self._bypassed(ask.bypass)
@@ -131,7 +131,7 @@ class Renderer:
             self._known.put(name, replace(prompt, ids=None))
 
     async def _climb(
-        self, ask: Ask, body: bytes, *, workers: Sequence[WorkerEndpoint], keying: Keying, facts: RenderFacts
+        self, ask: RequestInfo, body: bytes, *, workers: Sequence[WorkerEndpoint], keying: Keying, facts: RenderFacts
     ) -> Rendering:
         began = self._clock()
         dedicated = self._dedicated.next(began)
@@ -162,7 +162,7 @@ class Renderer:
         parts = 4 if attempt.dedicated else 2  # both dedicated ones may hang
         return min(left, self._timeout_seconds / parts)
 
-    async def _ask(self, attempt: Try, ask: Ask, body: bytes, *, seconds: float, facts: RenderFacts) -> Opened:
+    async def _ask(self, attempt: Try, ask: RequestInfo, body: bytes, *, seconds: float, facts: RenderFacts) -> Opened:
         url = attempt.worker.url
         question = tokenize_body(ask) if attempt.rung is Rung.TOKENIZE else body
         key = self._credentials.of_pool(facts.pool) if attempt.dedicated else self._credentials.of(url)
@@ -188,7 +188,7 @@ def _final(attempt: Try, reason: object) -> bool:
     return reason is Reason.MULTIMODAL or (reason is Reason.REFUSED and not attempt.dedicated)
 
 
-def _before(ask: Ask, asked: Sequence[WorkerEndpoint]) -> Reason:
+def _before(ask: RequestInfo, asked: Sequence[WorkerEndpoint]) -> Reason:
     """Why there are no ids where nobody could be asked."""
     if not asked:
         return Reason.NO_WORKER
@@ -196,7 +196,7 @@ def _before(ask: Ask, asked: Sequence[WorkerEndpoint]) -> Reason:
     return Reason.INEXACT if inexact else Reason.ABSENT
 
 
-def _given(ask: Ask, keying: Keying) -> Keyed | None:
+def _given(ask: RequestInfo, keying: Keying) -> Keyed | None:
     """What the client's own ids give; None where it sent none."""
     ids = given_ids(ask)
     try:
@@ -206,7 +206,7 @@ def _given(ask: Ask, keying: Keying) -> Keyed | None:
     return keyed if keyed and keyed.tokens else None
 
 
-def render_ask(ask: Ask) -> Ask:
+def render_ask(ask: RequestInfo) -> RequestInfo:
     """The request with its first prompt alone."""
     fields = first_prompt(ask)
     return ask if fields is ask.fields else replace(ask, fields=fields)

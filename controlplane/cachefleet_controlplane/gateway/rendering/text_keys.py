@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from cachefleet_controlplane.gateway.apis.request_info import Ask
+from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.rendering.text_chunks import CHUNK_BYTES, MakeKeyer, chunk_keys, visible
 from cachefleet_controlplane.gateway.rendering.token_estimates import TokenEstimates
 from cachefleet_controlplane.routing.decision import NO_CHUNKS, Chunks
@@ -44,7 +44,7 @@ class Texts:
         self._keyer: MakeKeyer | None = None if keyer is None else lru_cache(MAX_KEYERS)(keyer)
         self.estimates = TokenEstimates()
 
-    def of(self, ask: Ask, *, model: str, salt: str) -> Text:
+    def of(self, ask: RequestInfo, *, model: str, salt: str) -> Text:
         """Of a request's first prompt (see ``render_ask``); prompts under different salts share nothing."""
         if ask.bypass is not None:
             return NO_TEXT

@@ -198,7 +198,7 @@ def _begun(events: Sequence[bytes], watch: Watch | None) -> bool:
 
 
 def outcome_of(error: Exception) -> Outcome:
-    """What a fault of the connection means for the leg."""
+    """What a fault of the connection means for the attempt."""
     match error:
         case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
             return Outcome.UNREACHABLE

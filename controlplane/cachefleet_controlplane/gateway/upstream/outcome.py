@@ -57,4 +57,4 @@ class Outcome(StrEnum):
 RETRIES: Final = frozenset({Outcome.UNREACHABLE, Outcome.SERVER_ERROR, Outcome.LOST})
 """Outcomes after which another worker is asked."""
 BLAMES: Final = RETRIES | {Outcome.SILENT, Outcome.CUT_OFF}
-"""Outcomes of a leg that speak against its worker, whether or not another one is asked."""
+"""Outcomes of an attempt that speak against its worker, whether or not another one is asked."""

@@ -48,14 +48,14 @@ def test_any_answer_is_told(endpoint: Endpoint, body: bytes, status: int) -> Non
 
 @given(st.sampled_from(Endpoint), st.lists(st.tuples(EVENTS, BODIES)))
 def test_any_stream_is_told(endpoint: Endpoint, events: list[tuple[bytes, bytes]]) -> None:
-    sieve = api_of(endpoint).sieve(ASKED[endpoint], None)
+    transformer = api_of(endpoint).transformer(ASKED[endpoint], None)
     for name, data in events:
-        assert isinstance(sieve.feed(name + b"data: " + data.replace(b"\n", b" ") + b"\n\n"), bytes)
-    assert isinstance(sieve.end(), bytes)
+        assert isinstance(transformer.feed(name + b"data: " + data.replace(b"\n", b" ") + b"\n\n"), bytes)
+    assert isinstance(transformer.end(), bytes)
 
 
 @pytest.mark.parametrize("endpoint", [Endpoint.RESPONSES, Endpoint.MESSAGES, Endpoint.EMBEDDINGS])
 def test_other_events_pass_as_they_are(endpoint: Endpoint) -> None:
-    sieve = api_of(endpoint).sieve(ASKED[endpoint], None)
+    transformer = api_of(endpoint).transformer(ASKED[endpoint], None)
     event = b'event: ping\ndata: {"type": "ping",  "x":1.10}\n\n'
-    assert sieve.feed(event) == event
+    assert transformer.feed(event) == event

@@ -93,7 +93,7 @@ async def test_errors_of_the_gateway_have_anthropic_s_shape() -> None:
 async def test_errors_of_the_worker_have_anthropic_s_shape_whatever_theirs_was() -> None:
     lacking = body()
     del lacking["max_tokens"]
-    async with engine() as worker, front([worker], max_legs=1) as gate:
+    async with engine() as worker, front([worker], max_attempts=1) as gate:
         for asked, words in ((lacking, "Field required"), (body(max_tokens=-1), "max_tokens")):
             status, headers, data = await gate.post(PATH, asked)
             assert (status, headers["content-type"]) == (400, "application/json")
@@ -146,19 +146,19 @@ def test_an_error_without_words_has_some(given: bytes) -> None:
 
 def test_an_error_in_a_stream_gets_a_type_that_anthropic_has() -> None:
     event = b'event: error\ndata: {"type":"error","error":{"type":"internal_error","message":"words"}}\n\n'
-    fed = API.sieve(ASK, None).feed(event)
+    fed = API.transformer(ASK, None).feed(event)
     assert fed == b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"words"}}\n\n'
     assert API.whole(ASK, Answer(200, (), event), sent=3).body == fed
 
 
 def test_usage_counts_what_was_cached_as_part_of_the_prompt() -> None:
     usage = b'{"input_tokens":1,"cache_creation_input_tokens":2,"cache_read_input_tokens":7,"output_tokens":4}'
-    sieve = API.sieve(ASK, None)
+    transformer = API.transformer(ASK, None)
     start = b'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":10}}}\n\n'
-    assert sieve.feed(start) == start
-    assert sieve.usage is not None
-    assert (sieve.usage.prompt_tokens, sieve.usage.cached_tokens) == (10, None)
-    sieve.feed(b'event: message_delta\ndata: {"type":"message_delta","usage":' + usage + b"}\n\n")
-    for got in (sieve.usage, API.usage(b'{"usage":' + usage + b"}")):
+    assert transformer.feed(start) == start
+    assert transformer.usage is not None
+    assert (transformer.usage.prompt_tokens, transformer.usage.cached_tokens) == (10, None)
+    transformer.feed(b'event: message_delta\ndata: {"type":"message_delta","usage":' + usage + b"}\n\n")
+    for got in (transformer.usage, API.usage(b'{"usage":' + usage + b"}")):
         assert got is not None
         assert (got.prompt_tokens, got.cached_tokens, got.completion_tokens) == (10, 7, 4)

@@ -42,10 +42,10 @@ async def test_b21_cold_is_a_412_and_warm_is_served(*, stream: bool) -> None:
         assert headers["x-cachefleet-decision"] == "d1"
         assert "preference-applied" not in headers
         record = gate.records[0]
-        assert (record.verdict, record.reason, record.status, record.legs) == ("reject", "not_cached", 412, ())
+        assert (record.verdict, record.reason, record.status, record.attempts) == ("reject", "not_cached", 412, ())
         assert value(gate.metrics, "admission_refusals_total", reason="not_cached") == 1
         assert not any(seen.path == CHAT for seen in one.requests)
-        assert gate.fleet.view().flights == 0
+        assert gate.fleet.view().inflight_requests == 0
 
         assert (await gate.chat(TEXT))[0] == 200
         gate.report(0)

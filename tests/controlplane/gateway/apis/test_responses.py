@@ -103,7 +103,7 @@ async def test_a_worker_that_dies_before_its_first_token_leaves_no_trace() -> No
         status, _, data = await gate.post(PATH, body(LONG, stream=True))
         events = told(data)
     assert status == 200
-    assert [leg.outcome for leg in gate.records[0].legs] == ["lost", "lost", "finished"]
+    assert [attempt.outcome for attempt in gate.records[0].attempts] == ["lost", "lost", "finished"]
     assert events[-1]["type"] == "response.completed"
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
 
@@ -114,7 +114,7 @@ async def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         worker.cut_next_stream(0)
         _, _, data = await gate.post(PATH, body(stream=True))
         assert [event["type"] for event in told(data)][::2] == ["response.created", "error"]
-        assert [leg.outcome for leg in gate.records[0].legs] == ["lost"]
+        assert [attempt.outcome for attempt in gate.records[0].attempts] == ["lost"]
 
 
 async def test_a_stream_that_breaks_ends_with_an_error_event_of_its_number() -> None:
@@ -142,10 +142,10 @@ def test_usage_of_an_answer_and_of_a_stream() -> None:
     api = api_of(Endpoint.RESPONSES)
     usage = b'{"input_tokens":9,"input_tokens_details":{"cached_tokens":7},"output_tokens":2,"total_tokens":11}'
     whole = api.usage(b'{"id":"r","usage":' + usage + b"}")
-    sieve = api.sieve(parse(b'{"input":"x","stream":true}', Endpoint.RESPONSES), None)
+    transformer = api.transformer(parse(b'{"input":"x","stream":true}', Endpoint.RESPONSES), None)
     event = b'event: response.completed\ndata: {"response":{"usage":' + usage + b'},"type":"response.completed"}\n\n'
-    assert sieve.feed(event) == event
-    for got in (whole, sieve.usage):
+    assert transformer.feed(event) == event
+    for got in (whole, transformer.usage):
         assert got is not None
         assert (got.prompt_tokens, got.cached_tokens, got.completion_tokens) == (9, 7, 2)
     for bad in (b"", b"[]", b'{"usage":7}', b'{"usage":null}'):

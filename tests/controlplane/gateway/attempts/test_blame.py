@@ -10,7 +10,7 @@ async def test_a_worker_silent_from_the_start_rests_and_its_request_is_not_retri
         status, _, _ = await gate.chat("x")
         assert (status, hung.asked) == (504, 1)
         assert [worker.name for worker in gate.fleet.view().workers if worker.backing_off] == ["demo-0"]
-        assert value(gate.metrics, "leg_retries_total", reason="silent") == 0
+        assert value(gate.metrics, "attempt_retries_total", reason="silent") == 0
 
 
 async def test_a_refusal_is_no_first_token() -> None:

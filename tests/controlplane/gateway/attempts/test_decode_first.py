@@ -41,13 +41,13 @@ async def test_b16_without_the_field_prefill_comes_first(path: str, body: dict[s
         status, headers, answer = await fleet.gate.post(path, body | {"stream": stream})
         assert (status, headers["x-cachefleet-worker"]) == (200, "decode-0")
         assert ends(answer, stream=stream) == ["length"]
-        assert fleet.legs == [("prefill-0", PREFILL, "answered"), ("decode-0", ANSWER, done(stream=stream))]
+        assert fleet.attempts == [("prefill-0", PREFILL, "answered"), ("decode-0", ANSWER, done(stream=stream))]
         record = fleet.gate.records[-1]
         assert (record.verdict, record.reason, record.worker) == ("prefill_first", "split_roles", "decode-0")
-        assert value(fleet.gate.metrics, "prefill_legs_total", outcome="prefilled") == 1
+        assert value(fleet.gate.metrics, "prefill_attempts_total", outcome="prefilled") == 1
 
 
-async def test_b16_the_prefill_leg_is_for_one_token_and_its_parameters_reach_the_decode_leg_unchanged() -> None:
+async def test_b16_the_prefill_attempt_is_for_one_token_and_its_parameters_reach_the_decode_attempt_unchanged() -> None:
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
         more = {"min_tokens": 2, "n": 2, "temperature": 1, "max_completion_tokens": 4, FIELD: 0.7}
         await fleet.gate.chat(TEXT, **more, stream=True, stream_options={"include_usage": True})
@@ -62,7 +62,7 @@ async def test_b16_the_prefill_leg_is_for_one_token_and_its_parameters_reach_the
         assert (params["do_remote_prefill"], params["remote_port"], params["tp_size"]) == (True, 5600, 1)
 
 
-def test_a_marked_request_s_prefill_leg_is_not_marked() -> None:
+def test_a_marked_request_s_prefill_attempt_is_not_marked() -> None:
     body, members = prefill_body(b'{"model":"m","vllm_xargs":{"cachefleet_resumable":1,"x":2},"min_tokens":1}')
     assert json.loads(body)["vllm_xargs"] == {"x": 2}
     assert members == len(json.loads(body))
@@ -71,7 +71,7 @@ def test_a_marked_request_s_prefill_leg_is_not_marked() -> None:
 
 @both
 @apis
-async def test_b16_what_decode_holds_needs_no_prefill_leg(path: str, body: dict[str, Any], *, stream: bool) -> None:
+async def test_b16_what_decode_holds_needs_no_prefill_attempt(path: str, body: dict[str, Any], *, stream: bool) -> None:
     async with nixl() as one, nixl() as two, split([one], [two], threshold=0.5) as fleet:
         await fleet.gate.post(path, body)
         fleet.report()
@@ -79,7 +79,7 @@ async def test_b16_what_decode_holds_needs_no_prefill_leg(path: str, body: dict[
         for field in ({}, {FIELD: 0.9}, {"vllm_xargs": {FIELD: 0.9}}):
             _, _, answer = await fleet.gate.post(path, body | field | {"stream": stream})
             assert ends(answer, stream=stream) == ["length"]
-            assert fleet.legs == [("decode-0", ANSWER, done(stream=stream))]
+            assert fleet.attempts == [("decode-0", ANSWER, done(stream=stream))]
         assert [sent[FIELD] for sent in fleet.sent("decode-0")[-3:]] == [0.5, 0.9, 0.9]
         assert len(fleet.sent("prefill-0")) == asked
         assert fleet.gate.records[-1].verdict == "route"
@@ -100,7 +100,7 @@ async def test_b14_a_small_tail_is_computed_by_the_decode_worker() -> None:
         fleet.report()
         assert (await fleet.gate.chat(TEXT))[0] == 200
         record = fleet.gate.records[-1]
-        assert fleet.legs == [("decode-0", ANSWER, "answered")]
+        assert fleet.attempts == [("decode-0", ANSWER, "answered")]
         assert record.cached_tokens is not None
         assert 0 < record.prompt_tokens - record.cached_tokens <= 16
 
@@ -108,7 +108,7 @@ async def test_b14_a_small_tail_is_computed_by_the_decode_worker() -> None:
 async def test_b16_zero_is_a_value_decode_runs_it_whole() -> None:
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
         assert ends((await fleet.gate.chat(TEXT, **{FIELD: 0}))[2], stream=False) == ["length"]
-        assert fleet.legs == [("decode-0", ANSWER, "answered")]
+        assert fleet.attempts == [("decode-0", ANSWER, "answered")]
         assert fleet.sent("prefill-0") == []
 
 
@@ -118,7 +118,7 @@ async def test_b16_what_the_index_knows_to_be_too_little_is_not_tried(*, stream:
         fleet.report()
         _, _, answer = await fleet.gate.chat(TEXT, stream=stream, **{FIELD: 0.5})
         assert ends(answer, stream=stream) == ["length"]
-        assert fleet.legs == [("prefill-0", PREFILL, "answered"), ("decode-0", ANSWER, done(stream=stream))]
+        assert fleet.attempts == [("prefill-0", PREFILL, "answered"), ("decode-0", ANSWER, done(stream=stream))]
         record = fleet.gate.records[-1]
         assert (record.verdict, record.reason) == ("prefill_first", "below_threshold")
 
@@ -136,7 +136,7 @@ async def test_b16_b17_a_refusal_is_followed_by_prefill_and_the_client_sees_one_
         assert (status, b"cache_threshold" in answer) == (200, False)
         assert _shapes(answer, stream=stream) == _shapes(plain, stream=stream)
         assert _text(answer, stream=stream) == _text(plain, stream=stream)
-        assert fleet.legs == [
+        assert fleet.attempts == [
             ("decode-0", ANSWER, "gate_refused"),
             ("prefill-0", PREFILL, "answered"),
             ("decode-0", ANSWER, done(stream=stream)),
@@ -152,7 +152,7 @@ async def test_b16_an_index_that_was_wrong_is_corrected() -> None:
         fleet.report()
         two.reset_prefix_cache()
         assert ends((await fleet.gate.chat(TEXT))[2], stream=False) == ["length"]
-        assert [leg[1:] for leg in fleet.legs] == [
+        assert [attempt[1:] for attempt in fleet.attempts] == [
             (ANSWER, "gate_refused"),
             (PREFILL, "answered"),
             (ANSWER, "answered"),
@@ -160,39 +160,39 @@ async def test_b16_an_index_that_was_wrong_is_corrected() -> None:
 
 
 @both
-async def test_usage_is_the_decode_legs_alone(*, stream: bool) -> None:
+async def test_usage_is_the_decode_attempts_alone(*, stream: bool) -> None:
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
         await fleet.gate.chat(TEXT, stream=stream)
         record = fleet.gate.records[-1]
         assert (record.cached_tokens, record.completion_tokens) == (record.prompt_tokens - 1, 4)
         assert value(fleet.gate.metrics, "prompt_tokens_total", model="fake") == record.prompt_tokens
-        assert fleet.gate.fleet.view().flights == 0
+        assert fleet.gate.fleet.view().inflight_requests == 0
 
 
 async def test_a_connector_over_a_shared_store_needs_no_parameters() -> None:
     async with engine() as one, engine() as two, split([one], [two]) as fleet:
         assert (await fleet.gate.chat(TEXT))[0] == 200
-        assert [leg[1] for leg in fleet.legs] == [PREFILL, ANSWER]
+        assert [attempt[1] for attempt in fleet.attempts] == [PREFILL, ANSWER]
         assert "kv_transfer_params" not in fleet.sent("decode-0")[0]
 
 
 async def test_prefill_goes_where_most_of_the_prompt_is() -> None:
     async with nixl() as one, nixl() as two, nixl() as three, split([one, two], [three]) as fleet:
         await fleet.gate.chat(TEXT)
-        holder = fleet.legs[0][0]
+        holder = fleet.attempts[0][0]
         fleet.report()
         for _ in range(3):
             await fleet.gate.chat(TEXT + " and more")
-            assert fleet.legs[0][0] == holder
+            assert fleet.attempts[0][0] == holder
 
 
 async def test_whole_workers_answer_whole_requests() -> None:
     async with nixl() as one, nixl() as two, split([one], [], both=[two]) as fleet:
         assert (await fleet.gate.chat(TEXT))[0] == 200
-        assert fleet.legs == [("both-0", ANSWER, "answered")]
+        assert fleet.attempts == [("both-0", ANSWER, "answered")]
 
 
-async def test_several_prompts_and_other_apis_have_no_prefill_leg() -> None:
+async def test_several_prompts_and_other_apis_have_no_prefill_attempt() -> None:
     async with nixl() as one, nixl() as two, split([one], [two], threshold=0.5) as fleet:
         several = {"model": "fake", "prompt": [[1, 2, 3], [4, 5, 6]], "max_tokens": 2}
         assert ends((await fleet.gate.post(COMPLETION, several | {FIELD: 0.9}))[2], stream=False) == ["length"] * 2
@@ -212,7 +212,7 @@ async def test_a_decision_alone_says_that_prefill_comes_first() -> None:
 # Errors
 
 
-async def test_b18_a_decode_error_is_relayed_and_there_is_no_prefill_leg() -> None:
+async def test_b18_a_decode_error_is_relayed_and_there_is_no_prefill_attempt() -> None:
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
         two.fail_next(500, 2)
         status, _, body = await fleet.gate.post(COMPLETION, {"model": "fake", "prompt": [1] * 40, FIELD: 0.5})
@@ -235,7 +235,7 @@ async def test_b18_an_answer_that_is_no_json_is_a_500() -> None:
 
 
 @both
-async def test_b18_a_prefill_error_is_relayed_and_there_is_no_decode_leg(*, stream: bool) -> None:
+async def test_b18_a_prefill_error_is_relayed_and_there_is_no_decode_attempt(*, stream: bool) -> None:
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
         one.fail_next(500)
         body = {"model": "fake", "prompt": [1] * 40, "stream": stream}
@@ -259,8 +259,8 @@ async def test_b18_a_prefill_worker_that_is_gone_is_a_502_when_all_are(*, stream
         status, _, body = await fleet.gate.chat(TEXT, stream=stream)
         assert (status, json.loads(body)["error"]["type"]) == (502, "BadGatewayError")
         assert len(fleet.sent("decode-0")) == answered
-        assert {leg[:2] for leg in fleet.legs} == {("prefill-0", PREFILL), ("prefill-1", PREFILL)}
-        assert fleet.gate.fleet.view().flights == 0
+        assert {attempt[:2] for attempt in fleet.attempts} == {("prefill-0", PREFILL), ("prefill-1", PREFILL)}
+        assert fleet.gate.fleet.view().inflight_requests == 0
 
 
 async def test_b18_a_prefill_worker_that_drops_connections_is_a_502() -> None:
@@ -304,8 +304,8 @@ async def test_a_decode_worker_that_dies_takes_the_blocks_along() -> None:
         await two.crash()
         for number in range(3):
             assert (await fleet.gate.chat(f"{TEXT} {number}"))[0] == 200
-        long = next(record.legs for record in fleet.gate.records if len(record.legs) > 2)
-        assert [(leg.kind, leg.outcome) for leg in long] == [
+        long = next(record.attempts for record in fleet.gate.records if len(record.attempts) > 2)
+        assert [(attempt.kind, attempt.outcome) for attempt in long] == [
             (PREFILL, "answered"),
             (ANSWER, "unreachable"),
             (PREFILL, "answered"),
@@ -323,7 +323,7 @@ async def test_what_is_handed_back_is_computed_by_a_prefill_worker_again(*, stre
             worker.hand_back(5)
         spliced = (await fleet.gate.chat(TEXT, **more))[2]
         assert _text(spliced, stream=stream) == _text(whole, stream=stream)
-        outcomes = [leg[1:] for leg in fleet.legs]
+        outcomes = [attempt[1:] for attempt in fleet.attempts]
         assert outcomes[:3] == [(PREFILL, "answered"), (ANSWER, "handed_back"), (PREFILL, "answered")]
         assert outcomes[-1] == (ANSWER, done(stream=stream))
 
@@ -335,19 +335,19 @@ async def test_a_client_that_goes_frees_the_prefill_worker() -> None:
         asking.cancel()
         await until(lambda: bool(fleet.gate.records))
         await until(lambda: not one.worker.scheduler.busy)
-        assert fleet.legs == [("prefill-0", PREFILL, "cancelled")]
-        assert fleet.gate.fleet.view().flights == 0
+        assert fleet.attempts == [("prefill-0", PREFILL, "cancelled")]
+        assert fleet.gate.fleet.view().inflight_requests == 0
 
 
 # The hook of llm-d's simulator
 
 
 @both
-async def test_b19_the_hook_goes_with_the_first_leg_alone(*, stream: bool) -> None:
+async def test_b19_the_hook_goes_with_the_first_attempt_alone(*, stream: bool) -> None:
     async with nixl(threshold_hook=True) as one, nixl(threshold_hook=True) as two, split([one], [two]) as fleet:
         status, _, answer = await fleet.gate.post(CHAT, chat(TEXT, stream=stream, **{FIELD: 0}), **HOOK)
         assert (status, ends(answer, stream=stream)) == (200, ["length"])
-        assert [leg[1:] for leg in fleet.legs] == [
+        assert [attempt[1:] for attempt in fleet.attempts] == [
             (ANSWER, "gate_refused"),
             (PREFILL, "answered"),
             (ANSWER, done(stream=stream)),
@@ -364,21 +364,21 @@ async def test_b19_the_hook_goes_with_the_first_leg_alone(*, stream: bool) -> No
 async def test_b19_other_values_mean_nothing(said: str) -> None:
     async with nixl(threshold_hook=True) as one, nixl(threshold_hook=True) as two, split([one], [two]) as fleet:
         await fleet.gate.post(CHAT, chat(TEXT, **{FIELD: 0}), **{"x-cache-threshold-finish-reason": said})
-        assert fleet.legs == [("decode-0", ANSWER, "answered")]
+        assert fleet.attempts == [("decode-0", ANSWER, "answered")]
         assert not any("x-cache-threshold-finish-reason" in map(str.lower, s.headers) for s in fleet.seen("decode-0"))
 
 
 async def test_b20_without_caching_on_the_decode_side_nothing_is_refused() -> None:
     async with nixl() as one, nixl(prefix_caching=False) as two, split([one], [two]) as fleet:
         assert ends((await fleet.gate.chat(TEXT, **{FIELD: 1.0}))[2], stream=False) == ["length"]
-        assert fleet.legs == [("decode-0", ANSWER, "answered")]
+        assert fleet.attempts == [("decode-0", ANSWER, "answered")]
 
 
-async def test_b20_a_prefill_worker_s_own_policy_does_not_refuse_its_legs() -> None:
+async def test_b20_a_prefill_worker_s_own_policy_does_not_refuse_its_attempts() -> None:
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
         one.gate(1.0)
         assert (await fleet.gate.chat(TEXT))[0] == 200
-        assert fleet.legs[0] == ("prefill-0", PREFILL, "answered")
+        assert fleet.attempts[0] == ("prefill-0", PREFILL, "answered")
 
 
 def _parts(body: bytes, *, stream: bool) -> list[dict[str, Any]]:

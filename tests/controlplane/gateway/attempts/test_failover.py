@@ -114,14 +114,14 @@ async def ask_until_both_are_tried(gate: Front, broken: Scripted, *, stream: boo
 
 
 @pytest.mark.parametrize(("broken", "stream"), [(Reset, False), (Reset, True), (BeginsWithError, True)])
-async def test_a_leg_that_fails_before_its_first_byte_is_retried_elsewhere(
+async def test_an_attempt_that_fails_before_its_first_byte_is_retried_elsewhere(
     broken: type[Scripted],
     stream: bool,  # noqa: FBT001
 ) -> None:
     async with serving(broken()) as bad, engine() as good, front([bad, good]) as gate:
         assert await ask_until_both_are_tried(gate, bad, stream=stream) == [200] * 4
-    legs = next(record.legs for record in gate.records if len(record.legs) > 1)
-    assert legs[-1].worker == "demo-1"
+    attempts = next(record.attempts for record in gate.records if len(record.attempts) > 1)
+    assert attempts[-1].worker == "demo-1"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -132,9 +132,9 @@ async def test_a_dead_worker_costs_nobody_an_answer(*, stream: bool) -> None:
         for number in range(4):
             status, headers, _ = await gate.chat(f"request {number}", stream=stream)
             assert (status, headers["x-cachefleet-worker"]) == (200, "demo-1")
-        assert value(gate.metrics, "leg_retries_total", reason="unreachable") >= 1
-    tried = [record for record in gate.records if len(record.legs) == 2]
-    assert [leg.outcome for leg in tried[0].legs] == ["unreachable", "finished" if stream else "answered"]
+        assert value(gate.metrics, "attempt_retries_total", reason="unreachable") >= 1
+    tried = [record for record in gate.records if len(record.attempts) == 2]
+    assert [attempt.outcome for attempt in tried[0].attempts] == ["unreachable", "finished" if stream else "answered"]
     # Backing off: not every request runs into it.
     assert len(tried) < 4
 
@@ -168,7 +168,7 @@ async def test_a_4xx_is_the_clients_and_is_not_retried() -> None:
     async with engine() as one, engine() as two, front([one, two]) as gate:
         status, _, _ = await gate.chat("x", n=0)
         assert status == 400
-    assert len(gate.records[0].legs) == 1
+    assert len(gate.records[0].attempts) == 1
 
 
 async def test_everybody_gone_is_a_503_that_says_when_to_come_back() -> None:
@@ -178,7 +178,7 @@ async def test_everybody_gone_is_a_503_that_says_when_to_come_back() -> None:
     assert (status, headers["retry-after"]) == (503, "2")
     assert json.loads(body)["error"]["type"] == "ServiceUnavailableError"
     assert gate.records[0].status == 503
-    assert [leg.outcome for leg in gate.records[0].legs] == ["unreachable"]
+    assert [attempt.outcome for attempt in gate.records[0].attempts] == ["unreachable"]
 
 
 async def test_a_stream_that_breaks_ends_with_an_error_event() -> None:
@@ -189,7 +189,7 @@ async def test_a_stream_that_breaks_ends_with_an_error_event() -> None:
     assert json.loads(first)["choices"][0]["delta"] == {"content": "a"}
     assert json.loads(error)["error"]["code"] == 502
     assert done == b"[DONE]"
-    assert [leg.outcome for leg in gate.records[0].legs] == ["lost"]
+    assert [attempt.outcome for attempt in gate.records[0].attempts] == ["lost"]
 
 
 async def test_a_worker_silent_in_a_stream_ends_it_and_one_silent_from_the_start_is_a_504() -> None:
@@ -215,9 +215,9 @@ async def test_a_client_that_goes_frees_the_worker(*, first: bool) -> None:
         await asyncio.wait_for(worker.left.wait(), 30)  # type: ignore[attr-defined]
         await until(lambda: bool(gate.records))
         assert value(gate.metrics, "client_disconnects_total") == 1
-        assert gate.fleet.view().flights == 0
+        assert gate.fleet.view().inflight_requests == 0
         assert gate.gateway.under_way == 0
-    assert [leg.outcome for leg in gate.records[0].legs] == ["cancelled"]
+    assert [attempt.outcome for attempt in gate.records[0].attempts] == ["cancelled"]
     assert gate.records[0].status == (200 if first else 499)
 
 
@@ -231,7 +231,7 @@ async def test_a_client_that_goes_after_the_last_event_was_answered_whole() -> N
             heard += await answer.content.readany()
         answer.close()
         await until(lambda: bool(gate.records))
-    assert [leg.outcome for leg in gate.records[0].legs] == ["finished"]
+    assert [attempt.outcome for attempt in gate.records[0].attempts] == ["finished"]
     assert gate.records[0].cached_tokens == 32
 
 
@@ -289,7 +289,7 @@ async def test_idle_connections_that_a_worker_closed_cost_nothing() -> None:
     async with serving(Closes()) as worker, front([worker]) as gate:
         status, _, _ = await gate.chat("x")
     assert (status, worker.asked) == (200, 2)
-    assert [leg.outcome for leg in gate.records[0].legs] == ["lost", "answered"]
+    assert [attempt.outcome for attempt in gate.records[0].attempts] == ["lost", "answered"]
 
 
 def test_scripted_workers_are_workers() -> None:

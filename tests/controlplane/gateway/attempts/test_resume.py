@@ -69,7 +69,7 @@ class TestHandBack:
         assert status == 200
         assert joined(spliced) | {"names": 0} == joined(whole) | {"names": 0}
         assert len(joined(spliced)["names"]) == 1
-        assert [leg.outcome for leg in gate.records[-1].legs] == ["handed_back", "handed_back", "finished"]
+        assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["handed_back", "handed_back", "finished"]
 
     async def test_so_does_a_whole_answer(self, gate: Front, path: str, body: dict[str, Any]) -> None:
         _, _, whole = await gate.post(path, body)
@@ -77,8 +77,8 @@ class TestHandBack:
             one.hand_back(5)
         status, _, spliced = await gate.post(path, body)
         assert (status, told(spliced)) == (200, told(whole))
-        assert [leg.outcome for leg in gate.records[-1].legs] == ["handed_back", "handed_back", "answered"]
-        workers = [leg.worker for leg in gate.records[-1].legs]
+        assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["handed_back", "handed_back", "answered"]
+        workers = [attempt.worker for attempt in gate.records[-1].attempts]
         assert workers[0] != workers[1]
 
     async def test_the_bound_on_tokens_holds_however_it_is_written(
@@ -102,12 +102,12 @@ class TestHandBack:
             assert not any(choice.get("token_ids") for choice in chunk["choices"])
 
     async def test_after_the_last_one_it_runs_where_it_is(self, gate: Front, path: str, body: dict[str, Any]) -> None:
-        """Two hand-backs are the default; the third leg is not marked."""
+        """Two hand-backs are the default; the third attempt is not marked."""
         for one in engines(gate):
             one.hand_back(2, 2, 2, 2)
         _, _, spliced = await gate.post(path, body | USAGE)
         assert joined(spliced)["usage"]["completion_tokens"] == 12
-        assert len(gate.records[-1].legs) == 3
+        assert len(gate.records[-1].attempts) == 3
         marks = [
             b"cachefleet_resumable" in seen.body for one in engines(gate) for seen in one.requests if _served(seen)
         ]
@@ -119,7 +119,7 @@ class TestHandBack:
         engines(gate)[1 - number].cut_next_stream(4)  # the least recently used one is next
         _, _, spliced = await gate.post(path, body | USAGE)
         assert joined(spliced) | {"names": 0} == joined(whole) | {"names": 0}
-        assert [leg.outcome for leg in gate.records[-1].legs] == ["cut_off", "finished"]
+        assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["cut_off", "finished"]
 
     async def test_where_all_die_the_stream_ends_with_an_error(
         self, gate: Front, path: str, body: dict[str, Any]
@@ -138,7 +138,7 @@ class TestHandBack:
             one.cut_next_stream(4)
         _, _, broken = await gate.post(path, body | USAGE | {"seed": 7})
         assert b'"error"' in broken
-        assert [leg.outcome for leg in gate.records[-1].legs] == ["lost"]
+        assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["lost"]
 
 
 @pytest.mark.parametrize("stop", [["never comes"], "never comes"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.attempts.stream_join import Splice, Stopping
+from cachefleet_controlplane.gateway.attempts.stream_join import Stopping, StreamJoiner
 from tests.controlplane.gateway.attempts.test_stop_strings import first_stop
 
 PROMPT = [5, 6, 7]
@@ -61,9 +61,9 @@ class Client:
         self.chunks: list[dict[str, Any]] = []
         self.done = 0
 
-    def take_all(self, splice: Splice, events: Iterator[bytes]) -> None:
+    def take_all(self, joiner: StreamJoiner, events: Iterator[bytes]) -> None:
         for sent in events:
-            self.take(b"".join(splice.feed(sent)))
+            self.take(b"".join(joiner.feed(sent)))
 
     def take(self, data: bytes) -> None:
         for part in filter(None, data.split(b"\n\n")):
@@ -95,52 +95,52 @@ class Client:
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_an_error_behind_the_seam_is_told(chat: bool) -> None:  # noqa: FBT001
-    splice = Splice(Stopping(["zz"]))
+    joiner = StreamJoiner(Stopping(["zz"]))
     for sent in Worker("a", chat=chat).stream("hello", finish="cache_threshold", stop="cache_threshold"):
-        splice.feed(sent)
-    splice.resume(5)
+        joiner.feed(sent)
+    joiner.resume(5)
     error = event(error={"message": "dead", "type": "InternalServerError", "param": None, "code": 500})
-    assert splice.feed(error) == [error]
-    assert splice.feed(DONE) == [DONE]
+    assert joiner.feed(error) == [error]
+    assert joiner.feed(DONE) == [DONE]
 
 
 def test_why_a_worker_gave_up_is_not_told() -> None:
-    splice = Splice(Stopping())
+    joiner = StreamJoiner(Stopping())
     choice = {"index": 0, "text": "a", "token_ids": [97], "prompt_token_ids": PROMPT}
     head = {"id": "a", "object": "text_completion", "created": 1, "model": "tiny"}
     given_up = {"finish_reason": "cache_threshold", "stop_reason": "cache_threshold"}
     details = {"cache_threshold": {"hit_tokens": 1, "preempted": 1}}
     first = head | {"choices": [choice | given_up], "usage": {}, "kv_transfer_params": details}
-    splice.whole(json.dumps(first).encode())
-    splice.resume(1)
+    joiner.whole(json.dumps(first).encode())
+    joiner.resume(1)
     last = head | {"choices": [choice | {"finish_reason": "stop", "stop_reason": None}], "kv_transfer_params": None}
-    assert json.loads(splice.whole(json.dumps(last).encode()))["kv_transfer_params"] is None
+    assert json.loads(joiner.whole(json.dumps(last).encode()))["kv_transfer_params"] is None
 
 
 @given(st.text("ab", min_size=1, max_size=14), st.lists(st.text("ab", min_size=1, max_size=4), max_size=2), st.data())
 @pytest.mark.parametrize("kind", ["chat", "completion"])
 def test_a_client_sees_one_answer(kind: str, text: str, stops: list[str], data: st.DataObject) -> None:
     whole, stop = first_stop(text, stops)
-    splice, client, start = Splice(Stopping(stops)), Client(), 0
+    joiner, client, start = StreamJoiner(Stopping(stops)), Client(), 0
     for number, cut in enumerate(sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=2)))):
         if first_stop(text[start:cut], stops)[1] is not None:
             break  # a worker stops there by itself
         worker = Worker(f"w{number}", chat=kind == "chat" and not number, stops=stops)
-        client.take_all(splice, worker.stream(text[start:cut], finish="cache_threshold", stop="cache_threshold"))
-        if splice.stopped:
+        client.take_all(joiner, worker.stream(text[start:cut], finish="cache_threshold", stop="cache_threshold"))
+        if joiner.stopped:
             break
-        assert splice.handed_back
-        assert splice.produced == [ord(character) for character in text[:cut]]
-        splice.resume(cut)
+        assert joiner.handed_back
+        assert joiner.produced == [ord(character) for character in text[:cut]]
+        joiner.resume(cut)
         start = cut
     rest, own_stop = first_stop(text[start:], stops)
-    last = Worker("last", chat=kind == "chat" and not splice.prompt_ids, stops=stops)
-    client.take_all(splice, last.stream(rest, finish="length" if own_stop is None else "stop", stop=own_stop))
+    last = Worker("last", chat=kind == "chat" and not joiner.prompt_ids, stops=stops)
+    client.take_all(joiner, last.stream(rest, finish="length" if own_stop is None else "stop", stop=own_stop))
     assert (client.text, client.done) == (whole, 1)
     assert client.ends == [("stop", stop) if stop is not None else ("length", None)]
     assert len({(chunk["id"], chunk["object"]) for chunk in client.chunks}) == 1
     usage = client.chunks[-1]["usage"]
-    if splice.prompt_ids:
+    if joiner.prompt_ids:
         assert (usage["prompt_tokens"], usage["completion_tokens"]) == (len(PROMPT), len(client.ids))
         assert usage["total_tokens"] == len(PROMPT) + len(client.ids)
         assert usage["prompt_tokens_details"] == {"cached_tokens": 2}

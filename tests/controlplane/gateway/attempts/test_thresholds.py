@@ -79,7 +79,7 @@ async def test_b6_b7_a_callers_own_threshold_is_answered_by_the_engine(
             status, _, answer = await fleet.gate.post(path, body | field | {"stream": stream})
             assert status == 200
             assert ends(answer, stream=stream) == ["cache_threshold"]
-            assert len(fleet.legs) == 1
+            assert len(fleet.attempts) == 1
             if stream:
                 assert events(answer)[-1] == b"[DONE]"
             else:
@@ -120,7 +120,7 @@ async def test_a_promise_that_holds_goes_with_the_pools_threshold(
         assert (status, headers["x-cachefleet-worker"]) == (200, holder)
         assert ends(answer, stream=stream) == ["length"]
         assert fleet.sent(holder)[-1][FIELD] == 0.5
-        assert [leg.threshold for leg in fleet.gate.records[-1].legs] == [0.5]
+        assert [attempt.threshold for attempt in fleet.gate.records[-1].attempts] == [0.5]
 
 
 @both
@@ -135,14 +135,14 @@ async def test_a_refusal_is_a_call_elsewhere_and_no_client_sees_it(
         assert status == 200
         assert ends(answer, stream=stream) == ["length"]
         assert b"cache_threshold" not in answer
-        first, second = fleet.gate.records[-1].legs
+        first, second = fleet.gate.records[-1].attempts
         assert (first.worker, first.outcome, first.threshold) == (holder, "gate_refused", 0.5)
         assert (second.worker, second.threshold) == (headers["x-cachefleet-worker"], 0)
         assert fleet.sent(second.worker)[-1][FIELD] == 0
         assert value(fleet.gate.metrics, "gate_refusals_total") == 1
-        assert value(fleet.gate.metrics, "leg_retries_total", reason="gate_refused") == 0
+        assert value(fleet.gate.metrics, "attempt_retries_total", reason="gate_refused") == 0
         assert not any(worker.backing_off for worker in fleet.gate.fleet.view().workers)
-        assert fleet.gate.fleet.view().flights == 0
+        assert fleet.gate.fleet.view().inflight_requests == 0
 
 
 async def test_what_an_engine_refuted_is_not_promised_to_the_next_one() -> None:
@@ -150,8 +150,8 @@ async def test_what_an_engine_refuted_is_not_promised_to_the_next_one() -> None:
         holder = await warmed(fleet, CHAT, chat(TEXT))
         forget(fleet, holder)
         await fleet.gate.chat(TEXT)
-        assert fleet.legs[0][::2] == (holder, "gate_refused")
-        assert fleet.legs[1][0] != holder
+        assert fleet.attempts[0][::2] == (holder, "gate_refused")
+        assert fleet.attempts[1][0] != holder
         found = json.loads((await fleet.gate.post("/v1/route", chat(TEXT)))[2])
         assert {score["worker"]: score["matched_blocks"] for score in found["candidates"]}[holder] == 0
 
@@ -164,7 +164,7 @@ async def test_a_lone_worker_that_refuses_runs_it_with_the_gate_off() -> None:
         assert [body[FIELD] for body in fleet.sent("demo-0")] == [0, 0.5, 0]
 
 
-async def test_usage_counts_the_leg_that_answered_alone() -> None:
+async def test_usage_counts_the_attempt_that_answered_alone() -> None:
     async with engine() as one, gated(one) as fleet:
         await warmed(fleet, CHAT, chat(TEXT))
         prompt_tokens = fleet.gate.records[-1].prompt_tokens
@@ -185,7 +185,7 @@ async def test_who_could_be_handed_back_half_done_is_held_to_the_engines_policy(
         forget(fleet, "demo-0")
         assert ends((await fleet.gate.chat(TEXT, **more))[2], stream=False) == ["length"]
         assert [body.get(FIELD) for body in fleet.sent("demo-0")] == [0, None, 0]
-        assert [leg[2] for leg in fleet.legs] == ["gate_refused", "answered"]
+        assert [attempt[2] for attempt in fleet.attempts] == ["gate_refused", "answered"]
 
 
 @both
@@ -202,7 +202,7 @@ async def test_without_any_threshold_bodies_say_nothing_of_it(*, stream: bool) -
     async with engine() as one, gated(one, threshold=0.0) as fleet:
         await fleet.gate.chat(TEXT, stream=stream)
         assert FIELD not in fleet.sent("demo-0")[0]
-        assert len(fleet.legs) == 1
+        assert len(fleet.attempts) == 1
 
 
 class Mixed(Scripted):
@@ -240,7 +240,7 @@ async def test_b17_a_mixture_of_refused_and_answered_choices_is_refused(*, strea
         _, _, answer = await fleet.gate.post(COMPLETION, body)
         assert sorted(ends(answer, stream=stream)) == ["length", "length"]
         assert mixed.thresholds == [None, 0]
-        assert [leg.threshold for leg in fleet.gate.records[-1].legs] == [0.5, 0]
+        assert [attempt.threshold for attempt in fleet.gate.records[-1].attempts] == [0.5, 0]
 
 
 async def test_b17_a_refused_streams_beginning_is_held_back_wherever_it_is_cut() -> None:
@@ -269,7 +269,7 @@ async def test_b17_a_refused_streams_beginning_is_held_back_wherever_it_is_cut()
             status, _, body = await fleet.gate.chat("x", stream=True)
             assert (status, ends(body, stream=True)) == (200, ["stop"])
             assert b"cache_threshold" not in body
-            assert [leg[2] for leg in fleet.legs] == ["gate_refused", "finished"]
+            assert [attempt[2] for attempt in fleet.attempts] == ["gate_refused", "finished"]
 
 
 def _stream(*choices: dict[str, Any]) -> bytes:

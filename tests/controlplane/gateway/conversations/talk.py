@@ -21,7 +21,7 @@ from cachefleet_controlplane.gateway.conversations.encryption import Sealer
 from cachefleet_controlplane.gateway.conversations.repository import SqlContinuations
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
 from cachefleet_controlplane.gateway.conversations.sessions import Head, name_digest
-from cachefleet_controlplane.gateway.conversations.store_worker import Book, BookBounds
+from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker, StoreWorkerBounds
 from cachefleet_controlplane.gateway.conversations.turns import TurnParts, Turns
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
@@ -59,7 +59,7 @@ class Kept:
     max_bytes: int = 1 << 20
     canary_ratio: float = 0.0
     make_plain: Callable[..., PlainRenderer] = PlainRenderer
-    bounds: BookBounds = field(default_factory=lambda: BookBounds(answer_seconds=30, retry_seconds=0))
+    bounds: StoreWorkerBounds = field(default_factory=lambda: StoreWorkerBounds(answer_seconds=30, retry_seconds=0))
 
     def __post_init__(self) -> None:
         self.database = Database(f"sqlite:///{self.folder / 'kept.db'}", timeout_seconds=0.2)
@@ -67,14 +67,14 @@ class Kept:
 
     def __call__(self, fleet: Fleet, metrics: Metrics, renderer: Renderer) -> Turns:
         counted = ContinuationMetrics(metrics)
-        self.book = Book(self.store, metrics=counted, bounds=self.bounds, wall_clock=self.now)
+        self.store_worker = StoreWorker(self.store, metrics=counted, bounds=self.bounds, wall_clock=self.now)
         sealer = Sealer(FLEET_KEY.history_key)
-        histories = Histories(self.book, sealer, max_bytes=self.max_bytes, wall_clock=self.now)
-        parts = TurnParts(fleet, self.book, histories, counted, FLEET_KEY.history_key, wall_clock=self.now)
+        histories = Histories(self.store_worker, sealer, max_bytes=self.max_bytes, wall_clock=self.now)
+        parts = TurnParts(fleet, self.store_worker, histories, counted, FLEET_KEY.history_key, wall_clock=self.now)
         credentials = _Keys(FLEET_KEY)
         upstream = renderer._upstream  # the gateway's own
         self.plain = self.make_plain(upstream, credentials, seconds=30)
-        self.certificates = Certificates(self.book)
+        self.certificates = Certificates(self.store_worker)
         self.canaries = Canaries(fleet, self.plain, self.certificates, metrics=counted, ratio=self.canary_ratio)
         self.examiner = Examiner(fleet, self.plain, self.certificates, metrics=counted, chats=3)
         return Turns(parts, on_plan=self.canaries)

@@ -182,7 +182,7 @@ async def test_a16_a_store_that_is_locked_costs_no_answer(gate: Front, kept: Kep
     assert head.seq == 1
 
 
-async def test_a16_all_legs_have_one_request_id(gate: Front) -> None:
+async def test_a16_all_attempts_have_one_request_id(gate: Front) -> None:
     for one in engines(gate):
         one.fail_next(503)
     talk = Chat(gate)
@@ -191,7 +191,7 @@ async def test_a16_all_legs_have_one_request_id(gate: Front) -> None:
     status, _, _ = await gate.post("/v1/chat/completions", chat("hi", stream=True), **talk.headers)
     assert status == 200
     sent = [s for one in engines(gate) for s in one.requests if s.path == "/v1/chat/completions"]
-    assert len(gate.records[-1].legs) > 1
+    assert len(gate.records[-1].attempts) > 1
     named = [{name.lower(): told for name, told in seen.headers.items()}["x-request-id"] for seen in sent]
     assert set(named) == {gate.records[-1].id}
 
@@ -276,14 +276,14 @@ async def test_a20_a_turn_that_two_workers_answered_commits_once(gate: Front, ke
     asked = chat("hello there", max_tokens=12, ignore_eos=True, stream=stream)
     status, _, _ = await gate.post("/v1/chat/completions", asked, **{SESSION: "s1"})
     assert status == 200
-    assert [leg.outcome for leg in gate.records[-1].legs][:-1] == ["handed_back", "handed_back"]
+    assert [attempt.outcome for attempt in gate.records[-1].attempts][:-1] == ["handed_back", "handed_back"]
     head = kept.head("s1")
     assert head is not None
     assert head.checkpoint is not None
     # The prompt is the client's own, whatever the last worker was sent; the worker is who ended the answer.
     assert head.seq == 1
     assert head.checkpoint.prompt_tokens == len("<user\nhello there>\n<assistant\n")
-    assert head.checkpoint.worker.endswith(gate.records[-1].legs[-1].worker)
+    assert head.checkpoint.worker.endswith(gate.records[-1].attempts[-1].worker)
 
 
 async def test_a20_what_a_gate_refuses_does_not_advance(gate: Front, kept: Kept) -> None:

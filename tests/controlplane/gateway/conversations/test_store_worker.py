@@ -11,7 +11,7 @@ import pytest
 
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
 from cachefleet_controlplane.gateway.conversations.repository import SqlContinuations
-from cachefleet_controlplane.gateway.conversations.store_worker import Book, BookBounds
+from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker, StoreWorkerBounds
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -44,26 +44,26 @@ def store(tmp_path: Path) -> Iterator[SqlContinuations]:
     database.close()
 
 
-def booked(store: SqlContinuations, metrics: Metrics, clock: Clock, **bounds: float) -> Book:
-    made = BookBounds(**({"answer_seconds": 30.0} | bounds))  # type: ignore[arg-type] # all are numbers
-    return Book(store, metrics=ContinuationMetrics(metrics), bounds=made, clock=clock)
+def booked(store: SqlContinuations, metrics: Metrics, clock: Clock, **bounds: float) -> StoreWorker:
+    made = StoreWorkerBounds(**({"answer_seconds": 30.0} | bounds))  # type: ignore[arg-type] # all are numbers
+    return StoreWorker(store, metrics=ContinuationMetrics(metrics), bounds=made, clock=clock)
 
 
 async def test_what_takes_too_long_is_left_to_itself(store: SqlContinuations) -> None:
     metrics, clock, go = Metrics(), Clock(), Event()
-    book = booked(store, metrics, clock, answer_seconds=0.05)
+    store_worker = booked(store, metrics, clock, answer_seconds=0.05)
     with pytest.raises(StoreError, match="in time"):
-        await book.ask("commit", lambda _: go.wait(60))
+        await store_worker.ask("commit", lambda _: go.wait(60))
     assert value(metrics, "continuation_store_failures_total", operation="commit") == 1
     go.set()
     clock.now = 2.0
-    await until(lambda: book._waiting == 0)
+    await until(lambda: store_worker._waiting == 0)
     assert await booked(store, Metrics(), clock).ask("lookup", lambda _: 7) == 7
 
 
 async def test_a_store_that_failed_is_left_alone_for_a_while(store: SqlContinuations) -> None:
     metrics, clock, asked = Metrics(), Clock(), []
-    book = booked(store, metrics, clock)
+    store_worker = booked(store, metrics, clock)
 
     def broken(_: SqlContinuations) -> None:
         asked.append(1)
@@ -71,22 +71,22 @@ async def test_a_store_that_failed_is_left_alone_for_a_while(store: SqlContinuat
 
     for _ in range(3):
         with pytest.raises(StoreError, match="disk full"):
-            await book.ask("commit", broken)
-    assert (len(asked), book.problem) == (1, "disk full")
+            await store_worker.ask("commit", broken)
+    assert (len(asked), store_worker.problem) == (1, "disk full")
     clock.now = 1.0
-    assert await book.ask("lookup", lambda _: 7) == 7
-    assert book.problem == ""
+    assert await store_worker.ask("lookup", lambda _: 7) == 7
+    assert store_worker.problem == ""
 
 
 async def test_only_so_much_may_wait(store: SqlContinuations) -> None:
     metrics, clock, go = Metrics(), Clock(), Event()
-    book = booked(store, metrics, clock, waiting=1)
-    async with task(_ask(book, go)):
-        await until(lambda: book._waiting == 1)
+    store_worker = booked(store, metrics, clock, waiting=1)
+    async with task(_ask(store_worker, go)):
+        await until(lambda: store_worker._waiting == 1)
         with pytest.raises(StoreError, match="too much"):
-            await book.ask("lookup", lambda _: 7)
+            await store_worker.ask("lookup", lambda _: 7)
         go.set()
-        await until(lambda: book._waiting == 0)
+        await until(lambda: store_worker._waiting == 0)
 
 
 async def test_what_nobody_foresaw_is_a_failure_of_the_store(store: SqlContinuations) -> None:
@@ -98,22 +98,22 @@ async def test_what_nobody_foresaw_is_a_failure_of_the_store(store: SqlContinuat
 
 
 async def test_after_its_end_there_is_no_store(store: SqlContinuations) -> None:
-    book = booked(store, Metrics(), Clock())
-    async with task(book.run()):
-        assert await book.ask("lookup", lambda _: 7) == 7
+    store_worker = booked(store, Metrics(), Clock())
+    async with task(store_worker.run()):
+        assert await store_worker.ask("lookup", lambda _: 7) == 7
     with pytest.raises(StoreError, match="closed"):
-        await book.ask("lookup", lambda _: 7)
+        await store_worker.ask("lookup", lambda _: 7)
 
 
 async def test_pruning_goes_on_whatever_the_store_does(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'c.db'}", timeout_seconds=5)
     store = Failing(database)
-    book = booked(store, Metrics(), Clock(), prune_seconds=0.01, retry_seconds=0.0)
-    async with task(book.run()):
+    store_worker = booked(store, Metrics(), Clock(), prune_seconds=0.01, retry_seconds=0.0)
+    async with task(store_worker.run()):
         await until(lambda: store.pruned > 3)
     database.close()
 
 
-async def _ask(book: Book, go: Event) -> None:
-    await book.ask("commit", lambda _: go.wait(60))
+async def _ask(store_worker: StoreWorker, go: Event) -> None:
+    await store_worker.ask("commit", lambda _: go.wait(60))
     await asyncio.sleep(0)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint, Place
-from cachefleet_controlplane.gateway.conversations.turn_outcome import Outcome, Why
-from cachefleet_controlplane.gateway.conversations.turn_plan import Plan, Terms, Way, plan
+from cachefleet_controlplane.gateway.conversations.turn_outcome import TurnOutcome, Why
+from cachefleet_controlplane.gateway.conversations.turn_plan import PlanKind, TurnLimits, TurnPlan, plan
 from cachefleet_core.continuation import MISMATCHES, prefix_hash
 from tests.controlplane.gateway.conversations.made import BLOCK, HERE, PRINTS, RECEIPT, fresh, left
 
@@ -20,11 +20,11 @@ NOW = 150.0
 PROMPT = list(range(1, 12))
 NEXT = [*PROMPT, 50, 51, 52]
 BOUNDARY = 9
-ALL = Terms(place=HERE, handles=True, certified=True)
+ALL = TurnLimits(place=HERE, handles=True, certified=True)
 
 
-def made(checkpoint: Checkpoint | None, prompt: Any = None, terms: Terms = ALL) -> Plan:
-    return plan(checkpoint, prompt or fresh(NEXT, BOUNDARY, 13), now=NOW, terms=terms)
+def made(checkpoint: Checkpoint | None, prompt: Any = None, limits: TurnLimits = ALL) -> TurnPlan:
+    return plan(checkpoint, prompt or fresh(NEXT, BOUNDARY, 13), now=NOW, limits=limits)
 
 
 def handled(**changes: Any) -> Checkpoint:
@@ -43,18 +43,18 @@ def test_a1_a_checkpoint_has_what_the_prompt_up_to_its_boundary_has() -> None:
 def test_a1_without_a_boundary_it_is_the_whole_prompt_and_no_handle() -> None:
     found = left(PROMPT)
     assert (found.prefix_tokens, found.ends_at_boundary) == (len(PROMPT), False)
-    assert made(replace(found, handle="vllm_prefix_1")).outcome is Outcome.BOUNDARY_REJECTED
+    assert made(replace(found, handle="vllm_prefix_1")).outcome is TurnOutcome.BOUNDARY_REJECTED
 
 
 def test_a1_its_keys_are_bounded() -> None:
     found = left(PROMPT, BOUNDARY, max_keys=1)
     assert len(found.keys) == 8
     assert made(found, fresh(NEXT, BOUNDARY, at_hand=False)).why == Why.NOT_VERIFIABLE
-    assert made(found).outcome is Outcome.ARTIFACT_HIT
+    assert made(found).outcome is TurnOutcome.ARTIFACT_HIT
 
 
 def test_a2_the_first_turn_has_nothing_to_continue() -> None:
-    assert made(None) == Plan(Way.FULL, Outcome.NO_CHECKPOINT)
+    assert made(None) == TurnPlan(PlanKind.FULL, TurnOutcome.NO_CHECKPOINT)
 
 
 def test_a4_neither_checkpoint_nor_its_text_has_ids() -> None:
@@ -65,7 +65,9 @@ def test_a4_neither_checkpoint_nor_its_text_has_ids() -> None:
 
 
 def test_everything_as_it_was_is_a_shortcut() -> None:
-    assert made(handled()) == Plan(Way.SHORTCUT, Outcome.SHORTCUT_HIT, prefix_tokens=BOUNDARY, checked=True)
+    assert made(handled()) == TurnPlan(
+        PlanKind.SHORTCUT, TurnOutcome.SHORTCUT_HIT, prefix_tokens=BOUNDARY, checked=True
+    )
 
 
 @pytest.mark.parametrize("name", list(MISMATCHES))
@@ -73,20 +75,20 @@ def test_a6_each_fingerprint_refuses_by_its_own_name(name: str) -> None:
     """One mutation each: the check of that field is what refuses."""
     changed = msgspec.structs.replace(PRINTS, **{name: "other"})
     found = made(handled(), fresh(NEXT, BOUNDARY, fingerprints=changed))
-    assert (found.way, found.outcome, found.why) == (Way.FULL, Outcome.FINGERPRINT_MISMATCH, name)
+    assert (found.kind, found.outcome, found.why) == (PlanKind.FULL, TurnOutcome.FINGERPRINT_MISMATCH, name)
 
 
 @given(st.sets(st.sampled_from(sorted(MISMATCHES))), st.text(min_size=1, max_size=9))
 def test_a6_any_set_of_changed_fingerprints_refuses_and_none_does_not(names: set[str], text: str) -> None:
     changed = msgspec.structs.replace(PRINTS, **dict.fromkeys(names, text + "!"))
     found = made(handled(), fresh(NEXT, BOUNDARY, fingerprints=changed))
-    assert (found.outcome is Outcome.FINGERPRINT_MISMATCH) == bool(names)
+    assert (found.outcome is TurnOutcome.FINGERPRINT_MISMATCH) == bool(names)
     assert found.why in names | {Why.NONE}
 
 
 @pytest.mark.parametrize("change", [{"contract": "sha256:other"}, {"block_size": 8}, {"salt_version": 2}])
 def test_a11_a17_keys_of_another_contract_or_salt_are_no_receipt(change: dict[str, Any]) -> None:
-    assert made(handled(**change)).outcome is Outcome.RECEIPT_INVALID
+    assert made(handled(**change)).outcome is TurnOutcome.RECEIPT_INVALID
 
 
 @pytest.mark.parametrize("count", [BOUNDARY - 1, BOUNDARY + 1])
@@ -107,7 +109,7 @@ def test_a6_what_is_as_long_as_the_prompt_leaves_nothing_to_append() -> None:
 def test_a6_a14_a_conversation_that_went_back_is_not_continued(place: int) -> None:
     other = [*NEXT[:place], 999, *NEXT[place + 1 :]]
     found = made(handled(), fresh(other, BOUNDARY))
-    assert (found.way, found.outcome, found.why) == (Way.FULL, Outcome.ARTIFACT_MISS, Why.NOT_A_PREFIX)
+    assert (found.kind, found.outcome, found.why) == (PlanKind.FULL, TurnOutcome.ARTIFACT_MISS, Why.NOT_A_PREFIX)
     assert made(handled(), fresh(other[: BOUNDARY - 1], 3)).why == Why.NOT_A_PREFIX
 
 
@@ -115,10 +117,10 @@ def test_a6_a14_a_conversation_that_went_back_is_not_continued(place: int) -> No
 def test_a7_only_a_boundary_proposed_both_times_will_do(proposed: set[int]) -> None:
     found = made(handled(), fresh(NEXT, *sorted(proposed)))
     if BOUNDARY in proposed:
-        assert found.way is Way.SHORTCUT
+        assert found.kind is PlanKind.SHORTCUT
     else:
-        assert (found.way, found.outcome) == (Way.FULL, Outcome.BOUNDARY_REJECTED)
-    assert made(handled(ends_at_boundary=False)).outcome is Outcome.BOUNDARY_REJECTED
+        assert (found.kind, found.outcome) == (PlanKind.FULL, TurnOutcome.BOUNDARY_REJECTED)
+    assert made(handled(ends_at_boundary=False)).outcome is TurnOutcome.BOUNDARY_REJECTED
 
 
 @pytest.mark.parametrize(
@@ -126,27 +128,27 @@ def test_a7_only_a_boundary_proposed_both_times_will_do(proposed: set[int]) -> N
     [(Place("default/demo/demo-1", "e0"), Why.OTHER_WORKER), (Place(HERE.worker, "e1"), Why.OTHER_EPOCH)],
 )
 def test_a8_a9_a_handle_is_for_its_worker_in_its_life_alone(place: Place, why: Why) -> None:
-    found = made(handled(), terms=replace(ALL, place=place))
-    assert (found.way, found.outcome, found.why) == (Way.ARTIFACT, Outcome.SHORTCUT_MISS, why)
+    found = made(handled(), limits=replace(ALL, place=place))
+    assert (found.kind, found.outcome, found.why) == (PlanKind.ARTIFACT, TurnOutcome.SHORTCUT_MISS, why)
 
 
 @pytest.mark.parametrize(
-    ("terms", "change", "why"),
+    ("limits", "change", "why"),
     [
         (replace(ALL, handles=False), {}, Why.HANDLES_OFF),
         (replace(ALL, certified=False), {}, Why.NOT_CERTIFIED),
         (ALL, {"handle": None}, Why.NO_HANDLE),
     ],
 )
-def test_a21_no_handle_is_sent_where_it_may_not_be(terms: Terms, change: dict[str, Any], why: Why) -> None:
-    found = made(handled(**change), terms=terms)
-    assert (found.way, found.outcome, found.why) == (Way.ARTIFACT, Outcome.ARTIFACT_HIT, why)
+def test_a21_no_handle_is_sent_where_it_may_not_be(limits: TurnLimits, change: dict[str, Any], why: Why) -> None:
+    found = made(handled(**change), limits=limits)
+    assert (found.kind, found.outcome, found.why) == (PlanKind.ARTIFACT, TurnOutcome.ARTIFACT_HIT, why)
 
 
 def test_a7_block_keys_alone_never_make_a_shortcut() -> None:
     """They say nothing of the tokens behind the last whole block."""
     found = made(handled(), fresh(NEXT, BOUNDARY, at_hand=False))
-    assert (found.way, found.outcome, found.why) == (Way.ARTIFACT, Outcome.SHORTCUT_MISS, Why.IDS_NOT_AT_HAND)
+    assert (found.kind, found.outcome, found.why) == (PlanKind.ARTIFACT, TurnOutcome.SHORTCUT_MISS, Why.IDS_NOT_AT_HAND)
     other = [999, *NEXT[1:]]
     assert made(handled(), fresh(other, BOUNDARY, at_hand=False)).why == Why.NOT_A_PREFIX
     short = left(PROMPT[:3], 3)
@@ -154,9 +156,9 @@ def test_a7_block_keys_alone_never_make_a_shortcut() -> None:
 
 
 def test_a16_expired_and_unrendered_have_outcomes_of_their_own() -> None:
-    assert made(handled(expires=NOW)).outcome is Outcome.ARTIFACT_EXPIRED
+    assert made(handled(expires=NOW)).outcome is TurnOutcome.ARTIFACT_EXPIRED
     found = made(handled(), fresh([]))
-    assert (found.outcome, found.why) == (Outcome.ARTIFACT_MISS, Why.NOT_RENDERED)
+    assert (found.outcome, found.why) == (TurnOutcome.ARTIFACT_MISS, Why.NOT_RENDERED)
 
 
 def test_a16_no_plan_is_anything_but_a_way() -> None:
@@ -172,7 +174,7 @@ def test_a16_no_plan_is_anything_but_a_way() -> None:
         made(handled(epoch="gone")).outcome,
         made(handled(), fresh(NEXT)).outcome,
     }
-    assert set(Outcome) - seen == {Outcome.OFF, Outcome.CONFLICT, Outcome.STORE_FAILED}
+    assert set(TurnOutcome) - seen == {TurnOutcome.OFF, TurnOutcome.CONFLICT, TurnOutcome.STORE_FAILED}
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=24), st.lists(st.integers(0, 5), max_size=24), st.data())

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.rendering.key_cache import SEGMENT_BLOCKS, KeyMemo
+from cachefleet_controlplane.gateway.rendering.key_cache import SEGMENT_BLOCKS, KeyCache
 from cachefleet_core.blocks import BlockKey, BlockKeyer, Namespace
 
 SIZE = 2
@@ -17,10 +17,10 @@ PROMPTS = st.tuples(st.integers(0, 3 * SEGMENT_BLOCKS * SIZE + 3), st.lists(st.i
 
 @given(st.lists(st.tuples(st.sampled_from(KEYERS), PROMPTS), max_size=6), st.sampled_from([1, 2, 100]))
 def test_keys_are_those_of_the_keyer(asked: list[tuple[BlockKeyer, list[int]]], limit: int) -> None:
-    memo = KeyMemo(limit)
+    cache = KeyCache(limit)
     for keyer, ids in asked:
-        assert memo.keys(keyer, ids) == keyer.packed_keys(ids)
-        assert len(memo._known) <= limit
+        assert cache.keys(keyer, ids) == keyer.packed_keys(ids)
+        assert len(cache._known) <= limit
 
 
 def test_only_what_is_new_is_computed() -> None:
@@ -31,14 +31,14 @@ def test_only_what_is_new_is_computed() -> None:
             computed.append(len(tokens))  # type: ignore[arg-type]
             return super().keys(tokens, *rest)  # type: ignore[arg-type]
 
-    keyer, memo = Counting(b"k" * 32, Namespace("c"), SIZE), KeyMemo()
+    keyer, cache = Counting(b"k" * 32, Namespace("c"), SIZE), KeyCache()
     old = [1] * (2 * SEGMENT_BLOCKS * SIZE)
-    memo.keys(keyer, old)
-    memo.keys(keyer, [*old, 2, 3, 4])
+    cache.keys(keyer, old)
+    cache.keys(keyer, [*old, 2, 3, 4])
     assert computed == [len(old), 3]
 
 
 @pytest.mark.parametrize("ids", [[-1] * 1000, [2**32] * 1000])
 def test_ids_that_are_none_are_refused(ids: list[int]) -> None:
     with pytest.raises(ValueError, match="token ids must be"):
-        KeyMemo().keys(KEYERS[0], ids)
+        KeyCache().keys(KEYERS[0], ids)

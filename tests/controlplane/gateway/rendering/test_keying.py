@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
-from cachefleet_controlplane.gateway.rendering.key_cache import KeyMemo
+from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
 from cachefleet_core.blocks import BlockKeyer, Namespace
 from cachefleet_core.bodies import BodyError
@@ -15,37 +15,37 @@ from tests.core.codes import over_both
 IDS = list(range(70))
 ARRAY = Raw(str(IDS).encode())
 TWIN = BlockKeyer(b"k" * 32, Namespace("c"), 16)
-over_memos = pytest.mark.parametrize("memo", [None, KeyMemo()], ids=["computed", "remembered"])
+over_memos = pytest.mark.parametrize("cache", [None, KeyCache()], ids=["computed", "remembered"])
 
 
-def keying(code: Code, memo: KeyMemo | None, max_tokens: int | None = None) -> Keying:
+def keying(code: Code, cache: KeyCache | None, max_tokens: int | None = None) -> Keying:
     keyer = code.keyer(b"k" * 32, Namespace("c"), 16)
-    return Keying(lambda: keyer, max_tokens, memo)
+    return Keying(lambda: keyer, max_tokens, cache)
 
 
 @over_both
 @over_memos
-def test_keys_are_those_of_the_ids(code: Code, memo: KeyMemo | None) -> None:
-    assert keying(code, memo).read(ARRAY) == Keyed(70, TWIN.packed_keys(IDS), 16)
-    assert keying(code, memo).read(Raw(b"[1]")) == Keyed(1, b"", 16)
-    assert keying(code, memo).read(Raw(b"[]")) == Keyed()
+def test_keys_are_those_of_the_ids(code: Code, cache: KeyCache | None) -> None:
+    assert keying(code, cache).read(ARRAY) == Keyed(70, TWIN.packed_keys(IDS), 16)
+    assert keying(code, cache).read(Raw(b"[1]")) == Keyed(1, b"", 16)
+    assert keying(code, cache).read(Raw(b"[]")) == Keyed()
 
 
 @over_both
 @over_memos
-def test_prompts_that_no_worker_takes_are_counted_only(code: Code, memo: KeyMemo | None) -> None:
-    assert keying(code, memo, 69).read(ARRAY) == Keyed(70)
-    assert keying(code, memo, 70).read(ARRAY).block_size == 16
+def test_prompts_that_no_worker_takes_are_counted_only(code: Code, cache: KeyCache | None) -> None:
+    assert keying(code, cache, 69).read(ARRAY) == Keyed(70)
+    assert keying(code, cache, 70).read(ARRAY).block_size == 16
 
 
 @over_memos
-def test_without_a_contract_prompts_are_counted_only(memo: KeyMemo | None) -> None:
-    assert Keying(lambda: None, memo=memo).read(ARRAY) == Keyed(70)
+def test_without_a_contract_prompts_are_counted_only(cache: KeyCache | None) -> None:
+    assert Keying(lambda: None, cache=cache).read(ARRAY) == Keyed(70)
 
 
 @over_both
 @over_memos
 @pytest.mark.parametrize("array", [b"1", b'"1"', b"[-1]", b"[1.5]", b'["a"]', b"null"])
-def test_what_is_no_list_of_ids_is_refused(code: Code, memo: KeyMemo | None, array: bytes) -> None:
+def test_what_is_no_list_of_ids_is_refused(code: Code, cache: KeyCache | None, array: bytes) -> None:
     with pytest.raises(BodyError):
-        keying(code, memo).read(Raw(array))
+        keying(code, cache).read(Raw(array))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.rendering.render_cache import RenderMemo
+from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_controlplane.routing.decision import Knowledge
 from tests.controlplane.gateway.harness import MODEL, Front, chat, engine, front, pool
@@ -29,7 +29,7 @@ def rendered(worker: FakeEngine) -> int:
 
 
 async def test_what_was_rendered_is_remembered_until_the_worker_comes_back_another() -> None:
-    async with engine() as worker, front([worker], render_memo=RenderMemo()) as gate:
+    async with engine() as worker, front([worker], render_memo=RenderCache()) as gate:
         gate.report(0)
         assert (await decided(gate, LONG))["rendered_by"] == "render"
         again = await decided(gate, LONG, temperature=0.3)

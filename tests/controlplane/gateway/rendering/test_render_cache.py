@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.gateway.rendering.keying import Keyed
-from cachefleet_controlplane.gateway.rendering.render_cache import RenderMemo, digest
+from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache, digest
 from cachefleet_controlplane.wire.json_members import parse_fields
 
 PATH = "/v1/chat/completions"
@@ -47,11 +47,11 @@ def test_where_a_prompt_is_cut_the_answers_length_shapes_it() -> None:
 
 
 def test_boundaries_take_room() -> None:
-    memo = RenderMemo()
-    memo.put(b"a", Keyed(160, bytes(80), 16))
-    plain = memo.bytes
-    memo.put(b"a", Keyed(160, bytes(80), 16, (5, 9)))
-    assert memo.bytes > plain
+    cache = RenderCache()
+    cache.put(b"a", Keyed(160, bytes(80), 16))
+    plain = cache.bytes
+    cache.put(b"a", Keyed(160, bytes(80), 16, (5, 9)))
+    assert cache.bytes > plain
 
 
 def test_so_do_path_and_renderer() -> None:
@@ -68,17 +68,17 @@ def test_members_and_values_do_not_run_into_each_other() -> None:
 
 def test_the_least_recently_used_go_first() -> None:
     prompt = Keyed(160, bytes(80), 16)
-    memo = RenderMemo(limit=3 * (300 + 80))
+    cache = RenderCache(limit=3 * (300 + 80))
     for name in (b"a", b"b", b"c"):
-        memo.put(name, prompt)
-    assert memo.get(b"a") == prompt
-    memo.put(b"d", prompt)
-    memo.put(b"d", prompt)
-    assert [memo.get(name) is not None for name in (b"a", b"b", b"c", b"d")] == [True, False, True, True]
-    assert memo.bytes == 3 * (300 + 80)
+        cache.put(name, prompt)
+    assert cache.get(b"a") == prompt
+    cache.put(b"d", prompt)
+    cache.put(b"d", prompt)
+    assert [cache.get(name) is not None for name in (b"a", b"b", b"c", b"d")] == [True, False, True, True]
+    assert cache.bytes == 3 * (300 + 80)
 
 
 def test_what_is_larger_than_all_room_is_not_kept() -> None:
-    memo = RenderMemo(limit=350)
-    memo.put(b"a", Keyed(160, bytes(80), 16))
-    assert (memo.get(b"a"), memo.bytes) == (None, 0)
+    cache = RenderCache(limit=350)
+    cache.put(b"a", Keyed(160, bytes(80), 16))
+    assert (cache.get(b"a"), cache.bytes) == (None, 0)

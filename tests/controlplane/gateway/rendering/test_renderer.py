@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.gateway.apis.parse import parse, upstream_body
-from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.rendering.dedicated import Renderers
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
 from cachefleet_controlplane.gateway.rendering.ladder import TOKENIZE_PATH, Rung, RungMemory, ladder, tokenizable
-from cachefleet_controlplane.gateway.rendering.render_cache import RenderMemo
+from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer, render_ask
 from cachefleet_controlplane.gateway.rendering.result import (
     ABSENT_SECONDS,
@@ -43,7 +43,7 @@ KEYING = Keying(lambda: KEYER)
 MESSAGES = [{"role": "user", "content": "hello there"}]
 
 
-def ask(endpoint: Endpoint = Endpoint.CHAT, **body: Any) -> Ask:
+def ask(endpoint: Endpoint = Endpoint.CHAT, **body: Any) -> RequestInfo:
     base: dict[str, Any] = {"messages": MESSAGES} if endpoint is Endpoint.CHAT else {"prompt": "hello there"}
     return parse(json.dumps({"model": MODEL} | base | body).encode(), endpoint)
 
@@ -69,7 +69,7 @@ class Rendered:
         *,
         seconds: float = 1,
         keys: bool = False,
-        memo: RenderMemo | None = None,
+        cache: RenderCache | None = None,
         dedicated: Sequence[str] = (),
     ) -> None:
         self.clock, self.metrics = Clock(), Metrics()
@@ -81,16 +81,16 @@ class Rendered:
             credentials,
             metrics=self.metrics,
             timeout_seconds=seconds,
-            memo=memo,
+            cache=cache,
             dedicated=Renderers(dedicated),
             clock=self.clock,
         )
         urls = frozenset(worker.url for worker in self.workers) if keys else frozenset()
-        known = bool(keys or dedicated or memo)
+        known = bool(keys or dedicated or cache)
         contract = CONTRACT if known else ""
         self.facts = RenderFacts(MODEL, POOL, contract=contract, block_size=2, profiles=("p",), keys_at=urls)
 
-    async def __call__(self, asked: Ask, *, salt: str = "s") -> Rendering:
+    async def __call__(self, asked: RequestInfo, *, salt: str = "s") -> Rendering:
         first = render_ask(asked)
         body, _ = upstream_body(first, model=MODEL, salt=salt)
         return await self.renderer.render(first, body, workers=self.workers, keying=KEYING, facts=self.facts, salt=salt)
@@ -265,7 +265,7 @@ def keyed_engine(**options: Any) -> FakeEngine:
 class TestMemo:
     async def test_what_was_rendered_is_not_rendered_again(self) -> None:
         async with engine() as worker, upstream() as http:
-            render = Rendered(http, [worker], memo=RenderMemo())
+            render = Rendered(http, [worker], cache=RenderCache())
             one = await render(ask(max_tokens=3))
             assert await render(ask(temperature=0, n=2)) == Rendering(one.prompt, Rung.MEMO)
             assert value(render.metrics, "render_seconds_count", rung="memo") == 1
@@ -273,7 +273,7 @@ class TestMemo:
 
     async def test_another_salt_contract_profile_or_prompt_is_rendered(self) -> None:
         async with engine() as worker, upstream() as http:
-            render = Rendered(http, [worker], memo=RenderMemo())
+            render = Rendered(http, [worker], cache=RenderCache())
             await render(ask())
             assert (await render(ask(), salt="t")).rung is Rung.RENDER
             assert (await render(ask(messages=[{"role": "user", "content": "else"}]))).rung is Rung.RENDER
@@ -285,7 +285,7 @@ class TestMemo:
 
     async def test_a4_ids_are_for_their_request_alone(self) -> None:
         async with engine() as worker, upstream() as http:
-            render = Rendered(http, [worker], memo=RenderMemo())
+            render = Rendered(http, [worker], cache=RenderCache())
             body, _ = upstream_body(ask(), model=MODEL, salt="s")
             asked = partial(render.renderer.render, ask(), body, workers=render.workers, facts=render.facts, salt="s")
             kept = await asked(keying=replace(KEYING, keep_ids=True))
@@ -297,7 +297,7 @@ class TestMemo:
 
     async def test_a_failure_is_not_remembered(self) -> None:
         async with engine() as worker, upstream() as http:
-            render = Rendered(http, [worker], memo=RenderMemo())
+            render = Rendered(http, [worker], cache=RenderCache())
             worker.fail_next(400)
             assert (await render(ask())).reason is Reason.REFUSED
             assert (await render(ask())).rung is Rung.RENDER

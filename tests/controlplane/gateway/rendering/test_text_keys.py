@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from cachefleet_controlplane.gateway.apis.parse import parse
-from cachefleet_controlplane.gateway.apis.request_info import Ask, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.rendering.text_chunks import CHUNK_BYTES, KEY_BYTES
 from cachefleet_controlplane.gateway.rendering.text_keys import MAX_TEXT_BYTES, NO_TEXT, Text, Texts
 from cachefleet_controlplane.gateway.rendering.token_estimates import START
@@ -14,12 +14,12 @@ from cachefleet_controlplane.gateway.rendering.token_estimates import START
 TEXTS = Texts(b"s" * 32)
 
 
-def ask(text: str = "x" * 2000, **body: Any) -> Ask:
+def ask(text: str = "x" * 2000, **body: Any) -> RequestInfo:
     message = {"role": "user", "content": text}
     return parse(json.dumps({"model": "m", "messages": [message], **body}).encode(), Endpoint.CHAT)
 
 
-def of(asked: Ask, salt: str = "s", model: str = "m") -> Text:
+def of(asked: RequestInfo, salt: str = "s", model: str = "m") -> Text:
     return TEXTS.of(asked, model=model, salt=salt)
 
 

@@ -30,7 +30,7 @@ def signed(of: bytes) -> bytes:
     return b"data: " + event_data(of)[:-1] + b',"system_fingerprint":' + FINGERPRINT + b"}\n\n"
 
 
-def sieve(**changes: Any) -> StreamFilter:
+def transformer(**changes: Any) -> StreamFilter:
     given: dict[str, Any] = {"strip_usage": True, "strip_ids": True, "single": True}
     return StreamFilter(**(given | changes))
 
@@ -40,7 +40,7 @@ def through(made: StreamFilter, *events: bytes) -> bytes:
 
 
 def test_usage_goes_and_its_fingerprint_goes_where_it_was() -> None:
-    made = sieve()
+    made = transformer()
     assert through(made, delta(), delta(finish="stop"), tail(), DONE) == delta() + signed(delta(finish="stop")) + DONE
     assert made.usage is not None
     assert made.usage.prompt_tokens == 3
@@ -48,34 +48,34 @@ def test_usage_goes_and_its_fingerprint_goes_where_it_was() -> None:
 
 
 def test_usage_that_was_asked_for_stays_and_is_read() -> None:
-    made = sieve(strip_usage=False)
+    made = transformer(strip_usage=False)
     events = [delta(), delta(finish="stop"), tail(), DONE]
     assert through(made, *events) == b"".join(events)
     assert made.usage is not None
 
 
 def test_the_last_event_of_a_single_choice_waits_for_what_follows_and_only_it() -> None:
-    made = sieve(fingerprint=b'"old"')
+    made = transformer(fingerprint=b'"old"')
     assert made.feed(delta()) == delta()
     assert made.feed(delta(finish="stop")) == b""
     assert made.feed(tail()) == signed(delta(finish="stop"))
 
 
 def test_of_several_choices_a_known_fingerprint_is_put_in_at_once() -> None:
-    made = sieve(single=False, fingerprint=FINGERPRINT)
+    made = transformer(single=False, fingerprint=FINGERPRINT)
     assert made.feed(delta(finish="stop")) == signed(delta(finish="stop"))
     assert made.feed(delta(index=1)) == delta(index=1)
 
 
 def test_of_several_choices_everything_waits_where_it_is_not_known() -> None:
-    made = sieve(single=False)
+    made = transformer(single=False)
     assert made.feed(delta(finish="stop")) + made.feed(delta(index=1)) == b""
     assert made.feed(tail()) == signed(delta(finish="stop")) + delta(index=1)
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer, "HELD_BYTES", 200)
-    made = sieve(single=False)
+    made = transformer(single=False)
     assert made.feed(delta(finish="stop")) == b""
     assert made.feed(delta("x" * 200, index=1)) == delta(finish="stop") + delta("x" * 200, index=1)
 
@@ -83,17 +83,17 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("ending", [(DONE,), ()], ids=["done", "cut"])
 def test_a_stream_without_usage_loses_nothing(ending: tuple[bytes, ...]) -> None:
     events = (delta(), delta(finish="stop"), *ending)
-    assert through(sieve(), *events) == b"".join(events)
+    assert through(transformer(), *events) == b"".join(events)
 
 
 def test_a_worker_without_fingerprint_gets_none() -> None:
     bare = event(id="c", choices=[], usage={"prompt_tokens": 3})
-    assert through(sieve(), delta(finish="stop"), bare) == delta(finish="stop")
+    assert through(transformer(), delta(finish="stop"), bare) == delta(finish="stop")
 
 
 def test_usage_that_a_worker_gives_everybody_stays() -> None:
     events = [event(choices=[{"index": 0}], usage={"prompt_tokens": 1}), delta(finish="stop"), tail(), DONE]
-    assert through(sieve(), *events) == b"".join(events)
+    assert through(transformer(), *events) == b"".join(events)
 
 
 def test_ids_become_null_and_every_other_byte_stays() -> None:
@@ -103,24 +103,24 @@ def test_ids_become_null_and_every_other_byte_stays() -> None:
     )
     expected = data.replace(b'"token_ids":[1,2]', b'"token_ids":null').replace(b"[3,4]", b"null")
     assert without_ids(data) == expected
-    assert sieve().feed(b"data: " + data + b"\n\n") == b"data: " + expected + b"\n\n"
+    assert transformer().feed(b"data: " + data + b"\n\n") == b"data: " + expected + b"\n\n"
 
 
 def test_ids_that_were_asked_for_stay() -> None:
-    assert sieve(strip_ids=False).feed(delta(token_ids=[1])) == delta(token_ids=[1])
+    assert transformer(strip_ids=False).feed(delta(token_ids=[1])) == delta(token_ids=[1])
 
 
 def test_an_event_that_is_there_for_its_ids_alone_goes() -> None:
     hollow = event(choices=[{"index": 0, "delta": {}, "logprobs": None, "finish_reason": None, "token_ids": [1]}])
-    assert sieve().feed(hollow) == b""
+    assert transformer().feed(hollow) == b""
     ends = event(choices=[{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop", "token_ids": [1]}])
-    assert through(sieve(), ends) == ends.replace(b"[1]", b"null")
+    assert through(transformer(), ends) == ends.replace(b"[1]", b"null")
 
 
 @pytest.mark.parametrize("data", [b'{"token_ids":[1', b'["token_ids":[]', b'{"choices":7,"token_ids":[1]}', b"\xff"])
 def test_what_is_not_vllms_is_left_alone(data: bytes) -> None:
     assert without_ids(data) == data
-    assert sieve().feed(b"data: " + data + b"\n\n") == b"data: " + data + b"\n\n"
+    assert transformer().feed(b"data: " + data + b"\n\n") == b"data: " + data + b"\n\n"
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"usage":7}', b'{"usage":null}', b"{}"])

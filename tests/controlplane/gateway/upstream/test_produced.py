@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.attempts.stream_join import Splice, Stopping
+from cachefleet_controlplane.gateway.attempts.stream_join import Stopping, StreamJoiner
 from cachefleet_controlplane.gateway.upstream.produced import Produced
 
 
@@ -37,18 +37,18 @@ def test_no_ids_are_none(ids: list[int] | None) -> None:
 
 @pytest.mark.parametrize("ids", ["ab", {"a": 1}, [1, "a"], [1.5], 7])
 def test_what_are_no_ids_leaves_nothing_to_go_on_with(ids: Any) -> None:
-    splice = Splice(Stopping())
-    splice.feed(b"data: " + told(prompt_token_ids=ids) + b"\n\n")
-    assert splice.produced == [9]
-    splice.resume(1)
-    assert not splice.prompt_ids
+    joiner = StreamJoiner(Stopping())
+    joiner.feed(b"data: " + told(prompt_token_ids=ids) + b"\n\n")
+    assert joiner.produced == [9]
+    joiner.resume(1)
+    assert not joiner.prompt_ids
 
 
 def test_of_one_workers_whole_answer_nothing_has_to_be_known() -> None:
-    ended, splice = Splice(Stopping()), Splice(Stopping())
+    ended, joiner = StreamJoiner(Stopping()), StreamJoiner(Stopping())
     assert ended.whole(b"not even JSON") == b"not even JSON"
     assert not ended.handed_back
     given_up = told(prompt_token_ids=[1], choices=[{"text": "x", "token_ids": [9], "finish_reason": "cache_threshold"}])
-    splice.whole(given_up)
-    assert splice.handed_back
-    assert splice.can_resume
+    joiner.whole(given_up)
+    assert joiner.handed_back
+    assert joiner.can_resume

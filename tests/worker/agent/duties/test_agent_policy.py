@@ -215,12 +215,12 @@ async def test_traffic_waits_for_what_is_hot_too(make_settings: Make, plane: Con
             hot = tuple(Prefix(name=f"hot-{n}", messages=chat(f"{n} " * 200)) for n in range(3))
             await plane.send(Warm(prefixes=hot))
             await plane.until(lambda: not agent.unready)
-            assert agent.steward._warm_up.warmth.done == 3
+            assert agent.controller._warm_up.warmth.done == 3
             await engine.restart()
             await plane.until(lambda: len(plane.epochs) == 2)
             await plane.send(Warm(prefixes=hot))
             await plane.until(lambda: not agent.unready)
-            assert agent.steward._warm_up.warmth.done == 3
+            assert agent.controller._warm_up.warmth.done == 3
 
 
 async def test_prefixes_that_nobody_names_are_not_waited_for(make_settings: Make, tmp_path: Path) -> None:
@@ -386,9 +386,9 @@ async def test_a_drain_that_is_asked_for_lets_running_requests_end(
             await plane.until(lambda: plane.state and plane.state.running == 1)
             await plane.send(Drain(seconds=30.0))
             await plane.until(lambda: plane.state and plane.state.phase is Phase.DRAINING)
-            assert not agent.steward.drained()
+            assert not agent.controller.drained()
             await request
-            await plane.until(agent.steward.drained)
+            await plane.until(agent.controller.drained)
             if ends:
                 await plane.until(lambda: not plane._sockets)
             else:

@@ -69,11 +69,11 @@ async def test_a_kubelet_that_asks_again_waits_for_the_same_drain(make_settings:
         request = asyncio.create_task(worker.complete(prompt(0, 100), max_tokens=64, ignore_eos=True))
         await plane.until(lambda: plane.state and plane.state.running == 1)
         first = asyncio.create_task(drain(worker))
-        await plane.until(lambda: worker.agent.steward.draining.until)
-        until = worker.agent.steward.draining.until
+        await plane.until(lambda: worker.agent.controller.draining.until)
+        until = worker.agent.controller.draining.until
         first.cancel()
         assert await asyncio.wait_for(drain(worker), 60) == 200
-        assert worker.agent.steward.draining.until == until
+        assert worker.agent.controller.draining.until == until
         await request
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cachefleet_worker.agent.engine.load_metrics import CacheConfig, LoadMeter, Rate, Vitals, read_scrape
+from cachefleet_worker.agent.engine.load_metrics import CacheConfig, LoadMeter, LoadMetrics, Rate, read_scrape
 
 TEXT = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -39,7 +39,7 @@ def test_everything_of_interest_is_read() -> None:
     assert scrape.process is not None
     assert "process_start_time_seconds=1.7e+09" in scrape.process
     assert scrape.ranks[1].running == 1
-    assert scrape.ranks[0] == Vitals(
+    assert scrape.ranks[0] == LoadMetrics(
         running=3,
         waiting=2,
         usage=0.25,
@@ -95,11 +95,11 @@ def test_a_rate_begins_anew_when_sums_fall() -> None:
 def test_a_meter_turns_vitals_into_load() -> None:
     meter = LoadMeter(200)
     assert meter.load.blocks_free == 200
-    vitals = Vitals(running=2, waiting=1, usage=0.25, prefix_queries=50, prefix_hits=20)
+    load_metrics = LoadMetrics(running=2, waiting=1, usage=0.25, prefix_queries=50, prefix_hits=20)
     for n in range(5):
         load = meter.add(
             replace(
-                vitals,
+                load_metrics,
                 prefill_tokens=n * 1000.0,
                 prefill_seconds=n * 0.5,
                 inter_token_sum=n * 0.2,

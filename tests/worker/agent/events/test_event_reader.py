@@ -7,7 +7,7 @@ import pytest
 
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.events.event_reader import Intake
-from cachefleet_worker.agent.wire.messages import Marked, Unread
+from cachefleet_worker.agent.wire.messages import Marked, UnreadableBatch
 from tests.worker.agent.model import BLOCK_SIZE, CONTRACT, INDEX_KEY, Block, ModelEngine
 
 BLOCK = Block((1, 2))
@@ -36,7 +36,7 @@ def taken() -> Taken:
 
 @pytest.mark.parametrize("payload", [b"\xc1", batch({"type": "BlockRemoved"}), batch("x")])
 def test_what_cannot_be_read_changes_nothing_where_a_snapshot_heals(taken: Taken, payload: bytes) -> None:
-    assert taken.intake.apply(payload) == Unread()
+    assert taken.intake.apply(payload) == UnreadableBatch()
     assert taken.residents.held == 1
 
 
@@ -44,7 +44,7 @@ def test_a_removal_that_cannot_be_read_empties_a_stock_set() -> None:
     taken = Taken(snapshots=False)
     assert taken.intake.apply(batch({"type": "BlockRemoved"})) is None
     assert taken.residents.held == 0
-    assert taken.intake.apply(b"\xc1") == Unread()
+    assert taken.intake.apply(b"\xc1") == UnreadableBatch()
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_removal_that_cannot_be_read_empties_a_stock_set() -> None:
 )
 def test_marks_are_compared(taken: Taken, mark: Any, found: Marked | None) -> None:
     assert taken.intake.apply(batch(mark=mark)) == found
-    glanced = taken.intake.glance(batch(mark=mark))
+    glanced = taken.intake.peek(batch(mark=mark))
     assert glanced == (Marked(found.boot) if found else None)
 
 
@@ -74,8 +74,8 @@ def test_a_mark_is_of_what_was_there_after_its_own_batch(taken: Taken) -> None:
 
 
 def test_a_glance_takes_nothing(taken: Taken) -> None:
-    assert taken.intake.glance(batch({"type": "AllBlocksCleared"})) is None
-    assert taken.intake.glance(b"\xc1") is None
+    assert taken.intake.peek(batch({"type": "AllBlocksCleared"})) is None
+    assert taken.intake.peek(b"\xc1") is None
     assert taken.residents.held == 1
 
 

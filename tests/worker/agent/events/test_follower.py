@@ -9,18 +9,18 @@ from cachefleet_worker.agent.events.follower import Follower
 from cachefleet_worker.agent.events.follower_state import Phase
 from cachefleet_worker.agent.wire.messages import (
     Apply,
-    Ask,
-    AskSnapshot,
     Count,
     Effect,
     Forget,
-    Glance,
     Live,
     Marked,
     NewEpoch,
+    PeekMark,
     Replayed,
     ReplayEnded,
     ReplayFailed,
+    RequestReplay,
+    RequestSnapshot,
     Restarted,
     Restore,
     Seq,
@@ -28,7 +28,7 @@ from cachefleet_worker.agent.wire.messages import (
     SnapshotFailed,
     Tick,
     Ticket,
-    Unread,
+    UnreadableBatch,
     read_live,
     read_reply,
     replay_request,
@@ -100,12 +100,12 @@ class Driver:
         return self.asks[-1].ticket
 
     @property
-    def asks(self) -> list[Ask]:
-        return [effect for effect in self.effects if isinstance(effect, Ask)]
+    def asks(self) -> list[RequestReplay]:
+        return [effect for effect in self.effects if isinstance(effect, RequestReplay)]
 
     @property
-    def snapshots(self) -> list[AskSnapshot]:
-        return [effect for effect in self.effects if isinstance(effect, AskSnapshot)]
+    def snapshots(self) -> list[RequestSnapshot]:
+        return [effect for effect in self.effects if isinstance(effect, RequestSnapshot)]
 
     @property
     def applied(self) -> list[int]:
@@ -325,7 +325,7 @@ def forgotten(effects: list[Effect]) -> bool:
 
 def test_with_a_plugin_an_epoch_begins_with_a_snapshot() -> None:
     driver = Driver(snapshots=True)
-    assert driver.effects == [AskSnapshot(Ticket(1))]
+    assert driver.effects == [RequestSnapshot(Ticket(1))]
     assert driver.live(5, 6, 7) == []
     assert driver.snapshot(5) == [
         Count("snapshots"),
@@ -351,11 +351,13 @@ def test_what_came_between_snapshot_and_subscription_is_replayed(restored: Drive
     assert restored.applied == [3, 4, 5]
     driver = Driver(snapshots=True)
     driver.live(5)
-    assert driver.snapshot(2)[-1] == Ask(Ticket(2), Seq(3))
+    assert driver.snapshot(2)[-1] == RequestReplay(Ticket(2), Seq(3))
 
 
 def test_batches_that_a_snapshot_overtook_are_passed_over(restored: Driver) -> None:
-    assert restored.live(1, 2) == [effect for seq in (1, 2) for effect in (Count("late_batches"), Glance(payload(seq)))]
+    assert restored.live(1, 2) == [
+        effect for seq in (1, 2) for effect in (Count("late_batches"), PeekMark(payload(seq)))
+    ]
     assert restored.live(1) == [Count("duplicates")]
     assert restored.live(3) == [Apply(Seq(3), payload(3))]
 
@@ -369,7 +371,7 @@ def test_a_loss_beyond_replay_is_healed_by_a_snapshot_and_forgets_nothing(restor
     restored.wait(2.0)
     restored.live(20)
     effects = restored.reply(15, 16, end=False)
-    assert effects == [AskSnapshot(Ticket(3)), Count("stale_replies")]
+    assert effects == [RequestSnapshot(Ticket(3)), Count("stale_replies")]
     assert not restored.follower.settled
     restored.live(21)
     assert restored.snapshot(20) == [Count("snapshots"), Restore(Seq(20)), Apply(Seq(21), payload(21))]
@@ -382,25 +384,25 @@ def test_a_gap_that_no_replay_fills_is_healed_by_a_snapshot(restored: Driver) ->
     restored.live(5)
     restored.fail()
     restored.wait(1.0)
-    assert restored.fail()[-1] == AskSnapshot(Ticket(5))
+    assert restored.fail()[-1] == RequestSnapshot(Ticket(5))
     driver = Driver(replay=False, snapshots=True)
     driver.snapshot(2)
     driver.now += 2.0
-    assert driver.live(5) == [Count("gaps"), AskSnapshot(Ticket(2))]
+    assert driver.live(5) == [Count("gaps"), RequestSnapshot(Ticket(2))]
 
 
 def test_a_batch_that_cannot_be_read_is_healed_by_a_snapshot(restored: Driver, driver: Driver) -> None:
-    assert driver.step(Unread()) == [Forget(0)]
+    assert driver.step(UnreadableBatch()) == [Forget(0)]
     restored.wait(2.0)
     restored.reply()
-    assert restored.step(Unread()) == [AskSnapshot(Ticket(3))]
+    assert restored.step(UnreadableBatch()) == [RequestSnapshot(Ticket(3))]
     assert restored.snapshot(3)[1] == Restore(Seq(3))
 
 
 def test_sums_that_differ_are_healed_by_a_snapshot(restored: Driver) -> None:
     restored.wait(2.0)
     restored.reply()
-    assert restored.mark(agrees=False) == [Count("divergences"), AskSnapshot(Ticket(3))]
+    assert restored.mark(agrees=False) == [Count("divergences"), RequestSnapshot(Ticket(3))]
     restored.snapshot(4)
     assert restored.mark() == []
     assert restored.follower.whole
@@ -436,7 +438,7 @@ def test_a_snapshot_proven_good_makes_the_next_one_prompt() -> None:
         driver.snapshot(0)
         driver.mark()
         driver.wait(1.5)
-        assert isinstance(driver.mark(agrees=False)[-1], AskSnapshot)
+        assert isinstance(driver.mark(agrees=False)[-1], RequestSnapshot)
 
 
 def test_a_loss_soon_after_a_snapshot_waits_for_the_next(restored: Driver) -> None:
@@ -444,7 +446,7 @@ def test_a_loss_soon_after_a_snapshot_waits_for_the_next(restored: Driver) -> No
     assert restored.reply(15, end=False) == []
     assert restored.follower.phase == Phase.PAUSING
     restored.live(21)
-    assert restored.wait(1.1) == [AskSnapshot(Ticket(3))]
+    assert restored.wait(1.1) == [RequestSnapshot(Ticket(3))]
     restored.snapshot(21)
     assert restored.follower.settled
 
@@ -459,7 +461,7 @@ def test_a_loss_long_before_the_next_snapshot_forgets_and_asks_then(restored: Dr
     restored.live(60)
     assert forgotten(restored.reply(58, 59))
     assert not restored.follower.whole
-    assert restored.wait(4.0)[-1] == AskSnapshot(restored.snapshots[-1].ticket)
+    assert restored.wait(4.0)[-1] == RequestSnapshot(restored.snapshots[-1].ticket)
 
 
 def test_another_boot_id_is_another_process(restored: Driver) -> None:
@@ -479,7 +481,7 @@ def test_marks_of_a_stock_looking_stream_tell_restarts_too(driver: Driver) -> No
 def test_without_a_first_snapshot_all_is_as_with_stock_vllm() -> None:
     driver = Driver(snapshots=True)
     driver.live(3)
-    assert driver.fail_snapshots()[-1] == Ask(Ticket(3), Seq(0))
+    assert driver.fail_snapshots()[-1] == RequestReplay(Ticket(3), Seq(0))
     driver.reply(2, 3)
     assert driver.applied == [2, 3]
     assert driver.counted("late_starts") == 1
@@ -510,7 +512,7 @@ def test_without_any_way_back_what_is_held_is_forgotten(restored: Driver) -> Non
 def test_what_could_not_be_read_and_not_be_healed_is_forgotten(restored: Driver) -> None:
     restored.wait(2.0)
     restored.reply()
-    restored.step(Unread())
+    restored.step(UnreadableBatch())
     restored.live(3)
     assert restored.fail_snapshots() == [Count("snapshot_failures"), Forget(0), Apply(Seq(3), payload(3))]
 
@@ -518,7 +520,7 @@ def test_what_could_not_be_read_and_not_be_healed_is_forgotten(restored: Driver)
 def test_doubt_is_not_claimed_for_long(restored: Driver) -> None:
     restored.wait(2.0)
     restored.reply()
-    restored.step(Unread())
+    restored.step(UnreadableBatch())
     assert restored.wait(4.0) == []
     assert restored.wait(1.5) == [Forget(0)]
     assert restored.wait(10.0) == []
@@ -528,7 +530,7 @@ def test_doubt_is_not_claimed_for_long(restored: Driver) -> None:
 def test_a_snapshot_older_than_what_is_applied_is_none(restored: Driver) -> None:
     restored.wait(2.0)
     restored.reply(3, 4)
-    restored.step(Unread())
+    restored.step(UnreadableBatch())
     assert restored.snapshot(3) == [Count("snapshot_failures")]
     restored.wait(1.0)
     assert restored.snapshot(4)[1] == Restore(Seq(4))

@@ -20,25 +20,25 @@ from cachefleet_worker.agent.events.follower import Follower
 from cachefleet_worker.agent.wire.kv_events import BlockRemoved, BlockStored, decode_batch
 from cachefleet_worker.agent.wire.messages import (
     Apply,
-    Ask,
-    AskSnapshot,
     Count,
     Effect,
     Forget,
-    Glance,
     Live,
     Marked,
     NewEpoch,
+    PeekMark,
     Replayed,
     ReplayEnded,
     ReplayFailed,
+    RequestReplay,
+    RequestSnapshot,
     Restarted,
     Restore,
     Seq,
     Snapped,
     SnapshotFailed,
     Tick,
-    Unread,
+    UnreadableBatch,
 )
 from tests.worker.agent.model import BLOCK_SIZE, CONTRACT, INDEX_KEY, Block, ModelEngine
 from tests.worker.agent.receiver import Receiver, checked
@@ -65,7 +65,7 @@ def live_batch(engine: ModelEngine) -> Live:
 class Fetch:
     """A snapshot asked for; ``taken`` is what the engine held when it came to it."""
 
-    ask: AskSnapshot
+    ask: RequestSnapshot
     taken: tuple[int, str, list[bytes]] | None = None
 
 
@@ -73,7 +73,7 @@ class FollowerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.asks: deque[Ask] = deque()
+        self.asks: deque[RequestReplay] = deque()
         self.fetches: list[Fetch] = []
         self.delayed: list[Live] = []
         self.duplicable: deque[Live] = deque(maxlen=8)
@@ -299,7 +299,7 @@ class FollowerMachine(RuleBasedStateMachine):
     def _applied_truth(self) -> frozenset[BlockKey]:
         return self.engine.truths.get(self.follower.next_seq - 1, frozenset())
 
-    def _answer(self, ask: Ask, how: str) -> None:
+    def _answer(self, ask: RequestReplay, how: str) -> None:
         batches = self.engine.replay(ask.start)
         if how == "fails":
             batches = []
@@ -322,20 +322,20 @@ class FollowerMachine(RuleBasedStateMachine):
             case Apply():
                 self._found(self.intake.apply(effect.payload))
                 self.lost |= self.intake.counts()["unreadable"] > 0
-            case Glance():
-                self._found(self.intake.glance(effect.payload))
+            case PeekMark():
+                self._found(self.intake.peek(effect.payload))
             case Restore():
                 self.intake.restore()
                 self.doubted = self.lost = False
-            case Ask():
+            case RequestReplay():
                 self.asks.append(effect)
-            case AskSnapshot():
+            case RequestSnapshot():
                 self.fetches.append(Fetch(effect))
             case Forget() | NewEpoch() | Count():
                 self._give_up(effect)
 
-    def _found(self, found: Marked | Unread | None) -> None:
-        self.doubted |= isinstance(found, Unread)
+    def _found(self, found: Marked | UnreadableBatch | None) -> None:
+        self.doubted |= isinstance(found, UnreadableBatch)
         if found is not None:
             self._step(found)
 

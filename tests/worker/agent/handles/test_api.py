@@ -135,7 +135,7 @@ async def test_a_conversation_goes_on_by_handles(make_settings: Make) -> None:
             proven = {"handle": unproven["handle"], "prefix_hash": prefix_hash(ids), "ends_at_boundary": True}
             status, cache = await caller.post("/v1/handles", {"fingerprints": MADE} | proven)
             assert (status, cache["ends_at_boundary"]) == (201, True)
-        assert len(caller.agent.steward.handles) == 1
+        assert len(caller.agent.controller.handles) == 1
 
 
 async def test_a_stream_is_passed_on_with_the_next_handle_at_its_end(make_settings: Make) -> None:
@@ -205,7 +205,7 @@ async def test_a_cleared_cache_makes_every_handle_stale(make_settings: Make) -> 
         cache = await caller.keep(PREFIX)
         assert caller.engine.reset_prefix_cache()
         await caller.whole([1, 2, 3])
-        await ControlPlane().until(lambda: not len(caller.agent.steward.handles))
+        await ControlPlane().until(lambda: not len(caller.agent.controller.handles))
         assert await caller.refused("/v1/continue", following(cache, [7])) == (409, "stale_epoch")
 
 
@@ -213,14 +213,14 @@ async def test_handles_of_a_withdrawn_engine_are_gone(make_settings: Make) -> No
     async with calling(make_settings, nan_metric=True) as caller:
         cache = await caller.keep(PREFIX)
         caller.engine.end_badly(corrupted=1)
-        await ControlPlane().until(lambda: caller.agent.steward.closed)
+        await ControlPlane().until(lambda: caller.agent.controller.closed)
         assert await caller.refused("/v1/continue", following(cache, [7])) == (503, "engine_corrupted")
 
 
 async def test_a_damaged_handle_is_dropped_and_said_once(make_settings: Make, caplog: pytest.LogCaptureFixture) -> None:
     async with calling(make_settings) as caller:
         cache = await caller.keep(PREFIX)
-        caller.agent.steward.handles.get(cache["handle"], 0.0).ids[0] += 1
+        caller.agent.controller.handles.get(cache["handle"], 0.0).ids[0] += 1
         assert await caller.refused("/v1/continue", following(cache, [7])) == (409, "handle_corrupt")
         assert await caller.refused("/v1/continue", following(cache, [7])) == (409, "handle_unknown")
     words = "prefix cache: restore failed; dropping entry, full prefill"
@@ -230,10 +230,10 @@ async def test_a_damaged_handle_is_dropped_and_said_once(make_settings: Make, ca
 async def test_the_policy_says_how_many_handles_are_kept(make_settings: Make) -> None:
     async with calling(make_settings) as caller:
         caches = [await caller.keep([number] * 20) for number in range(3)]
-        caller.agent.steward.policy(Policy(pool="default/demo", generation=1, max_entries=1))
+        caller.agent.controller.policy(Policy(pool="default/demo", generation=1, max_entries=1))
         assert await caller.refused("/v1/continue", following(caches[1], [7])) == (409, "handle_unknown")
         await caller.proceed(following(caches[2], [7]))
-        caller.agent.steward.policy(Policy(pool="default/demo", generation=2, max_entries=0))
+        caller.agent.controller.policy(Policy(pool="default/demo", generation=2, max_entries=0))
         made = {"fingerprints": MADE, "prompt_token_ids": [1]}
         assert await caller.refused("/v1/handles", made) == (409, "handle_not_kept")
 

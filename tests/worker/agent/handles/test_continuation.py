@@ -25,7 +25,7 @@ IDS = [10, 11, 12, 13]
 LIMITS = Limits(vocab_size=100, max_model_len=16)
 
 
-class Desk:
+class TurnOfPrompts:
     """A store with one proven prefix in it."""
 
     def __init__(self, *, proven: bool = True, salt: str = "") -> None:
@@ -55,8 +55,8 @@ class Desk:
 
 
 def test_a_prefix_and_its_suffix_are_one_prompt() -> None:
-    desk = Desk(salt="s")
-    chosen = desk.plan(
+    turn = TurnOfPrompts(salt="s")
+    chosen = turn.plan(
         sampling_params={"max_tokens": 3, "temperature": 0, "stop": ["x"]}, cache_salt="s", request_id="r", stream=True
     )
     assert msgspec.json.decode(engine_body(chosen)) == {
@@ -74,21 +74,21 @@ def test_a_prefix_and_its_suffix_are_one_prompt() -> None:
 @pytest.mark.parametrize(("field", "code"), MISMATCHES.items())
 @pytest.mark.requirement("A6")
 def test_each_fingerprint_has_its_own_refusal(field: str, code: RefusalCode) -> None:
-    assert Desk().refused(ref={field: "another"}) is code
+    assert TurnOfPrompts().refused(ref={field: "another"}) is code
 
 
 def test_what_is_not_as_it_was_is_refused() -> None:
-    desk = Desk()
-    assert desk.refused(ref={"prefix_token_count": 3}) is RefusalCode.COUNT_MISMATCH
-    assert desk.refused(ref={"prefix_token_count": 5}) is RefusalCode.COUNT_MISMATCH
-    assert desk.refused(ref={"prefix_hash": prefix_hash([1])}) is RefusalCode.PREFIX_HASH_MISMATCH
-    unknown = f"vllm_prefix_{desk.handles.tag}ffffffff"
-    assert desk.refused(ref={"handle": unknown}) is RefusalCode.HANDLE_UNKNOWN
-    assert desk.refused(ref={"handle": "vllm_prefix_0_0_0"}) is RefusalCode.STALE_EPOCH
-    assert desk.refused(cache_salt="s") is RefusalCode.SALT_MISMATCH
-    assert Desk(salt="s").refused() is RefusalCode.SALT_MISMATCH
-    assert Desk(proven=False).refused() is RefusalCode.BOUNDARY_NOT_PROVEN
-    assert desk.refused(now=100.0) is RefusalCode.HANDLE_EXPIRED
+    turn = TurnOfPrompts()
+    assert turn.refused(ref={"prefix_token_count": 3}) is RefusalCode.COUNT_MISMATCH
+    assert turn.refused(ref={"prefix_token_count": 5}) is RefusalCode.COUNT_MISMATCH
+    assert turn.refused(ref={"prefix_hash": prefix_hash([1])}) is RefusalCode.PREFIX_HASH_MISMATCH
+    unknown = f"vllm_prefix_{turn.handles.tag}ffffffff"
+    assert turn.refused(ref={"handle": unknown}) is RefusalCode.HANDLE_UNKNOWN
+    assert turn.refused(ref={"handle": "vllm_prefix_0_0_0"}) is RefusalCode.STALE_EPOCH
+    assert turn.refused(cache_salt="s") is RefusalCode.SALT_MISMATCH
+    assert TurnOfPrompts(salt="s").refused() is RefusalCode.SALT_MISMATCH
+    assert TurnOfPrompts(proven=False).refused() is RefusalCode.BOUNDARY_NOT_PROVEN
+    assert turn.refused(now=100.0) is RefusalCode.HANDLE_EXPIRED
 
 
 @pytest.mark.parametrize(
@@ -109,21 +109,21 @@ def test_what_is_not_as_it_was_is_refused() -> None:
 )
 def test_what_may_be_appended(append: Any, code: RefusalCode | None) -> None:
     if code is None:
-        assert Desk().plan(append).ids.tolist() == IDS + append
+        assert TurnOfPrompts().plan(append).ids.tolist() == IDS + append
     else:
-        assert Desk().refused(append) is code
+        assert TurnOfPrompts().refused(append) is code
 
 
 def test_a_vocabulary_that_is_not_known_is_left_to_the_engine() -> None:
-    desk = Desk()
-    request = read_request(desk.body([4_000_000]), ContinueRequest)
-    assert plan(request, desk.handles, Limits(), 0.0).ids.tolist() == [*IDS, 4_000_000]
+    turn = TurnOfPrompts()
+    request = read_request(turn.body([4_000_000]), ContinueRequest)
+    assert plan(request, turn.handles, Limits(), 0.0).ids.tolist() == [*IDS, 4_000_000]
 
 
 def test_a_prompt_must_leave_room_for_an_answer() -> None:
-    assert len(Desk().plan([1] * 11).ids) == 15
+    assert len(TurnOfPrompts().plan([1] * 11).ids) == 15
     with pytest.raises(RequestError, match=r"append_token_ids: 16 tokens .* takes 16"):
-        Desk().plan([1] * 12)
+        TurnOfPrompts().plan([1] * 12)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_prompt_must_leave_room_for_an_answer() -> None:
 @pytest.mark.requirement("A5")
 def test_a_request_that_is_none_names_the_field_and_what_may_stand_there(change: dict[str, Any], words: str) -> None:
     with pytest.raises(RequestError) as error:
-        read_request(Desk().body(**change), ContinueRequest)
+        read_request(TurnOfPrompts().body(**change), ContinueRequest)
     assert words in str(error.value)
     assert "secret" not in str(error.value)
 
@@ -164,7 +164,11 @@ def test_a_body_that_is_no_object(body: bytes) -> None:
 
 
 def test_numbers_beyond_a_float_are_refused() -> None:
-    body = Desk().body().replace(b'"append_token_ids"', b'"sampling_params":{"temperature":1e309},"append_token_ids"')
+    body = (
+        TurnOfPrompts()
+        .body()
+        .replace(b'"append_token_ids"', b'"sampling_params":{"temperature":1e309},"append_token_ids"')
+    )
     with pytest.raises(RequestError, match=r"sampling_params.temperature: Number out of range"):
         read_request(body, ContinueRequest)
 
@@ -172,29 +176,29 @@ def test_numbers_beyond_a_float_are_refused() -> None:
 @pytest.mark.parametrize("missing", ["handle", "prefix_hash", "prefix_token_count", *MISMATCHES])
 @pytest.mark.requirement("A5")
 def test_every_field_of_a_reference_is_needed(missing: str) -> None:
-    body = msgspec.json.decode(Desk().body())
+    body = msgspec.json.decode(TurnOfPrompts().body())
     del body["prompt_cache_ref"][missing]
     with pytest.raises(RequestError, match=rf"prompt_cache_ref: .*{missing}"):
         read_request(msgspec.json.encode(body), ContinueRequest)
 
 
 def test_the_next_handle_stands_for_prompt_and_answer_and_ends_at_no_boundary() -> None:
-    desk = Desk()
-    after = succeed(desk.plan(), [30, 31], desk.handles, 50.0)
+    turn = TurnOfPrompts()
+    after = succeed(turn.plan(), [30, 31], turn.handles, 50.0)
     assert after is not None
     cache = told(after, 50.0)
     assert cache.prefix_hash == prefix_hash([*IDS, 20, 21, 30, 31])
     assert (cache.prefix_token_count, cache.ends_at_boundary, cache.expires_in_seconds) == (8, False, 50.0)
-    assert len(desk.handles) == 1
+    assert len(turn.handles) == 1
 
 
 def test_there_is_no_next_handle_once_the_cache_was_cleared_or_time_is_up() -> None:
-    desk = Desk()
-    chosen = desk.plan()
-    assert succeed(chosen, [30], desk.handles, 100.0) is None
-    desk.handles.clear("engine")
-    assert succeed(chosen, [30], desk.handles, 50.0) is None
-    assert len(desk.handles) == 0
+    turn = TurnOfPrompts()
+    chosen = turn.plan()
+    assert succeed(chosen, [30], turn.handles, 100.0) is None
+    turn.handles.clear("engine")
+    assert succeed(chosen, [30], turn.handles, 50.0) is None
+    assert len(turn.handles) == 0
 
 
 def request(**fields: Any) -> HandleRequest:
@@ -202,18 +206,18 @@ def request(**fields: Any) -> HandleRequest:
 
 
 def test_a_handle_to_ids() -> None:
-    desk = Desk()
-    entry = mint(request(prompt_token_ids=[1, 2], ends_at_boundary=True, ttl_seconds=5), desk.handles, LIMITS, 1.0)
+    turn = TurnOfPrompts()
+    entry = mint(request(prompt_token_ids=[1, 2], ends_at_boundary=True, ttl_seconds=5), turn.handles, LIMITS, 1.0)
     assert (entry.ids.tolist(), entry.ends_at_boundary, entry.expires_at) == ([1, 2], True, 6.0)
 
 
 @pytest.mark.requirement("A7")
 def test_a_boundary_is_proven_by_making_a_handle_to_the_beginning_of_another() -> None:
-    desk = Desk(proven=False)
+    turn = TurnOfPrompts(proven=False)
     for_three = request(
-        handle=desk.entry.handle, prefix_token_count=3, prefix_hash=prefix_hash(IDS[:3]), ends_at_boundary=True
+        handle=turn.entry.handle, prefix_token_count=3, prefix_hash=prefix_hash(IDS[:3]), ends_at_boundary=True
     )
-    entry = mint(for_three, desk.handles, LIMITS, 0.0)
+    entry = mint(for_three, turn.handles, LIMITS, 0.0)
     assert (entry.ids.tolist(), entry.ends_at_boundary) == (IDS[:3], True)
 
 
@@ -233,18 +237,18 @@ def test_a_boundary_is_proven_by_making_a_handle_to_the_beginning_of_another() -
     ],
 )
 def test_handles_that_are_not_made(fields: dict[str, Any], code: RefusalCode) -> None:
-    desk = Desk()
-    given = fields | ({"handle": desk.entry.handle} if fields.get("handle") == "" else {})
+    turn = TurnOfPrompts()
+    given = fields | ({"handle": turn.entry.handle} if fields.get("handle") == "" else {})
     with pytest.raises(RefusedError) as refused:
-        mint(request(**given), desk.handles, LIMITS, 0.0)
+        mint(request(**given), turn.handles, LIMITS, 0.0)
     assert refused.value.code is code
 
 
 def test_a_handle_for_which_there_is_no_room() -> None:
-    desk = Desk()
-    desk.handles.resize(0)
+    turn = TurnOfPrompts()
+    turn.handles.resize(0)
     with pytest.raises(RefusedError) as refused:
-        mint(request(prompt_token_ids=[1]), desk.handles, replace(LIMITS), 0.0)
+        mint(request(prompt_token_ids=[1]), turn.handles, replace(LIMITS), 0.0)
     assert refused.value.code is RefusalCode.HANDLE_NOT_KEPT
 
 
@@ -255,4 +259,4 @@ def test_a_handle_for_which_there_is_no_room() -> None:
 )  # fmt: skip
 def test_requests_for_a_handle_that_are_none(fields: dict[str, Any]) -> None:
     with pytest.raises(RequestError):
-        mint(request(**fields), Desk().handles, LIMITS, 0.0)
+        mint(request(**fields), TurnOfPrompts().handles, LIMITS, 0.0)

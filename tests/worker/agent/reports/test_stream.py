@@ -11,7 +11,7 @@ from cachefleet_worker.agent.engine.load_metrics import Load
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports import stream as stream_module
 from cachefleet_worker.agent.reports.feed import Feed
-from cachefleet_worker.agent.reports.stream import Standing, Stream
+from cachefleet_worker.agent.reports.stream import Stream, WorkerState
 from cachefleet_worker.agent.wire.kv_events import BlockStored
 from tests.worker.agent.model import BLOCK_SIZE, CONTRACT, INDEX_KEY
 from tests.worker.agent.receiver import Receiver
@@ -24,7 +24,7 @@ def make_stream(epoch: str = "e", rank: int = 0) -> Stream:
 
 
 def make_feed() -> Feed:
-    return Feed(AgentMetrics(), lambda _rank: Standing(Phase.READY, Load()))
+    return Feed(AgentMetrics(), lambda _rank: WorkerState(Phase.READY, Load()))
 
 
 def store(stream: Stream, number: int, blocks: int = 1) -> None:

@@ -15,7 +15,7 @@ from cachefleet_worker.agent.engine.load_metrics import Load
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports import uplink as uplink_module
 from cachefleet_worker.agent.reports.feed import Feed
-from cachefleet_worker.agent.reports.stream import Standing, Stream
+from cachefleet_worker.agent.reports.stream import Stream, WorkerState
 from cachefleet_worker.agent.reports.targets import Target, backoff, resolve, static_targets
 from cachefleet_worker.agent.reports.uplink import Uplink
 from cachefleet_worker.agent.settings import AgentSettings
@@ -46,7 +46,7 @@ class Side:
 
     def __init__(self, settings: AgentSettings, http: aiohttp.ClientSession) -> None:
         self.metrics = AgentMetrics()
-        self.feed = Feed(self.metrics, lambda _rank: Standing(Phase.READY, Load()))
+        self.feed = Feed(self.metrics, lambda _rank: WorkerState(Phase.READY, Load()))
         self.commands = Commands()
         self.stream: Stream = make_stream()
         self.feed.begin({0: self.stream})

@@ -23,8 +23,8 @@ def engine() -> Engine:
 
 
 def test_the_mode_is_blocks_and_the_block_bytes_are_the_models(engine: Engine) -> None:
-    assert engine.side.capabilities.mode("budget") == "blocks"
-    assert engine.side.block_bytes == 2**20 // BLOCKS_PER_MIB
+    assert engine.state.capabilities.mode("budget") == "blocks"
+    assert engine.state.block_bytes == 2**20 // BLOCKS_PER_MIB
 
 
 def test_without_a_policy_nothing_is_bounded(engine: Engine) -> None:
@@ -122,7 +122,7 @@ def test_a_lower_bound_evicts_at_once_none_removes_it_and_zero_keeps_nothing(eng
     engine.check()
     assert engine.budget is not None
     assert engine.budget.reading() == {"blocks_idle": 0, "budget_blocks": 0, "evicted": engine.removed}
-    assert engine.side.counts["evicted"] == engine.removed
+    assert engine.state.counts["evicted"] == engine.removed
 
 
 def test_blocks_in_use_are_not_touched(engine: Engine) -> None:
@@ -182,9 +182,9 @@ def test_a_fault_switches_the_budget_off_and_leaves_vllm_as_it_is(engine: Engine
         engine.run(prompt(name, 8))
         engine.check()
     assert [engine.hit(prompt(name, 8)) // BLOCK for name in range(4)] == [8, 8, 8, 8]
-    assert engine.side.capabilities.mode("budget") == "off"
-    assert engine.side.capabilities.document()[0].reason == "fault: ValueError"
-    assert engine.side.faults.counts == {"budget": 1}
+    assert engine.state.capabilities.mode("budget") == "off"
+    assert engine.state.capabilities.document()[0].reason == "fault: ValueError"
+    assert engine.state.faults.counts == {"budget": 1}
     assert len([record for record in caplog.records if "budget failed" in record.message]) <= 1
     assert engine.budget.reading() == {"blocks_idle": None, "budget_blocks": None, "evicted": 0}
 
@@ -192,7 +192,7 @@ def test_a_fault_switches_the_budget_off_and_leaves_vllm_as_it_is(engine: Engine
 def test_without_prefix_caching_there_is_no_budget() -> None:
     engine = loaded.engine("full", caching=False)
     assert engine.budget is None
-    assert engine.side.capabilities.document()[0].reason == "prefix caching is off"
+    assert engine.state.capabilities.document()[0].reason == "prefix caching is off"
 
 
 class Traffic(RuleBasedStateMachine):
@@ -257,7 +257,7 @@ class Traffic(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         self.engine.check()
-        assert self.engine.side.faults.counts == {}
+        assert self.engine.state.faults.counts == {}
         assert self.engine.idle() == self.idle
         assert list(self.engine.budget._watch.order._idle) == self.idle
 

@@ -24,7 +24,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 
 def test_the_mode_is_chains(engine: Engine) -> None:
-    assert engine.side.capabilities.mode("budget") == "chains"
+    assert engine.state.capabilities.mode("budget") == "chains"
 
 
 def test_chains_that_stay_keep_their_whole_hit_and_others_lose_it_oldest_first(engine: Engine) -> None:
@@ -115,8 +115,8 @@ def test_a_fault_switches_the_budget_off_and_leaves_vllm_as_it_is(method: str) -
         engine.run(prompt(name, 8))
         engine.check()
     assert [engine.hit(prompt(name, 8)) // BLOCK for name in range(4)] == [8, 8, 8, 8]
-    assert engine.side.capabilities.mode("budget") == "off"
-    assert engine.side.faults.counts == {"budget": 1}
+    assert engine.state.capabilities.mode("budget") == "off"
+    assert engine.state.faults.counts == {"budget": 1}
 
 
 class HybridTraffic(RuleBasedStateMachine):
@@ -169,7 +169,7 @@ class HybridTraffic(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         self.engine.check()
-        assert self.engine.side.faults.counts == {}
+        assert self.engine.state.faults.counts == {}
         assert sorted(self.engine.idle()) == sorted(self.order._holder)
 
     @invariant()

@@ -56,7 +56,7 @@ def test_the_four_requests_of_the_proposal(engine: Engine, caplog: pytest.LogCap
     assert said[0].endswith("rejected: cache hit rate 0.27 < threshold 0.33 (request)")
     assert said[1].endswith("rejected: cache hit rate 0.41 < threshold 0.80 (global)")
     assert [line.startswith("Request cmpl-") for line in said] == [True, True]
-    assert engine.side.counts == {"rejected": 2, "rejected_request": 1, "rejected_global": 1}
+    assert engine.state.counts == {"rejected": 2, "rejected_request": 1, "rejected_global": 1}
     engine.check_idle()
 
 
@@ -155,7 +155,7 @@ def test_running_chunks_are_not_judged_again(engine: Engine) -> None:
         {"name": "chatcmpl-1-ab-beam-0", "extra_args": {FIELD: 0.9}},
         {"resumable": True, "extra_args": {FIELD: 0.9}},
     ],
-    ids=["prefill leg", "text", "out of range", "responses", "beam search", "session"],
+    ids=["prefill attempt", "text", "out of range", "responses", "beam search", "session"],
 )
 def test_exempt_requests_run_cold(engine: Engine, arguments: dict[str, Any]) -> None:
     name = engine.submit(ids(1, 100), **arguments)
@@ -164,10 +164,10 @@ def test_exempt_requests_run_cold(engine: Engine, arguments: dict[str, Any]) -> 
 
 
 @pytest.mark.requirement("B20")
-def test_a_prefill_leg_is_exempt_from_the_default_too(engine: Engine) -> None:
+def test_a_prefill_attempt_is_exempt_from_the_default_too(engine: Engine) -> None:
     engine.policy(threshold=0.9)
-    leg = {"kv_transfer_params": {"do_remote_decode": True}}
-    assert run(engine, ids(1, 100), extra_args=leg).reason == "length"
+    attempt = {"kv_transfer_params": {"do_remote_decode": True}}
+    assert run(engine, ids(1, 100), extra_args=attempt).reason == "length"
 
 
 def test_prompt_log_probabilities_are_never_cached_so_not_gated(engine: Engine) -> None:
@@ -262,9 +262,9 @@ def test_a_fault_switches_the_gate_off_and_the_request_runs(engine: Engine, part
     setattr(engine.scheduler.cachefleet_admission, part, None)
     assert run(engine, ids(1, 100), **own(0.5)).reason == "length"
     assert run(engine, ids(2, 100), **own(0.5)).reason == "length"
-    assert engine.side.capabilities.mode("gate") == "off"
-    assert engine.side.capabilities.mode("preemption") == "in_loop"
-    assert engine.side.faults.counts == {"gate": 1}
+    assert engine.state.capabilities.mode("gate") == "off"
+    assert engine.state.capabilities.mode("preemption") == "in_loop"
+    assert engine.state.faults.counts == {"gate": 1}
 
 
 def test_a_refused_request_is_answered_also_where_freeing_it_fails(connected: Engine) -> None:
@@ -276,13 +276,13 @@ def test_a_refused_request_is_answered_also_where_freeing_it_fails(connected: En
     for _ in range(3):
         connected.step()
     assert connected.answers[name].reason == REFUSED
-    assert connected.side.faults.counts == {"gate": 1}
+    assert connected.state.faults.counts == {"gate": 1}
 
 
 @pytest.mark.parametrize(("off", "other"), [("gate", "preemption"), ("preemption", "gate")])
 def test_each_is_switched_off_alone(monkeypatch: pytest.MonkeyPatch, off: str, other: str) -> None:
     monkeypatch.setenv("CACHEFLEET_PLUGIN_OFF", off)
-    capabilities = stepped().side.capabilities
+    capabilities = stepped().state.capabilities
     assert capabilities.mode(off) == "off"
     assert capabilities.mode(other) == "in_loop"
 
@@ -291,7 +291,7 @@ def test_switched_off_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHEFLEET_PLUGIN_OFF", "gate,preemption")
     engine = stepped()
     assert run(engine, ids(1, 100), **own(0.5)).reason == "length"
-    assert engine.side.capabilities.mode("gate") == engine.side.capabilities.mode("preemption") == "off"
+    assert engine.state.capabilities.mode("gate") == engine.state.capabilities.mode("preemption") == "off"
 
 
 def test_a_hook_that_is_not_called_is_noticed_before_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +302,7 @@ def test_a_hook_that_is_not_called_is_noticed_before_the_first_request(monkeypat
         engine = stepped()
     finally:
         scheduler._fleet_class.cache_clear()
-    found = {one.feature: one for one in engine.side.capabilities.document()}
+    found = {one.feature: one for one in engine.state.capabilities.document()}
     assert (found["gate"].mode, found["gate"].reason) == ("off", "self-test: the hook was not asked")
     assert found["preemption"].mode == "off"
     assert run(engine, ids(1, 100), **own(0.5)).reason == "length"

@@ -60,7 +60,7 @@ def test_marked_victims_come_back_with_what_they_produced(engine: Engine, caplog
     assert all(answer.details["prompt_tokens"] == 64 and answer.stop_reason == REFUSED for answer in back)
     assert max(len(answer.tokens) for answer in back) > 0
     assert all(one.computed / one.needed >= 0.5 for one in resumed(engine))
-    assert engine.side.counts["handed_back"] == len(back)
+    assert engine.state.counts["handed_back"] == len(back)
     lines = [record.getMessage() for record in caplog.records if "handed back:" in record.getMessage()]
     assert len(lines) == len(back)
     assert f"{len(back[0].tokens)} tokens produced" in "".join(lines)
@@ -165,6 +165,6 @@ def test_a_fault_while_handing_back_lets_the_victims_go_on(engine: Engine) -> No
     names = [engine.submit(ids(at, 64), extra_args=MARK, tokens=200) for at in range(6)]
     engine.run()
     assert {engine.answers[name].reason for name in names} == {"length"}
-    assert set(engine.side.faults.counts) == {"preemption"}
-    assert engine.side.capabilities.mode("preemption") == "off"
-    assert engine.side.capabilities.mode("gate") == "in_loop"
+    assert set(engine.state.faults.counts) == {"preemption"}
+    assert engine.state.capabilities.mode("preemption") == "off"
+    assert engine.state.capabilities.mode("gate") == "in_loop"

@@ -62,10 +62,10 @@ def settings(tmp_path: Path, request: pytest.FixtureRequest) -> PluginSettings:
 
 
 def service(
-    settings: PluginSettings, *answers: Rendered | Exception, memo: Any = None, block_size: int | None = 16
+    settings: PluginSettings, *answers: Rendered | Exception, cache: Any = None, block_size: int | None = 16
 ) -> KeyService:
     own = process(settings)
-    own.parts["tokens"] = memo
+    own.parts["tokens"] = cache
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(api, "PromptSource", lambda _state: Source(*answers))
         return KeyService(own, SimpleNamespace(), block_size=block_size)
@@ -117,21 +117,21 @@ async def test_blocks_from_an_image_on_have_no_key(settings: PluginSettings) -> 
 
 
 async def test_boundaries_are_those_of_the_memo_of_tokens(settings: PluginSettings) -> None:
-    memo = SimpleNamespace(boundaries=lambda tokenizer, ids: [3, len(ids) - 1] if tokenizer == "tokenizer" else [])
-    assert (await asked(service(settings, one(), memo=memo)))[0].boundaries == (3, 99)
+    cache = SimpleNamespace(boundaries=lambda tokenizer, ids: [3, len(ids) - 1] if tokenizer == "tokenizer" else [])
+    assert (await asked(service(settings, one(), cache=cache)))[0].boundaries == (3, 99)
     assert (await asked(service(settings, one())))[0].boundaries == ()
 
 
 async def test_either_code_answers_with_the_same_bytes(settings: PluginSettings) -> None:
     answers = (one(salt="s"), one(IDS[:5]), one(plain=33), Rendered((Prompt(IDS, 100), Prompt([1 << 31], 1)), "", "a"))
-    memo = SimpleNamespace(boundaries=lambda _tokenizer, ids: [1, len(ids)])
+    cache = SimpleNamespace(boundaries=lambda _tokenizer, ids: [1, len(ids)])
     said = {}
     choices: tuple[Choice, ...] = ("python", settings.engine)
     for choice in choices:
-        made = service(replace(settings, engine=choice), *answers, *answers, memo=memo)
+        made = service(replace(settings, engine=choice), *answers, *answers, cache=cache)
         queries = ({"contract": CONTRACT}, {"contract": CONTRACT, "ids": "1", "block_size": "3"})
-        assert made.memo is not None
-        assert type(made.memo._keyer(Namespace(CONTRACT), 3)[1]) is choose(choice).keyer
+        assert made.cache is not None
+        assert type(made.cache._keyer(Namespace(CONTRACT), 3)[1]) is choose(choice).keyer
         said[choice] = [(await made.answer(query, b"{}")).content for query in queries for _ in answers]
     assert said["python"] == said[settings.engine]
     assert len(set(said["python"])) == 8
@@ -170,8 +170,8 @@ async def test_long_prompts_are_hashed_off_the_event_loop(settings: PluginSettin
         threads.append(threading.get_ident())
         return []
 
-    memo = SimpleNamespace(boundaries=boundaries)
-    made = service(replace(settings, keys_offloop_tokens=100), one(), one(IDS[:99]), memo=memo)
+    cache = SimpleNamespace(boundaries=boundaries)
+    made = service(replace(settings, keys_offloop_tokens=100), one(), one(IDS[:99]), cache=cache)
     assert (await asked(made))[0].keys == keyed(IDS)
     await asked(made)
     assert [thread == threading.get_ident() for thread in threads] == [False, True]

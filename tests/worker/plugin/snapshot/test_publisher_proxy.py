@@ -14,8 +14,8 @@ from cachefleet_worker.agent.wire.kv_events import decode_batch
 from cachefleet_worker.plugin.capabilities import Capabilities
 from cachefleet_worker.plugin.faults import Faults
 from cachefleet_worker.plugin.snapshot.event_frames import BlockRemoved, BlockStored
-from cachefleet_worker.plugin.snapshot.publisher_proxy import HEARTBEAT, SNAPSHOT, Copies, Tee
-from cachefleet_worker.plugin.snapshot.resident_ledger import Ledger, Total
+from cachefleet_worker.plugin.snapshot.publisher_proxy import HEARTBEAT, SNAPSHOT, Copies, PublisherProxy
+from cachefleet_worker.plugin.snapshot.resident_ledger import ResidentLedger, Total
 
 BOOT = "b" * 32
 
@@ -92,14 +92,14 @@ class Bench:
         self.capabilities = Capabilities()
         self.capabilities.add(SNAPSHOT, "thread")
         self.faults = Faults(self.capabilities)
-        self.ledger = Ledger()
+        self.ledger = ResidentLedger()
         kept = Copies(self.pool, lambda whole: whole) if copies else None
-        self.tee = Tee(self.inner, self.ledger, self.faults, boot=BOOT, copies=kept)
+        self.proxy = PublisherProxy(self.inner, self.ledger, self.faults, boot=BOOT, copies=kept)
 
     def publish(self) -> list[Any]:
         """End the step; what of it went out."""
         before = len(self.inner.batches)
-        self.tee.publish(self.pool.take())
+        self.proxy.publish(self.pool.take())
         return [event for batch in self.inner.batches[before:] for event in batch.events]
 
     @property
@@ -117,15 +117,15 @@ def bench() -> Bench:
 
 
 def test_batches_are_counted_as_they_are_numbered(bench: Bench) -> None:
-    assert bench.tee.moment().sequence == -1
+    assert bench.proxy.point().sequence == -1
     for number in range(3):
         bench.pool.store(number)
         bench.publish()
-    bench.tee.heartbeat()
-    moment = bench.tee.moment()
-    assert moment.sequence == len(bench.inner.batches) - 1 == 3
-    assert moment.blocks == 3
-    assert moment.totals == [Total(0, 3, 3)]
+    bench.proxy.heartbeat()
+    point = bench.proxy.point()
+    assert point.sequence == len(bench.inner.batches) - 1 == 3
+    assert point.blocks == 3
+    assert point.totals == [Total(0, 3, 3)]
 
 
 def test_a_removal_waits_for_the_last_copy(bench: Bench) -> None:
@@ -139,10 +139,10 @@ def test_a_removal_waits_for_the_last_copy(bench: Bench) -> None:
     bench.pool.evict(7)
     assert bench.publish() == [BlockRemoved([7], "GPU", 0)]
     assert bench.kept == set()
-    assert bench.tee.held_back == 2
-    assert bench.tee.sequence == 1
-    assert bench.tee._copies is not None
-    assert not bench.tee._copies._removed
+    assert bench.proxy.held_back == 2
+    assert bench.proxy.sequence == 1
+    assert bench.proxy._copies is not None
+    assert not bench.proxy._copies._removed
 
 
 def test_a_copy_in_another_group_is_another_block(bench: Bench) -> None:
@@ -201,15 +201,15 @@ def test_a_fault_leaves_the_stream_as_it_was(bench: Bench, monkeypatch: pytest.M
     assert bench.capabilities.mode(SNAPSHOT) == "off"
     bench.pool.evict(8)
     assert bench.publish() == [BlockRemoved([8], "GPU", 0)]
-    bench.tee.heartbeat()
+    bench.proxy.heartbeat()
     assert bench.inner.batches[-1].mark.totals is None
-    assert bench.tee.sequence == len(bench.inner.batches) - 1
+    assert bench.proxy.sequence == len(bench.inner.batches) - 1
 
 
 def test_after_a_fault_nothing_is_noted_any_more(bench: Bench) -> None:
-    bench.tee._faults.off("snapshot", "test")
-    copies = bench.tee._copies
-    bench.tee.publish(Batch([stored(1)]))
+    bench.proxy._faults.off("snapshot", "test")
+    copies = bench.proxy._copies
+    bench.proxy.publish(Batch([stored(1)]))
     bench.pool._emit_block_removed_events([(1, 0)])
     assert copies is not None
     assert copies._removed == []
@@ -224,18 +224,18 @@ def test_an_event_that_the_ledger_cannot_take_is_published_all_the_same(bench: B
 
 
 def test_what_the_publisher_raises_is_raised_and_not_counted(bench: Bench) -> None:
-    bench.tee.shutdown()
+    bench.proxy.shutdown()
     bench.pool.store(7)
     with pytest.raises(RuntimeError, match="closed"):
         bench.publish()
-    assert bench.tee.sequence == -1
+    assert bench.proxy.sequence == -1
     assert bench.kept == set()
 
 
 def test_everything_else_is_the_publishers(bench: Bench) -> None:
-    assert bench.tee.get_publisher_config() == "config"
+    assert bench.proxy.get_publisher_config() == "config"
     with pytest.raises(AttributeError):
-        bench.tee.no_such_thing  # noqa: B018 (asking is the test)
+        bench.proxy.no_such_thing  # noqa: B018 (asking is the test)
 
 
 def test_a_heartbeat_is_an_empty_batch_to_a_reader_who_does_not_know_it(bench: Bench) -> None:
@@ -246,7 +246,7 @@ def test_a_heartbeat_is_an_empty_batch_to_a_reader_who_does_not_know_it(bench: B
 
     bench.pool.store(7)
     bench.publish()
-    bench.tee.heartbeat()
+    bench.proxy.heartbeat()
     payload = msgspec.msgpack.encode(bench.inner.batches[-1])
     assert msgspec.msgpack.decode(payload, type=EventBatch).events == []
     assert decode_batch(payload).events == []
@@ -254,12 +254,12 @@ def test_a_heartbeat_is_an_empty_batch_to_a_reader_who_does_not_know_it(bench: B
 
 
 def test_heartbeats_come_by_themselves_until_the_end(bench: Bench) -> None:
-    bench.tee.start_heartbeats(0.01)
+    bench.proxy.start_heartbeats(0.01)
     deadline = time.monotonic() + 5
     while len(bench.inner.batches) < 3:
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    bench.tee.shutdown()
+    bench.proxy.shutdown()
     sent = len(bench.inner.batches)
     time.sleep(0.05)
     assert len(bench.inner.batches) == sent
@@ -268,9 +268,9 @@ def test_heartbeats_come_by_themselves_until_the_end(bench: Bench) -> None:
 
 def test_a_heartbeat_that_fails_is_the_last(bench: Bench) -> None:
     bench.inner.closed = True
-    bench.tee.start_heartbeats(0.01)
-    assert bench.tee._thread is not None
-    bench.tee._thread.join(5)
+    bench.proxy.start_heartbeats(0.01)
+    assert bench.proxy._thread is not None
+    bench.proxy._thread.join(5)
     assert bench.faults.counts[HEARTBEAT] == 1
     assert bench.capabilities.mode(HEARTBEAT) == "off"
 
@@ -281,7 +281,7 @@ def test_moments_and_heartbeats_are_exact_while_batches_are_published(bench: Ben
 
     def beat() -> None:
         while not stop.is_set():
-            bench.tee.heartbeat()
+            bench.proxy.heartbeat()
 
     thread = threading.Thread(target=beat)
     thread.start()
@@ -298,4 +298,4 @@ def test_moments_and_heartbeats_are_exact_while_batches_are_published(bench: Ben
             blocks, total = blocks + 1, total + batch.events[0].block_hashes[0]
         elif blocks:
             assert batch.mark.totals == [Total(0, blocks, total)]
-    assert bench.tee.moment().sequence == len(bench.inner.batches) - 1
+    assert bench.proxy.point().sequence == len(bench.inner.batches) - 1

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cachefleet_core.digest import engine_number
 from cachefleet_worker.plugin.snapshot.event_frames import BlockRemoved, BlockStored, batches, parents_first
-from cachefleet_worker.plugin.snapshot.resident_ledger import MASK, Hash, Ledger, Total
+from cachefleet_worker.plugin.snapshot.resident_ledger import MASK, Hash, ResidentLedger, Total
 
 SIZE = 2
 FULL = "full_attention"
@@ -47,29 +47,29 @@ def removed(*hashes: Hash, medium: str = "GPU", group: int = 0) -> BlockRemoved:
     return BlockRemoved(list(hashes), medium, group)
 
 
-def kept(*events: Any, **limits: int) -> Ledger:
-    ledger = Ledger(**limits)
+def kept(*events: Any, **limits: int) -> ResidentLedger:
+    ledger = ResidentLedger(**limits)
     ledger.apply(events)
     return ledger
 
 
-def events_of(ledger: Ledger, size: int = 256) -> list[Any]:
+def events_of(ledger: ResidentLedger, size: int = 256) -> list[Any]:
     decoder = msgspec.msgpack.Decoder(tuple[float, list[BlockStored | BlockRemoved], int])
     found = [decoder.decode(payload) for payload in batches(ledger.copy(), rank=3, now=1.5, size=size)]
     assert all((now, rank) == (1.5, 3) for now, _, rank in found)
     return [event for _, events, _ in found for event in events]
 
 
-def again(ledger: Ledger, size: int = 256) -> Ledger:
+def again(ledger: ResidentLedger, size: int = 256) -> ResidentLedger:
     """What somebody makes of the ledger's snapshot."""
     return kept(*events_of(ledger, size))
 
 
-def contents(ledger: Ledger) -> list[tuple[Any, dict[Hash, Any]]]:
+def contents(ledger: ResidentLedger) -> list[tuple[Any, dict[Hash, Any]]]:
     return [(copy.place, copy.blocks) for copy in ledger.copy() if copy.blocks]
 
 
-def hashes(ledger: Ledger) -> set[Hash]:
+def hashes(ledger: ResidentLedger) -> set[Hash]:
     return {block_hash for _, block_hash in ledger.device_hashes()}
 
 
@@ -215,7 +215,7 @@ def test_frames_are_of_at_most_so_many_blocks() -> None:
 Step = tuple[str, int, int]
 
 
-def apply_step(ledger: Ledger, step: Step, known: dict[Hash, Hash | None], held: set[tuple[str, Hash]]) -> None:
+def apply_step(ledger: ResidentLedger, step: Step, known: dict[Hash, Hash | None], held: set[tuple[str, Hash]]) -> None:
     what, one, other = step
     names = sorted(known, key=engine_number)
     if what == "store":
@@ -243,7 +243,7 @@ def apply_step(ledger: Ledger, step: Step, known: dict[Hash, Hash | None], held:
     st.integers(1, 5),
 )
 def test_a_snapshot_of_any_history_is_the_ledger_again(steps: Iterable[Step], size: int) -> None:
-    ledger, known, held = Ledger(), dict[Hash, Hash | None](), set[tuple[str, Hash]]()
+    ledger, known, held = ResidentLedger(), dict[Hash, Hash | None](), set[tuple[str, Hash]]()
     for step in steps:
         apply_step(ledger, step, known, held)
     assert {(copy.place.medium, h) for copy in ledger.copy() for h in copy.blocks} == held
@@ -258,7 +258,7 @@ def test_a_snapshot_of_any_history_is_the_ledger_again(steps: Iterable[Step], si
 
 def test_every_block_comes_after_its_parent_in_a_big_random_forest() -> None:
     rng = random.Random(1)
-    ledger = Ledger()
+    ledger = ResidentLedger()
     held: list[Hash] = []
     for _ in range(3000):
         new: list[Hash] = [rng.getrandbits(64) for _ in range(rng.randrange(1, 5))]

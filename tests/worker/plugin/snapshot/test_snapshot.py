@@ -16,7 +16,7 @@ import pytest
 from cachefleet_worker.agent.wire.kv_events import decode_batch
 from cachefleet_worker.plugin.asgi import HttpError, Response
 from cachefleet_worker.plugin.engine_calls import EngineCallError
-from cachefleet_worker.plugin.engine_state import EngineSide
+from cachefleet_worker.plugin.engine_state import EngineState
 from cachefleet_worker.plugin.settings import PluginSettings
 from cachefleet_worker.plugin.snapshot import snapshot
 from cachefleet_worker.plugin.snapshot.event_frames import BlockStored, Header
@@ -46,7 +46,7 @@ class Pool:
     cached_block_hash_to_block = SimpleNamespace(_cache={})
 
 
-class Side(EngineSide):
+class Side(EngineState):
     """Publishes without vLLM's own kind of batch."""
 
     def publish_events(self) -> None:
@@ -63,8 +63,8 @@ class Engine:
         self.pending: list[Any] = []
         manager = SimpleNamespace(block_pool=Pool(), take_events=self._take)
         self.scheduler = SimpleNamespace(kv_cache_manager=manager, kv_event_publisher=self.publisher)
-        self.side = Side(self.scheduler, PluginSettings(**settings), rank=2)
-        self.snapshots = install(self.scheduler, self.side)
+        self.state = Side(self.scheduler, PluginSettings(**settings), rank=2)
+        self.snapshots = install(self.scheduler, self.state)
 
     def _take(self) -> list[Any]:
         events, self.pending = self.pending, []
@@ -78,7 +78,7 @@ class Engine:
         if rank != 2:
             raise EngineCallError("rank: there is none")
         await asyncio.sleep(0)
-        return msgspec.msgpack.decode(self.side.call(name, payload))
+        return msgspec.msgpack.decode(self.state.call(name, payload))
 
     @property
     def running(self) -> Snapshots:
@@ -118,7 +118,7 @@ async def test_a_snapshot_is_a_header_and_batches_of_all_there_is(engine: Engine
     engine.store(1, 1000)
     first, *rest = await whole(engine)
     header = msgspec.msgpack.decode(first, type=Header)
-    assert (header.boot, header.rank, header.sequence, header.blocks) == (engine.side.boot, 2, 0, 1000)
+    assert (header.boot, header.rank, header.sequence, header.blocks) == (engine.state.boot, 2, 0, 1000)
     assert [total.blocks for total in header.totals] == [1000]
     assert sorted(hashes(rest)) == list(range(1, 1001))
     assert len(rest) == 4
@@ -135,12 +135,12 @@ async def test_what_happens_meanwhile_is_not_in_it(engine: Engine) -> None:
     frames = snapshot_frames(engine, 2, timeout_seconds=10.0)
     body = await anext(frames)
     engine.store(5000, 2000)
-    engine.side.publish_events()
+    engine.state.publish_events()
     body += b"".join([chunk async for chunk in frames])
     await asyncio.to_thread(engine.wait)
     assert len(body) < len(b"".join(await whole(engine)))
     await asyncio.to_thread(engine.wait)
-    assert engine.side.counts["snapshots"] == 2
+    assert engine.state.counts["snapshots"] == 2
 
 
 async def test_one_at_a_time(engine: Engine) -> None:
@@ -165,8 +165,8 @@ async def test_a_reader_that_goes_away_ends_the_thread(engine: Engine) -> None:
     await anext(frames)
     await frames.aclose()  # type: ignore[attr-defined]
     await asyncio.to_thread(engine.wait)
-    assert engine.side.counts["snapshots_unread"] == 1
-    assert engine.side.capabilities.mode("snapshot") == "thread"
+    assert engine.state.counts["snapshots_unread"] == 1
+    assert engine.state.capabilities.mode("snapshot") == "thread"
     await whole(engine)
 
 
@@ -178,15 +178,15 @@ def test_a_reader_that_stops_reading_ends_the_thread(
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
-        engine.running.start(msgspec.msgpack.encode(snapshot.Ask(str(tmp_path / "s"))))
+        engine.running.start(msgspec.msgpack.encode(snapshot.SnapshotCall(str(tmp_path / "s"))))
         engine.wait()
-    assert engine.side.counts["snapshots_unread"] == 1
+    assert engine.state.counts["snapshots_unread"] == 1
 
 
 async def test_nobody_at_the_address_ends_the_thread(engine: Engine, tmp_path: Path) -> None:
-    engine.running.start(msgspec.msgpack.encode(snapshot.Ask(str(tmp_path / "nobody"))))
+    engine.running.start(msgspec.msgpack.encode(snapshot.SnapshotCall(str(tmp_path / "nobody"))))
     engine.wait()
-    assert engine.side.counts["snapshots_unread"] == 1
+    assert engine.state.counts["snapshots_unread"] == 1
 
 
 async def test_a_snapshot_that_takes_too_long_is_broken_off(tmp_path: Path) -> None:
@@ -195,11 +195,11 @@ async def test_a_snapshot_that_takes_too_long_is_broken_off(tmp_path: Path) -> N
     with pytest.raises(AssertionError):
         await whole(engine)
     await asyncio.to_thread(engine.wait)
-    assert engine.side.counts["snapshots_unread"] == 1
+    assert engine.state.counts["snapshots_unread"] == 1
 
 
 async def test_an_engine_that_never_connects_is_a_timeout(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.running, "_start", lambda _: snapshot.Asked(started=True))
+    monkeypatch.setattr(engine.running, "_start", lambda _: snapshot.SnapshotCallResult(started=True))
     with pytest.raises(TimeoutError):
         await whole(engine, 0.1)
     with pytest.raises(HttpError, match="in time") as failed:
@@ -215,12 +215,12 @@ async def test_a_fault_while_encoding_switches_snapshots_off_and_nothing_else(
     with pytest.raises(AssertionError):
         await whole(engine)
     await asyncio.to_thread(engine.wait)
-    assert engine.side.capabilities.mode("snapshot") == "off"
+    assert engine.state.capabilities.mode("snapshot") == "off"
     with pytest.raises(HttpError, match="off after a fault") as failed:
         await snapshot_response(engine, {"rank": "2"}, timeout_seconds=1.0)
     assert failed.value.status == 503
     engine.store(20, 1)
-    engine.side.publish_events()
+    engine.state.publish_events()
     assert len(engine.publisher.batches) == 2
 
 
@@ -254,33 +254,33 @@ def test_an_engine_without_events_has_no_snapshots() -> None:
     engine = Engine(NullEventPublisher())
     assert engine.snapshots is None
     assert engine.scheduler.kv_event_publisher is engine.publisher
-    assert engine.side.capabilities.mode("snapshot") == engine.side.capabilities.mode("heartbeat") == "off"
-    assert "snapshot" not in engine.side.calls
+    assert engine.state.capabilities.mode("snapshot") == engine.state.capabilities.mode("heartbeat") == "off"
+    assert "snapshot" not in engine.state.calls
 
 
 def test_switched_off_by_hand_nothing_is_in_between() -> None:
     engine = Engine(plugin_off=frozenset({"snapshot"}))
     assert engine.scheduler.kv_event_publisher is engine.publisher
-    assert engine.side.capabilities.mode("snapshot") == "off"
+    assert engine.state.capabilities.mode("snapshot") == "off"
 
 
 def test_heartbeats_alone_can_be_switched_off(engine: Engine) -> None:
     other = Engine(plugin_off=frozenset({"heartbeat"}), heartbeat_seconds=0.01)
     time.sleep(0.05)
     assert other.publisher.batches == []
-    assert (other.side.capabilities.mode("snapshot"), other.side.capabilities.mode("heartbeat")) == ("thread", "off")
-    assert engine.side.capabilities.mode("heartbeat") == "mark"
+    assert (other.state.capabilities.mode("snapshot"), other.state.capabilities.mode("heartbeat")) == ("thread", "off")
+    assert engine.state.capabilities.mode("heartbeat") == "mark"
 
 
 def test_a_pool_without_the_place_known_says_so(engine: Engine) -> None:
-    [feature] = [each for each in engine.side.capabilities.document() if each.feature == "snapshot"]
+    [feature] = [each for each in engine.state.capabilities.document() if each.feature == "snapshot"]
     assert "not held back" in feature.reason
 
 
 def test_stats_tell_the_sequence(engine: Engine) -> None:
     assert engine.running.stats() == {"sequence": -1, "removals_held_back": 0}
     engine.store(1, 1)
-    engine.side.publish_events()
+    engine.state.publish_events()
     assert engine.running.stats()["sequence"] == 0
 
 

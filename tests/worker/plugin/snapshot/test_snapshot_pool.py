@@ -38,20 +38,20 @@ class Rig:
     def __init__(self, *kinds: str, blocks: int = 64) -> None:
         self.engine = engine(*kinds, blocks=blocks)
         self.wire = Wire()
-        scheduler = self.engine.side.scheduler
+        scheduler = self.engine.state.scheduler
         scheduler.kv_event_publisher = self.wire
-        object.__setattr__(self.engine.side.settings, "heartbeat_seconds", 1e6)
-        snapshots = install(scheduler, self.engine.side)
+        object.__setattr__(self.engine.state.settings, "heartbeat_seconds", 1e6)
+        snapshots = install(scheduler, self.engine.state)
         assert snapshots is not None
         self.snapshots: Snapshots = snapshots
 
     @property
-    def tee(self) -> Any:
-        return self.engine.side.scheduler.kv_event_publisher
+    def proxy(self) -> Any:
+        return self.engine.state.scheduler.kv_event_publisher
 
     def publish(self) -> None:
         """What the engine does at the end of a step."""
-        self.engine.side.publish_events()
+        self.engine.state.publish_events()
 
     def check(self) -> None:
         """Ledger, agent and a snapshot just taken all have what the pool's table has, block by block."""
@@ -59,15 +59,15 @@ class Rig:
         audit = self.snapshots.audit()
         assert (audit["ledger_missing"], audit["ledger_extra"], audit["blocks_cached"]) == (0, 0, len(table))
         assert audit["sequence"] == len(self.wire.payloads) - 1
-        moment = self.tee.moment()
-        assert self.wire.residents.agrees(moment.totals)
+        point = self.proxy.point()
+        assert self.wire.residents.agrees(point.totals)
         draft = Residents(INDEX_KEY, CONTRACT, block_size=BLOCK)
-        for payload in batches(moment.copies, rank=0, now=0.0):
+        for payload in batches(point.copies, rank=0, now=0.0):
             draft.apply(decode_batch(payload).events)
-        assert draft.agrees(moment.totals)
+        assert draft.agrees(point.totals)
         assert set(draft._names.live) == set(self.wire.residents._names.live)
         assert {b.key for b in draft._names.live.values()} == {b.key for b in self.wire.residents._names.live.values()}
-        assert self.engine.side.faults.counts == {}
+        assert self.engine.state.faults.counts == {}
 
 
 def keys(tokens: list[int]) -> set[int]:
@@ -104,7 +104,7 @@ def test_the_removal_of_one_of_two_copies_is_held_back() -> None:
     rig.engine.pool.evict_blocks({copies[0].block_id})
     rig.check()
     assert len(rig.wire.payloads) == before
-    assert rig.tee.held_back == 1
+    assert rig.proxy.held_back == 1
     assert held(rig) == keys(prompt(1, 3))
     rig.engine.pool.evict_blocks({copies[1].block_id})
     rig.check()
@@ -114,7 +114,7 @@ def test_the_removal_of_one_of_two_copies_is_held_back() -> None:
 def test_stock_events_would_have_withdrawn_it() -> None:
     """What the hold-back is for: without it the first removal says the block is gone."""
     rig = Rig("full")
-    rig.tee._copies = None
+    rig.proxy._copies = None
     for request in [rig.engine.start(prompt(1, 3)), rig.engine.start(prompt(1, 3))]:
         rig.engine.finish(request)
     rig.engine.pool.evict_blocks({twice(rig)[0].block_id})
@@ -169,7 +169,7 @@ def test_under_random_load_all_agree_at_every_step(kinds: tuple[str, ...], seed:
         if step % 5 == 0:
             rig.check()
     rig.check()
-    assert rig.tee.held_back > 0
+    assert rig.proxy.held_back > 0
     assert len(rig.wire.payloads) > 20
 
 

@@ -54,12 +54,12 @@ class Pair:
         self.faults = Faults(self.capabilities)
         config = VllmConfig(model_config=ModelConfig(model=str(folder), dtype="float32", max_model_len=MAX_LENGTH))
         self.stock: Any = renderer_from_config(config)
-        memo = install(self.capabilities, self.faults, PluginSettings(tokens_sample_ratio=1.0))
-        assert memo is not None
-        self.memo: TokenMemo = memo
+        cache = install(self.capabilities, self.faults, PluginSettings(tokens_sample_ratio=1.0))
+        assert cache is not None
+        self.cache: TokenMemo = cache
         self.ours: Any = renderer_from_config(config)
-        assert memo.prepare(self.ours.tokenizer) is None
-        refused = memo._seat(self.stock.tokenizer)
+        assert cache.prepare(self.ours.tokenizer) is None
+        refused = cache._seat(self.stock.tokenizer)
         refused.asked = True  # the stock one is on the same class; it is never prepared, so it stays as it is
 
     def outcome(self, call: Any) -> tuple[Any, Any]:
@@ -107,15 +107,15 @@ def chat_params() -> Any:
 
 def compare_texts(pair: Pair) -> None:
     """Chats and completions have the same ids, most of them from the memo."""
-    before = pair.memo.stats().get("memoised", 0)
+    before = pair.cache.stats().get("memoised", 0)
     for messages in chats(60):
         text = "".join(message["content"] for message in messages)
         ours, stock = pair.outcome(lambda it, messages=messages: it.render_chat([messages], chat_params())[1])
         assert ours == stock
         ours, stock = pair.outcome(lambda it, text=text: it.render_cmpl([{"prompt": text}, {"prompt": text * 2}]))
         assert ours == stock
-    pair.memo.settle()
-    stats = pair.memo.stats()
+    pair.cache.settle()
+    stats = pair.cache.stats()
     assert stats["memoised"] - before > 100
     assert stats["samples"] > 0
     assert stats.get("mismatches", 0) == 0
@@ -135,7 +135,7 @@ def compare_tenants(pair: Pair) -> None:
 
     ours, stock = pair.outcome(lambda it: asyncio.run(render(it)))
     assert ours == stock
-    assert {key.salt for key in pair.memo._memo._entries} >= {f"tenant {number}" for number in range(12)}
+    assert {key.salt for key in pair.cache._cache._entries} >= {f"tenant {number}" for number in range(12)}
 
 
 def main(folder: str) -> None:
@@ -145,4 +145,4 @@ def main(folder: str) -> None:
     pair = Pair(Path(folder))
     compare_texts(pair)
     compare_tenants(pair)
-    print("vllm", vllm.__version__, "memoised", pair.memo.stats()["memoised"])  # noqa: T201 - read by the test
+    print("vllm", vllm.__version__, "memoised", pair.cache.stats()["memoised"])  # noqa: T201 - read by the test

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer
 from cachefleet_worker.plugin.tokens.plan import Plan, Reason, Refusal
 from cachefleet_worker.plugin.tokens.segments import PartEncoder, PartError, no_panic, private_copy
 from cachefleet_worker.plugin.tokens.selftest import check
-from cachefleet_worker.plugin.tokens.token_cache import Memo
+from cachefleet_worker.plugin.tokens.token_cache import TokenCache
 from tests.worker.plugin.tokens.styles import BIG, STYLES, trained
 from tests.worker.plugin.tokens.texts import SPACES, WORDS, adversarial, seeded
 
@@ -44,8 +44,8 @@ def proven(name: str, size: int | None = None) -> tuple[Any, Plan]:
 def encoders(name: str, size: int | None = None) -> tuple[PartEncoder, ...]:
     """With chunks as in service, and cut wherever it is allowed."""
     copy, plan = proven(name, size)
-    memo = Memo(MEMO_BYTES)
-    return (PartEncoder(copy, plan, memo, owner=0), PartEncoder(copy, plan, memo, owner=1, chunk_characters=CHOPPY))
+    cache = TokenCache(MEMO_BYTES)
+    return (PartEncoder(copy, plan, cache, owner=0), PartEncoder(copy, plan, cache, owner=1, chunk_characters=CHOPPY))
 
 
 def assert_same(name: str, text: str, size: int | None = None) -> None:
@@ -124,8 +124,8 @@ def test_any_added_tokens_are_exact_or_refused(
     if isinstance(plan, Refusal):
         assert plan.reason in {Reason.NO_CUTS, Reason.NO_ANCHOR}
         return
-    memo = Memo(MEMO_BYTES)
-    pair = (PartEncoder(copy, plan, memo), PartEncoder(copy, plan, memo, owner=1, chunk_characters=1))
+    cache = TokenCache(MEMO_BYTES)
+    pair = (PartEncoder(copy, plan, cache), PartEncoder(copy, plan, cache, owner=1, chunk_characters=1))
     contents = st.sampled_from([content for content, _ in tokens] + [cut.content for cut in plan.cuts[:3]] + ["a", " "])
     for text in (*texts, *("".join(data.draw(st.lists(contents, max_size=10))) for _ in range(3))):
         try:

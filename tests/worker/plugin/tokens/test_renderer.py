@@ -78,14 +78,14 @@ def new_renderer() -> Any:
 class Hooked:
     def __init__(self) -> None:
         self.faults = Faults(Capabilities())
-        self.memo = TokenMemo(Capabilities(), self.faults, max_bytes=1 << 20, sample_ratio=0.0, rng=random.Random(1))
+        self.cache = TokenMemo(Capabilities(), self.faults, max_bytes=1 << 20, sample_ratio=0.0, rng=random.Random(1))
         self.cls = new_renderer()
-        patch(self.cls, self.memo, self.faults)
+        patch(self.cls, self.cache, self.faults)
         self.renderer = self.cls()
-        self.memo.prepare(self.renderer.tokenizer)
+        self.cache.prepare(self.renderer.tokenizer)
 
     def salts(self) -> set[str]:
-        return {key.salt for key in self.memo._memo._entries}
+        return {key.salt for key in self.cache._cache._entries}
 
 
 @pytest.mark.parametrize("name", ["render_chat", "render_cmpl"])
@@ -113,7 +113,7 @@ async def test_the_salt_reaches_the_executors_threads(name: str) -> None:
         assert found.get("cache_salt", "") == salt
         assert set(found) <= {"prompt", "prompt_token_ids", "cache_salt"}
     assert hooked.salts() == set(tenants)
-    endings = {key.text.rpartition(" for ")[2]: key.salt for key in hooked.memo._memo._entries if " for " in key.text}
+    endings = {key.text.rpartition(" for ")[2]: key.salt for key in hooked.cache._cache._entries if " for " in key.text}
     assert endings == {tenant: tenant for tenant in tenants}
     assert hooked.renderer.plain == 0
 
@@ -130,7 +130,7 @@ async def test_a_text_without_a_render_call_around_it_is_left_to_the_plain_encod
     hooked.renderer._tokenize_prompt({"prompt": TEXT}, Params())
     await hooked.renderer._tokenize_prompt_async({"prompt": TEXT}, Params())
     assert hooked.renderer.plain == 2
-    assert hooked.memo.stats()["entries"] == 0
+    assert hooked.cache.stats()["entries"] == 0
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_arguments_it_does_not_know_go_to_the_plain_encoder(
 
 def test_a_fault_in_the_memo_costs_the_feature_not_the_request() -> None:
     hooked = Hooked()
-    hooked.memo.encode = None  # type: ignore[assignment,method-assign]
+    hooked.cache.encode = None  # type: ignore[assignment,method-assign]
     for _ in range(2):
         (found,) = hooked.renderer.render_cmpl([{"prompt": TEXT}], Params())
         assert found["prompt_token_ids"]
@@ -168,7 +168,7 @@ def test_the_first_render_call_has_the_tokenizer_prepared() -> None:
     hooked = Hooked()
     other = hooked.cls()
     other.render_chat([], Params())
-    hooked.memo.settle()
+    hooked.cache.settle()
     other.render_chat([{"prompt": TEXT}], Params())
     assert other.plain == 0
 
@@ -176,14 +176,14 @@ def test_the_first_render_call_has_the_tokenizer_prepared() -> None:
 def test_a_class_that_is_patched_again_is_not_wrapped_twice() -> None:
     hooked = Hooked()
     second = Hooked()
-    patch(hooked.cls, second.memo, second.faults)
+    patch(hooked.cls, second.cache, second.faults)
     renderer = hooked.cls()
-    hooked.memo.prepare(renderer.tokenizer)  # which the second does not know yet
+    hooked.cache.prepare(renderer.tokenizer)  # which the second does not know yet
     renderer._tokenize_prompt({"prompt": TEXT, "cache_salt": "s"}, Params())
     with rendering(None):
         renderer._tokenize_prompt({"prompt": TEXT}, Params())
     assert renderer.plain == 2
-    assert hooked.memo.stats()["entries"] == 0
+    assert hooked.cache.stats()["entries"] == 0
 
 
 def test_a_renderer_without_a_tokenizer_is_left_alone() -> None:
@@ -211,7 +211,7 @@ def test_a_renderer_of_another_shape_is_not_touched(name: str, method: Any) -> N
     setattr(cls, name, method)
     before = dict(vars(cls))
     with pytest.raises(HookError):
-        patch(cls, Hooked().memo, Faults(Capabilities()))
+        patch(cls, Hooked().cache, Faults(Capabilities()))
     assert dict(vars(cls)) == before
 
 

@@ -57,9 +57,9 @@ async def test_what_one_tenant_sent_is_not_found_by_another(pair: Pair) -> None:
     chat = next(chats(1))
     hits = []
     for salt in ("one", "other", "one"):
-        before = pair.memo.stats()["part_hits"]
+        before = pair.cache.stats()["part_hits"]
         await pair.ours.render_chat_async([chat], chat_params(), prompt_extras={"cache_salt": salt})
-        hits.append(pair.memo.stats()["part_hits"] - before)
+        hits.append(pair.cache.stats()["part_hits"] - before)
     assert hits[:2] == [0, 0]
     assert hits[2] > 0
 
@@ -104,7 +104,7 @@ def test_boundaries_of_a_chat_are_kept_by_its_next_turn(pair: Pair) -> None:
             pair.ours.render_chat([turns], chat_params())[1][0]["prompt_token_ids"]
             for turns in (messages, [*messages, {"role": "assistant", "content": "So it is."}])
         )
-        found = pair.memo.boundaries(pair.ours.tokenizer, now)
+        found = pair.cache.boundaries(pair.ours.tokenizer, now)
         assert len(found) >= len(messages) + 1
         assert deepest(found, now, following) == found[-1]
 
@@ -130,14 +130,14 @@ def test_a_request_of_the_server_brings_its_salt(pair: Pair) -> None:
 
     ours, stock = pair.outcome(render)
     assert ours == stock
-    assert "of the request" in {key.salt for key in pair.memo._memo._entries}
+    assert "of the request" in {key.salt for key in pair.cache._cache._entries}
 
 
 def test_a_servers_warm_up_has_the_tokenizer_prepared(pair: Pair) -> None:
     from vllm.renderers.registry import renderer_from_config  # noqa: PLC0415
 
     renderer = renderer_from_config(pair.ours.config)
-    pair.memo.settle()  # the queue of what is left to do is short
+    pair.cache.settle()  # the queue of what is left to do is short
     online(renderer).warmup()
-    pair.memo.settle()
-    assert pair.memo._seat(renderer.tokenizer).encoder is not None
+    pair.cache.settle()
+    assert pair.cache._seat(renderer.tokenizer).encoder is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 from cachefleet_worker.plugin.tokens.plan import Plan
 from cachefleet_worker.plugin.tokens.segments import PartEncoder, private_copy
-from cachefleet_worker.plugin.tokens.token_cache import Memo
+from cachefleet_worker.plugin.tokens.token_cache import TokenCache
 from tests.worker.plugin.tokens.styles import trained
 
 TEXT = "Some words of a text that is longer than five tokens.<|im_end|>"
@@ -40,12 +40,12 @@ def test_truncation_and_padding_of_the_original_are_not_copied() -> None:
     tokenizer.enable_padding(length=100)
     copy, plan = planned(tokenizer)
     assert copy.encode(TEXT).ids == whole
-    assert PartEncoder(copy, plan, Memo(1 << 20)).encode(TEXT, "") == whole
+    assert PartEncoder(copy, plan, TokenCache(1 << 20)).encode(TEXT, "") == whole
     assert tokenizer.truncation is not None
 
 
 def test_a_frame_that_depends_on_the_text_is_left_to_the_plain_encoder() -> None:
     copy, plan = planned(trained("qwen"))
-    encoder = PartEncoder(Moody(copy), plan, Memo(1 << 20))
+    encoder = PartEncoder(Moody(copy), plan, TokenCache(1 << 20))
     assert encoder.encode(TEXT, "", add_special_tokens=True) is None
     assert encoder.encode(TEXT, "") == copy.encode(TEXT).ids

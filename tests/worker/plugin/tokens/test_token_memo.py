@@ -29,21 +29,21 @@ class Setting:
     def __init__(self, *, sample_ratio: float = 0.0, max_bytes: int = 1 << 20) -> None:
         self.capabilities = Capabilities()
         self.faults = Faults(self.capabilities)
-        self.memo = TokenMemo(
+        self.cache = TokenMemo(
             self.capabilities, self.faults, max_bytes=max_bytes, sample_ratio=sample_ratio, rng=random.Random(1)
         )
         self.tokenizer: Any = Wrapped(trained("qwen"))
 
     def encode(self, text: str = TEXT, salt: str = "", **changes: Any) -> list[int] | None:
         arguments = {"add_special_tokens": False, "max_length": None, "plain": lambda: self.plain(text)} | changes
-        return self.memo.encode(self.tokenizer, text, salt, **arguments)
+        return self.cache.encode(self.tokenizer, text, salt, **arguments)
 
     def plain(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def prepared(self) -> Setting:
-        assert self.memo.prepare(self.tokenizer) is None
+        assert self.cache.prepare(self.tokenizer) is None
         return self
 
 
@@ -51,27 +51,27 @@ def test_the_first_text_is_left_to_the_plain_encoder_and_has_the_tokenizer_prepa
     setting = Setting()
     assert setting.capabilities.mode("tokens") == "off"
     assert setting.encode() is None
-    setting.memo.settle()
+    setting.cache.settle()
     assert setting.encode() == setting.plain(TEXT)
     assert setting.capabilities.mode("tokens") == "memo"
-    assert setting.memo.stats()["plain_preparing"] == 1
-    assert setting.memo.stats()["memoised"] == 1
+    assert setting.cache.stats()["plain_preparing"] == 1
+    assert setting.cache.stats()["memoised"] == 1
 
 
 def test_a_tokenizer_is_prepared_once_however_many_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Setting()
     jobs: list[Job] = []
-    submit = setting.memo._background.submit
+    submit = setting.cache._background.submit
 
     def take(job: Job) -> bool:
         jobs.append(job)
         return submit(job)
 
-    monkeypatch.setattr(setting.memo._background, "submit", take)
+    monkeypatch.setattr(setting.cache._background, "submit", take)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: setting.encode(), range(32)))
-    setting.memo.settle()
-    assert setting.memo._seat(setting.tokenizer).encoder is not None
+    setting.cache.settle()
+    assert setting.cache._seat(setting.tokenizer).encoder is not None
     assert len(jobs) == 1
 
 
@@ -86,7 +86,7 @@ def test_a_tokenizer_is_prepared_once_however_many_ask(monkeypatch: pytest.Monke
 def test_what_it_does_not_know_falls_through(changes: dict[str, Any], counter: str) -> None:
     setting = Setting().prepared()
     assert setting.encode(**changes) is None
-    assert setting.memo.stats()[counter] == 1
+    assert setting.cache.stats()[counter] == 1
     assert setting.encode() == setting.plain(TEXT)  # and nothing was switched off
     assert setting.faults.on("tokens")
 
@@ -102,16 +102,16 @@ def test_two_salts_never_share_an_entry() -> None:
     setting = Setting().prepared()
     seen = {}
     for salt in ("", "a", "b"):
-        before = setting.memo.stats()
+        before = setting.cache.stats()
         setting.encode(salt=salt)
-        after = setting.memo.stats()
+        after = setting.cache.stats()
         seen[salt] = (after["part_hits"] - before["part_hits"], after["entries"] - before["entries"])
     parts = seen[""][1]
     assert parts > 0
     assert seen == dict.fromkeys(("", "a", "b"), (0, parts))
-    before = setting.memo.stats()
+    before = setting.cache.stats()
     setting.encode(salt="a")
-    assert setting.memo.stats()["part_misses"] == before["part_misses"]
+    assert setting.cache.stats()["part_misses"] == before["part_misses"]
 
 
 def test_memory_stays_within_its_bound() -> None:
@@ -119,7 +119,7 @@ def test_memory_stays_within_its_bound() -> None:
     for number in range(300):
         text = TEXT.replace("question", f"question {number}")
         assert setting.encode(text) == setting.plain(text)
-    stats = setting.memo.stats()
+    stats = setting.cache.stats()
     assert 0 < stats["bytes"] <= 20_000
     assert stats["evicted"] > 0
 
@@ -134,8 +134,8 @@ def test_samples_are_checked_elsewhere_and_agree() -> None:
 
     for _ in range(5):
         setting.encode(plain=plain)
-        setting.memo.settle()
-    assert setting.memo.stats()["samples"] == 5
+        setting.cache.settle()
+    assert setting.cache.stats()["samples"] == 5
     assert threads == ["cachefleet-tokens"] * 5
     assert setting.capabilities.mode("tokens") == "memo"
 
@@ -143,35 +143,35 @@ def test_samples_are_checked_elsewhere_and_agree() -> None:
 def test_a_sample_that_differs_switches_it_off_for_good() -> None:
     setting = Setting(sample_ratio=1.0).prepared()
     setting.encode(plain=lambda: [1, 2, 3])
-    setting.memo.settle()
+    setting.cache.settle()
     assert setting.encode() is None
-    stats = setting.memo.stats()
+    stats = setting.cache.stats()
     assert (stats["mismatches"], stats["plain_refused"], stats["entries"]) == (1, 1, 0)
-    assert setting.memo.reason(setting.tokenizer) == Refusal(Reason.MISMATCH)
+    assert setting.cache.reason(setting.tokenizer) == Refusal(Reason.MISMATCH)
     (capability,) = setting.capabilities.document()
     assert (capability.mode, capability.reason) == ("off", Reason.MISMATCH.value)
-    setting.memo.settle()
+    setting.cache.settle()
     assert setting.encode() is None  # and is not prepared anew
 
 
 def test_two_tokenizers_keep_their_ids_apart() -> None:
     setting = Setting().prepared()
     other = Wrapped(trained("o200k"))
-    assert setting.memo.prepare(other) is None
+    assert setting.cache.prepare(other) is None
     text = "A text without any added token, so that both of them see the very same part of it."
     ids = other._tokenizer.encode(text, add_special_tokens=False).ids
     assert setting.encode(text) == setting.plain(text) != ids
-    assert setting.memo.encode(other, text, "", plain=list, add_special_tokens=False, max_length=None) == ids
+    assert setting.cache.encode(other, text, "", plain=list, add_special_tokens=False, max_length=None) == ids
 
 
 def test_another_tokenizer_is_not_touched_by_it() -> None:
     setting = Setting(sample_ratio=1.0).prepared()
     other = Wrapped(trained("llama3"))
-    assert setting.memo.prepare(other) is None
+    assert setting.cache.prepare(other) is None
     setting.encode(plain=list)
-    setting.memo.settle()
+    setting.cache.settle()
     ids = other._tokenizer.encode(TEXT, add_special_tokens=True).ids
-    assert setting.memo.encode(other, TEXT, "", plain=lambda: ids, add_special_tokens=True, max_length=None) == ids
+    assert setting.cache.encode(other, TEXT, "", plain=lambda: ids, add_special_tokens=True, max_length=None) == ids
     assert setting.encode() is None
 
 
@@ -186,7 +186,7 @@ def test_the_ratio_of_samples_is_the_settings(
         taken.append(job)
         return True
 
-    monkeypatch.setattr(setting.memo._background, "submit", take)
+    monkeypatch.setattr(setting.cache._background, "submit", take)
     for _ in range(1000):
         setting.encode()
     assert least <= len(taken) <= most
@@ -204,7 +204,7 @@ def test_tokenizers_of_another_kind_are_refused(change: dict[str, Any], reason: 
     setting = Setting()
     for name, value in change.items():
         setattr(setting.tokenizer, name, value)
-    refusal = setting.memo.prepare(setting.tokenizer)
+    refusal = setting.cache.prepare(setting.tokenizer)
     assert refusal is not None
     assert refusal.reason is reason
     assert setting.capabilities.document()[0].reason == str(refusal)
@@ -212,14 +212,14 @@ def test_tokenizers_of_another_kind_are_refused(change: dict[str, Any], reason: 
 
 def test_a_class_with_its_own_way_to_encode_is_refused() -> None:
     setting = Setting()
-    refusal = setting.memo.prepare(OwnWay(trained("qwen")))
+    refusal = setting.cache.prepare(OwnWay(trained("qwen")))
     assert refusal == Refusal(Reason.OVERRIDDEN, "OwnWay.__call__")
 
 
 def test_a_tokenizer_that_fails_its_self_test_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Setting()
     monkeypatch.setattr("cachefleet_worker.plugin.tokens.splitter.Splitter.parts", lambda _self, _text: iter((7,)))
-    refusal = setting.memo.prepare(setting.tokenizer)
+    refusal = setting.cache.prepare(setting.tokenizer)
     assert refusal is not None
     assert refusal.reason is Reason.SELF_TEST
 
@@ -230,7 +230,7 @@ def test_many_threads_get_the_right_ids_while_entries_come_and_go() -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda item: setting.encode(item[1], f"salt {item[0] % 3}"), enumerate(texts)))
     assert found == [setting.plain(text) for text in texts]
-    assert setting.memo.stats()["bytes"] <= 60_000
+    assert setting.cache.stats()["bytes"] <= 60_000
 
 
 def fail() -> list[int]:
@@ -240,26 +240,26 @@ def fail() -> list[int]:
 def test_a_fault_in_the_background_switches_the_feature_off() -> None:
     setting = Setting(sample_ratio=1.0).prepared()
     setting.encode(plain=fail)
-    setting.memo.settle()
+    setting.cache.settle()
     assert not setting.faults.on("tokens")
     assert setting.faults.counts["tokens"] == 1
 
 
 def test_dropped_samples_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Setting(sample_ratio=1.0).prepared()
-    monkeypatch.setattr(setting.memo._background, "submit", lambda _job: False)
+    monkeypatch.setattr(setting.cache._background, "submit", lambda _job: False)
     assert setting.encode() == setting.plain(TEXT)
-    assert setting.memo.stats()["samples_dropped"] == 1
+    assert setting.cache.stats()["samples_dropped"] == 1
 
 
 def test_boundaries_come_from_the_tokenizers_own_tokens() -> None:
     setting = Setting()
     start = setting.tokenizer._tokenizer.token_to_id("<|im_start|>")
     ids = setting.plain(TEXT)
-    found = setting.memo.boundaries(setting.tokenizer, ids)
+    found = setting.cache.boundaries(setting.tokenizer, ids)
     assert [ids[position - 1] for position in found] == [start, start]
-    assert setting.memo.boundaries(setting.tokenizer, ids, reused=found[0]) == found[1:]
-    assert setting.memo.boundaries(Wrapped(trained("unigram")), ids) == []
+    assert setting.cache.boundaries(setting.tokenizer, ids, reused=found[0]) == found[1:]
+    assert setting.cache.boundaries(Wrapped(trained("unigram")), ids) == []
 
 
 def test_short_texts_are_shorter_than_any_that_is_worth_it() -> None:
@@ -276,9 +276,9 @@ def panic(*_args: Any, **_options: Any) -> Any:
 
 def test_a_panic_of_the_library_sends_the_text_to_the_plain_encoder() -> None:
     setting = Setting().prepared()
-    encoder = setting.memo._seat(setting.tokenizer).encoder
+    encoder = setting.cache._seat(setting.tokenizer).encoder
     assert encoder is not None
     encoder._encode_batch = panic
     assert setting.encode() is None
-    assert setting.memo.stats()["plain_unencodable"] == 1
+    assert setting.cache.stats()["plain_unencodable"] == 1
     assert setting.faults.on("tokens")

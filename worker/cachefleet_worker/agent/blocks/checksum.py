@@ -11,7 +11,7 @@ from cachefleet_worker.agent.wire.kv_events import EngineHash, Total
 _MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
-class Census:
+class Checksum:
     """Blocks that are not reported (an image in them, unknown ancestry) are counted here like the others."""
 
     def __init__(self) -> None:

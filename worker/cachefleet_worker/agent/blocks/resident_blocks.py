@@ -24,7 +24,7 @@ from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer, Tier
 from cachefleet_core.native import PYTHON, Code
 from cachefleet_core.reports import Operation, Stored
 from cachefleet_worker.agent.blocks.chains import Changes, chains
-from cachefleet_worker.agent.blocks.checksum import Census
+from cachefleet_worker.agent.blocks.checksum import Checksum
 from cachefleet_worker.agent.blocks.hash_names import Block, Keyers, Names
 from cachefleet_worker.agent.blocks.scope import Scope, salt_of, tier_of, usable_blocks
 from cachefleet_worker.agent.wire.kv_events import (
@@ -76,7 +76,7 @@ class Residents:
         self._names = names
         self._scope = scope
         self._owners: dict[BlockKey, EngineHash] = {}
-        self._census = Census()
+        self._checksum = Checksum()
         self._digest = code.digest()
         self._changes = Changes()
         self.held = 0
@@ -113,13 +113,13 @@ class Residents:
             self._changes.cleared()
         self._names.let_go_of_all()
         self._owners.clear()
-        self._census.clear()
+        self._checksum.clear()
         self._digest.clear()
         self.held = 0
 
     def agrees(self, totals: Iterable[Total]) -> bool:
         """Whether the engine has on its device what it has here, reported or not."""
-        return self._census.agrees(totals, self._scope.group)
+        return self._checksum.agrees(totals, self._scope.group)
 
     def draft(self) -> Residents:
         """An empty set beside this one that knows every hash known here."""
@@ -143,7 +143,7 @@ class Residents:
             for key in keys:
                 self._changes.stored(after[tier][key], key, tier)
         self._names.adopt(draft._names)
-        self._owners, self._census, self._scope = draft._owners, draft._census, draft._scope
+        self._owners, self._checksum, self._scope = draft._owners, draft._checksum, draft._scope
         self._digest, self.held = draft._digest, draft.held
         self.counts.update(draft.counts)
 
@@ -172,7 +172,7 @@ class Residents:
             return
         self.counts["stored"] += 1
         if tier is Tier.DEVICE:
-            self._census.add(event.block_hashes)
+            self._checksum.add(event.block_hashes)
         if not event.token_ids:  # tiers below the device announce by hash alone
             self._store_known(event.block_hashes, tier)
             return
@@ -257,7 +257,7 @@ class Residents:
             return
         self.counts["removed"] += 1
         if tier is Tier.DEVICE:
-            self._census.remove(event.block_hashes)
+            self._checksum.remove(event.block_hashes)
         for block_hash in event.block_hashes:
             self._drop(block_hash, tier)
 

@@ -35,7 +35,7 @@ class Job:
     """One prompt under one salt."""
 
     prefix: Prefix
-    standing: bool
+    worker_state: bool
     progress: Progress = Progress.WAITING
     attempts: int = 0
     due: float = 0.0
@@ -54,13 +54,13 @@ class Prefixes:
         self._retry_cap = retry_cap
         self._jobs: list[Job] = []
         self._beyond: list[str] = []
-        self._standing: Warm | None = None
+        self._worker_state: Warm | None = None
         self._resting = False
 
     @property
     def named(self) -> bool:
         """Whether the pool ever said which prompts stand."""
-        return self._standing is not None
+        return self._worker_state is not None
 
     @property
     def pending(self) -> bool:
@@ -79,7 +79,7 @@ class Prefixes:
     def begin(self) -> None:
         """A new epoch: nothing is cached."""
         self._resting = False
-        self._jobs = [job for job in self._jobs if job.standing]
+        self._jobs = [job for job in self._jobs if job.worker_state]
         self._beyond = []
         self.again()
 
@@ -90,27 +90,27 @@ class Prefixes:
     def again(self) -> None:
         """The cache was cleared."""
         for job in self._jobs:
-            if job.standing:
+            if job.worker_state:
                 job.progress, job.attempts, job.due = Progress.WAITING, 0, 0.0
 
     def stand(self, warm: Warm) -> bool:
         """Take over which prompts stand, unless that is older than what is known; whether it was taken over."""
-        known = self._standing
+        known = self._worker_state
         if known is not None and known.uid == warm.uid and known.generation > warm.generation:
             return False
-        self._standing = warm
-        before = {_identity(job.prefix): job for job in self._jobs if job.standing}
-        others = [job for job in self._jobs if not job.standing]
+        self._worker_state = warm
+        before = {_identity(job.prefix): job for job in self._jobs if job.worker_state}
+        others = [job for job in self._jobs if not job.worker_state]
         wanted = {_identity(prefix): prefix for prefix in _expanded(warm.prefixes)}
         self._jobs, self._beyond = others, []
         for identity, prefix in wanted.items():
-            self._add(before.get(identity) or Job(prefix, standing=True))
+            self._add(before.get(identity) or Job(prefix, worker_state=True))
         return True
 
     def once(self, prefixes: Iterable[Prefix]) -> None:
         """Try these once, in this epoch."""
         for prefix in _expanded(prefixes):
-            self._add(Job(prefix, standing=False))
+            self._add(Job(prefix, worker_state=False))
 
     def next(self, now: float) -> Job | None:
         """What to try now."""
@@ -131,7 +131,7 @@ class Prefixes:
 
     @staticmethod
     def _open(job: Job) -> bool:
-        if job.standing:
+        if job.worker_state:
             return job.progress is not Progress.CACHED
         return job.progress is Progress.WAITING
 

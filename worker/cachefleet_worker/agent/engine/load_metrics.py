@@ -38,7 +38,7 @@ _WINDOW: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Vitals:
+class LoadMetrics:
     """What one rank's counters say now. Token and time sums are cumulative since the engine started."""
 
     running: int = 0
@@ -72,7 +72,7 @@ class CacheConfig:
 class Scrape:
     """One answer of ``/metrics``. ``process`` names the process behind it, None where it does not tell."""
 
-    ranks: dict[int, Vitals]
+    ranks: dict[int, LoadMetrics]
     caches: dict[int, CacheConfig]
     process: str | None = None
 
@@ -128,13 +128,13 @@ def read_scrape(text: str) -> Scrape:
         else:
             key = next((labels[label] for label in _TELLING if label in labels), "")
             ranks.setdefault(rank, _Samples()).values[(str(name).removeprefix("vllm:"), key)] = value
-    vitals = {rank: _vitals(samples) for rank, samples in ranks.items()}
-    return Scrape(vitals, caches, " ".join(sorted(starts)) or None)
+    load_metrics = {rank: _load_metrics(samples) for rank, samples in ranks.items()}
+    return Scrape(load_metrics, caches, " ".join(sorted(starts)) or None)
 
 
-def _vitals(samples: _Samples) -> Vitals:
+def _load_metrics(samples: _Samples) -> LoadMetrics:
     computed = samples.get("request_prefill_kv_computed_tokens_sum")
-    return Vitals(
+    return LoadMetrics(
         running=int(samples.get("num_requests_running")),
         waiting=int(samples.get("num_requests_waiting")),
         usage=min(1.0, max(0.0, samples.get("kv_cache_usage_perc"))),
@@ -210,21 +210,21 @@ class LoadMeter:
         self.reading = Reading()
         self.load = Load(blocks_total=blocks_total, blocks_free=blocks_total)
 
-    def add(self, vitals: Vitals, stats: RankStats | None = None) -> Load:
+    def add(self, load_metrics: LoadMetrics, stats: RankStats | None = None) -> Load:
         """Take a scrape over; what the plugin counts itself, ``stats``, is more exact than what can be derived."""
-        self.reading = Reading(vitals.corrupted, vitals.errors, vitals.answered)
-        self._prefill.add(vitals.prefill_tokens, vitals.prefill_seconds)
-        self._inter_token.add(vitals.inter_token_sum, vitals.inter_token_count)
+        self.reading = Reading(load_metrics.corrupted, load_metrics.errors, load_metrics.answered)
+        self._prefill.add(load_metrics.prefill_tokens, load_metrics.prefill_seconds)
+        self._inter_token.add(load_metrics.inter_token_sum, load_metrics.inter_token_count)
         load = Load(
-            running=vitals.running,
-            waiting=vitals.waiting,
+            running=load_metrics.running,
+            waiting=load_metrics.waiting,
             blocks_total=self._blocks_total,
-            blocks_free=round((1.0 - vitals.usage) * self._blocks_total),
-            preemptions=vitals.preemptions,
+            blocks_free=round((1.0 - load_metrics.usage) * self._blocks_total),
+            preemptions=load_metrics.preemptions,
             prefill_tokens_per_second=self._prefill.value,
             inter_token_seconds=self._inter_token.value,
-            prefix_queries=vitals.prefix_queries,
-            prefix_hits=vitals.prefix_hits,
+            prefix_queries=load_metrics.prefix_queries,
+            prefix_hits=load_metrics.prefix_hits,
         )
         self.load = load if stats is None else _with_stats(load, stats)
         return self.load

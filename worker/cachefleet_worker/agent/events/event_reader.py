@@ -10,7 +10,7 @@ from collections import Counter
 
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.wire.kv_events import BatchError, Mark, decode_batch, read_mark
-from cachefleet_worker.agent.wire.messages import Marked, Unread
+from cachefleet_worker.agent.wire.messages import Marked, UnreadableBatch
 
 
 class Intake:
@@ -22,20 +22,20 @@ class Intake:
         self._draft: Residents | None = None
         self._counts: Counter[str] = Counter()
 
-    def apply(self, payload: bytes) -> Marked | Unread | None:
+    def apply(self, payload: bytes) -> Marked | UnreadableBatch | None:
         """Take the next batch."""
         try:
             batch = decode_batch(payload)
         except BatchError:
-            return Unread()
+            return UnreadableBatch()
         self._counts["unknown"] += batch.unknown
         self._counts["malformed"] += batch.malformed
         if self._snapshots and not batch.readable:
-            return Unread()
+            return UnreadableBatch()
         self._residents.apply(batch.events)
         return self._marked(batch.mark) if batch.mark else None
 
-    def glance(self, payload: bytes) -> Marked | None:
+    def peek(self, payload: bytes) -> Marked | None:
         """Whose batch it is, without taking it."""
         mark = read_mark(payload)
         return Marked(mark.boot) if mark else None

@@ -38,10 +38,10 @@ from cachefleet_worker.agent.wire.messages import (
     Count,
     Effect,
     Forget,
-    Glance,
     Input,
     Live,
     Marked,
+    PeekMark,
     Replayed,
     ReplayEnded,
     ReplayFailed,
@@ -51,7 +51,7 @@ from cachefleet_worker.agent.wire.messages import (
     Snapped,
     SnapshotFailed,
     Tick,
-    Unread,
+    UnreadableBatch,
 )
 
 
@@ -87,7 +87,7 @@ class Follower:
     @property
     def whole(self) -> bool:
         """Whether what is held is all that the engine holds; never known of a stock one."""
-        return self.settled and self._state.doubt.whole
+        return self.settled and self._state.recovery.whole
 
     def start(self, now: float) -> list[Effect]:
         """The first request, once the live socket is subscribed."""
@@ -126,7 +126,7 @@ class Follower:
             return [Count("duplicates")]
         if epoch.is_late(event.seq):
             epoch.pass_over(event.seq, event.payload)
-            return [Count("late_batches"), Glance(event.payload)]
+            return [Count("late_batches"), PeekMark(event.payload)]
         if event.seq <= epoch.highest or event.seq < epoch.next:
             return [*self._state.restart("sequence"), *self.step(event, self._state.now)]
         epoch.highest = event.seq
@@ -180,7 +180,7 @@ class Follower:
         if event.seq + 1 < state.epoch.next:  # it is older than what is applied, which was there when it was asked for
             return self._on_snapshot_failed(SnapshotFailed(event.ticket))
         state.epoch.restore(event.seq)
-        state.doubt.restored(state.now)
+        state.recovery.restored(state.now)
         state.settle()
         effects: list[Effect] = [Count("snapshots"), Restore(event.seq), *state.drain()]
         return effects + ([Count("gaps"), *state.fill()] if state.epoch.held else [])
@@ -193,25 +193,25 @@ class Follower:
             return [Count("snapshot_failures")]
         return [Count("snapshot_failures"), *state.go_on_without()]
 
-    def _on_unread(self, _event: Unread) -> list[Effect]:
+    def _on_unread(self, _event: UnreadableBatch) -> list[Effect]:
         state = self._state
-        if state.snapshots and state.doubt.may_ask_soon(state.now):
+        if state.snapshots and state.recovery.may_ask_soon(state.now):
             return state.restore()
-        state.doubt.whole = False
+        state.recovery.whole = False
         return [Forget(0)]
 
     def _on_marked(self, event: Marked) -> list[Effect]:
-        state, doubt = self._state, self._state.doubt
+        state, recovery = self._state, self._state.recovery
         if state.is_other(event.boot):
             return state.restart("boot")
         if event.agrees:
-            doubt.proven()
+            recovery.proven()
         if event.agrees is not False or not state.snapshots:
             return []
-        effects: list[Effect] = [Count("divergences")] if doubt.whole else []
-        doubt.whole = False
+        effects: list[Effect] = [Count("divergences")] if recovery.whole else []
+        recovery.whole = False
         free = state.phase in (Phase.FOLLOWING, Phase.PROBING)
-        return effects + (state.restore() if free and doubt.wants(state.now) else [])
+        return effects + (state.restore() if free and recovery.wants(state.now) else [])
 
     # Time and restarts
 
@@ -220,14 +220,14 @@ class Follower:
 
     def _on_tick_unrestored(self, _event: Tick) -> list[Effect]:
         state = self._state
-        effects: list[Effect] = [Forget(0)] if state.doubt.is_over(state.now) else []
+        effects: list[Effect] = [Forget(0)] if state.recovery.is_over(state.now) else []
         if state.phase is Phase.PAUSING and state.now >= state.retry_at:
             effects += state.ask_snapshot()
         return effects
 
     def _on_tick_following(self, _event: Tick) -> list[Effect]:
         state = self._state
-        if state.snapshots and state.doubt.wants(state.now):
+        if state.snapshots and state.recovery.wants(state.now):
             return state.restore()
         if not state.replay or state.now < state.probe_at:
             return []
@@ -240,7 +240,7 @@ class Follower:
     _TABLE: ClassVar[dict[tuple[Phase, type[Input]], Callable[[Follower, Any], list[Effect]]]] = {
         (Phase.FOLLOWING, Live): _on_live,
         (Phase.FOLLOWING, Marked): _on_marked,
-        (Phase.FOLLOWING, Unread): _on_unread,
+        (Phase.FOLLOWING, UnreadableBatch): _on_unread,
         (Phase.FOLLOWING, Tick): _on_tick_following,
         (Phase.FOLLOWING, Restarted): _on_restarted,
         (Phase.FILLING, Live): _on_live,
@@ -248,18 +248,18 @@ class Follower:
         (Phase.FILLING, ReplayEnded): _on_ended,
         (Phase.FILLING, ReplayFailed): _on_failed,
         (Phase.FILLING, Marked): _on_marked,
-        (Phase.FILLING, Unread): _on_unread,
+        (Phase.FILLING, UnreadableBatch): _on_unread,
         (Phase.FILLING, Restarted): _on_restarted,
         (Phase.PROBING, Live): _on_live,
         (Phase.PROBING, Replayed): _on_replayed,
         (Phase.PROBING, ReplayEnded): _on_ended,
         (Phase.PROBING, ReplayFailed): _on_failed,
         (Phase.PROBING, Marked): _on_marked,
-        (Phase.PROBING, Unread): _on_unread,
+        (Phase.PROBING, UnreadableBatch): _on_unread,
         (Phase.PROBING, Restarted): _on_restarted,
         (Phase.WAITING, Live): _on_live,
         (Phase.WAITING, Marked): _on_marked,
-        (Phase.WAITING, Unread): _on_unread,
+        (Phase.WAITING, UnreadableBatch): _on_unread,
         (Phase.WAITING, Tick): _on_tick_waiting,
         (Phase.WAITING, Restarted): _on_restarted,
         (Phase.RESTORING, Live): _on_live_unrestored,

@@ -5,8 +5,18 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from cachefleet_worker.agent.events.epoch import Epoch, Limits
-from cachefleet_worker.agent.events.recovery import Doubt
-from cachefleet_worker.agent.wire.messages import Apply, Ask, AskSnapshot, Count, Effect, Forget, NewEpoch, Seq, Ticket
+from cachefleet_worker.agent.events.recovery import RecoveryState
+from cachefleet_worker.agent.wire.messages import (
+    Apply,
+    Count,
+    Effect,
+    Forget,
+    NewEpoch,
+    RequestReplay,
+    RequestSnapshot,
+    Seq,
+    Ticket,
+)
 
 
 class Phase(Enum):
@@ -32,7 +42,7 @@ class State:
     def begin(self, now: float) -> None:
         """Know nothing of any process."""
         self.epoch = Epoch(self.limits)
-        self.doubt = Doubt(self.limits)
+        self.recovery = RecoveryState(self.limits)
         self.now = self.probe_at = self.retry_at = now
         self.phase = Phase.FOLLOWING
         self.ticket: Ticket | None = None
@@ -66,11 +76,11 @@ class State:
             return []
         self.phase, self.ticket = phase, self._new_ticket()
         self.asked, self.first_reply = self.epoch.next, True
-        return [Count("replays"), Ask(self.ticket, Seq(self.asked))]
+        return [Count("replays"), RequestReplay(self.ticket, Seq(self.asked))]
 
     def ask_snapshot(self) -> list[Effect]:
         self.phase, self.ticket = Phase.RESTORING, self._new_ticket()
-        return [AskSnapshot(self.ticket)]
+        return [RequestSnapshot(self.ticket)]
 
     def wait(self, phase: Phase, seconds: float) -> None:
         self.phase, self.ticket = phase, None
@@ -105,7 +115,7 @@ class State:
 
     def lose(self, seq: int) -> list[Effect]:
         """What is missing before ``seq`` is lost."""
-        if self.snapshots and self.doubt.may_ask_soon(self.now):
+        if self.snapshots and self.recovery.may_ask_soon(self.now):
             return self.restore()
         return self._skip_to(seq)
 
@@ -113,8 +123,8 @@ class State:
         """Replace what is held, of which nothing can be proven, as soon as a snapshot may be asked for."""
         self.attempts = 0
         if self.epoch.started:
-            self.doubt.begin(self.now)
-        wait = self.doubt.wait(self.now)
+            self.recovery.begin(self.now)
+        wait = self.recovery.wait(self.now)
         if wait:
             self.wait(Phase.PAUSING, wait)
             return []
@@ -123,7 +133,7 @@ class State:
     def go_on_without(self) -> list[Effect]:
         """No snapshot is to be had: as with stock vLLM."""
         epoch = self.epoch
-        self.doubt.failed(self.now)
+        self.recovery.failed(self.now)
         self.settle()
         if not epoch.started and self.replay:
             return self.fill()
@@ -141,7 +151,7 @@ class State:
         lost = self.epoch.skip_to(seq)
         if lost == 0:
             return []
-        self.doubt.whole = False
+        self.recovery.whole = False
         return [Forget(lost)] if self.epoch.started else [Count("late_starts")]
 
     def _new_ticket(self) -> Ticket:

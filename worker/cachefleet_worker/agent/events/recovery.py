@@ -8,7 +8,7 @@ from cachefleet_worker.agent.events.epoch import Limits
 
 
 @dataclass(slots=True)
-class Doubt:
+class RecoveryState:
     """Whether what is held is all there is.
 
     ``whole`` is True from a snapshot on, or where the engine's sums agree, until something is lost. Snapshots that

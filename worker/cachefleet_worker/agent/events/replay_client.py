@@ -9,7 +9,7 @@ from typing import Final
 import zmq
 import zmq.asyncio
 
-from cachefleet_worker.agent.wire.messages import Ask, Replayed, ReplayEnded, read_reply, replay_request
+from cachefleet_worker.agent.wire.messages import Replayed, ReplayEnded, RequestReplay, read_reply, replay_request
 
 BURST: Final = 256
 """Messages taken before other tasks have their turn."""
@@ -44,7 +44,7 @@ class ReplayClient:
         self._take = take
         self._malformed = malformed
 
-    async def request(self, ask: Ask) -> bool:
+    async def request(self, ask: RequestReplay) -> bool:
         """Whether the end marker came, never long after the last answer. ZMQError where the socket cannot be used."""
         with zmq.asyncio.Context.instance().socket(zmq.DEALER) as socket:
             configure(socket, max_bytes=self._max_bytes, queue=self._queue)
@@ -57,7 +57,7 @@ class ReplayClient:
                 await asyncio.sleep(0)
         return False
 
-    def _take_replies(self, socket: zmq.Socket[bytes], ask: Ask) -> bool:
+    def _take_replies(self, socket: zmq.Socket[bytes], ask: RequestReplay) -> bool:
         """Take the answers that have arrived; whether the last was the end marker."""
         for _ in range(BURST):
             try:

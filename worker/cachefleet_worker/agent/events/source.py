@@ -22,23 +22,23 @@ from cachefleet_worker.agent.events.snapshot_client import SnapshotError, Snapsh
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.wire.messages import (
     Apply,
-    Ask,
-    AskSnapshot,
     Count,
     Effect,
     Forget,
-    Glance,
     Input,
     Marked,
     NewEpoch,
+    PeekMark,
     ReplayFailed,
+    RequestReplay,
+    RequestSnapshot,
     Restarted,
     Restore,
     Seq,
     Snapped,
     SnapshotFailed,
     Tick,
-    Unread,
+    UnreadableBatch,
     read_live,
 )
 
@@ -200,7 +200,7 @@ class Source:
                 self._step(live)
         return True
 
-    async def _replay_from(self, ask: Ask) -> None:
+    async def _replay_from(self, ask: RequestReplay) -> None:
         try:
             ended = await self._replays.request(ask)
         except zmq.ZMQError as error:
@@ -213,7 +213,7 @@ class Source:
         if not self._over:
             self._do(self._follower.step(event, monotonic()))
 
-    async def _fetch(self, ask: AskSnapshot, snapshots: Snapshots) -> None:
+    async def _fetch(self, ask: RequestSnapshot, snapshots: Snapshots) -> None:
         draft = self._residents.draft()
         try:
             head = await snapshots.fetch(self._rank, draft)
@@ -237,8 +237,8 @@ class Source:
             case Apply():
                 self._found(self._intake.apply(effect.payload))
                 self._count_events()
-            case Glance():
-                self._found(self._intake.glance(effect.payload))
+            case PeekMark():
+                self._found(self._intake.peek(effect.payload))
             case Count():
                 self._count(effect.what)
             case Forget():
@@ -250,12 +250,12 @@ class Source:
             case NewEpoch():
                 self._over = True
                 self._restarted(effect.reason)
-            case Ask() | AskSnapshot():
+            case RequestReplay() | RequestSnapshot():
                 self._start(effect)
 
-    def _found(self, found: Marked | Unread | None) -> None:
+    def _found(self, found: Marked | UnreadableBatch | None) -> None:
         """What a batch says besides its events goes to the follower."""
-        if isinstance(found, Unread):
+        if isinstance(found, UnreadableBatch):
             self._count("malformed_batches")
             log.warning("event batch not readable", extra={"rank": self._rank})
         if found is not None:
@@ -271,11 +271,11 @@ class Source:
         log.warning("held blocks forgotten", extra={"rank": self._rank, "batches_lost": effect.lost})
         self._intake.forget()
 
-    def _start(self, ask: Ask | AskSnapshot) -> None:
+    def _start(self, ask: RequestReplay | RequestSnapshot) -> None:
         """Ask; whatever was asked for before is of no more use."""
         if self._request is not None:
             self._request.cancel()
-        if isinstance(ask, Ask):
+        if isinstance(ask, RequestReplay):
             self._request = asyncio.create_task(self._replay_from(ask))
         elif self._snapshots is not None:
             self._request = asyncio.create_task(self._fetch(ask, self._snapshots))

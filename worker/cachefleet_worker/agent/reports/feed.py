@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from cachefleet_worker.agent.metrics import AgentMetrics
-from cachefleet_worker.agent.reports.stream import Standing, Stream
+from cachefleet_worker.agent.reports.stream import Stream, WorkerState
 
 
 class Outbox:
@@ -77,9 +77,9 @@ class Outbox:
 class Feed:
     """The streams of the present epoch and the outboxes that follow them."""
 
-    def __init__(self, metrics: AgentMetrics, standing: Callable[[int], Standing]) -> None:
+    def __init__(self, metrics: AgentMetrics, worker_state: Callable[[int], WorkerState]) -> None:
         self._metrics = metrics
-        self._standing = standing
+        self._worker_state = worker_state
         self._streams: Mapping[int, Stream] = {}
         self._outboxes: set[Outbox] = set()
         self.begun = asyncio.Event()
@@ -130,7 +130,7 @@ class Feed:
         return stream.snapshot()
 
     def _states(self) -> list[bytes]:
-        return [stream.state(self._standing(rank)) for rank, stream in self._streams.items()]
+        return [stream.state(self._worker_state(rank)) for rank, stream in self._streams.items()]
 
     def _send(self, frames: list[bytes], kind: str) -> None:
         if not frames:

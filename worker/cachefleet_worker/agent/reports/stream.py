@@ -32,7 +32,7 @@ AnyOperation = TypeVar("AnyOperation", Operation, Stored)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class WorkerState:
     """What a State says besides the stream itself."""
 
     phase: Phase
@@ -80,16 +80,16 @@ class Stream:
             for i, part in enumerate(parts)
         ]
 
-    def state(self, standing: Standing) -> bytes:
-        load = standing.load
+    def state(self, worker_state: WorkerState) -> bytes:
+        load = worker_state.load
         return encode(
             State(
                 rank=self.hello.rank,
                 sequence=self.sequence,
                 digest=self.residents.digest,
                 held=self.residents.held,
-                phase=standing.phase,
-                reason=standing.reason,
+                phase=worker_state.phase,
+                reason=worker_state.reason,
                 running=load.running,
                 waiting=load.waiting,
                 waiting_tokens=load.waiting_tokens,
@@ -101,8 +101,8 @@ class Stream:
                 inter_token_seconds=load.inter_token_seconds,
                 prefix_queries=load.prefix_queries,
                 prefix_hits=load.prefix_hits,
-                generation=standing.generation,
-                warmth=standing.warmth,
+                generation=worker_state.generation,
+                warmth=worker_state.warmth,
             )
         )
 

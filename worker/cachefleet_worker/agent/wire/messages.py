@@ -71,7 +71,7 @@ class Marked:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadableBatch:
     """The batch applied last could not be read, and may have removed anything."""
 
 
@@ -87,7 +87,18 @@ class Tick:
     """Time passes."""
 
 
-Input = Live | Replayed | ReplayEnded | ReplayFailed | Snapped | SnapshotFailed | Marked | Unread | Restarted | Tick
+Input = (
+    Live
+    | Replayed
+    | ReplayEnded
+    | ReplayFailed
+    | Snapped
+    | SnapshotFailed
+    | Marked
+    | UnreadableBatch
+    | Restarted
+    | Tick
+)
 
 # Effects ------------------------------------------------------------------------------------------------------------
 
@@ -101,7 +112,7 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RequestReplay:
     """Request a replay from ``start`` on."""
 
     ticket: Ticket
@@ -109,7 +120,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class AskSnapshot:
+class RequestSnapshot:
     """Request everything the engine holds."""
 
     ticket: Ticket
@@ -123,7 +134,7 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class PeekMark:
     """Look at nothing but the mark of a batch that is not applied."""
 
     payload: bytes
@@ -163,7 +174,7 @@ class Count:
     ]
 
 
-Effect = Apply | Ask | AskSnapshot | Restore | Glance | Forget | NewEpoch | Count
+Effect = Apply | RequestReplay | RequestSnapshot | Restore | PeekMark | Forget | NewEpoch | Count
 
 
 def read_live(frames: list[bytes]) -> Live | None:

@@ -23,7 +23,7 @@ from cachefleet_worker.plugin.budget.block_pool import (
 )
 from cachefleet_worker.plugin.budget.kv_groups import block_bytes, blocks_of, cached_groups
 from cachefleet_worker.plugin.capabilities import OFF
-from cachefleet_worker.plugin.engine_state import EngineSide
+from cachefleet_worker.plugin.engine_state import EngineState
 from cachefleet_worker.plugin.policy import LivePolicy
 
 log = logging.getLogger("vllm.cachefleet")
@@ -40,10 +40,10 @@ class UnsupportedError(Exception):
 class Budget:
     """The bound in force on one scheduler's idle cached blocks, and what it counts."""
 
-    def __init__(self, watch: Watch, side: EngineSide, mode: str) -> None:
+    def __init__(self, watch: Watch, state: EngineState, mode: str) -> None:
         self.mode = mode
         self._watch = watch
-        self._side = side
+        self._state = state
 
     @property
     def idle(self) -> int:
@@ -58,7 +58,7 @@ class Budget:
     @property
     def evicted(self) -> int:
         """Blocks evicted for the budget so far."""
-        return self._side.counts["evicted"]
+        return self._state.counts["evicted"]
 
     def recount(self) -> int:
         """Idle cached blocks, counted over all blocks of the pool."""
@@ -66,7 +66,7 @@ class Budget:
 
     def apply(self, policy: LivePolicy) -> None:
         """Bring the idle cached blocks under the policy's bound at once."""
-        self._watch.resize(blocks_of(policy.budget_mib, self._side.block_bytes))
+        self._watch.resize(blocks_of(policy.budget_mib, self._state.block_bytes))
 
     def reading(self) -> dict[str, Any]:
         """Fields for the stats; after a fault nothing is known of idle blocks and there is no bound."""
@@ -79,37 +79,37 @@ class Budget:
         return {"idle_counted": self.idle if self._watch.on else None, "idle_recounted": self.recount()}
 
 
-def install(scheduler: Any, side: EngineSide) -> Budget | None:
+def install(scheduler: Any, state: EngineState) -> Budget | None:
     """Watch the scheduler's block pool. None, with the reason in the capabilities, where there can be no budget."""
-    side.block_bytes = block_bytes(scheduler.kv_cache_config)
-    if not side.enabled(FEATURE):
+    state.block_bytes = block_bytes(scheduler.kv_cache_config)
+    if not state.enabled(FEATURE):
         return None
     try:
-        mode = _mode(scheduler.kv_cache_manager, side.block_bytes)
+        mode = _mode(scheduler.kv_cache_manager, state.block_bytes)
     except UnsupportedError as error:
-        side.capabilities.add(FEATURE, OFF, str(error))
+        state.capabilities.add(FEATURE, OFF, str(error))
         log.warning("cachefleet: no budget for idle cached blocks: %s", error)
         return None
-    budget = Budget(_watched(scheduler, side, mode), side, mode)
-    side.capabilities.add(FEATURE, mode)
-    side.on_policy(budget.apply)
-    side.on_stats(budget.reading)
-    side.on_audit(budget.check)
+    budget = Budget(_watched(scheduler, state, mode), state, mode)
+    state.capabilities.add(FEATURE, mode)
+    state.on_policy(budget.apply)
+    state.on_stats(budget.reading)
+    state.on_audit(budget.check)
     return budget
 
 
-def _watched(scheduler: Any, side: EngineSide, mode: str) -> Watch:
+def _watched(scheduler: Any, state: EngineState, mode: str) -> Watch:
     def fault(error: Exception) -> None:
-        with side.faults.guard(FEATURE):
+        with state.faults.guard(FEATURE):
             raise error
 
     manager = scheduler.kv_cache_manager
     pool = manager.block_pool
     watch: Watch
     if mode == BLOCKS:
-        watch = BlockWatch(pool, side.counts, fault)
+        watch = BlockWatch(pool, state.counts, fault)
     else:
-        watch = ChainWatch(pool, side.counts, fault, cached_groups(scheduler.kv_cache_config))
+        watch = ChainWatch(pool, state.counts, fault, cached_groups(scheduler.kv_cache_config))
         watch.attach(manager, watched_manager)
     watch.attach(pool, watched_pool)
     return watch

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from cachefleet_worker.plugin.engine_state import EngineSide
+from cachefleet_worker.plugin.engine_state import EngineState
 from cachefleet_worker.plugin.gate.finish_reason import REASON, Finish, plain_finish
 from cachefleet_worker.plugin.gate.preemption import hand_back
 from cachefleet_worker.plugin.gate.rules import (
@@ -32,27 +32,27 @@ DETAILS: Final = "cache_threshold"
 REMARKS: Final = {EARLY: "asked before LoRA slots are counted, and a connector is asked twice"}
 
 
-def install(scheduler: Any, side: EngineSide) -> Admission | None:
+def install(scheduler: Any, state: EngineState) -> Admission | None:
     """Put the gate into a scheduler, after a request made up for it was refused and left nothing behind."""
     reason = _why_not(scheduler)
-    wanted = [feature for feature in ("gate", "preemption") if side.enabled(feature)]
+    wanted = [feature for feature in ("gate", "preemption") if state.enabled(feature)]
     for feature in wanted:
-        side.capabilities.add(
+        state.capabilities.add(
             feature, "off" if reason else "in_loop", reason or REMARKS.get(scheduler.cachefleet_hook, "")
         )
     if reason or not wanted:
         return None
-    admission = Admission(scheduler, side, _finish())
+    admission = Admission(scheduler, state, _finish())
     scheduler.cachefleet_admission = admission
     fault = "it raised"
-    with side.faults.guard("gate"):
+    with state.faults.guard("gate"):
         fault = rehearse(scheduler, admission)
     if not fault:
         return admission
     scheduler.cachefleet_admission = None
     log.error("cachefleet: the gate and the hand-back are off: %s", fault)
     for feature in wanted:
-        side.faults.off(feature, f"self-test: {fault}")
+        state.faults.off(feature, f"self-test: {fault}")
     return None
 
 
@@ -78,12 +78,12 @@ def _feature(request: Any) -> str:
 class Admission:
     """Judges requests, finishes those refused, keeps their answers until the step's outputs leave."""
 
-    def __init__(self, scheduler: Any, side: EngineSide, finish: Finish) -> None:
+    def __init__(self, scheduler: Any, state: EngineState, finish: Finish) -> None:
         from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
         from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs  # noqa: PLC0415
 
         self._scheduler = scheduler
-        self._side = side
+        self._state = state
         self._finish = finish
         self._output, self._outputs = EngineCoreOutput, EngineCoreOutputs
         self._scheduled = EngineCoreEventType.SCHEDULED
@@ -104,7 +104,7 @@ class Admission:
 
         None: that is still to be looked up, where it matters at all.
         """
-        faults = self._side.faults
+        faults = self._state.faults
         refused = False
         with faults.guard("gate"):
             feature = _feature(request)
@@ -119,14 +119,14 @@ class Admission:
             return
         refused, self._refused = self._refused, {}
         for request, refusal, computed in refused.values():
-            with self._side.faults.guard(_feature(request)):
+            with self._state.faults.guard(_feature(request)):
                 self._settle(request, refusal, computed)
 
     def deliver(self, outputs: dict[int, Any]) -> None:
         """Add the answers to a step's outputs, each for the API server that waits for it."""
         answers, self._answers = self._answers, []
         for client, answer in answers:
-            with self._side.faults.guard("gate"):
+            with self._state.faults.guard("gate"):
                 if client not in outputs:
                     outputs[client] = self._outputs()
                 outputs[client].outputs.append(answer)
@@ -135,7 +135,7 @@ class Admission:
         """Whether a request may be refused at all: cheap, for each that is about to be admitted."""
         if request.num_computed_tokens or request.sampling_params is None:
             return False
-        policy = self._side.policy
+        policy = self._state.policy
         if request.num_preemptions:
             return policy.hand_back and policy.reject_below > 0
         return policy.threshold > 0 or bool(self.rehearsed or request.sampling_params.extra_args)
@@ -162,7 +162,7 @@ class Admission:
             resumable=is_resumable(extra_args),
             preemptions=request.num_preemptions,
         )
-        policy = self._side.policy
+        policy = self._state.policy
         return hand_back(candidate, policy) if candidate.preemptions else refuse_fresh(candidate, policy.threshold)
 
     def _is_exempt(self, request: Any) -> bool:
@@ -219,7 +219,7 @@ class Admission:
         return answer
 
     def _tell(self, request: Any, refusal: Refusal) -> None:
-        counts = self._side.counts
+        counts = self._state.counts
         if refusal.source == "preempted":
             counts["handed_back"] += 1
             log.info(

@@ -19,7 +19,7 @@ from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE,
 from cachefleet_worker.plugin.asgi import HttpError, Response
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.compat import unmet
-from cachefleet_worker.plugin.keys.key_cache import KeyMemo, TokenIdError, packed
+from cachefleet_worker.plugin.keys.key_cache import KeyCache, TokenIdError, packed
 from cachefleet_worker.plugin.keys.render import Prompt, PromptSource, RefusedError, UnsupportedError
 from cachefleet_worker.plugin.process import Process
 
@@ -78,19 +78,19 @@ class KeyService:
         self._boundaries = _boundaries(process)
         self._source: PromptSource | None = None
         self._in_a_row = 0
-        self.memo: KeyMemo | None = None
+        self.cache: KeyCache | None = None
         self._start(process, state)
 
     def stats(self) -> dict[str, int]:
-        return self.memo.stats() if self.memo else {}
+        return self.cache.stats() if self.cache else {}
 
     async def answer(self, query: dict[str, str], body: bytes) -> Response:
         """The document, or what vLLM says of the body. HttpError, RefusedError."""
-        if self._source is None or self.memo is None or not self._faults.on(FEATURE):
+        if self._source is None or self.cache is None or not self._faults.on(FEATURE):
             raise self._why_not()
         asked = Asked.of(query, block_size=self._block_size)
         try:
-            content = await self._content(asked, body, self._source, self.memo)
+            content = await self._content(asked, body, self._source, self.cache)
         except (HttpError, RefusedError):
             raise
         except TokenIdError as error:  # vLLM renders what it is given as ids as it is
@@ -103,7 +103,7 @@ class KeyService:
         self._in_a_row = 0
         return Response(content, media_type=MEDIA_TYPE)
 
-    async def _content(self, asked: Asked, body: bytes, source: PromptSource, memo: KeyMemo) -> bytes:
+    async def _content(self, asked: Asked, body: bytes, source: PromptSource, cache: KeyCache) -> bytes:
         rendered = await source.render(body)
         if len(rendered.prompts) > MAX_PROMPTS:
             raise HttpError(400, "too_many_prompts", f"{len(rendered.prompts)} prompts, the limit is {MAX_PROMPTS}")
@@ -112,7 +112,7 @@ class KeyService:
 
         def document() -> bytes:
             prompts = [
-                self._keyed(prompt, asked, namespace, memo=memo, tokenizer=tokenizer) for prompt in rendered.prompts
+                self._keyed(prompt, asked, namespace, cache=cache, tokenizer=tokenizer) for prompt in rendered.prompts
             ]
             return encode(prompts, ids=asked.ids)
 
@@ -121,7 +121,7 @@ class KeyService:
         return await asyncio.to_thread(document)
 
     def _keyed(
-        self, prompt: Prompt, asked: Asked, namespace: Namespace, *, memo: KeyMemo, tokenizer: Any
+        self, prompt: Prompt, asked: Asked, namespace: Namespace, *, cache: KeyCache, tokenizer: Any
     ) -> PackedPrompt:
         ids = packed(prompt.ids)
         plain = ids if prompt.plain >= len(ids) else ids[: prompt.plain]
@@ -129,7 +129,7 @@ class KeyService:
             tokens=len(ids),
             block_size=asked.block_size,
             boundaries=tuple(self._boundaries(tokenizer, ids)),
-            keys=memo.keys(namespace, asked.block_size, plain),
+            keys=cache.keys(namespace, asked.block_size, plain),
             ids=pack_tokens(ids) if asked.ids else b"",
         )
 
@@ -146,7 +146,7 @@ class KeyService:
             except (OSError, ValueError, UnsupportedError) as error:
                 self._capabilities.add(FEATURE, OFF, str(error))
                 return
-            self.memo = KeyMemo(index_key, max_bytes=process.settings.keys_memo_bytes, code=code)
+            self.cache = KeyCache(index_key, max_bytes=process.settings.keys_memo_bytes, code=code)
             self._capabilities.add(FEATURE, MODE)
             log.info("cachefleet: block keys in %s code: %s", code.name, code.reason)
 

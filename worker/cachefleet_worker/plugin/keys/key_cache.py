@@ -31,7 +31,7 @@ Name = tuple[int, bytes, bytes]
 """Of a chunk: its namespace's serial number, the packed key before it (none: b""), its tokens."""
 
 
-class KeyMemo:
+class KeyCache:
     """One for each process; safe to use from several threads. ``max_bytes`` bounds what is remembered."""
 
     def __init__(self, index_key: bytes, *, max_bytes: int, code: Code = PYTHON) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from cachefleet_worker.plugin.snapshot.resident_ledger import Block, Hash, Place, ShelfCopy, Total, Traits
+from cachefleet_worker.plugin.snapshot.resident_ledger import Block, Hash, Place, TierCopy, Total, Traits
 
 SLICE_BLOCKS: Final = 256
 """Blocks of one frame: what is made at a stretch, before the interpreter is left to the engine."""
@@ -64,7 +64,7 @@ def framed(content: bytes) -> bytes:
     return len(content).to_bytes(_LENGTH_BYTES, "little") + content
 
 
-def batches(copies: Iterable[ShelfCopy], *, rank: int, now: float, size: int = SLICE_BLOCKS) -> Iterator[bytes]:
+def batches(copies: Iterable[TierCopy], *, rank: int, now: float, size: int = SLICE_BLOCKS) -> Iterator[bytes]:
     """The copy as event batches of at most ``size`` blocks.
 
     Ghosts are stored like the rest and removed again at the end: only the whole is the truth.
@@ -79,7 +79,7 @@ def batches(copies: Iterable[ShelfCopy], *, rank: int, now: float, size: int = S
             yield _encode((now, [_removed(gone[start : start + size], copy.place)], rank))
 
 
-def parents_first(copy: ShelfCopy) -> Iterator[tuple[Hash, Block]]:
+def parents_first(copy: TierCopy) -> Iterator[tuple[Hash, Block]]:
     """Every block of a shelf once, after its parent, with the ghosts before it that it needs."""
     blocks, ghosts = copy.blocks, copy.ghosts
     given: set[Hash] = set()

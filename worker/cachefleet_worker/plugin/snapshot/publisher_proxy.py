@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from cachefleet_worker.plugin.faults import Faults
-from cachefleet_worker.plugin.snapshot.resident_ledger import Hash, Ledger, ShelfCopy, Total
+from cachefleet_worker.plugin.snapshot.resident_ledger import Hash, ResidentLedger, TierCopy, Total
 
 SNAPSHOT: Final = "snapshot"
 HEARTBEAT: Final = "heartbeat"
@@ -41,13 +41,13 @@ class Heartbeat(Struct, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class PointInTime:
     """Everything resident at a sequence (-1: nothing was published yet)."""
 
     sequence: int
     blocks: int
     totals: list[Total]
-    copies: list[ShelfCopy]
+    copies: list[TierCopy]
 
 
 class Copies:
@@ -91,14 +91,16 @@ class Copies:
         )
 
 
-class Tee:
+class PublisherProxy:
     """Stands for vLLM's publisher, which does the publishing.
 
     ``publish`` is called on the engine's thread; heartbeats come from a thread of their own. A fault of ours leaves the
     stream as stock vLLM's.
     """
 
-    def __init__(self, inner: Any, ledger: Ledger, faults: Faults, *, boot: str, copies: Copies | None = None) -> None:
+    def __init__(
+        self, inner: Any, ledger: ResidentLedger, faults: Faults, *, boot: str, copies: Copies | None = None
+    ) -> None:
         self._inner = inner
         self._ledger = ledger
         self._faults = faults
@@ -137,10 +139,10 @@ class Tee:
             self._thread.join(_STOP_SECONDS)
         self._inner.shutdown()
 
-    def moment(self) -> Moment:
+    def point(self) -> PointInTime:
         """What is resident now, with the sequence it is so at."""
         with self._lock:
-            return Moment(self.sequence, len(self._ledger), self._ledger.totals(), self._ledger.copy())
+            return PointInTime(self.sequence, len(self._ledger), self._ledger.totals(), self._ledger.copy())
 
     def start_heartbeats(self, seconds: float) -> None:
         self._thread = threading.Thread(target=self._beat, args=(seconds,), name="cachefleet-heartbeat", daemon=True)

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from cachefleet_worker.plugin.asgi import HttpError, Response, error_response
-from cachefleet_worker.plugin.snapshot.snapshot import Ask, Asked
+from cachefleet_worker.plugin.snapshot.snapshot import SnapshotCall, SnapshotCallResult
 
 MEDIA_TYPE: Final = "application/vnd.cachefleet.snapshot"
 RETRY_AFTER_SECONDS: Final = 1
@@ -66,7 +66,9 @@ async def _connected(calls: Calls, rank: int, path: str, stack: ExitStack) -> as
 
     server = await asyncio.start_unix_server(accept, path, limit=_CHUNK_BYTES)
     stack.callback(server.close)
-    answer = msgspec.convert(await calls.one(rank, "snapshot", msgspec.msgpack.encode(Ask(path))), Asked)
+    answer = msgspec.convert(
+        await calls.one(rank, "snapshot", msgspec.msgpack.encode(SnapshotCall(path))), SnapshotCallResult
+    )
     if not answer.started:
         raise SnapshotRefusedError(answer.reason or "another snapshot is on its way", busy=answer.busy)
     reader, writer = await arrived

@@ -79,7 +79,7 @@ class Total(Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class ShelfCopy:
+class TierCopy:
     """One shelf at a point in time, and the ghosts its blocks may need."""
 
     place: Place
@@ -92,20 +92,20 @@ class _Family:
 
     def __init__(self, max_ghosts: int) -> None:
         self._max_ghosts = max_ghosts
-        self.shelves: list[_Shelf] = []
+        self.shelves: list[_TierSet] = []
         self.children: dict[Hash, int] = {}  # how many (block, shelf) and ghosts come right after a hash
         self.ghosts: dict[Hash, Block] = {}
 
     def find(self, block_hash: Hash) -> Block | None:
-        for shelf in self.shelves:
-            if block_hash in shelf.blocks:
-                return shelf.blocks[block_hash]
+        for tier in self.shelves:
+            if block_hash in tier.blocks:
+                return tier.blocks[block_hash]
         return self.ghosts.get(block_hash)
 
     def leave(self, block_hash: Hash, block: Block) -> None:
         """A block is gone from a shelf."""
         needed = block_hash in self.children and block.tokens
-        if needed and not any(block_hash in shelf.blocks for shelf in self.shelves):
+        if needed and not any(block_hash in tier.blocks for tier in self.shelves):
             self.ghosts[block_hash] = block
             if len(self.ghosts) > self._max_ghosts:
                 oldest = next(iter(self.ghosts))
@@ -120,22 +120,22 @@ class _Family:
             if left > 0:
                 self.children[parent] = left
                 return
-            ghost = self.ghosts.pop(parent, None)
-            parent = ghost.parent if ghost else None
+            tombstone = self.ghosts.pop(parent, None)
+            parent = tombstone.parent if tombstone else None
 
     def clear(self) -> None:
         self.children, self.ghosts = {}, {}
 
 
 @dataclass(slots=True)
-class _Shelf:
+class _TierSet:
     place: Place
     family: _Family
     blocks: dict[Hash, Block] = field(default_factory=dict)
     digest: int = 0
 
 
-class Ledger:
+class ResidentLedger:
     """Fed with every published event in order. ``max_ghosts`` bounds the ghosts of each group.
 
     Events are vLLM's own objects, told apart by the name of their class; unknown ones change nothing.
@@ -144,11 +144,11 @@ class Ledger:
     def __init__(self, *, max_ghosts: int = 262_144) -> None:
         self._max_ghosts = max_ghosts
         self._families: dict[int, _Family] = {}
-        self._shelves: dict[tuple[Any, ...], _Shelf] = {}
+        self._shelves: dict[tuple[Any, ...], _TierSet] = {}
         self._traits: dict[Traits, Traits] = {}
 
     def __len__(self) -> int:
-        return sum(len(shelf.blocks) for shelf in self._shelves.values())
+        return sum(len(tier.blocks) for tier in self._shelves.values())
 
     def apply(self, events: Iterable[Any]) -> None:
         handlers = self._HANDLERS
@@ -160,86 +160,84 @@ class Ledger:
     def totals(self) -> list[Total]:
         """What lies on the device in each group whose tokens line up."""
         return [
-            Total(shelf.place.group, len(shelf.blocks), shelf.digest & MASK)
-            for shelf in self._shelves.values()
-            if shelf.place.on_device and shelf.place.full
+            Total(tier.place.group, len(tier.blocks), tier.digest & MASK)
+            for tier in self._shelves.values()
+            if tier.place.on_device and tier.place.full
         ]
 
     def device_hashes(self) -> set[tuple[int, Hash]]:
         """(group, hash) of everything on the device."""
-        shelves = (shelf for shelf in self._shelves.values() if shelf.place.on_device)
-        return {(shelf.place.group, block_hash) for shelf in shelves for block_hash in shelf.blocks}
+        shelves = (tier for tier in self._shelves.values() if tier.place.on_device)
+        return {(tier.place.group, block_hash) for tier in shelves for block_hash in tier.blocks}
 
-    def copy(self) -> list[ShelfCopy]:
+    def copy(self) -> list[TierCopy]:
         """Everything as it is now, at the speed of copying dictionaries."""
         ghosts = {group: family.ghosts.copy() for group, family in self._families.items()}
-        return [
-            ShelfCopy(shelf.place, shelf.blocks.copy(), ghosts[shelf.place.group]) for shelf in self._shelves.values()
-        ]
+        return [TierCopy(tier.place, tier.blocks.copy(), ghosts[tier.place.group]) for tier in self._shelves.values()]
 
     # Events
 
     def _stored(self, event: Any) -> None:
-        shelf = self._shelf(event)
+        tier = self._shelf(event)
         hashes: Sequence[Hash] = event.block_hashes
-        if not hashes or all(block_hash in shelf.blocks for block_hash in hashes):
+        if not hashes or all(block_hash in tier.blocks for block_hash in hashes):
             return
         if not event.token_ids:
-            self._stored_by_hash(shelf, event)
+            self._stored_by_hash(tier, event)
             return
-        tokens = _packed(event) if shelf.place.full else b""
+        tokens = _packed(event) if tier.place.full else b""
         size = len(tokens) // len(hashes)
         plain, extras = self._shared(event, None), event.extra_keys
-        blocks, children, ghosts = shelf.blocks, shelf.family.children, shelf.family.ghosts
+        blocks, children, ghosts = tier.blocks, tier.family.children, tier.family.ghosts
         parent = event.parent_block_hash if size else None
         for index, block_hash in enumerate(hashes):
             if block_hash not in blocks:
                 traits = self._shared(event, extras[index]) if extras and extras[index] else plain
                 blocks[block_hash] = Block(parent, tokens[index * size : index * size + size], traits)
-                shelf.digest += engine_number(block_hash)
+                tier.digest += engine_number(block_hash)
                 if ghosts and ghosts.pop(block_hash, None) is not None:
                     pass  # it goes on as the child it was
                 elif parent is not None:
                     children[parent] = children.get(parent, 0) + 1
             parent = block_hash if size else None
 
-    def _stored_by_hash(self, shelf: _Shelf, event: Any) -> None:
+    def _stored_by_hash(self, tier: _TierSet, event: Any) -> None:
         """Memories below the device announce by hash; what the hash means is known where the device had it."""
-        family, unknown = shelf.family, Block(None, b"", self._shared(event, None))
+        family, unknown = tier.family, Block(None, b"", self._shared(event, None))
         for block_hash in event.block_hashes:
-            if block_hash in shelf.blocks:
+            if block_hash in tier.blocks:
                 continue
-            block = shelf.blocks[block_hash] = family.find(block_hash) or unknown
-            shelf.digest += engine_number(block_hash)
+            block = tier.blocks[block_hash] = family.find(block_hash) or unknown
+            tier.digest += engine_number(block_hash)
             if family.ghosts.pop(block_hash, None) is None and block.parent is not None:
                 family.children[block.parent] = family.children.get(block.parent, 0) + 1
 
     def _removed(self, event: Any) -> None:
-        shelf = self._shelves.get(_key(event))
-        if shelf is None:
+        tier = self._shelves.get(_key(event))
+        if tier is None:
             return
         for block_hash in event.block_hashes:
-            block = shelf.blocks.pop(block_hash, None)
+            block = tier.blocks.pop(block_hash, None)
             if block is not None:
-                shelf.digest -= engine_number(block_hash)
-                shelf.family.leave(block_hash, block)
+                tier.digest -= engine_number(block_hash)
+                tier.family.leave(block_hash, block)
 
     def _cleared(self, _event: Any) -> None:
-        for shelf in self._shelves.values():
-            shelf.blocks, shelf.digest = {}, 0
+        for tier in self._shelves.values():
+            tier.blocks, tier.digest = {}, 0
         for family in self._families.values():
             family.clear()
 
     # Parts
 
-    def _shelf(self, event: Any) -> _Shelf:
+    def _shelf(self, event: Any) -> _TierSet:
         key = _key(event)
-        shelf = self._shelves.get(key)
-        if shelf is None:
+        tier = self._shelves.get(key)
+        if tier is None:
             family = self._families.setdefault(key[0], _Family(self._max_ghosts))
-            shelf = self._shelves[key] = _Shelf(_place(event), family)
-            family.shelves.append(shelf)
-        return shelf
+            tier = self._shelves[key] = _TierSet(_place(event), family)
+            family.shelves.append(tier)
+        return tier
 
     def _shared(self, event: Any, extra_keys: Sequence[Any] | None) -> Traits:
         """One object for all blocks with the same traits."""
@@ -254,7 +252,7 @@ class Ledger:
             self._traits.clear()
         return shared
 
-    _HANDLERS: ClassVar[dict[str, Callable[[Ledger, Any], None]]] = {
+    _HANDLERS: ClassVar[dict[str, Callable[[ResidentLedger, Any], None]]] = {
         "BlockStored": _stored,
         "BlockRemoved": _removed,
         "AllBlocksCleared": _cleared,

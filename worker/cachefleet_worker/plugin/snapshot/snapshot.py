@@ -18,10 +18,10 @@ import msgspec
 from msgspec import Struct
 
 from cachefleet_worker.plugin.capabilities import OFF
-from cachefleet_worker.plugin.engine_state import EngineSide
+from cachefleet_worker.plugin.engine_state import EngineState
 from cachefleet_worker.plugin.snapshot.event_frames import END, Header, batches, framed
-from cachefleet_worker.plugin.snapshot.publisher_proxy import HEARTBEAT, SNAPSHOT, Copies, Moment, Tee
-from cachefleet_worker.plugin.snapshot.resident_ledger import Hash, Ledger
+from cachefleet_worker.plugin.snapshot.publisher_proxy import HEARTBEAT, SNAPSHOT, Copies, PointInTime, PublisherProxy
+from cachefleet_worker.plugin.snapshot.resident_ledger import Hash, ResidentLedger
 
 log = logging.getLogger("vllm.cachefleet")
 
@@ -32,13 +32,13 @@ REST_SECONDS: Final = 0.0005
 """Shortest rest after a slice; else as long as the slice took, so that the engine has half of the time at least."""
 
 
-class Ask(Struct, frozen=True):
+class SnapshotCall(Struct, frozen=True):
     """The API server's call: where it listens."""
 
     path: str
 
 
-class Asked(Struct, frozen=True):
+class SnapshotCallResult(Struct, frozen=True):
     """What the engine answers. ``busy``: another snapshot of this rank is on its way, ask again; ``reason``: off."""
 
     started: bool
@@ -49,67 +49,67 @@ class Asked(Struct, frozen=True):
 class Snapshots:
     """Serves one snapshot at a time."""
 
-    def __init__(self, side: EngineSide, tee: Tee, ledger: Ledger) -> None:
-        self._side = side
-        self._tee = tee
+    def __init__(self, state: EngineState, proxy: PublisherProxy, ledger: ResidentLedger) -> None:
+        self._state = state
+        self._proxy = proxy
         self._ledger = ledger
         self._thread: threading.Thread | None = None
 
     def start(self, payload: bytes) -> bytes:
         """The call ``snapshot``: take the copy, and send it from another thread."""
-        ask = msgspec.msgpack.decode(payload, type=Ask)
+        ask = msgspec.msgpack.decode(payload, type=SnapshotCall)
         return msgspec.msgpack.encode(self._start(ask))
 
-    def _start(self, ask: Ask) -> Asked:
-        if not self._side.faults.on(SNAPSHOT):
-            return Asked(started=False, reason="off after a fault")
+    def _start(self, ask: SnapshotCall) -> SnapshotCallResult:
+        if not self._state.faults.on(SNAPSHOT):
+            return SnapshotCallResult(started=False, reason="off after a fault")
         if self._thread is not None and self._thread.is_alive():
-            return Asked(started=False, busy=True)
-        self._side.publish_events()
-        moment = self._tee.moment()
+            return SnapshotCallResult(started=False, busy=True)
+        self._state.publish_events()
+        point = self._proxy.point()
         self._thread = threading.Thread(
-            target=self._run, args=(moment, ask.path), name="cachefleet-snapshot", daemon=True
+            target=self._run, args=(point, ask.path), name="cachefleet-snapshot", daemon=True
         )
         self._thread.start()
-        return Asked(started=True)
+        return SnapshotCallResult(started=True)
 
-    def _run(self, moment: Moment, path: str) -> None:
-        with self._side.faults.guard(SNAPSHOT):
+    def _run(self, point: PointInTime, path: str) -> None:
+        with self._state.faults.guard(SNAPSHOT):
             try:
-                self._send(moment, path)
+                self._send(point, path)
             except OSError as error:  # the reader is gone, or too slow
-                self._side.counts["snapshots_unread"] += 1
+                self._state.counts["snapshots_unread"] += 1
                 log.info("cachefleet: snapshot not taken to its end: %s", error)
             else:
-                self._side.counts["snapshots"] += 1
+                self._state.counts["snapshots"] += 1
 
-    def _send(self, moment: Moment, path: str) -> None:
-        end = time.monotonic() + self._side.settings.snapshot_timeout_seconds
+    def _send(self, point: PointInTime, path: str) -> None:
+        end = time.monotonic() + self._state.settings.snapshot_timeout_seconds
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as out:
             out.settimeout(STALLED_SECONDS)
             out.connect(path)
-            out.sendall(framed(msgspec.msgpack.encode(self._header(moment))))
-            for frame in rested(batches(moment.copies, rank=self._side.rank, now=time.time())):
+            out.sendall(framed(msgspec.msgpack.encode(self._header(point))))
+            for frame in rested(batches(point.copies, rank=self._state.rank, now=time.time())):
                 if time.monotonic() > end:
                     raise TimeoutError("it took too long")
                 out.sendall(framed(frame))
             out.sendall(END)
 
-    def _header(self, moment: Moment) -> Header:
-        return Header(self._side.boot, self._side.rank, moment.sequence, moment.blocks, moment.totals)
+    def _header(self, point: PointInTime) -> Header:
+        return Header(self._state.boot, self._state.rank, point.sequence, point.blocks, point.totals)
 
     # What else is asked
 
     def stats(self) -> dict[str, Any]:
-        return {"sequence": self._tee.sequence, "removals_held_back": self._tee.held_back}
+        return {"sequence": self._proxy.sequence, "removals_held_back": self._proxy.held_back}
 
     def audit(self) -> dict[str, Any]:
         """The ledger against the pool's own table, in blocks of the device told apart by group."""
-        self._side.publish_events()
-        table = pool_hashes(self._side.scheduler.kv_cache_manager.block_pool)
+        self._state.publish_events()
+        table = pool_hashes(self._state.scheduler.kv_cache_manager.block_pool)
         kept = self._ledger.device_hashes()
         return {
-            "sequence": self._tee.sequence,
+            "sequence": self._proxy.sequence,
             "blocks_cached": len(table),
             "ledger_missing": len(table - kept),
             "ledger_extra": len(kept - table),
@@ -125,34 +125,34 @@ def rested(frames: Iterator[bytes]) -> Iterator[bytes]:
         started = time.perf_counter()
 
 
-def install(scheduler: Any, side: EngineSide) -> Snapshots | None:
+def install(scheduler: Any, state: EngineState) -> Snapshots | None:
     """Put the ledger between scheduler and publisher. None, with the reason, where the engine publishes nothing."""
-    if not side.enabled(SNAPSHOT):
+    if not state.enabled(SNAPSHOT):
         return None
     inner = scheduler.kv_event_publisher
     if type(inner).__name__ == "NullEventPublisher":
         for feature in (SNAPSHOT, HEARTBEAT):
-            side.capabilities.add(feature, OFF, "the engine publishes no block events")
+            state.capabilities.add(feature, OFF, "the engine publishes no block events")
         return None
-    ledger = Ledger()
+    ledger = ResidentLedger()
     copies = _copies(scheduler)
-    tee = Tee(inner, ledger, side.faults, boot=side.boot, copies=copies)
-    snapshots = Snapshots(side, tee, ledger)
-    scheduler.kv_event_publisher = tee
-    side.calls["snapshot"] = snapshots.start
-    side.on_stats(snapshots.stats)
-    side.on_audit(snapshots.audit)
-    side.capabilities.add(SNAPSHOT, MODE, "" if copies else "a removal may be of one copy of several: not held back")
-    _start_heartbeats(side, tee)
+    proxy = PublisherProxy(inner, ledger, state.faults, boot=state.boot, copies=copies)
+    snapshots = Snapshots(state, proxy, ledger)
+    scheduler.kv_event_publisher = proxy
+    state.calls["snapshot"] = snapshots.start
+    state.on_stats(snapshots.stats)
+    state.on_audit(snapshots.audit)
+    state.capabilities.add(SNAPSHOT, MODE, "" if copies else "a removal may be of one copy of several: not held back")
+    _start_heartbeats(state, proxy)
     return snapshots
 
 
-def _start_heartbeats(side: EngineSide, tee: Tee) -> None:
-    if not side.enabled(HEARTBEAT):
+def _start_heartbeats(state: EngineState, proxy: PublisherProxy) -> None:
+    if not state.enabled(HEARTBEAT):
         return
-    with side.faults.guard(HEARTBEAT):
-        tee.start_heartbeats(side.settings.heartbeat_seconds)
-        side.capabilities.add(HEARTBEAT, "mark")
+    with state.faults.guard(HEARTBEAT):
+        proxy.start_heartbeats(state.settings.heartbeat_seconds)
+        state.capabilities.add(HEARTBEAT, "mark")
 
 
 def _copies(scheduler: Any) -> Copies | None:

@@ -16,7 +16,7 @@ def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings
     if FEATURE in settings.plugin_off:
         faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
         return None
-    memo = None
+    cache = None
     with faults.guard(FEATURE):
         from vllm.renderers.base import BaseRenderer  # noqa: PLC0415 - only where vLLM runs
 
@@ -29,7 +29,7 @@ def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings
         )
         try:
             patch(BaseRenderer, made, faults)
-            memo = made
+            cache = made
         except HookError as error:
             capabilities.add(FEATURE, OFF, str(error))
-    return memo
+    return cache

@@ -25,13 +25,13 @@ class HookError(Exception):
     """This vLLM's renderer is not built as the hook expects."""
 
 
-def patch(renderer: type[Any], memo: TokenMemo, faults: Faults) -> None:
-    """Let ``renderer`` and its subclasses encode through ``memo``. HookError, nothing changed, where they cannot."""
+def patch(renderer: type[Any], cache: TokenMemo, faults: Faults) -> None:
+    """Let ``renderer`` and its subclasses encode through ``cache``. HookError, nothing changed, where they cannot."""
     examine(renderer)
-    _replace(renderer, ENCODES, lambda stock: _encoding(stock, memo, faults))
+    _replace(renderer, ENCODES, lambda stock: _encoding(stock, cache, faults))
     _replace(renderer, "__init__", lambda stock: _carrying(stock, faults))
     for name in RENDERS:
-        _replace(renderer, name, lambda stock: _rendering(stock, memo, faults))
+        _replace(renderer, name, lambda stock: _rendering(stock, cache, faults))
     for name in RENDERS_ASYNC:
         _replace(renderer, name, _rendering_async)
 
@@ -59,13 +59,13 @@ def _parameters(renderer: type[Any], name: str) -> list[str]:
     return list(inspect.signature(method).parameters) if callable(method) else []
 
 
-def _encoding(original: Callable[..., Any], memo: TokenMemo, faults: Faults) -> Callable[..., Any]:
+def _encoding(original: Callable[..., Any], cache: TokenMemo, faults: Faults) -> Callable[..., Any]:
     @functools.wraps(original)
     def encode(self: Any, prompt: Any, params: Any) -> Any:
         ids = None
         if faults.on(FEATURE):
             with faults.guard(FEATURE):
-                ids = _memoised(self, prompt, params, memo)
+                ids = _memoised(self, prompt, params, cache)
         if ids is None:
             return original(self, prompt, params)
         return self._build_tokens_prompt(ids, prompt)
@@ -73,14 +73,14 @@ def _encoding(original: Callable[..., Any], memo: TokenMemo, faults: Faults) -> 
     return encode
 
 
-def _memoised(renderer: Any, prompt: Any, params: Any, memo: TokenMemo) -> list[int] | None:
+def _memoised(renderer: Any, prompt: Any, params: Any, cache: TokenMemo) -> list[int] | None:
     arguments = params.get_encode_kwargs()
     salt = salt_of(prompt)
     text = prompt["prompt"]
     if salt is None or not _KNOWN.issuperset(arguments) or renderer._wants_offsets(prompt, params):  # noqa: SLF001
         return None
     tokenizer = renderer.get_tokenizer()
-    return memo.encode(
+    return cache.encode(
         tokenizer,
         text,
         salt,
@@ -102,14 +102,14 @@ def _carrying(original: Callable[..., None], faults: Faults) -> Callable[..., No
     return init
 
 
-def _rendering(original: Callable[..., Any], memo: TokenMemo, faults: Faults) -> Callable[..., Any]:
+def _rendering(original: Callable[..., Any], cache: TokenMemo, faults: Faults) -> Callable[..., Any]:
     """Where vLLM warms a renderer up, before its server listens, the tokenizer is prepared too."""
 
     @functools.wraps(original)
     def render(self: Any, *args: Any, **kwargs: Any) -> Any:
         if faults.on(FEATURE):
             with faults.guard(FEATURE):
-                memo.expect(self.tokenizer)
+                cache.expect(self.tokenizer)
         with rendering(kwargs.get(_EXTRAS)):
             return original(self, *args, **kwargs)
 

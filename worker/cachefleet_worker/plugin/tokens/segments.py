@@ -11,7 +11,7 @@ from typing import Any, Final
 from cachefleet_worker.plugin.tokens.chunks import CHUNK_CHARACTERS, Chunker
 from cachefleet_worker.plugin.tokens.plan import Plan, Refusal, make_plan
 from cachefleet_worker.plugin.tokens.splitter import Splitter
-from cachefleet_worker.plugin.tokens.token_cache import Ids, Key, Memo
+from cachefleet_worker.plugin.tokens.token_cache import Ids, Key, TokenCache
 
 _PROBES: Final = ("a", "a b", "Hello, world 1", "\n", "é 漢字")
 
@@ -32,12 +32,12 @@ class PartEncoder:
     """Encodes with a private copy of a tokenizer. Safe to use from several threads."""
 
     def __init__(
-        self, tokenizer: Any, plan: Plan, memo: Memo, *, owner: int = 0, chunk_characters: int = CHUNK_CHARACTERS
+        self, tokenizer: Any, plan: Plan, cache: TokenCache, *, owner: int = 0, chunk_characters: int = CHUNK_CHARACTERS
     ) -> None:
         self.plan = plan
         self.plain = tokenizer
         """Of the tokenizers library; without truncation and padding, changed by nobody."""
-        self._memo = memo
+        self._cache = cache
         self._owner = owner
         self._splitter = Splitter(plan.cuts)
         self._chunker = Chunker.of(plan.chunks, chunk_characters) if plan.chunks else None
@@ -52,7 +52,7 @@ class PartEncoder:
             return None
         sequence = list(self._sequence(text, salt))
         keys = [part for part in sequence if isinstance(part, Key)]
-        known = self._memo.find(keys)
+        known = self._cache.find(keys)
         if len(known) < len(keys):
             known |= self._fresh([key for key in dict.fromkeys(keys) if key not in known])
         ids: list[int] = []
@@ -80,7 +80,7 @@ class PartEncoder:
         with no_panic():
             encodings = self._encode_batch(texts, add_special_tokens=False)
         fresh = {key: self._ids(key, encoding.ids) for key, encoding in zip(keys, encodings, strict=True)}
-        self._memo.store(fresh)
+        self._cache.store(fresh)
         return fresh
 
     def _ids(self, key: Key, ids: list[int]) -> Ids:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cachefleet_worker.plugin.tokens.plan import Plan, Reason, Refusal
 from cachefleet_worker.plugin.tokens.segments import PartEncoder, PartError, no_panic
-from cachefleet_worker.plugin.tokens.token_cache import Memo
+from cachefleet_worker.plugin.tokens.token_cache import TokenCache
 
 TEXTS: Final = 400
 LEAST_TEXTS: Final = 100
@@ -111,8 +111,8 @@ def _piece(tokens: Sequence[str], rng: random.Random) -> str:
 
 def check(tokenizer: Any, plan: Plan, *, rng: random.Random, seconds: float = SECONDS) -> Refusal | None:
     """Encode texts in parts and as a whole, with an empty memory and again; the refusal where one differs."""
-    memo = Memo(_MEMO_BYTES)
-    encoders = (PartEncoder(tokenizer, plan, memo, owner=0), _choppy(tokenizer, plan, memo))
+    cache = TokenCache(_MEMO_BYTES)
+    encoders = (PartEncoder(tokenizer, plan, cache, owner=0), _choppy(tokenizer, plan, cache))
     deadline = time.monotonic() + seconds
     for number, text in zip(range(TEXTS), texts(plan, rng), strict=False):
         if number >= LEAST_TEXTS and time.monotonic() > deadline:
@@ -144,5 +144,5 @@ def differs(encoders: Sequence[PartEncoder], text: str, whole: list[int], *, add
     )
 
 
-def _choppy(tokenizer: Any, plan: Plan, memo: Memo) -> PartEncoder:
-    return PartEncoder(tokenizer, plan, memo, owner=1, chunk_characters=_CHUNK_CHARACTERS)
+def _choppy(tokenizer: Any, plan: Plan, cache: TokenCache) -> PartEncoder:
+    return PartEncoder(tokenizer, plan, cache, owner=1, chunk_characters=_CHUNK_CHARACTERS)

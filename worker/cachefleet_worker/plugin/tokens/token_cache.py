@@ -32,7 +32,7 @@ class Key(NamedTuple):
 Ids = tuple[int, ...]
 
 
-class Memo:
+class TokenCache:
     """Safe to use from several threads."""
 
     def __init__(self, max_bytes: int) -> None:

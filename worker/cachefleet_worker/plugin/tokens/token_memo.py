@@ -17,7 +17,7 @@ from cachefleet_worker.plugin.tokens.background import Background
 from cachefleet_worker.plugin.tokens.boundaries import Marks, Position, propose
 from cachefleet_worker.plugin.tokens.plan import Reason, Refusal
 from cachefleet_worker.plugin.tokens.segments import PartEncoder, PartError
-from cachefleet_worker.plugin.tokens.token_cache import Memo
+from cachefleet_worker.plugin.tokens.token_cache import TokenCache
 from cachefleet_worker.plugin.tokens.tokenizer import marks_of, prepared
 
 log = logging.getLogger("vllm.cachefleet")
@@ -49,7 +49,7 @@ class TokenMemo:
         self, capabilities: Capabilities, faults: Faults, *, max_bytes: int, sample_ratio: float, rng: random.Random
     ) -> None:
         self._capabilities = capabilities
-        self._memo = Memo(max_bytes)
+        self._cache = TokenCache(max_bytes)
         self._sample_ratio = sample_ratio
         self._rng = rng
         self._background = Background(faults, FEATURE)
@@ -101,7 +101,7 @@ class TokenMemo:
     def prepare(self, tokenizer: Any) -> Refusal | None:
         """Prove a tokenizer now, in this thread; the refusal where it is left to the plain encoder."""
         seat = self._seat(tokenizer)
-        found = prepared(tokenizer, self._memo, owner=seat.owner)
+        found = prepared(tokenizer, self._cache, owner=seat.owner)
         if isinstance(found, Refusal):
             self._refuse(seat, found)
         else:
@@ -121,7 +121,7 @@ class TokenMemo:
     def stats(self) -> dict[str, int]:
         """Counters since the start, and the size of the memory now."""
         with self._lock:
-            return dict(self._counts) | self._memo.stats()
+            return dict(self._counts) | self._cache.stats()
 
     def _attempt(
         self, tokenizer: Any, seat: Seat, text: str, salt: str, *, add_special_tokens: bool, max_length: int | None
@@ -161,7 +161,7 @@ class TokenMemo:
 
     def _refuse(self, seat: Seat, refusal: Refusal) -> None:
         seat.encoder, seat.refusal = None, refusal
-        self._memo.forget(seat.owner)
+        self._cache.forget(seat.owner)
         self._capabilities.add(FEATURE, OFF, str(refusal))
         log.warning("cachefleet: tokenisation is not memoised: %s", refusal)
 

@@ -9,7 +9,7 @@ from cachefleet_worker.plugin.tokens.boundaries import Marks, detect
 from cachefleet_worker.plugin.tokens.plan import Reason, Refusal
 from cachefleet_worker.plugin.tokens.segments import PartEncoder, private_copy
 from cachefleet_worker.plugin.tokens.selftest import SEED, check
-from cachefleet_worker.plugin.tokens.token_cache import Memo
+from cachefleet_worker.plugin.tokens.token_cache import TokenCache
 
 _WAYS: Final = ("__call__", "encode", "_encode_plus", "_batch_encode_plus", "encode_plus", "batch_encode_plus")
 """Methods by which an own class of a model could encode in another way than the tokenizers library."""
@@ -17,7 +17,7 @@ _PLAIN_MODULES: Final = ("transformers.tokenization_utils", "vllm.tokenizers.hf"
 """Where those methods may come from."""
 
 
-def prepared(tokenizer: Any, memo: Memo, *, owner: int) -> PartEncoder | Refusal:
+def prepared(tokenizer: Any, cache: TokenCache, *, owner: int) -> PartEncoder | Refusal:
     """A proven encoder for a tokenizer of transformers. Takes a second or two for a large vocabulary."""
     refusal = _unlike_others(tokenizer)
     if refusal is not None:
@@ -25,7 +25,7 @@ def prepared(tokenizer: Any, memo: Memo, *, owner: int) -> PartEncoder | Refusal
     copy, plan = private_copy(tokenizer._tokenizer)  # noqa: SLF001 - transformers has no public name for it in all versions
     if isinstance(plan, Refusal):
         return plan
-    return check(copy, plan, rng=random.Random(SEED)) or PartEncoder(copy, plan, memo, owner=owner)  # noqa: S311
+    return check(copy, plan, rng=random.Random(SEED)) or PartEncoder(copy, plan, cache, owner=owner)  # noqa: S311
 
 
 def marks_of(tokenizer: Any) -> Marks | None:

@@ -19,8 +19,8 @@ from cachefleet_controlplane.gateway.conversations.certification.plain_render im
 from cachefleet_controlplane.gateway.conversations.checkpoint import KEY_BYTES, Checkpoint
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
 from cachefleet_controlplane.gateway.conversations.turn import NamedTurn
-from cachefleet_controlplane.gateway.conversations.turn_plan import Plan
-from cachefleet_controlplane.gateway.placement.routing_input import Placing
+from cachefleet_controlplane.gateway.conversations.turn_plan import TurnPlan
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_core.blocks import BlockKeyer
 from cachefleet_core.continuation import prefix_hash
 
@@ -57,13 +57,13 @@ class Canaries:
         self._wall_clock = wall_clock
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def __call__(self, turn: NamedTurn, plan: Plan, placing: Placing) -> None:
+    def __call__(self, turn: NamedTurn, plan: TurnPlan, routing_input: RoutingInput) -> None:
         """Sample a plan; never waits."""
         remembered = turn.thread.checkpoint
         if remembered is None or not plan.verified or len(self._under_way) >= AT_ONCE:
             return
         if self._chance() < self._ratio:
-            task = asyncio.create_task(self._compare(remembered, placing), name="canary")
+            task = asyncio.create_task(self._compare(remembered, routing_input), name="canary")
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
@@ -76,19 +76,21 @@ class Canaries:
         for task in self._under_way:
             task.cancel()
 
-    async def _compare(self, remembered: Checkpoint, placing: Placing) -> None:
+    async def _compare(self, remembered: Checkpoint, routing_input: RoutingInput) -> None:
         try:
-            result = await self._result(remembered, placing)
+            result = await self._result(remembered, routing_input)
             self._metrics.canary(result)
             if result == MISMATCH:
-                await self._withdraw(placing.model.name)
+                await self._withdraw(routing_input.model.name)
         except Exception:  # the root of a task; the request it watches has long gone on
             logger.exception("a canary failed unexpectedly")
             self._metrics.canary(UNKNOWN)
 
-    async def _result(self, remembered: Checkpoint, placing: Placing) -> str:
-        workers = self._fleet.renderers(placing.model.name)
-        ids = await self._plain.rendered(workers[0], placing.ask.endpoint, placing.body) if workers else None
+    async def _result(self, remembered: Checkpoint, routing_input: RoutingInput) -> str:
+        workers = self._fleet.renderers(routing_input.model.name)
+        ids = (
+            await self._plain.rendered(workers[0], routing_input.ask.endpoint, routing_input.body) if workers else None
+        )
         if ids is None:
             return UNKNOWN
         prefix = ids[: remembered.prefix_tokens]
@@ -96,7 +98,7 @@ class Canaries:
             return MISMATCH
         if remembered.prefix_hash:
             return MATCH if prefix_hash(prefix) == remembered.prefix_hash else MISMATCH
-        keyer = self._fleet.keyer(placing.model.name, salt=placing.salt)
+        keyer = self._fleet.keyer(routing_input.model.name, salt=routing_input.salt)
         return UNKNOWN if keyer is None else _by_keys(remembered, keyer.packed_keys(prefix), keyer)
 
     async def _withdraw(self, model: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from cachefleet_controlplane.gateway.conversations.records import Certificate
-from cachefleet_controlplane.gateway.conversations.store_worker import Book
+from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_core.reports import Hello
 
@@ -26,13 +26,13 @@ def profile_of(hello: Hello) -> Profile:
 class Certificates:
     """What is known of profiles; ``load`` brings it up to date. Without a store what was learnt since the start."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self, store_worker: StoreWorker) -> None:
+        self._store_worker = store_worker
         self._known: dict[Profile, Certificate] = {}
 
     async def load(self) -> None:
         """Take over what the store has. StoreError."""
-        found = await self._book.ask("certificates", lambda store: store.certificates())
+        found = await self._store_worker.ask("certificates", lambda store: store.certificates())
         for one in found:
             known = self._known.get((one.profile, one.contract))
             if known is None or known.at <= one.at:  # what could not be written is newer
@@ -56,7 +56,7 @@ class Certificates:
         certificate = replace(certificate, reason=certificate.reason[:_MAX_REASON])
         self._known[certificate.profile, certificate.contract] = certificate
         try:
-            await self._book.ask("certify", lambda store: store.certify(certificate))
+            await self._store_worker.ask("certify", lambda store: store.certify(certificate))
         except StoreError:
             return
 

@@ -54,7 +54,7 @@ async def test_a21_a_profile_that_holds_is_certified_and_stays_so(kept: Kept) ->
         assert made.counts["chats"] == made.counts["served"] == 4
         assert made.counts["proven"] >= 1
         assert "backtracked" not in made.counts
-        again = Certificates(kept.book)
+        again = Certificates(kept.store_worker)
         await again.load()
         assert again.all() == [made]
         assert again.hold([(made.profile, made.contract)])
@@ -131,7 +131,7 @@ async def test_a21_a_canary_that_differs_withdraws_the_certificate(kept: Kept) -
         assert value(gate.metrics, "continuation_canaries_total", result="mismatch") == 1
         (held,) = kept.certificates.all()
         assert (held.certified, "canary" in held.reason) == (False, True)
-        stored = Certificates(kept.book)
+        stored = Certificates(kept.store_worker)
         await stored.load()
         assert stored.all() == [held]
 
