@@ -58,7 +58,7 @@ check: setup ## Formatting, lint, types, layers, generated files (about a minute
 	  "$(MAKE) --no-print-directory check-native" \
 	  "$(BIN)/ruff format --check ." \
 	  "$(BIN)/ruff check ." \
-	  "$(BIN)/mypy -n 2 core controlplane worker operator local bench e2e tests" \
+	  "$(BIN)/mypy -n 2 core runtime controlplane worker operator local bench e2e tests" \
 	  "$(BIN)/lint-imports" \
 	  "$(BIN)/python -m cachefleet_core.pool.crd --check"
 

@@ -35,7 +35,6 @@ from cachefleet_controlplane.gateway.rendering.text_keys import Texts
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
-from cachefleet_controlplane.kube_api import HttpKubeApi
 from cachefleet_controlplane.metrics import CONTENT_TYPE, Metrics
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.reports.report_limits import ReportLimits
@@ -52,6 +51,8 @@ from cachefleet_controlplane.wiring.hot_parts import hot_parts
 from cachefleet_controlplane.wiring.tenant_parts import tenant_parts
 from cachefleet_core.reports import PATH as REPORTS_PATH
 from cachefleet_core.tenancy import FleetKey
+from cachefleet_runtime.kubernetes import KubernetesClient
+from cachefleet_runtime.tasks import restarting
 
 logger = logging.getLogger(__name__)
 
@@ -194,8 +195,8 @@ class ControlPlane:
         self._resources.callback(self.conversations.canaries.close)
         self._start("pools", self._follow_pools)
 
-    async def _kubernetes(self) -> HttpKubeApi:
-        api = await HttpKubeApi.connect(self._settings.kubeconfig)
+    async def _kubernetes(self) -> KubernetesClient:
+        api = await KubernetesClient.connect(self._settings.kubeconfig)
         self._resources.push_async_callback(api.close)
         return api
 
@@ -267,18 +268,9 @@ class ControlPlane:
             self._startup_gate.begin()
 
     def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        task = asyncio.create_task(self._keep(name, work), name=name)
+        kept = restarting(name, work, pause_seconds=RESTART_SECONDS, failed=self.metrics.task_error)
+        task = asyncio.create_task(kept, name=name)
         self._resources.push_async_callback(_end, task)
-
-    async def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Run a task that never should end, and run it again where it does."""
-        while True:
-            try:
-                await work()
-            except Exception:
-                logger.exception("task %s failed and is started again", name, extra={"task": name})
-                self.metrics.task_error(name)
-            await asyncio.sleep(RESTART_SECONDS)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from kubernetes import client, config
 
-from cachefleet_controlplane.kube_api import HttpKubeApi
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource, WatchBounds
 from cachefleet_controlplane.pools.source import PoolView
+from cachefleet_runtime.kubernetes import KubernetesClient
 from e2e.cluster import rights
 from e2e.cluster.apart import ALONE
 from e2e.cluster.api_server import ApiServer, Identity
@@ -59,7 +59,7 @@ class Watching:
 async def watching(
     plane: ApiServer, *, who: Identity | None = None, namespaces: tuple[str, ...] = (), bounds: WatchBounds = QUICK
 ) -> AsyncIterator[Watching]:
-    api = await HttpKubeApi.connect(plane.kubeconfig if who is None else plane.kubeconfig_for(who))
+    api = await KubernetesClient.connect(plane.kubeconfig if who is None else plane.kubeconfig_for(who))
     metrics = Metrics()
     watching = Watching(KubePoolSource(api, metrics=metrics, namespaces=namespaces, bounds=bounds), metrics)
     task = asyncio.create_task(watching.run())
@@ -217,7 +217,7 @@ async def test_a_frozen_api_server_is_noticed_and_caught_up_with(own: ControlPla
         async with watching(own) as seen:
             await eventually(lambda: seen.pool("default/demo") is not None)
             with own.frozen("kube-apiserver"):
-                await eventually(lambda: "no answer" in seen.source.problem)
+                await eventually(lambda: "NoAnswer" in seen.source.problem)
                 assert seen.pool("default/demo") is not None
             await admin.apply("other")
             await eventually(lambda: seen.pool("default/other") is not None)

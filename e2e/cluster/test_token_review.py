@@ -12,10 +12,10 @@ from kubernetes import client
 
 from cachefleet_controlplane.auth.authorizer import Access, AccessUnavailableError, Asked
 from cachefleet_controlplane.auth.token_review import ReviewBounds, TokenReviewAuthorizer
-from cachefleet_controlplane.kube_api import HttpKubeApi
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.contract import IndexContract
 from cachefleet_core.reports import Hello
+from cachefleet_runtime.kubernetes import KubernetesClient
 from e2e.cluster import rights
 from e2e.cluster.api_server import ApiServer, Identity
 from e2e.cluster.kube import Kube
@@ -98,7 +98,7 @@ def accounts(api: client.ApiClient, controllers: ApiServer, kube: Kube, namespac
 
 @pytest.fixture
 async def authorizer(cluster: ApiServer, reviewer: Identity) -> AsyncIterator[TokenReviewAuthorizer]:
-    api = await HttpKubeApi.connect(cluster.kubeconfig_for(reviewer))
+    api = await KubernetesClient.connect(cluster.kubeconfig_for(reviewer))
     yield TokenReviewAuthorizer(api, metrics=Metrics(), bounds=FORGETFUL)
     await api.close()
 
@@ -151,14 +151,14 @@ async def test_one_namespace_is_enough_where_one_is_served(
     cluster: ApiServer, reviewer: Identity, accounts: Accounts, namespace: str
 ) -> None:
     accounts.allow("list")
-    api = await HttpKubeApi.connect(cluster.kubeconfig_for(reviewer))
+    api = await KubernetesClient.connect(cluster.kubeconfig_for(reviewer))
     authorizer = TokenReviewAuthorizer(api, metrics=Metrics(), namespaces=(namespace,))
     assert await authorizer.admin(accounts.token(), Asked("list")) is Access.ALLOWED
     await api.close()
 
 
 async def test_who_may_not_review_lets_nobody_in(cluster: ApiServer, accounts: Accounts, namespace: str) -> None:
-    api = await HttpKubeApi.connect(cluster.kubeconfig_for(Identity("may-nothing")))
+    api = await KubernetesClient.connect(cluster.kubeconfig_for(Identity("may-nothing")))
     try:
         authorizer = TokenReviewAuthorizer(api, metrics=Metrics())
         token = accounts.token(pod=accounts.pod("demo-0"))

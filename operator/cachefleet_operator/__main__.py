@@ -11,12 +11,12 @@ import sys
 import uuid
 from importlib.metadata import version
 
-from cachefleet_operator import logs
-from cachefleet_operator.api import connect
+from cachefleet_operator.kube.objects import connect
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.operator import Operator
 from cachefleet_operator.probes import application, serving
 from cachefleet_operator.settings import Settings, SettingsError, load
+from cachefleet_runtime import logs
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from cachefleet_core.pool.spec import API_VERSION, KIND
-from cachefleet_operator.api import Api, ApiError, Object, Ref, RefusedError
 from cachefleet_operator.controlplane.client import ControlPlaneClient, FactsSource, NoControlPlane
 from cachefleet_operator.controlplane.facts_cache import FactsCache, PollTimes
 from cachefleet_operator.kube.leader import Leader, Timing
+from cachefleet_operator.kube.objects import Api, Ref
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
 from cachefleet_operator.reconcile.reconciler import FleetKeyError, Outcome, PoolKey, Reconciler
@@ -23,6 +23,7 @@ from cachefleet_operator.settings import Settings
 from cachefleet_operator.status.verdicts import judge
 from cachefleet_operator.watching.kopf_thread import Watch
 from cachefleet_operator.watching.work_queue import WorkQueue
+from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +152,7 @@ class Operator:
             await asyncio.sleep(self._settings.resync_seconds)
             try:
                 pools = await self._pools()
-            except ApiError as error:
+            except KubernetesError as error:
                 log.warning("pools could not be listed: %s", error)
                 continue
             if pools is None:
@@ -193,7 +194,7 @@ class Operator:
                 self._waiting_for = _MISSING if found is None else ""
                 if found is not None:
                     return found
-            except ApiError as error:
+            except KubernetesError as error:
                 self._waiting_for = f"pools could not be listed: {error}"
             log.warning(self._waiting_for)
             await asyncio.sleep(self._settings.discovery_seconds)
@@ -203,7 +204,7 @@ class Operator:
         while True:
             try:
                 await self._reconciler().fleet_key()
-            except ApiError as error:
+            except KubernetesError as error:
                 self._waiting_for = f"the fleet key could not be read or made: {error}"
                 log.warning(self._waiting_for)
                 await asyncio.sleep(self._settings.retry_seconds)
@@ -228,7 +229,7 @@ class Operator:
             return await reconciler.reconcile(key)
         except NotLeadingError:
             return "not_leading"
-        except ApiError as error:
+        except KubernetesError as error:
             log.warning("reconciling failed, trying again: %s", error, extra={"pool": key})
             return "failed"
         except Exception:  # a task's root: one pool's trouble is not the others'

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from cachefleet_operator.api import ApiError, Object, Ref, RefusedError, RetryableError
+from cachefleet_operator.kube.objects import Ref
+from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError, RetryableError
 
 
 class CrashError(BaseException):
@@ -106,7 +107,7 @@ class Store:
                 raise _conflict(ref, name)
 
 
-def _conflict(ref: Ref, name: str) -> ApiError:
+def _conflict(ref: Ref, name: str) -> KubernetesError:
     return RetryableError(409, "Conflict", f"{ref}: another {name}")
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_core.tenancy import FleetKey
-from cachefleet_operator.api import Object, Ref, RefusedError, RetryableError
 from cachefleet_operator.controlplane.facts import Contract, Facts, HitRatio, Member, PoolFacts
 from cachefleet_operator.controlplane.facts_cache import FactsCache
+from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import children
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.apply import Applier
@@ -21,6 +21,7 @@ from cachefleet_operator.reconcile.futile_applies import FutileApplies
 from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
 from cachefleet_operator.reconcile.rollout import digest_of
 from cachefleet_operator.status.pods import DELETION_COST
+from cachefleet_runtime.kubernetes import Object, RefusedError, RetryableError
 from tests.operator.pools import SETTINGS, document
 from tests.operator.store import Store
 

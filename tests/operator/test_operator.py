@@ -8,12 +8,13 @@ from typing import cast
 
 import pytest
 
-from cachefleet_operator.api import Api, Object, Ref, RefusedError, RetryableError
 from cachefleet_operator.controlplane.facts_cache import nobody
+from cachefleet_operator.kube.objects import Api, Ref
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.operator import Operator
 from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
 from cachefleet_operator.watching.work_queue import WorkQueue
+from cachefleet_runtime.kubernetes import Object, RefusedError, RetryableError
 from tests.operator.pools import SETTINGS, document, pool
 from tests.operator.store import Store
 

@@ -17,11 +17,11 @@ from typing import Final
 import msgspec
 
 from cachefleet_controlplane.auth.authorizer import Access, AccessUnavailableError, Asked
-from cachefleet_controlplane.auth.decision_cache import Expiring
-from cachefleet_controlplane.kube_api import KubeApi, KubeError, Object
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.pool.spec import GROUP, PLURAL
 from cachefleet_core.reports import Hello
+from cachefleet_runtime.expiring import Expiring
+from cachefleet_runtime.kubernetes import KubernetesApi, KubernetesError, Object
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class TokenReviewAuthorizer:
 
     def __init__(
         self,
-        api: KubeApi,
+        api: KubernetesApi,
         *,
         metrics: Metrics,
         namespaces: Sequence[str] = (),
@@ -157,7 +157,7 @@ class TokenReviewAuthorizer:
         try:
             async with asyncio.timeout(self._bounds.request_seconds), self._slots:
                 answer = await self._api.post(path, {"spec": spec}, seconds=self._bounds.request_seconds)
-        except (KubeError, TimeoutError) as error:
+        except (KubernetesError, TimeoutError) as error:
             logger.warning("a token cannot be reviewed: %r", error)
             raise AccessUnavailableError("the Kubernetes API server does not answer reviews") from error
         status = answer.get("status")

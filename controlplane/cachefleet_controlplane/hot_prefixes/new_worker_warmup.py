@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -26,6 +25,7 @@ from cachefleet_core.budget import blocks
 from cachefleet_core.engine import keeps_blocks
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.reports import Hello, Phase, Prefix, State, Warm
+from cachefleet_runtime.lru import LruMap
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class HotWarming:
         self._tokens = tokens
         self._seconds = seconds
         self._clock = clock
-        self._joined: OrderedDict[tuple[str, str], _Joined] = OrderedDict()
+        self._joined: LruMap[tuple[str, str], _Joined] = LruMap(MAX_REMEMBERED)
         registry = metrics.registry
         self._workers = Counter("cachefleet_hot_warmed_workers", "New workers told of hot prefixes", registry=registry)
         self._prefixes = Counter("cachefleet_hot_warmed_prefixes", "Hot prefixes they were told of", registry=registry)
@@ -129,10 +129,7 @@ class HotWarming:
         return next((pool for pool in declared if pool.key == key), None)
 
     def _note(self, name: tuple[str, str], joined: _Joined) -> None:
-        self._joined[name] = joined
-        self._joined.move_to_end(name)
-        if len(self._joined) > MAX_REMEMBERED:
-            self._joined.popitem(last=False)
+        self._joined.put(name, joined)
 
 
 def budget_tokens(pool: PrefixCachePool, hello: Hello) -> int:

@@ -19,6 +19,7 @@ from typing import Final
 
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
 from cachefleet_core.tenancy import TenantId
+from cachefleet_runtime.lru import LruMap
 
 ID_BYTES: Final = 4
 RECENT_PROMPTS: Final = 8
@@ -99,7 +100,7 @@ class HotPrefixes:
         self._bounds = bounds
         self._entries: dict[bytes, _Entry] = {}
         self._recent: OrderedDict[bytes, _Recent] = OrderedDict()
-        self._ends: OrderedDict[int, None] = OrderedDict()
+        self._ends: LruMap[int, None] = LruMap(MAX_ENDS)
         self._key_bytes = 0
         self._id_bytes = 0
 
@@ -188,10 +189,7 @@ class HotPrefixes:
         ends = memoryview(keys).cast("Q")
         places = range(len(ends), max(0, len(ends) - SCANNED_BLOCKS), -1)
         found = next((place for place in places if ends[place - 1] in self._ends), 0)
-        self._ends[ends[-1]] = None
-        self._ends.move_to_end(ends[-1])
-        if len(self._ends) > MAX_ENDS:
-            self._ends.popitem(last=False)
+        self._ends.put(ends[-1], None)
         return found
 
     def _grow(self, held: list[bytes], key: bytes) -> list[bytes]:

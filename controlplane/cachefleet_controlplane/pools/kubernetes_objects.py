@@ -8,10 +8,10 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from cachefleet_controlplane.kube_api import KubeError, Object, Query
 from cachefleet_controlplane.pools.source import Endpoint, PoolView, pool_views
 from cachefleet_core.pool.problems import PoolError
 from cachefleet_core.pool.spec import API_VERSION, KIND, PLURAL, PrefixCachePool, read_pool
+from cachefleet_runtime.kubernetes import KubernetesError, Object, Query
 
 POOL_LABEL: Final = "cachefleet.io/pool"
 SERVICE_LABEL: Final = "kubernetes.io/service-name"
@@ -88,7 +88,7 @@ class Objects(Generic[T]):
         self.listed = True
 
     def apply(self, event: Object) -> bool:
-        """One event of a watch; whether it may have changed the picture. KubeError for the server's ERROR."""
+        """One event of a watch; whether it may have changed the picture. KubernetesError for the server's ERROR."""
         item = _mapping(event.get("object"))
         match event.get("type"):
             case "ADDED" | "MODIFIED":
@@ -100,9 +100,11 @@ class Objects(Generic[T]):
                 self.version = _version(item)
                 return False
             case "ERROR":
-                raise KubeError(int(item.get("code", 0)), str(item.get("message", "")))
+                raise KubernetesError(
+                    int(item.get("code", 0)), str(item.get("reason", "Unknown")), str(item.get("message", ""))
+                )
             case other:
-                raise KubeError(0, f"unknown watch event {other!r}")
+                raise KubernetesError(0, "UnknownEvent", f"a watch tells of {other!r}")
         self.version = _version(item)
         return True
 

@@ -16,11 +16,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_controlplane.kube_api import KubeApi, KubeError, Object
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.kubernetes_objects import POOLS, SLICES, Objects, PoolEndpoints, merge
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_runtime.backoff import backoff
+from cachefleet_runtime.kubernetes import KubernetesApi, KubernetesError, Object
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class KubePoolSource:
 
     def __init__(
         self,
-        api: KubeApi,
+        api: KubernetesApi,
         *,
         metrics: Metrics,
         namespaces: Sequence[str] = (),
@@ -105,7 +106,7 @@ class Feed:
         objects: Objects[Any],
         namespace: str,
         *,
-        api: KubeApi,
+        api: KubernetesApi,
         metrics: Metrics,
         bounds: WatchBounds,
         chance: Callable[[], float],
@@ -135,7 +136,7 @@ class Feed:
                 while True:
                     async with paced(self._bounds.first_pause_seconds):
                         await self._watch()
-            except KubeError as error:
+            except KubernetesError as error:
                 self._failed(_kind(error), str(error))
             except Exception as error:
                 logger.exception("watch failed unexpectedly", extra={"path": self._path})
@@ -205,11 +206,11 @@ async def paced(seconds: float) -> AsyncIterator[None]:
 
 def pause(failures: int, bounds: WatchBounds, chance: float) -> float:
     """Seconds before the next try: doubling from the first pause to the longest, up to half as much again by chance."""
-    doubled = bounds.first_pause_seconds * 2.0 ** min(max(failures - 1, 0), 30)
-    return min(doubled, bounds.longest_pause_seconds) * (1 + chance / 2)
+    seconds = backoff(failures - 1, first=bounds.first_pause_seconds, longest=bounds.longest_pause_seconds)
+    return seconds * (1 + chance / 2)
 
 
-def _kind(error: KubeError) -> str:
+def _kind(error: KubernetesError) -> str:
     if error.gone:
         return "gone"
     return {0: "unreachable", 401: "denied", 403: "denied", 404: "missing"}.get(error.status, "failing")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
 from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import TenantId, tenant_salt
+from cachefleet_runtime.lru import LruMap
 
 MAX_REMEMBERED: Final = 4096
 
@@ -24,7 +24,7 @@ class Salter:
 
     def __init__(self, salt_key: bytes) -> None:
         self._salt_key = salt_key
-        self._salts: OrderedDict[tuple[TenantId, int], str] = OrderedDict()
+        self._salts: LruMap[tuple[TenantId, int], str] = LruMap(MAX_REMEMBERED)
 
     def salt(self, pools: Iterable[PrefixCachePool], tenant: TenantId, version: int = 1) -> str:
         """The tenant's salt in a fleet of these pools; "" where every one of them shares its blocks.
@@ -34,9 +34,8 @@ class Salter:
         if isolation(pools) is Isolation.SHARED:
             return ""
         named = tenant, version
-        if named not in self._salts:
-            self._salts[named] = tenant_salt(self._salt_key, tenant, version)
-            if len(self._salts) > MAX_REMEMBERED:
-                self._salts.popitem(last=False)
-        self._salts.move_to_end(named)
-        return self._salts[named]
+        salt = self._salts.use(named)
+        if salt is None:
+            salt = tenant_salt(self._salt_key, tenant, version)
+            self._salts.put(named, salt)
+        return salt

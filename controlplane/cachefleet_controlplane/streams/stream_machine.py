@@ -63,6 +63,7 @@ from cachefleet_controlplane.streams.stream import (
     Tick,
 )
 from cachefleet_core.reports import Resync, State
+from cachefleet_runtime.backoff import backoff
 
 FORGET_SECONDS: Final = 15.0
 """Without a State for this long, or out of step, its blocks are dropped."""
@@ -187,7 +188,7 @@ def _revive(stream: Stream, _state: State, now: float, _digest: int) -> Step:
 
 
 def _patience(stream: Stream) -> float:
-    return min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2.0 ** min(stream.attempts, 16))
+    return backoff(stream.attempts, first=RETRY_SECONDS, longest=MAX_RETRY_SECONDS)
 
 
 def _resync(stream: Stream, now: float, note: StreamEvent) -> Step:

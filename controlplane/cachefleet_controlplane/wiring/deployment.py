@@ -6,11 +6,11 @@ from typing import TypeVar
 
 from cachefleet_controlplane.auth.file_tokens import FileAuthorizer
 from cachefleet_controlplane.auth.token_review import ReviewBounds, TokenReviewAuthorizer
-from cachefleet_controlplane.kube_api import HttpKubeApi
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource, WatchBounds
 from cachefleet_controlplane.pools.source import FilePoolSource, PoolSource
 from cachefleet_controlplane.settings import Settings
+from cachefleet_runtime.kubernetes import KubernetesClient
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ Authority = FileAuthorizer | TokenReviewAuthorizer
 """Who decides about tokens, for agents and for people."""
 
 
-def pool_source(settings: Settings, api: HttpKubeApi | None, metrics: Metrics) -> PoolSource:
+def pool_source(settings: Settings, api: KubernetesClient | None, metrics: Metrics) -> PoolSource:
     if settings.pool_source == "kubernetes":
         bounds = WatchBounds(
             inactivity_seconds=settings.watch_inactivity_seconds,
@@ -34,7 +34,7 @@ def pool_source(settings: Settings, api: HttpKubeApi | None, metrics: Metrics) -
     )
 
 
-def authority(settings: Settings, api: HttpKubeApi | None, metrics: Metrics) -> Authority:
+def authority(settings: Settings, api: KubernetesClient | None, metrics: Metrics) -> Authority:
     if settings.auth == "kubernetes":
         bounds = ReviewBounds(request_seconds=settings.review_timeout_seconds)
         return TokenReviewAuthorizer(_needed(api), metrics=metrics, namespaces=settings.namespaces, bounds=bounds)

@@ -17,6 +17,7 @@ from cachefleet_controlplane.workers.hit_window import Counters
 from cachefleet_controlplane.workers.inflight import InFlightRequests
 from cachefleet_core.contract import Difference
 from cachefleet_core.reports import Hello, Phase, State
+from cachefleet_runtime.backoff import backoff
 
 SAMPLES_NEEDED: Final = 3
 """Reports with a measured prefill rate before it is believed."""
@@ -79,7 +80,7 @@ class Worker:
 
     def failed(self, now: float) -> None:
         """It could not be reached: pause it, longer each time."""
-        pause = min(MAX_BACKOFF_SECONDS, BACKOFF_SECONDS * 2.0 ** min(self.failures, 8))
+        pause = backoff(self.failures, first=BACKOFF_SECONDS, longest=MAX_BACKOFF_SECONDS)
         self.failures += 1
         self.backoff_until = now + pause
         self._touch()

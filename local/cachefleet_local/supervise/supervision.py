@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from cachefleet_runtime.backoff import backoff
+
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 30.0
 STEADY_SECONDS: Final = 60.0
@@ -118,7 +120,7 @@ def step(life: Life, event: Event, *, now: float, exit_status: int | None = None
 
 def pause(failures: int) -> float:
     """Seconds to wait after this many failures in a row."""
-    return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 30))
+    return backoff(failures - 1, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
 
 
 def _ended(life: Life, state: State, *, now: float, exit_status: int | None) -> Life:

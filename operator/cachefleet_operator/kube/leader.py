@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from cachefleet_operator.api import ApiError, Ref
+from cachefleet_operator.kube.objects import Ref
+from cachefleet_runtime.kubernetes import KubernetesError
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +170,7 @@ class Leader:
                     self._until = started + self._timing.renew
         except TimeoutError:
             log.warning("the Lease could not be renewed or taken in time")
-        except ApiError as error:
+        except KubernetesError as error:
             log.warning("the Lease could not be renewed or taken: %s", error)
 
     async def _step(self) -> bool:
@@ -207,5 +208,5 @@ class Leader:
                 lease = await self._api.get(self._ref)
                 if lease and read(lease).holder == self._me:
                     await self._api.replace({**lease, "spec": {**lease["spec"], "holderIdentity": ""}})
-        except (ApiError, TimeoutError) as error:
+        except (KubernetesError, TimeoutError) as error:
             log.warning("the Lease could not be released, it will run out: %s", error)

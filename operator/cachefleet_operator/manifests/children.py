@@ -11,8 +11,8 @@ from cachefleet_core.engine import engine_policy
 from cachefleet_core.pool.spec import API_VERSION, KIND, PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator import names
-from cachefleet_operator.api import Ref
 from cachefleet_operator.kube.drift import stamped
+from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests.container import AGENT_PORT, ENGINE_PORT
 from cachefleet_operator.manifests.pod import pod_template
 from cachefleet_operator.settings import Settings

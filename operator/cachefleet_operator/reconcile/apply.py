@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from cachefleet_operator.api import ApiError, Object, Ref, RefusedError, RetryableError
+from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reconcile.actions import Action, Annotate, Apply, Create, Emit, WriteStatus
 from cachefleet_operator.status.events import Quiet
+from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError, RetryableError
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Applier:
 
     async def act(self, action: Action) -> Object | None:
         """One action, and what came of it where something was applied. NotLeadingError where it may not be done,
-        ApiError where it failed.
+        KubernetesError where it failed.
         """
         if not self._leads():
             raise NotLeadingError
@@ -76,7 +77,7 @@ class Applier:
     async def _annotate(self, manifest: Object) -> None:
         try:
             await self._api.apply(manifest)
-        except ApiError as error:
+        except KubernetesError as error:
             # 409: another pod of that name, or none. Refused for good: what it was for is done all the same.
             if error.status != 409 and not isinstance(error, RefusedError):
                 raise

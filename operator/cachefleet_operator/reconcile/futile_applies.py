@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cachefleet_operator.api import Ref
 from cachefleet_operator.kube.drift import DIGEST
+from cachefleet_operator.kube.objects import Ref
 
 Manifest = Mapping[str, Any]
 _VOLATILE = ("resourceVersion", "managedFields")

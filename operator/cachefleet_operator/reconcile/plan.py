@@ -13,8 +13,8 @@ from typing import Any
 
 from cachefleet_core.pool.spec import API_VERSION, KIND
 from cachefleet_operator import names
-from cachefleet_operator.api import Ref
 from cachefleet_operator.kube.drift import holds
+from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile import rollout
 from cachefleet_operator.reconcile.actions import Action, Apply, Create, Emit, WriteStatus

@@ -16,8 +16,8 @@ from typing import Any, NewType, Protocol
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator import names
-from cachefleet_operator.api import Object, Ref, RefusedError, RetryableError
 from cachefleet_operator.controlplane.facts_cache import FactsCache, nobody
+from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import children as manifests
 from cachefleet_operator.manifests.pod import TemplateError
 from cachefleet_operator.reasons import Reason
@@ -41,6 +41,7 @@ from cachefleet_operator.settings import Settings
 from cachefleet_operator.status.pods import ended, pods_of
 from cachefleet_operator.status.situation import Observations, Verdict
 from cachefleet_operator.status.verdicts import judge, learnt, standing
+from cachefleet_runtime.kubernetes import Object, RefusedError, RetryableError
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class Reconciler:
         self._futile = FutileApplies()
 
     async def reconcile(self, key: PoolKey) -> Outcome:
-        """One pass. ApiError where a request failed and the pass should be tried again."""
+        """One pass. KubernetesError where a request failed and the pass should be tried again."""
         namespace, name = key.split("/")
         pool = await self._api.get(Ref("PrefixCachePool", namespace, name))
         if pool is None or "deletionTimestamp" in pool["metadata"]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cachefleet_core.budget import BudgetReason
 from cachefleet_core.pool.spec import API_VERSION, KIND
-from cachefleet_operator.api import MANAGER, Ref
+from cachefleet_operator.kube.objects import MANAGER, Ref
 from cachefleet_operator.reasons import Reason
 
 # (condition, status) -> type of the event, and whether it needs something to recover from.

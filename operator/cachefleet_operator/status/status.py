@@ -10,9 +10,9 @@ from cachefleet_core.budget import MIB, blocks
 from cachefleet_core.pool.status import MAX_WORKERS
 from cachefleet_core.reports import Phase
 from cachefleet_operator import names
-from cachefleet_operator.api import MANAGER
 from cachefleet_operator.controlplane.facts import Facts, Member, PoolFacts
 from cachefleet_operator.kube.drift import holds
+from cachefleet_operator.kube.objects import MANAGER
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.conditions import Finding, findings
 from cachefleet_operator.status.pods import Pod

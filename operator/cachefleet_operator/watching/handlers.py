@@ -14,7 +14,7 @@ import kopf
 
 from cachefleet_core.pool.spec import GROUP, PLURAL, VERSION
 from cachefleet_operator import names
-from cachefleet_operator.api import SERVICE_ACCOUNT
+from cachefleet_runtime.kubernetes import SERVICE_ACCOUNT
 
 CHILDREN: Final = (
     ("apps", "v1", "deployments"),

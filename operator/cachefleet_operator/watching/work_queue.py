@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+from cachefleet_runtime.backoff import backoff
+
 K = TypeVar("K", bound=Hashable)
 
 
@@ -72,7 +74,7 @@ class WorkQueue(Generic[K]):
 
     def pause(self, failures: int) -> float:
         """Seconds after the given number of failures in a row."""
-        return min(self._longest, self._first * 2.0 ** min(failures - 1, 32))
+        return backoff(failures - 1, first=self._first, longest=self._longest)
 
     def close(self) -> None:
         """Forget what is due."""

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from cachefleet_controlplane.auth.authorizer import MAX_TOKEN, Access, Asked, asked, bearer
-from cachefleet_controlplane.auth.decision_cache import Expiring
 from cachefleet_controlplane.auth.file_tokens import FileAuthorizer, TokenFile
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.contract import IndexContract
 from cachefleet_core.reports import Hello
+from cachefleet_runtime.expiring import Expiring
 from tests.controlplane.waiting import value
 
 HELLO = Hello(

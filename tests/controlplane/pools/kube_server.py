@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 from kubernetes.aio import client
 
-from cachefleet_controlplane.kube_api import HttpKubeApi
+from cachefleet_runtime.kubernetes import KubernetesClient
 
 Object = dict[str, Any]
 POOLS = "prefixcachepools"
@@ -163,8 +163,8 @@ async def kube_server() -> AsyncIterator[KubeServer]:
 
 
 @asynccontextmanager
-async def connected(server: KubeServer) -> AsyncIterator[HttpKubeApi]:
-    api = HttpKubeApi(client.ApiClient(client.Configuration(host=server.url)))
+async def connected(server: KubeServer) -> AsyncIterator[KubernetesClient]:
+    api = KubernetesClient(client.ApiClient(client.Configuration(host=server.url)))
     try:
         yield api
     finally:

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.kube_api import KubeError
 from cachefleet_controlplane.pools.kubernetes_objects import (
     POOL_LABEL,
     POOLS,
@@ -18,6 +17,7 @@ from cachefleet_controlplane.pools.kubernetes_objects import (
 )
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_operator import names as names_of
+from cachefleet_runtime.kubernetes import KubernetesError
 from tests.controlplane.pools.kube_server import endpoint, endpoint_slice, pool
 
 
@@ -164,7 +164,7 @@ def test_a_slice_that_changes_hands_goes() -> None:
 def test_errors_of_a_watch_change_nothing(*, bad: dict[str, Any], gone: bool) -> None:
     objects = Objects(POOLS)
     objects.replace([pool("a")], "5")
-    with pytest.raises(KubeError) as error:
+    with pytest.raises(KubernetesError) as error:
         objects.apply(bad)
     assert error.value.gone is gone
     assert (objects.version, names(objects)) == ("5", ["a"])

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cachefleet_operator.api import Ref, RetryableError
 from cachefleet_operator.kube.leader import Leader, Observation, Record, Timing, Verdict, decide, observe
+from cachefleet_operator.kube.objects import Ref
+from cachefleet_runtime.kubernetes import RetryableError
 from tests.controlplane.waiting import until
 from tests.operator.store import Store
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cachefleet_core.tenancy import FleetKey
-from cachefleet_operator.api import Ref
+from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests.children import children, fleet_key_secret, keys_secret, refs
 from tests.operator.pools import SETTINGS, pool
 

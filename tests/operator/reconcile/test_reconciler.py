@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from cachefleet_core.tenancy import FleetKey
-from cachefleet_operator.api import ApiError, Object, Ref, RefusedError, RetryableError
+from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import children
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
 from cachefleet_operator.reconcile.reconciler import FleetKeyError, Outcome, PoolKey, Reconciler
 from cachefleet_operator.status.verdicts import judge
+from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError, RetryableError
 from tests.operator.pools import SETTINGS, document
 from tests.operator.store import Store
 
@@ -29,7 +30,7 @@ def conditions(store: Store) -> dict[str, Object]:
     return {condition["type"]: condition for condition in store.objects[POOL]["status"]["conditions"]}
 
 
-def failing(kind: str, error: ApiError) -> Any:
+def failing(kind: str, error: KubernetesError) -> Any:
     def before(verb: str, ref: Ref) -> None:
         if verb != "get" and ref.kind == kind:
             raise error

@@ -9,9 +9,9 @@ import sys
 
 import aiohttp
 from pydantic import ValidationError
-from pythonjsonlogger.json import JsonFormatter
 
 from cachefleet_core.reports import Drain
+from cachefleet_runtime import logs
 from cachefleet_worker.agent.agent import Agent
 from cachefleet_worker.agent.settings import AgentSettings
 
@@ -27,7 +27,7 @@ def main() -> int:
             name = "_".join(str(part) for part in problem["loc"]).upper()
             print(f"CACHEFLEET_{name}: {problem['msg']}", file=sys.stderr)  # noqa: T201 (logging is not set up yet)
         return _EXIT_USAGE
-    _set_up_logging(settings)
+    logs.configure(settings.log_format, "INFO", fields={"worker": settings.worker, "pool": settings.pool})
     try:
         return asyncio.run(_serve(settings))
     except (OSError, ValueError) as error:
@@ -68,17 +68,6 @@ def _exit_code(result: BaseException | None) -> int:
         raise result
     logging.getLogger(__name__).error("agent failed", exc_info=result)
     return 1
-
-
-def _set_up_logging(settings: AgentSettings) -> None:
-    handler = logging.StreamHandler()
-    if settings.log_format == "json":
-        formatter = JsonFormatter("{asctime}{levelname}{name}{message}", style="{")
-        formatter.static_fields = {"worker": settings.worker, "pool": settings.pool}
-        handler.setFormatter(formatter)
-    else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 if __name__ == "__main__":

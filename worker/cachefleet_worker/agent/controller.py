@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 
 from cachefleet_core.reports import Drain, Phase, Policy, Warm
+from cachefleet_runtime.tasks import restarting
 from cachefleet_worker.agent.duties.draining import Draining
 from cachefleet_worker.agent.duties.enforcement import Enforcer
 from cachefleet_worker.agent.duties.phases import Condition, phase, unready
@@ -203,15 +204,10 @@ class WorkerController:
             session.forget()
             self._session, self._facts, self._lost_at = None, None, self._clock()
 
-    async def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> Coroutine[None, None, None]:
         """Work that never ends by itself; begun again where it fails."""
-        while True:
-            try:
-                await work()
-            except Exception:
-                self._metrics.crashes.labels(name).inc()
-                log.exception("task failed and is begun again", extra={"task": name})
-            await asyncio.sleep(self._settings.poll_seconds)
+        pause, crashes = self._settings.poll_seconds, self._metrics.crashes
+        return restarting(name, work, pause_seconds=pause, failed=lambda name: crashes.labels(name).inc())
 
     def _begin(self, session: Session, facts: EngineFacts) -> None:
         self._session, self._facts, self._lost_at = session, facts, None

@@ -17,11 +17,11 @@ from cachefleet_controlplane.gateway.apis.api import (
 )
 from cachefleet_controlplane.gateway.apis.media import holds_media
 from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, Bypass, Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.sse import event_data, event_name
 from cachefleet_controlplane.gateway.upstream.answer import PromptDetails, Usage, error_code, error_message
 from cachefleet_controlplane.gateway.upstream.client import Answer
 from cachefleet_controlplane.wire.errors import ApiError, error_event
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, lax_bool, number
+from cachefleet_runtime.sse import event_data, event_name
 
 _NO_WORDS: Final = "The worker failed."
 

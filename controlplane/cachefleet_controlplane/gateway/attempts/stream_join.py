@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from cachefleet_controlplane.gateway.attempts.stop_strings import StopGuard
-from cachefleet_controlplane.gateway.sse import DONE, event_data
 from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.produced import HANDED_BACK, Name, Produced
+from cachefleet_runtime.sse import DONE, event_data
 
 Json = dict[str, Any]
 

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
-from cachefleet_controlplane.gateway.sse import event_data, event_name
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.json_members import NULL, READ_ERRORS, Fields, encode, is_null, lax_bool
+from cachefleet_runtime.sse import event_data, event_name
 
 PREVIOUS: Final = "previous_response_id"
 MAX_ID: Final = 128

@@ -15,10 +15,10 @@ from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint,
 from cachefleet_controlplane.gateway.conversations.rehydration import finished, restated, restated_event, told_response
 from cachefleet_controlplane.gateway.conversations.turn_outcome import TurnOutcome
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
-from cachefleet_controlplane.gateway.sse import is_end
 from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.client import Answer
 from cachefleet_controlplane.routing.decision import Decision
+from cachefleet_runtime.sse import is_end
 
 _GIVEN_UP = (
     *(b'"finish_reason":"cache_threshold"', b'"finish_reason":"abort"', b'"finish_reason":"error"'),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_controlplane.pools.source import WorkerEndpoint
+from cachefleet_runtime.backoff import backoff
 
 ASKED: Final = 2
 """Of them, for one prompt."""
@@ -45,7 +46,7 @@ class Renderers:
     def failed(self, url: str, now: float) -> None:
         """It gave no answer, or a 5xx."""
         health = self._health[url]
-        health.until = now + min(MAX_PAUSE_SECONDS, PAUSE_SECONDS * 2.0 ** min(health.failures, 8))
+        health.until = now + backoff(health.failures, first=PAUSE_SECONDS, longest=MAX_PAUSE_SECONDS)
         health.failures += 1
 
     def answered(self, url: str) -> None:

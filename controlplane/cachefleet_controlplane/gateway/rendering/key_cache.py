@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Final
 from weakref import WeakKeyDictionary
 
 from cachefleet_core.blocks import BlockKeyer, unpack_keys
+from cachefleet_runtime.lru import LruMap
 
 SEGMENT_BLOCKS: Final = 32
 MAX_SEGMENTS: Final = 16_384
@@ -30,8 +30,7 @@ class KeyCache:
     """Keys by segments, least recently used ones forgotten first."""
 
     def __init__(self, limit: int = MAX_SEGMENTS) -> None:
-        self._limit = limit
-        self._known: OrderedDict[bytes, bytes] = OrderedDict()
+        self._known: LruMap[bytes, bytes] = LruMap(limit)
         self._seeds: WeakKeyDictionary[BlockKeyer, bytes] = WeakKeyDictionary()
         self._numbers = count()
 
@@ -52,10 +51,9 @@ class KeyCache:
     def _look_up(self, digests: list[bytes]) -> Iterator[bytes]:
         """The keys of the leading segments that are known."""
         for digest in digests:
-            segment = self._known.get(digest)
+            segment = self._known.use(digest)
             if segment is None:
                 return
-            self._known.move_to_end(digest)
             yield segment
 
     def _digests(self, keyer: BlockKeyer, ids: Sequence[int]) -> list[bytes]:
@@ -75,9 +73,7 @@ class KeyCache:
     def _remember(self, digests: list[bytes], keys: bytes, *, old: int) -> None:
         for number in range(old // SEGMENT_BLOCKS, len(digests)):
             start = number * _SEGMENT_BYTES
-            self._known[digests[number]] = keys[start : start + _SEGMENT_BYTES]
-        while len(self._known) > self._limit:
-            self._known.popitem(last=False)
+            self._known.put(digests[number], keys[start : start + _SEGMENT_BYTES])
 
     def _seed(self, keyer: BlockKeyer) -> bytes:
         if keyer not in self._seeds:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final
+
+from cachefleet_runtime.lru import LruMap
 
 START: Final = 4.0
 """Bytes per token, until a prompt of the model was seen."""
@@ -18,8 +19,7 @@ class TokenEstimates:
     """Of the MAX_MODELS models seen last."""
 
     def __init__(self, limit: int = MAX_MODELS) -> None:
-        self._limit = limit
-        self._means: OrderedDict[str, float] = OrderedDict()
+        self._means: LruMap[str, float] = LruMap(limit)
 
     def bytes_per_token(self, model: str) -> float:
         return self._means.get(model, START)
@@ -34,7 +34,4 @@ class TokenEstimates:
             return
         ratio = min(MOST, max(LEAST, size / tokens))
         mean = self.bytes_per_token(model)
-        self._means[model] = mean + SMOOTHING * (ratio - mean)
-        self._means.move_to_end(model)
-        if len(self._means) > self._limit:
-            self._means.popitem(last=False)
+        self._means.put(model, mean + SMOOTHING * (ratio - mean))

@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from cachefleet_controlplane.gateway.sse import DONE, event_data
 from cachefleet_controlplane.gateway.upstream.token_id_cutting import IDS, can_be_cut, cut_ids
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields
+from cachefleet_runtime.sse import DONE, event_data
 
 HELD_BYTES: Final = 4 * 1024 * 1024
 """Bound on what is held back for a fingerprint that is not known yet."""

@@ -11,11 +11,11 @@ from typing import Final, Self
 
 import aiohttp
 
-from cachefleet_controlplane.gateway.sse import EventSplitter, StreamTooLargeError, event_data, is_end, is_prelude
 from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.gate_refusals import Watch
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.wire.headers import Header
+from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError, event_data, is_end, is_prelude
 
 KEEP_ALIVE_SECONDS: Final = 4.0
 """Shorter than vLLM's own five seconds, so that we rarely write into a connection it is closing."""

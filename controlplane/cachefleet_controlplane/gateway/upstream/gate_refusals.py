@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from cachefleet_controlplane.gateway.sse import DONE, event_data
 from cachefleet_controlplane.gateway.upstream.produced import HANDED_BACK
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
+from cachefleet_runtime.sse import DONE, event_data
 
 MAX_WATCHED_BYTES: Final = 4 * 1024 * 1024
 """Of a stream that is held back until all its choices have begun."""

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.sse import event_data
 from cachefleet_controlplane.gateway.upstream import answer
 from cachefleet_controlplane.gateway.upstream.answer import StreamFilter, read_usage, restate_size, without_ids
+from cachefleet_runtime.sse import event_data
 
 FINGERPRINT = b'"vllm-1-abc"'
 DONE = b"data: [DONE]\n\n"

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.sse import EventSplitter
 from cachefleet_controlplane.gateway.upstream.gate_refusals import (
     MAX_WATCHED_BYTES,
     Refusal,
@@ -17,6 +16,7 @@ from cachefleet_controlplane.gateway.upstream.gate_refusals import (
     Watch,
     refusal_of,
 )
+from cachefleet_runtime.sse import EventSplitter
 
 ROLE = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
 SAID = {"index": 0, "delta": {"content": "grüße 你好"}, "finish_reason": None, "token_ids": [1]}

@@ -1,37 +1,15 @@
 from __future__ import annotations
 
-from itertools import pairwise
-
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from cachefleet_runtime.sse import event_data
 from cachefleet_worker.agent import auth
-from cachefleet_worker.agent.handles.produced import DONE, EventSplitter, Produced, data_of, event_of, with_member
-
-EVENTS = [b'data: {"choices":[]}\n\n', b": a comment\n\n", b"data: [DONE]\n\n"]
+from cachefleet_worker.agent.handles.produced import Produced, event_of, with_member
 
 
-@given(st.lists(st.integers(0, 60), max_size=10))
-def test_events_are_whole_wherever_the_bytes_are_cut(cuts: list[int]) -> None:
-    stream, splitter = b"".join(EVENTS), EventSplitter(100)
-    events: list[bytes] = []
-    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
-    for start, end in pairwise(edges):
-        events += splitter.feed(stream[start:end])
-    assert events == EVENTS
-
-
-def test_what_an_event_carries() -> None:
-    assert [data_of(event) for event in EVENTS] == [b'{"choices":[]}', b"", DONE]
-    assert data_of(event_of({"a": 1})) == b'{"a":1}'
-    assert list(EventSplitter(9).feed(b"data: 1\r\n\r\n")) == [b"data: 1\n\n"]
-
-
-def test_an_event_without_an_end_is_bounded() -> None:
-    with pytest.raises(ValueError, match="more than 10 bytes"):
-        list(EventSplitter(10).feed(b"x" * 11))
+def test_an_event_carries_a_value() -> None:
+    assert event_data(event_of({"a": 1})) == b'{"a":1}'
 
 
 def test_pieces_add_up() -> None:

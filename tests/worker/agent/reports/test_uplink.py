@@ -5,7 +5,6 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -16,7 +15,7 @@ from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports import uplink as uplink_module
 from cachefleet_worker.agent.reports.feed import Feed
 from cachefleet_worker.agent.reports.stream import Stream, WorkerState
-from cachefleet_worker.agent.reports.targets import Target, backoff, resolve, static_targets
+from cachefleet_worker.agent.reports.targets import Target, resolve, static_targets
 from cachefleet_worker.agent.reports.uplink import Uplink
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.worker.agent.fake_control_plane import ControlPlane
@@ -216,10 +215,3 @@ def test_listed_urls_get_the_path_of_the_protocol() -> None:
         Target("ws://b:2/v1/reports"),
         Target("ws://c:3/x"),
     ]
-
-
-def test_backoff_grows_to_its_cap_and_is_spread() -> None:
-    settings: dict[str, Any] = {"base": 0.2, "cap": 10.0}
-    assert [backoff(n, jitter=1.0, **settings) for n in (1, 2, 3)] == [0.4, 0.8, 1.6]
-    assert backoff(1000, jitter=1.0, **settings) == 10.0
-    assert backoff(1000, jitter=0.0, **settings) == 0.0

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from cachefleet_core.blocks import BlockKey, BlockKeyer, Namespace
+from cachefleet_runtime.lru import LruMap
 from cachefleet_worker.agent.wire.kv_events import EngineHash
 
 
@@ -29,9 +30,8 @@ class Keyers:
     ) -> None:
         self._index_key = index_key
         self._contract = contract
-        self._ready = ready
         self._make = make
-        self._keyers: OrderedDict[tuple[str, str], BlockKeyer] = OrderedDict()
+        self._keyers: LruMap[tuple[str, str], BlockKeyer] = LruMap(ready)
         self.block_size = block_size
 
     def __len__(self) -> int:
@@ -39,13 +39,10 @@ class Keyers:
 
     def of(self, salt: str, lora: str) -> BlockKeyer:
         name = (salt, lora)
-        keyer = self._keyers.get(name)
+        keyer = self._keyers.use(name)
         if keyer is None:
             keyer = self._make(self._index_key, Namespace(self._contract, salt, lora), self.block_size)
-            self._keyers[name] = keyer
-            if len(self._keyers) > self._ready:
-                self._keyers.popitem(last=False)
-        self._keyers.move_to_end(name)
+            self._keyers.put(name, keyer)
         return keyer
 
 

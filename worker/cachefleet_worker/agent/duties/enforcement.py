@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Final
 
 from cachefleet_core.reports import Policy
+from cachefleet_runtime.backoff import backoff
 from cachefleet_worker.agent.duties.policy import supersedes
 from cachefleet_worker.agent.engine.client import EngineClient, EngineError
 from cachefleet_worker.agent.metrics import AgentMetrics
-from cachefleet_worker.agent.reports.targets import backoff
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Enforcer:
             if policy is not None and policy != self._given:
                 failures = 0 if await self._give(policy, failures) else failures + 1
             if failures:
-                await asyncio.sleep(backoff(failures, base=self._retry_base, cap=self._retry_cap, jitter=1.0))
+                await asyncio.sleep(backoff(failures, first=self._retry_base, longest=self._retry_cap))
             else:
                 await self._wake.wait()
 

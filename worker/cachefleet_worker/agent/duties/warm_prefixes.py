@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from cachefleet_core.reports import Prefix, Warm, Warmth
-from cachefleet_worker.agent.reports.targets import backoff
+from cachefleet_runtime.backoff import backoff
 
 FAILED_SHOWN: Final = 64
 
@@ -126,7 +126,7 @@ class Prefixes:
         """An attempt has ended."""
         job.progress = progress
         job.attempts += 1
-        wait = backoff(job.attempts, base=self._retry_base, cap=self._retry_cap, jitter=1.0)
+        wait = backoff(job.attempts, first=self._retry_base, longest=self._retry_cap)
         job.due = now + (self._retry_cap if progress is Progress.REFUSED else wait)
 
     @staticmethod

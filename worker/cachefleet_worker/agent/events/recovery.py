@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cachefleet_runtime.backoff import backoff
 from cachefleet_worker.agent.events.epoch import Limits
 
 
@@ -51,7 +52,7 @@ class RecoveryState:
         limits = self.limits
         if now > self._next_at + limits.restore_cap_seconds:
             self._unproven = 0
-        distance = min(limits.restore_cap_seconds, limits.restore_base_seconds * 2.0 ** min(self._unproven, 32))
+        distance = backoff(self._unproven, first=limits.restore_base_seconds, longest=limits.restore_cap_seconds)
         self._next_at = now + distance
         self._unproven += 1
         self.whole, self._since = True, None

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
 
 from cachefleet_worker.agent.engine.answers import ENDS, Token, Usage
-
-DONE: Final = b"[DONE]"
-EVENT_END: Final = b"\n\n"
-_DATA: Final = b"data:"
 
 
 class _Logprobs(Struct):
@@ -73,28 +67,6 @@ class Produced:
             self.logprobs += [token.logprob for token in choice.logprobs.content or ()]
 
 
-def data_of(event: bytes) -> bytes:
-    """What an event of a stream carries; b"" where it carries nothing."""
-    lines = (line for line in event.split(b"\n") if line.startswith(_DATA))
-    return b"\n".join(line.removeprefix(_DATA).strip() for line in lines)
-
-
-class EventSplitter:
-    """Cuts a stream of bytes into events. ValueError where one is longer than ``limit`` bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._rest = b""
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """The events that are whole now, each with its end."""
-        *events, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(EVENT_END)
-        if len(self._rest) > self._limit:
-            raise ValueError(f"an event of more than {self._limit} bytes")
-        for event in events:
-            yield event + EVENT_END
-
-
 def with_member(content: bytes, name: str, value: object) -> bytes:
     """A JSON object with one more member. ValueError where it is none."""
     try:
@@ -105,4 +77,5 @@ def with_member(content: bytes, name: str, value: object) -> bytes:
 
 
 def event_of(value: object) -> bytes:
-    return _DATA + b" " + msgspec.json.encode(value) + EVENT_END
+    """A server-sent event that carries a value as JSON."""
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"

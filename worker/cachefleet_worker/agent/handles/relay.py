@@ -17,10 +17,11 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from cachefleet_runtime.sse import DONE, EventSplitter, event_data
 from cachefleet_worker.agent import health
 from cachefleet_worker.agent.handles.continuation import Plan, engine_body, succeed, told
 from cachefleet_worker.agent.handles.handles import Handles
-from cachefleet_worker.agent.handles.produced import DONE, EventSplitter, Produced, data_of, event_of, with_member
+from cachefleet_worker.agent.handles.produced import Produced, event_of, with_member
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class Relay:
         produced = Produced()
         try:
             async for event in self._events(upstream):
-                data = data_of(event)
+                data = event_data(event)
                 if data == DONE:
                     await response.write(event_of(self._closing(chosen, produced, began)))
                 elif data:

@@ -1,4 +1,4 @@
-"""Where the control planes are, and how long to wait between attempts at one."""
+"""Where the control planes are: listed, or found by DNS."""
 
 from __future__ import annotations
 
@@ -21,11 +21,6 @@ class Target:
 def static_targets(urls: tuple[str, ...]) -> list[Target]:
     """The listed URLs, with the reports path where they have none."""
     return [Target(urlunsplit(part._replace(path=part.path.rstrip("/") or PATH))) for part in map(urlsplit, urls)]
-
-
-def backoff(attempt: int, *, base: float, cap: float, jitter: float) -> float:
-    """Seconds to wait before attempt number ``attempt`` (from 1): exponential, capped, ``jitter`` in 0 .. 1 of it."""
-    return jitter * min(cap, base * 2.0 ** min(attempt, 32))
 
 
 async def resolve(name: str, *, tls: bool) -> list[Target]:

@@ -22,9 +22,10 @@ from cachefleet_core.reports import (
     Warm,
     decode_down,
 )
+from cachefleet_runtime.backoff import backoff
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.feed import Feed, Outbox
-from cachefleet_worker.agent.reports.targets import Target, backoff, resolve, static_targets
+from cachefleet_worker.agent.reports.targets import Target, resolve, static_targets
 from cachefleet_worker.agent.settings import AgentSettings
 
 log = logging.getLogger(__name__)
@@ -123,14 +124,9 @@ class Uplink:
             refused = await self._attempt(target)
             stable = monotonic() - started > _STABLE_SECONDS
             attempt = 1 if stable else attempt + 1
-            await asyncio.sleep(
-                backoff(
-                    32 if refused else attempt,
-                    base=self._settings.reconnect_base_seconds,
-                    cap=self._settings.reconnect_cap_seconds,
-                    jitter=self._jitter(),
-                )
-            )
+            first, longest = self._settings.reconnect_base_seconds, self._settings.reconnect_cap_seconds
+            pause = longest if refused else backoff(attempt, first=first, longest=longest)
+            await asyncio.sleep(self._jitter() * pause)
 
     async def _attempt(self, target: Target) -> bool:
         """One connection from its opening to its end; whether the control plane refused it."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cachefleet_controlplane import logs
+from cachefleet_runtime import logs
 
 
 @pytest.fixture(autouse=True)

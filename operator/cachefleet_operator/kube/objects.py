@@ -1,26 +1,17 @@
-"""The Kubernetes API as plain objects: one method for each verb the operator uses, two families of errors."""
+"""Reads and writes Kubernetes objects by kind, namespace and name: one method for each verb the operator uses."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-import aiohttp
-from kubernetes.aio import client, config
+from cachefleet_runtime.kubernetes import SERVICE_ACCOUNT, KubernetesClient, Object, RefusedError, read
 
 MANAGER: Final = "cachefleet-operator"
-SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-MAX_MESSAGE: Final = 1024
-
-_REFUSALS: Final = ("failed to create typed patch object", "Internal error occurred: failed calling webhook")
-"""What is told with a status of 500 though it lasts: a field that is unknown, an admission webhook that is away."""
-
-Object = dict[str, Any]
 
 _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "ConfigMap": ("v1", "configmaps"),
@@ -34,24 +25,6 @@ _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "Service": ("v1", "services"),
     "ServiceAccount": ("v1", "serviceaccounts"),
 }
-
-
-class ApiError(Exception):
-    """A request that did not do what it asked for. ``status`` is HTTP's, 0 where none came back."""
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(f"{status} {reason}: {message}")
-        self.status = status
-        self.reason = reason
-        self.message = message
-
-
-class RetryableError(ApiError):
-    """Worth trying again: no answer, an overloaded or failing server, a conflict."""
-
-
-class RefusedError(ApiError):
-    """The same request will be refused again: it is invalid or not allowed."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -83,10 +56,10 @@ class Observer(Protocol):
 
 
 class Api:
-    """A thin client; made by ``connect``."""
+    """The verbs that the operator uses, by object; ``observer`` is told of each. Made by ``connect``."""
 
-    def __init__(self, connection: client.ApiClient, observer: Observer, *, request_seconds: float) -> None:
-        self._connection = connection
+    def __init__(self, client: KubernetesClient, observer: Observer, *, request_seconds: float) -> None:
+        self._client = client
         self._observer = observer
         self._request_seconds = request_seconds
 
@@ -143,71 +116,25 @@ class Api:
         started = time.monotonic()
         status = 0
         try:
-            status, text = await self._send(_METHODS[verb], path, body, query or {})
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise RetryableError(0, "NoAnswer", f"{type(error).__name__}: {error}") from error
+            status, text = await self._client.exchange(
+                _METHODS[verb], path, query=query, body=body, seconds=self._request_seconds
+            )
         finally:
             self._observer.requested(verb, kind, status, time.monotonic() - started)
-        if 200 <= status < 300:
-            return _decoded(text)
-        raise error_of(status, text)
-
-    async def _send(self, method: str, path: str, body: Object | None, query: Mapping[str, str]) -> tuple[int, str]:
-        kind = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
-        headers = {"Accept": "application/json", "Content-Type": kind}
-        request = await self._connection.param_serialize(
-            method,
-            path,
-            query_params=list(query.items()),
-            header_params=headers,
-            body=body,
-            auth_settings=["BearerToken"],
-        )
-        response = await self._connection.call_api(*request, _request_timeout=self._request_seconds)
-        return response.status, (await response.read()).decode(errors="replace")  # type: ignore[no-untyped-call]
+        return read(status, text)
 
 
 @asynccontextmanager
 async def connect(kubeconfig: Path | None, observer: Observer, *, request_seconds: float) -> AsyncIterator[Api]:
     """A client with the pod's service account where there is one, else with a kubeconfig."""
-    configuration = client.Configuration()
-    if SERVICE_ACCOUNT.exists():
-        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    else:
-        path = str(kubeconfig) if kubeconfig else None
-        await config.load_kube_config(config_file=path, client_configuration=configuration)  # type: ignore[no-untyped-call]
-    connection = client.ApiClient(configuration)
+    client = await KubernetesClient.connect(None if SERVICE_ACCOUNT.exists() else kubeconfig)
     try:
-        yield Api(connection, observer, request_seconds=request_seconds)
+        yield Api(client, observer, request_seconds=request_seconds)
     finally:
-        await connection.close()  # type: ignore[no-untyped-call]
-
-
-def error_of(status: int, text: str) -> ApiError:
-    """The error that a refusing answer stands for. Status objects carry a reason and a message; proxies do not."""
-    try:
-        answer = json.loads(text)
-    except ValueError:
-        answer = {}
-    if not isinstance(answer, dict):
-        answer = {}
-    reason = str(answer.get("reason") or "Unknown")
-    message = str(answer.get("message") or text.strip())[:MAX_MESSAGE]
-    retryable = status in {0, 401, 408, 409, 429} or (status >= 500 and not message.startswith(_REFUSALS))
-    return (RetryableError if retryable else RefusedError)(status, reason, message)
+        await client.close()
 
 
 _METHODS: Final = {"get": "GET", "list": "GET", "create": "POST", "update": "PUT", "patch": "PATCH"}
-
-
-def _decoded(text: str) -> Object:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise RetryableError(0, "NotJson", "the answer is not JSON") from error
-    if not isinstance(value, dict):
-        raise RetryableError(0, "NotAnObject", "the answer is not an object")
-    return value
 
 
 def _path(ref: Ref) -> str:

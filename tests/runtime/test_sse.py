@@ -4,14 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.sse import (
-    EventSplitter,
-    StreamTooLargeError,
-    event_data,
-    event_name,
-    is_end,
-    is_prelude,
-)
+from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError, event_data, event_name, is_end, is_prelude
 
 EVENTS = [
     b'data: {"text":"\xe6\xbc\xa2\xe5\xad\x97 \xf0\x9f\x99\x82"}\n\n',

@@ -1,0 +1,170 @@
+"""The Kubernetes API over HTTP: requests, watches, and two families of errors.
+
+``kubernetes.aio`` carries the requests: it knows service accounts, kubeconfigs and the renewal of their tokens. Objects
+are plain dicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import aiohttp
+import msgspec
+
+if TYPE_CHECKING:
+    from kubernetes.aio import client
+
+Object = dict[str, Any]
+Query = Mapping[str, str]
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+MAX_MESSAGE: Final = 1024
+
+_REFUSALS: Final = ("failed to create typed patch object", "Internal error occurred: failed calling webhook")
+"""What is told with a status of 500 though it lasts: a field that is unknown, an admission webhook that is away."""
+
+
+class KubernetesError(Exception):
+    """A request that did not do what it asked for. ``status`` is HTTP's, 0 where no answer came."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}" if status else f"{reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+    @property
+    def gone(self) -> bool:
+        """The version asked for is too old: everything must be listed again."""
+        return self.status == 410
+
+
+class RetryableError(KubernetesError):
+    """Worth trying again: no answer, an overloaded or failing server, a conflict."""
+
+
+class RefusedError(KubernetesError):
+    """The same request will be refused again: it is invalid or not allowed."""
+
+
+class KubernetesApi(Protocol):
+    """What reads and reviews need; every failure is a KubernetesError."""
+
+    async def get(self, path: str, query: Query, *, seconds: float) -> Object: ...
+
+    async def post(self, path: str, body: Object, *, seconds: float) -> Object: ...
+
+    def watch(self, path: str, query: Query, *, silence_seconds: float) -> AsyncIterator[Object]:
+        """The events of a watch until the server ends it; an error after ``silence_seconds`` without any byte."""
+        ...
+
+
+class KubernetesClient:
+    """KubernetesApi over HTTP; made by ``connect``, ended by ``close``."""
+
+    def __init__(self, connection: client.ApiClient) -> None:
+        self._connection = connection
+
+    @classmethod
+    async def connect(cls, kubeconfig: Path | None) -> KubernetesClient:
+        """As the service account of this pod unless a kubeconfig is named, else by one; sends nothing yet."""
+        # The import costs a second and 100 MB, which only a process in a cluster should pay.
+        from kubernetes.aio import client, config  # noqa: PLC0415
+
+        configuration = client.Configuration()
+        if kubeconfig is None and SERVICE_ACCOUNT.exists():
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            file = str(kubeconfig) if kubeconfig else None
+            await config.load_kube_config(config_file=file, client_configuration=configuration)  # type: ignore[no-untyped-call]
+        return cls(client.ApiClient(configuration))
+
+    async def get(self, path: str, query: Query, *, seconds: float) -> Object:
+        """What is at ``path``, in ``seconds`` at most."""
+        return read(*await self.exchange("GET", path, query=query, seconds=seconds))
+
+    async def post(self, path: str, body: Object, *, seconds: float) -> Object:
+        """The answer to a body sent to ``path``, in ``seconds`` at most."""
+        return read(*await self.exchange("POST", path, body=body, seconds=seconds))
+
+    async def exchange(
+        self, method: str, path: str, *, query: Query | None = None, body: Object | None = None, seconds: float
+    ) -> tuple[int, bytes]:
+        """Status and body of one request's answer. RetryableError where there is none."""
+        timeouts = aiohttp.ClientTimeout(total=seconds)
+        response = await self._send(method, path, query=query or {}, body=body, timeouts=timeouts)
+        try:
+            return response.status, await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise _no_answer(error) from error
+        finally:
+            response.release()
+
+    async def watch(self, path: str, query: Query, *, silence_seconds: float) -> AsyncIterator[Object]:
+        """See ``KubernetesApi.watch``."""
+        timeouts = aiohttp.ClientTimeout(total=None, sock_connect=silence_seconds, sock_read=silence_seconds)
+        response = await self._send("GET", path, query=query, body=None, timeouts=timeouts)
+        try:
+            if response.status != 200:
+                raise error_of(response.status, await response.read())
+            while line := await response.content.readline():
+                yield _decoded(line)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:  # ValueError: a line too long
+            raise _no_answer(error) from error
+        finally:
+            response.close()
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._connection.close()  # type: ignore[no-untyped-call]
+
+    async def _send(
+        self, method: str, path: str, *, query: Query, body: Object | None, timeouts: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        kind = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
+        try:
+            request = await self._connection.param_serialize(
+                method,
+                path,
+                query_params=list(query.items()),
+                header_params={"Accept": "application/json", "Content-Type": kind},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            answer = await self._connection.call_api(*request, _request_timeout=timeouts)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise _no_answer(error) from error
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+
+def read(status: int, text: bytes) -> Object:
+    """The object in an answer. KubernetesError where it refuses or is none."""
+    if not 200 <= status < 300:
+        raise error_of(status, text)
+    return _decoded(text)
+
+
+def error_of(status: int, text: bytes) -> KubernetesError:
+    """The error that a refusing answer stands for. Status objects carry a reason and a message; proxies do not."""
+    try:
+        answer = msgspec.json.decode(text, type=Object)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        answer = {}
+    reason = str(answer.get("reason") or "Unknown")
+    message = str(answer.get("message") or text.decode(errors="replace").strip())[:MAX_MESSAGE]
+    retryable = status in {0, 401, 408, 409, 429} or (status >= 500 and not message.startswith(_REFUSALS))
+    return (RetryableError if retryable else RefusedError)(status, reason, message)
+
+
+def _no_answer(error: Exception) -> RetryableError:
+    return RetryableError(0, "NoAnswer", f"{type(error).__name__}: {error}")
+
+
+def _decoded(text: bytes) -> Object:
+    try:
+        return msgspec.json.decode(text, type=Object)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RetryableError(0, "NotAnObject", f"the answer is not a JSON object: {error}") from error

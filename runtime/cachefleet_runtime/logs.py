@@ -1,0 +1,47 @@
+"""Where and how a process logs: one handler on the root logger, JSON lines or text.
+
+Fields given as ``extra=`` are part of a JSON line. Never log prompts, token ids, salts or credentials.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal, TextIO
+
+from pythonjsonlogger.json import JsonFormatter
+
+Form = Literal["json", "text"]
+
+_TEXT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+_JSON: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+_NAMES: Final = {"asctime": "time", "levelname": "level", "name": "logger"}
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_QUIET: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "uvicorn.access": logging.WARNING,
+        "aiohttp.access": logging.WARNING,
+        "alembic": logging.WARNING,
+        # Tells of every event it passes on; what becomes of them is told by us.
+        "kopf": logging.WARNING,
+        # Warns at each start that it does not handle signals, which is how we want it (watching/kopf_thread.py).
+        "kopf._core.reactor.running": logging.ERROR,
+    }
+)
+
+
+def configure(form: Form, level: str, *, fields: Mapping[str, str] = _NOTHING, stream: TextIO | None = None) -> None:
+    """Replace the root logger's handlers; call once, from ``__main__``. ``fields`` are part of each JSON line."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(_formatter(form, fields))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    for name, least in _QUIET.items():
+        logging.getLogger(name).setLevel(least)
+
+
+def _formatter(form: Form, fields: Mapping[str, str]) -> logging.Formatter:
+    if form == "text":
+        return logging.Formatter(_TEXT)
+    return JsonFormatter(_JSON, rename_fields=_NAMES, static_fields=dict(fields))
