@@ -22,7 +22,7 @@ from cachefleet_controlplane.index.frames import read
 from cachefleet_controlplane.index.protocol import worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import RoutingPolicy
-from cachefleet_controlplane.wiring.backends import backend
+from cachefleet_controlplane.wiring import backend
 from cachefleet_core.native import Choice
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_core.reports import DownFrame, Hello

@@ -32,9 +32,9 @@ from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
+from cachefleet_controlplane.gateway.upstream.answer_edits import Fingerprints
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
-from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
 from cachefleet_controlplane.metrics import CONTENT_TYPE, Metrics
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.reports.report_limits import ReportLimits
@@ -43,12 +43,16 @@ from cachefleet_controlplane.routing.decision import Knowledge, RoutingPolicy
 from cachefleet_controlplane.settings import Settings
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog, LogBounds
-from cachefleet_controlplane.store.sql_decisions import SqlDecisions
-from cachefleet_controlplane.wiring.backends import backend_of
-from cachefleet_controlplane.wiring.continuation_parts import continuation_parts
-from cachefleet_controlplane.wiring.deployment import Authority, authority, pool_source
-from cachefleet_controlplane.wiring.hot_parts import hot_parts
-from cachefleet_controlplane.wiring.tenant_parts import tenant_parts
+from cachefleet_controlplane.store.decision_repository import SqlDecisions
+from cachefleet_controlplane.wiring import (
+    Authority,
+    authority,
+    backend_of,
+    continuation_parts,
+    hot_parts,
+    pool_source,
+    tenant_parts,
+)
 from cachefleet_core.reports import PATH as REPORTS_PATH
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient

@@ -20,7 +20,7 @@ from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
 from cachefleet_operator.reconcile.reconciler import FleetKeyError, Outcome, PoolKey, Reconciler
 from cachefleet_operator.settings import Settings
-from cachefleet_operator.status.verdicts import judge
+from cachefleet_operator.status.assessment import judge
 from cachefleet_operator.watching.kopf_thread import Watch
 from cachefleet_operator.watching.work_queue import WorkQueue
 from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError

@@ -21,8 +21,7 @@ from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
 from cachefleet_controlplane.routing.scoring import needed_blocks, usable_blocks
-from cachefleet_controlplane.selection.candidates import Duty, eligible, on_duty
-from cachefleet_controlplane.selection.selection import Selector
+from cachefleet_controlplane.selection.selection import Duty, Selector, eligible, on_duty
 from cachefleet_controlplane.selection.text_selection import TextSelector
 from cachefleet_controlplane.streams.stream import StreamEvent
 from cachefleet_controlplane.workers.inflight import InFlightRequest, InFlightRequests

@@ -16,9 +16,9 @@ from cachefleet_controlplane.gateway.admission import ADMITTED, AdmissionMiddlew
 from cachefleet_controlplane.gateway.apis.parse import parse, understand
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.apis.responses import not_stored, without_history
+from cachefleet_controlplane.gateway.attempts.attempt_plan import foreseen
 from cachefleet_controlplane.gateway.attempts.context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.exchange import Exchange
-from cachefleet_controlplane.gateway.attempts.gate_check import foreseen
 from cachefleet_controlplane.gateway.conversations.policy import allowance
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
 from cachefleet_controlplane.gateway.conversations.turns import Turns

@@ -10,8 +10,8 @@ import msgspec
 from cachefleet_controlplane.gateway.admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.apis.parse import understand
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.attempts.attempt_plan import foreseen
 from cachefleet_controlplane.gateway.attempts.context import GatewayContext
-from cachefleet_controlplane.gateway.attempts.gate_check import foreseen
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput, RoutingInputBuilder
 from cachefleet_controlplane.gateway.placement.trace import Basis, Trace
 from cachefleet_controlplane.routing.decision import Decision, held_back

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.types import Message, Receive, Send
@@ -14,10 +15,41 @@ from cachefleet_controlplane.fleet.agent_connections import Connection, RefusedE
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import HotWarming
 from cachefleet_controlplane.index.frames import kind, read
-from cachefleet_controlplane.reports.outbox import Farewell, Outbox
 from cachefleet_controlplane.reports.report_limits import CLOSE_CODES, ReportLimits, ReportMetrics
 from cachefleet_controlplane.streams.stream import StreamEvent
-from cachefleet_core.reports import FrameError, Hello, State
+from cachefleet_core.reports import DownFrame, FrameError, Hello, State, encode
+
+
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """The last thing to be said."""
+
+    code: str
+    reason: str
+
+
+class Outbox:
+    """A bounded queue of frames and at most one farewell; the Link that a fleet speaks through."""
+
+    def __init__(self, frames: int) -> None:
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue(frames)
+        self.farewell: asyncio.Future[Farewell] = asyncio.get_running_loop().create_future()
+
+    def send(self, frame: DownFrame) -> None:
+        try:
+            self._queue.put_nowait(encode(frame))
+        except asyncio.QueueFull:
+            self.close("slow", "the agent does not read what it is sent")
+        except FrameError as error:
+            self.close("internal", str(error))
+
+    def close(self, code: str, reason: str) -> None:
+        if not self.farewell.done():
+            self.farewell.set_result(Farewell(code, reason))
+
+    async def take(self) -> bytes:
+        return await self._queue.get()
+
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ import cachefleet_native
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView
 from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
-from cachefleet_controlplane.selection.candidates import eligible, percents, stream_state
-from cachefleet_controlplane.selection.selection import NO_ONE
+from cachefleet_controlplane.selection.selection import NO_ONE, eligible, percents, stream_state
 from cachefleet_controlplane.workers.registry import Pool
 from cachefleet_controlplane.workers.worker import Worker
 

@@ -36,8 +36,7 @@ from cachefleet_controlplane.routing.scoring import (
     usable_tokens,
 )
 from cachefleet_controlplane.selection.candidate_table import CandidateTable, UnreckonableError
-from cachefleet_controlplane.selection.candidates import Duty, on_duty
-from cachefleet_controlplane.selection.selection import NO_ONE, Selector
+from cachefleet_controlplane.selection.selection import NO_ONE, Duty, Selector, on_duty
 from cachefleet_controlplane.workers.registry import Registry
 
 _NO_FIT: Final = "no_fit"

@@ -1,15 +1,71 @@
-"""From a prompt to a decision, over the live picture."""
+"""Selects a worker for a prompt: those whose pool has the role for it, then ``routing`` decides between them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from cachefleet_controlplane.index.protocol import BlockIndex
 from cachefleet_controlplane.routing.decision import CandidateView, Decision, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.scoring import decide
-from cachefleet_controlplane.selection.candidates import Duty, eligible, on_duty, percents
 from cachefleet_controlplane.workers.registry import Pool, Registry
+from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.pool.worker import Role
+
+
+class Duty(StrEnum):
+    """What a worker is wanted for."""
+
+    ANSWER = "answer"
+    """To answer a client."""
+    PREFILL = "prefill"
+    """To compute a prompt for a worker that will answer."""
+
+
+_ROLES: Final[Mapping[Duty, frozenset[Role]]] = MappingProxyType(
+    {Duty.ANSWER: frozenset({Role.BOTH, Role.DECODE}), Duty.PREFILL: frozenset({Role.PREFILL})}
+)
+
+_Rule = Callable[[Worker, float], bool]
+
+# Dropped from the last to the first until a worker is left.
+_PREFERENCES: Final[tuple[_Rule, ...]] = (
+    lambda worker, _now: not worker.differences,
+    lambda worker, _now: not worker.leaving,
+    lambda worker, now: worker.backoff_until <= now,
+)
+
+
+def on_duty(pools: Sequence[Pool], duty: Duty) -> list[Pool]:
+    """Those whose role it is."""
+    return [pool for pool in pools if pool.declared.spec.role in _ROLES[duty]]
+
+
+def stream_state(worker: Worker, now: float) -> tuple[bool, ...]:
+    """All that ``eligible`` knows of a worker."""
+    return worker.ready, *(rule(worker, now) for rule in _PREFERENCES)
+
+
+def eligible(pools: Sequence[Pool], exclude: frozenset[str], now: float) -> list[Worker]:
+    """Ready workers of pools that are not excluded by full name or id, the preferred ones where there are any."""
+    ready = [worker for pool in pools for worker in pool.workers.values() if worker.ready]
+    if exclude:
+        ready = [worker for worker in ready if worker.full_name not in exclude and worker.id not in exclude]
+    for kept in range(len(_PREFERENCES), 0, -1):
+        preferred = ready
+        for rule in _PREFERENCES[:kept]:
+            preferred = [worker for worker in preferred if rule(worker, now)]
+        if preferred:
+            return preferred
+    return ready
+
+
+def percents(pools: Sequence[Pool]) -> dict[str, int]:
+    """By pool: how many percent of a worker's blocks are to stay free there."""
+    return {pool.key: pool.declared.spec.admission.min_free_block_percent for pool in pools}
+
 
 NO_ONE: Final[frozenset[str]] = frozenset()
 

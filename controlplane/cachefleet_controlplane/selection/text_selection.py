@@ -9,8 +9,7 @@ from typing import Final
 
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Decision, Prompt, Reason, RoutingPolicy
-from cachefleet_controlplane.selection.candidates import Duty, eligible, percents
-from cachefleet_controlplane.selection.selection import NO_ONE, Selector
+from cachefleet_controlplane.selection.selection import NO_ONE, Duty, Selector, eligible, percents
 from cachefleet_controlplane.workers.registry import Pool, Registry
 from cachefleet_controlplane.workers.sent_texts import SentTexts
 from cachefleet_controlplane.workers.worker import Worker

@@ -1,4 +1,4 @@
-"""The members of a JSON object, each as the bytes it was sent as; and what the engine takes such a value for."""
+"""Reads and edits the members of a JSON object, each as the bytes it was sent as. Pure."""
 
 from __future__ import annotations
 
@@ -109,3 +109,14 @@ def _listed(raw: Raw) -> list[Raw]:
 
 def _unreadable(error: Exception) -> ApiError:
     return ApiError(400, f"The body is not valid JSON: {error}")
+
+
+def edited(body: bytes, changes: Mapping[str, Raw | None]) -> tuple[bytes, int]:
+    """A body with these members, without those that are None; and how many it has then. It is one of ours: JSON."""
+    fields = _fields.decode(body)
+    for name, value in changes.items():
+        if value is None:
+            fields.pop(name, None)
+        else:
+            fields[name] = value
+    return encode(fields), len(fields)

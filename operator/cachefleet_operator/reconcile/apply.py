@@ -1,16 +1,57 @@
-"""Carries actions out, one request each, and only while this process leads."""
+"""The actions a plan is made of, and their execution: one API request each, only while this process leads."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from cachefleet_operator.kube.objects import Ref
-from cachefleet_operator.reconcile.actions import Action, Annotate, Apply, Create, Emit, WriteStatus
 from cachefleet_operator.status.events import Quiet
 from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError, RetryableError
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make an object that is never overwritten."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Make an object say what the manifest says."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate:
+    """Note something on a pod; one that has gone needs no note, and a note that is refused stops nothing."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Tell of a change; told already is as good."""
+
+    event: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStatus:
+    """Write the operator's fields of a pool's status."""
+
+    manifest: Manifest
+
+
+Action = Create | Apply | Annotate | Emit | WriteStatus
+
 
 log = logging.getLogger(__name__)
 

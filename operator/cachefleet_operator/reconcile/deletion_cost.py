@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cachefleet_operator.kube.objects import Ref
-from cachefleet_operator.reconcile.actions import Annotate
+from cachefleet_operator.reconcile.apply import Annotate
 from cachefleet_operator.status.pods import DELETION_COST, Pod
 
 

@@ -21,8 +21,7 @@ from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import children as manifests
 from cachefleet_operator.manifests.pod import TemplateError
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.reconcile.actions import Create
-from cachefleet_operator.reconcile.apply import Applier
+from cachefleet_operator.reconcile.apply import Applier, Create
 from cachefleet_operator.reconcile.futile_applies import FutileApplies
 from cachefleet_operator.reconcile.plan import (
     Clock,
@@ -38,9 +37,8 @@ from cachefleet_operator.reconcile.plan import (
 )
 from cachefleet_operator.reconcile.rollout import deadline, stands_still
 from cachefleet_operator.settings import Settings
+from cachefleet_operator.status.assessment import Observations, Verdict, judge, learnt, standing
 from cachefleet_operator.status.pods import ended, pods_of
-from cachefleet_operator.status.situation import Observations, Verdict
-from cachefleet_operator.status.verdicts import judge, learnt, standing
 from cachefleet_runtime.kubernetes import Object, RefusedError, RetryableError
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cachefleet_operator.controlplane.facts import Difference, Facts, Member, excluded, failed
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.status.situation import NOTHING, Observations, Verdict, Workers
+from cachefleet_operator.status.assessment import NOTHING, Observations, Verdict, Workers
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from cachefleet_operator.controlplane.facts import Facts, Member, PoolFacts
 from cachefleet_operator.kube.drift import holds
 from cachefleet_operator.kube.objects import MANAGER
 from cachefleet_operator.reasons import Reason
+from cachefleet_operator.status.assessment import NOTHING, Observations, Verdict, Workers
 from cachefleet_operator.status.conditions import Finding, findings
 from cachefleet_operator.status.pods import Pod
-from cachefleet_operator.status.situation import NOTHING, Observations, Verdict, Workers
 
 MAX_MESSAGE: Final = 1024
 MAX_EPOCH: Final = 1024

@@ -20,8 +20,7 @@ from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.decision_repository import InMemoryDecisions
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
-from cachefleet_controlplane.store.sql_usage import SqlUsage
-from cachefleet_controlplane.store.usage_log import UsageLog
+from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
 from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import FleetView

@@ -5,7 +5,7 @@ import pytest
 from cachefleet_controlplane.index.protocol import IndexDefectError
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
-from cachefleet_controlplane.selection.candidates import Duty
+from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.streams.stream_machine import FORGET_SECONDS
 from cachefleet_controlplane.workers.inflight import PATIENCE_SECONDS
 from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys

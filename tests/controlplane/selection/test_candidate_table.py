@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.index.protocol import worker_id
 from cachefleet_controlplane.routing.decision import LEADING, Decision, Knowledge, Reason, RoutingPolicy
-from cachefleet_controlplane.selection.candidates import Duty
-from cachefleet_controlplane.selection.selection import Selector
+from cachefleet_controlplane.selection.selection import Duty, Selector
 from tests.controlplane.chains import stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
 from tests.controlplane.frames import CONTRACT, delta, snapshot, state

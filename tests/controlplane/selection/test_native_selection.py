@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
-from cachefleet_controlplane.selection.candidates import Duty
-from cachefleet_controlplane.selection.selection import Selector
+from cachefleet_controlplane.selection.selection import Duty, Selector
 from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_core.blocks import pack_keys
 from cachefleet_core.reports import Operation, Phase

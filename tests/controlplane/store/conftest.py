@@ -13,8 +13,7 @@ from cachefleet_controlplane.store.decision_records import (
     DecisionRecord,
     ShortfallRecord,
 )
-from cachefleet_controlplane.store.decision_repository import DecisionRepository, InMemoryDecisions
-from cachefleet_controlplane.store.sql_decisions import SqlDecisions
+from cachefleet_controlplane.store.decision_repository import DecisionRepository, InMemoryDecisions, SqlDecisions
 from tests.controlplane.conftest import KINDS, new_database
 
 RING = 10

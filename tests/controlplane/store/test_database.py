@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from cachefleet_controlplane.store.database import MAX_ASIDE, Database
-from cachefleet_controlplane.store.sql_decisions import SqlDecisions
+from cachefleet_controlplane.store.decision_repository import SqlDecisions
 from cachefleet_controlplane.store.store_errors import StoreError
 from tests.controlplane.store.conftest import MakeRecord
 

@@ -12,8 +12,7 @@ from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog, LogBounds
 from cachefleet_controlplane.store.decision_records import DecisionRecord
-from cachefleet_controlplane.store.decision_repository import DecisionRepository, InMemoryDecisions
-from cachefleet_controlplane.store.sql_decisions import SqlDecisions
+from cachefleet_controlplane.store.decision_repository import DecisionRepository, InMemoryDecisions, SqlDecisions
 from cachefleet_controlplane.store.store_errors import StoreError
 from tests.controlplane.store.conftest import MakeRecord
 from tests.controlplane.waiting import task, until, value

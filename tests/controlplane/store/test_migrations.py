@@ -11,10 +11,10 @@ from sqlmodel import SQLModel
 
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_records import DecisionRecord
+from cachefleet_controlplane.store.decision_repository import SqlDecisions
 from cachefleet_controlplane.store.migrations import configuration, migrate
 from cachefleet_controlplane.store.schema import continuation_tables, tables
 from cachefleet_controlplane.store.schema.tables import DecisionRow
-from cachefleet_controlplane.store.sql_decisions import SqlDecisions
 from cachefleet_controlplane.store.store_errors import StoreError
 from tests.controlplane.store.conftest import MakeRecord
 

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import create_engine
 
 from cachefleet_controlplane.store.database import Database, usable_url
+from cachefleet_controlplane.store.decision_repository import SqlDecisions
 from cachefleet_controlplane.store.migrations import migrate
-from cachefleet_controlplane.store.sql_decisions import SqlDecisions
 from cachefleet_controlplane.store.store_errors import StoreError
 from tests.controlplane.store.conftest import MakeRecord
 from tests.controlplane.store.postgresql import PostgreSQL

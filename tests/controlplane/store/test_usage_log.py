@@ -10,10 +10,9 @@ import pytest
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.schema.tables import UsageRow
-from cachefleet_controlplane.store.sql_usage import SqlUsage
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import UsageRecord
-from cachefleet_controlplane.store.usage_log import UsageBounds, UsageLog
+from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, UsageLog
 from cachefleet_core.tenancy import TenantId
 from tests.controlplane.waiting import task, until, value
 

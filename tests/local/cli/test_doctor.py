@@ -18,8 +18,7 @@ from cachefleet_controlplane.http_server import http_server
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_repository import InMemoryDecisions
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
-from cachefleet_controlplane.store.sql_usage import SqlUsage
-from cachefleet_controlplane.store.usage_log import UsageLog
+from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
 from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_local import __main__ as cli
 from tests.controlplane.admin.conftest import HASH_KEY, NOW, Doorkeeper, Oracle, Still

@@ -23,9 +23,8 @@ from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_repository import InMemoryDecisions
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
-from cachefleet_controlplane.store.sql_usage import SqlUsage
 from cachefleet_controlplane.store.tenant_records import UsageRecord
-from cachefleet_controlplane.store.usage_log import UsageLog
+from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
 from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_core.tenancy import TenantId
 from cachefleet_local import __main__ as cli

@@ -11,7 +11,7 @@ from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import children
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
 from cachefleet_operator.reconcile.reconciler import FleetKeyError, Outcome, PoolKey, Reconciler
-from cachefleet_operator.status.verdicts import judge
+from cachefleet_operator.status.assessment import judge
 from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError, RetryableError
 from tests.operator.pools import SETTINGS, document
 from tests.operator.store import Store

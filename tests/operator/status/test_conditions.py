@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cachefleet_operator.status.assessment import Verdict, Workers, judge, workers_of
 from cachefleet_operator.status.conditions import findings
-from cachefleet_operator.status.situation import Verdict, Workers, workers_of
 from cachefleet_operator.status.status import status
-from cachefleet_operator.status.verdicts import judge
 from tests.operator.pools import document
 
 GOOD = judge(document())[1]

@@ -7,10 +7,9 @@ import pytest
 from cachefleet_core.pool.status import MAX_WORKERS, PoolStatus
 from cachefleet_operator.controlplane.facts import Contract, Facts, HitRatio, Load, Member, PoolFacts, Warmth
 from cachefleet_operator.reasons import Reason
+from cachefleet_operator.status.assessment import Observations, Workers, judge
 from cachefleet_operator.status.pods import Pod, Trouble
-from cachefleet_operator.status.situation import Observations, Workers
 from cachefleet_operator.status.status import due, status, written_at
-from cachefleet_operator.status.verdicts import judge
 from tests.operator.pools import document
 
 VERDICT = judge(document({"hit": {"objective": {"ratio": 0.6, "windowSeconds": 600}}}))[1]

@@ -15,7 +15,7 @@ from aiohttp import web
 from cachefleet_core.native import Code, NativeError, choose
 from cachefleet_core.reports import Drain, Phase
 from cachefleet_worker.agent.controller import WorkerController
-from cachefleet_worker.agent.duties.drain import DrainRoute
+from cachefleet_worker.agent.duties.draining import DrainRoute
 from cachefleet_worker.agent.duties.policy import PolicyFile, read_policy
 from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts
 from cachefleet_worker.agent.handles.api import PromptRoutes

@@ -14,9 +14,8 @@ from functools import partial
 from cachefleet_core.reports import Drain, Phase, Policy, Warm
 from cachefleet_runtime.tasks import restarting
 from cachefleet_worker.agent.duties.draining import Draining
-from cachefleet_worker.agent.duties.enforcement import Enforcer
 from cachefleet_worker.agent.duties.phases import Condition, phase, unready
-from cachefleet_worker.agent.duties.policy import PolicyFile
+from cachefleet_worker.agent.duties.policy import Enforcer, PolicyFile
 from cachefleet_worker.agent.duties.warmup import WarmUp
 from cachefleet_worker.agent.engine.client import EngineClient, EngineFacts
 from cachefleet_worker.agent.engine.load_metrics import Load

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from msgspec import Raw
 
-from cachefleet_controlplane.gateway.apis.media_names import with_own_names
+from cachefleet_controlplane.gateway.apis.media import with_own_names
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.upstream.answer import (
     Usage,

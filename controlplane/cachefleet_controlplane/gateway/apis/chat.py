@@ -12,11 +12,12 @@ from cachefleet_controlplane.gateway.apis.media import holds_media
 from cachefleet_controlplane.gateway.apis.request_info import (
     CHAT_MAX_TOKENS,
     COMPLETIONS_MAX_TOKENS,
+    FIELD,
     Bypass,
     Endpoint,
     RequestInfo,
+    own_threshold,
 )
-from cachefleet_controlplane.gateway.apis.threshold import FIELD, own_threshold
 from cachefleet_controlplane.gateway.upstream.answer import StreamFilter, without_ids
 from cachefleet_controlplane.gateway.upstream.client import Answer
 from cachefleet_controlplane.wire.json_members import (

@@ -1,11 +1,14 @@
-"""Whether a conversation holds more than text. Pure.
+"""Media in messages: whether a conversation holds any, and a client's own names of them made its tenant's. Pure.
 
 Messages are taken apart, so that a tool's argument of the name "image" is not mistaken for one; that costs a fraction
-of searching their text. What is missed here the worker's renderer finds.
+of searching their text. What is missed here the worker's renderer finds. A name (``uuid`` of a part) is what the engine
+keys a medium's blocks by, so one tenant's must never be another's.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
@@ -13,7 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, is_list
+from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, encode, is_list, is_null
 
 _HINTS: Final = (b'"image', b'_image"', b'_audio"', b'_url"', b'_embeds"', b'_file"', b'"file"', b'"audio"', b'"video')
 KINDS: Final = frozenset(
@@ -78,3 +81,50 @@ def _kind(raw: Raw | None) -> str:
         return "" if raw is None else _text.decode(raw)
     except READ_ERRORS:
         return ""
+
+
+_NAME: Final = "uuid"
+_NAME_HINTS: Final = (b"uuid", b"\\u00")
+"""Without one of these no member is so named, also not in escapes."""
+
+
+def with_own_names(messages: Raw, *, salt: str) -> Raw:
+    """A list of messages or input items; every other byte stays. What cannot be read is left to the engine."""
+    if not is_list(messages) or not any(hint in bytes(messages) for hint in _NAME_HINTS):
+        return messages
+    return _list(messages, salt.encode(), _MAX_DEPTH)
+
+
+def _list(raw: Raw, salt: bytes, depth: int) -> Raw:
+    try:
+        items = _items.decode(raw)
+    except READ_ERRORS:
+        return raw
+    own = [_item(item, salt, depth) for item in items]
+    return Raw(encode(own)) if any(new is not old for new, old in zip(own, items, strict=True)) else raw
+
+
+def _item(raw: Raw, salt: bytes, depth: int) -> Raw:
+    try:
+        fields = _members.decode(raw)
+    except READ_ERRORS:
+        return raw
+    changes = _changes(fields, salt, depth)
+    return Raw(encode(fields | changes)) if changes else raw
+
+
+def _changes(fields: Fields, salt: bytes, depth: int) -> Fields:
+    changes = {} if is_null(fields, _NAME) else {_NAME: _own(fields[_NAME], salt)}
+    for name in _NESTED if depth else ():
+        inner = fields.get(name)
+        if inner is not None and is_list(inner) and (own := _list(inner, salt, depth - 1)) is not inner:
+            changes[name] = own
+    return changes
+
+
+def _own(raw: Raw, salt: bytes) -> Raw:
+    try:
+        name = _text.decode(raw).encode()
+    except READ_ERRORS:
+        name = bytes(raw)  # no text: the engine will refuse it, or take it for one
+    return Raw(encode(hmac.new(salt, b"media\0" + name, hashlib.sha256).hexdigest()))

@@ -1,12 +1,18 @@
-"""A request as far as routing needs to understand it."""
+"""What routing needs to know of a request: endpoint, model, ``cache_hit_threshold``, ``Prefer`` header. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from cachefleet_controlplane.wire.json_members import Fields
+import msgspec
+from msgspec import Raw
+
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.headers import Header
+from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, is_null, members
 
 COMPLETIONS_MAX_TOKENS: Final = 16
 """What vLLM gives a completion that names no bound."""
@@ -64,3 +70,41 @@ class RequestInfo:
     choices: int = 1
     """Of each prompt."""
     prompts: int = 1
+
+
+FIELD: Final = "cache_hit_threshold"
+MESSAGE: Final = f"Parameter `{FIELD}` must be between 0.0 and 1.0 if provided."
+
+_number = msgspec.json.Decoder(float)
+
+
+def own_threshold(fields: Fields) -> float | None:
+    """The top level's, else that of ``vllm_xargs``; None where neither has one. ApiError 400 for what is none."""
+    nested = {} if is_null(fields, "vllm_xargs") else members(fields["vllm_xargs"]) or {}
+    given = [_checked(part[FIELD]) for part in (fields, nested) if not is_null(part, FIELD)]
+    return given[0] if given else None
+
+
+def _checked(raw: Raw) -> float:
+    try:
+        value = _number.decode(raw)
+    except READ_ERRORS as error:
+        raise _refused() from error
+    if not 0.0 <= value <= 1.0:
+        raise _refused()
+    return value
+
+
+def _refused() -> ApiError:
+    return ApiError(400, MESSAGE, param=FIELD)
+
+
+APPLIED: Final[Header] = (b"preference-applied", b"if-available")
+_PREFER: Final = b"prefer"
+_IF_AVAILABLE: Final = b"if-available"
+
+
+def wants_cached(headers: Iterable[Header]) -> bool:
+    """Whether a request prefers that; other preferences beside it, and parameters of it, change nothing."""
+    given = (part for name, value in headers if name == _PREFER for part in value.split(b","))
+    return any(part.partition(b";")[0].strip().lower() == _IF_AVAILABLE for part in given)

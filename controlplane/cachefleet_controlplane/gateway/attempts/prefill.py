@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from cachefleet_controlplane.gateway.apis.threshold import FIELD
+from cachefleet_controlplane.gateway.apis.request_info import FIELD
 from cachefleet_controlplane.gateway.attempts.context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.resumable import unmarked
 from cachefleet_controlplane.gateway.attempts.state_machine import Action, Progress, State, step
@@ -24,12 +24,11 @@ from cachefleet_controlplane.gateway.placement.trace import Trace
 from cachefleet_controlplane.gateway.upstream.client import Opened
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, Outcome
 from cachefleet_controlplane.routing.decision import Reason
-from cachefleet_controlplane.selection.candidates import Duty
+from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.store.decision_records import AttemptRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header, upstream_headers
-from cachefleet_controlplane.wire.json_edits import edited
-from cachefleet_controlplane.wire.json_members import FALSE, READ_ERRORS, ZERO, Fields
+from cachefleet_controlplane.wire.json_members import FALSE, READ_ERRORS, ZERO, Fields, edited
 
 KIND: Final = "prefill"
 _ONE: Final = Raw(b"1")

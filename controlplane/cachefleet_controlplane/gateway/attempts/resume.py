@@ -1,4 +1,4 @@
-"""One request's second lives: what was produced of its answer, and what another worker is asked to go on with it."""
+"""Resumes an interrupted answer on another worker: what was produced of it, and what the other worker is asked."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.apis.request_info import COMPLETIONS_MAX_TOKENS, Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.apis.threshold import FIELD
+from cachefleet_controlplane.gateway.apis.request_info import COMPLETIONS_MAX_TOKENS, FIELD, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.attempts.resumable import appended, marked, rest_body, resumable
 from cachefleet_controlplane.gateway.attempts.stream_join import Stopping, StreamJoiner
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.answer import error_code
-from cachefleet_controlplane.gateway.upstream.client import Answer
+from cachefleet_controlplane.gateway.upstream.client import Answer, Upstream
+from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, lax_bool
+from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.pool.policy import PreemptionPolicy
 
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
@@ -231,3 +232,37 @@ def _count(raw: Raw | None) -> int | None:
     """As the engine reads it, which takes 12.0 and "12" for 12. READ_ERRORS."""
     number: int | None = None if raw is None else _number.decode(raw)
     return number
+
+
+PATH: Final = "/detokenize"
+SECONDS: Final = 5.0
+_JSON: Final = (("content-type", "application/json"),)
+WORKERS: Final = 3
+"""Asked one after the other."""
+
+
+class _Text(Struct, frozen=True):
+    prompt: str
+
+
+_text = msgspec.json.Decoder(_Text)
+
+
+def detokenizer(
+    fleet: Fleet, upstream: Upstream, credentials: Credentials, *, model: ServedModel
+) -> Callable[[Sequence[int]], Awaitable[str | None]]:
+    """Gives the text of ids; None where no worker of the model tells."""
+
+    async def text(ids: Sequence[int]) -> str | None:
+        body = msgspec.json.encode({"model": model.upstream, "tokens": list(ids)})
+        for worker in fleet.renderers(model.name)[:WORKERS]:
+            headers = [*_JSON, ("authorization", f"Bearer {credentials.of(worker.url)}")]
+            opened = await upstream.ask(worker.url, PATH, body, headers=headers, seconds=SECONDS)
+            if opened.answer is not None and opened.answer.status == 200:
+                try:
+                    return _text.decode(opened.answer.body).prompt
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    continue
+        return None
+
+    return text

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.attempts.gate_check import AS_ASKED, AttemptMode
+from cachefleet_controlplane.gateway.attempts.attempt_plan import AS_ASKED, AttemptMode
 from cachefleet_controlplane.gateway.placement.refusals import refusal
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput

@@ -13,7 +13,7 @@ from typing import Protocol
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint, Fresh
 from cachefleet_controlplane.gateway.conversations.rehydration import finished, restated, restated_event, told_response
-from cachefleet_controlplane.gateway.conversations.turn_outcome import TurnOutcome
+from cachefleet_controlplane.gateway.conversations.turn_plan import TurnOutcome
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.client import Answer

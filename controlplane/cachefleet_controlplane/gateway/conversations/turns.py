@@ -38,8 +38,7 @@ from cachefleet_controlplane.gateway.conversations.sessions import (
 )
 from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker
 from cachefleet_controlplane.gateway.conversations.turn import Ending, NamedTurn, PlainTurn, Thread, Turn
-from cachefleet_controlplane.gateway.conversations.turn_outcome import TurnOutcome
-from cachefleet_controlplane.gateway.conversations.turn_plan import TurnLimits, TurnPlan, plan
+from cachefleet_controlplane.gateway.conversations.turn_plan import TurnLimits, TurnOutcome, TurnPlan, plan
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.pools.salts import isolation
 from cachefleet_controlplane.routing.decision import Decision

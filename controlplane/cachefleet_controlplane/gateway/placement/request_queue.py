@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
-from cachefleet_controlplane.gateway.placement.service_rate import Drain
-from cachefleet_controlplane.gateway.placement.wait_list import Fleet, Ticket, WaitingRoom
+from cachefleet_controlplane.gateway.placement.wait_list import Drain, Fleet, Ticket, WaitingRoom
 from cachefleet_controlplane.metrics import Metrics
 
 T = TypeVar("T")

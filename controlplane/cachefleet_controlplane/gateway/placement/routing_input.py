@@ -17,12 +17,11 @@ from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
 from cachefleet_controlplane.gateway.rendering.ladder import Rung
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer, render_ask
 from cachefleet_controlplane.gateway.rendering.result import Reason, Rendering
-from cachefleet_controlplane.gateway.rendering.text_keys import NO_TEXT, Text, Texts
-from cachefleet_controlplane.gateway.rendering.token_estimates import TokenEstimates
+from cachefleet_controlplane.gateway.rendering.text_keys import NO_TEXT, Text, Texts, TokenEstimates
 from cachefleet_controlplane.pools.salts import Salter
 from cachefleet_controlplane.routing.affinity import leaning
 from cachefleet_controlplane.routing.decision import Chunks, Decision, Knowledge, Prompt, RoutingPolicy
-from cachefleet_controlplane.selection.candidates import Duty
+from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import ServedModel

@@ -1,16 +1,86 @@
-"""A prompt as its text tells of it: chunk keys, and its length estimated in tokens."""
+"""Keys of a prompt's text, and its length estimated in tokens, for the times when nobody can tell its token ids."""
 
 from __future__ import annotations
 
+import hashlib
+from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
-from cachefleet_controlplane.gateway.rendering.text_chunks import CHUNK_BYTES, MakeKeyer, chunk_keys, visible
-from cachefleet_controlplane.gateway.rendering.token_estimates import TokenEstimates
 from cachefleet_controlplane.routing.decision import NO_CHUNKS, Chunks
-from cachefleet_core.blocks import BlockKeyer
+from cachefleet_controlplane.wire.json_members import Fields
+from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_runtime.lru import LruMap
+
+START: Final = 4.0
+"""Bytes per token, until a prompt of the model was seen."""
+SMOOTHING: Final = 0.1
+LEAST: Final = 0.25
+MOST: Final = 64.0
+"""One text of a strange kind moves the mean by no more than that."""
+MAX_MODELS: Final = 1024
+
+
+class TokenEstimates:
+    """Of the MAX_MODELS models seen last."""
+
+    def __init__(self, limit: int = MAX_MODELS) -> None:
+        self._means: LruMap[str, float] = LruMap(limit)
+
+    def bytes_per_token(self, model: str) -> float:
+        return self._means.get(model, START)
+
+    def tokens(self, model: str, size: int) -> int:
+        """Of a text of ``size`` bytes; at least one where there is a text."""
+        return max(1, round(size / self.bytes_per_token(model))) if size else 0
+
+    def learn(self, model: str, *, size: int, tokens: int) -> None:
+        """A text of ``size`` bytes had so many tokens."""
+        if size < 1 or tokens < 1:
+            return
+        ratio = min(MOST, max(LEAST, size / tokens))
+        mean = self.bytes_per_token(model)
+        self._means.put(model, mean + SMOOTHING * (ratio - mean))
+
+
+MakeKeyer = Callable[[bytes, Namespace, int], BlockKeyer]
+"""As BlockKeyer itself: of a key, a namespace and a block's tokens."""
+
+CHUNK_BYTES: Final = 512
+KEY_BYTES: Final = 8
+_ORDER: Final = ("instructions", "system", "tools", "messages", "input", "prompt")
+"""Members that make a prompt, those first that stay the same from turn to turn."""
+_ENDS: Final = b"]"
+"""What closes a list that the next turn makes longer."""
+
+
+def visible(fields: Fields) -> bytes:
+    """What a model sees of a body, such that what grows is at its end."""
+    parts = [bytes(fields[name]) for name in _ORDER if name in fields and bytes(fields[name]) != b"null"]
+    return b"\n".join(parts).removesuffix(_ENDS)
+
+
+def chunk_keys(text: bytes, *, secret: bytes, model: str, salt: str, keyer: MakeKeyer | None = None) -> bytes:
+    """Eight bytes for each full chunk, as the index takes keys. ``secret`` has at most 64 bytes.
+
+    ``keyer`` computes them as it does block keys, of four bytes of text in place of each token: worth it in native
+    code, where it takes a tenth of the time.
+    """
+    if keyer is not None:
+        words = array("I", text[: len(text) // CHUNK_BYTES * CHUNK_BYTES])
+        return keyer(secret, Namespace(model, salt), CHUNK_BYTES // words.itemsize).packed_keys(words)
+    hashed = hashlib.blake2b(digest_size=KEY_BYTES, key=secret)
+    for name in (model, salt):
+        hashed.update(len(name).to_bytes(4, "little") + name.encode())
+    out = bytearray()
+    for start in range(0, len(text) - CHUNK_BYTES + 1, CHUNK_BYTES):
+        hashed.update(text[start : start + CHUNK_BYTES])
+        out += hashed.digest()
+    return bytes(out)
+
 
 MAX_TEXT_BYTES: Final = 1024 * 1024
 """What follows of a longer text has no keys."""

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cachefleet_controlplane.gateway.apis.prefer import wants_cached
+from cachefleet_controlplane.gateway.apis.request_info import wants_cached
 from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.wire.headers import upstream_headers
 from tests.controlplane.gateway.attempts.test_thresholds import TEXT

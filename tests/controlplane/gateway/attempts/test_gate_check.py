@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.attempts.gate_check import AS_ASKED, AttemptMode, attempt_mode, foreseen
+from cachefleet_controlplane.gateway.attempts.attempt_plan import AS_ASKED, AttemptMode, attempt_mode, foreseen
 from cachefleet_controlplane.gateway.attempts.state_machine import Action, Progress, State, step
 from cachefleet_controlplane.gateway.placement.gate import Gate
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome

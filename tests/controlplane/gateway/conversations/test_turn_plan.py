@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint, Place
-from cachefleet_controlplane.gateway.conversations.turn_outcome import TurnOutcome, Why
-from cachefleet_controlplane.gateway.conversations.turn_plan import PlanKind, TurnLimits, TurnPlan, plan
+from cachefleet_controlplane.gateway.conversations.turn_plan import (
+    PlanKind,
+    TurnLimits,
+    TurnOutcome,
+    TurnPlan,
+    Why,
+    plan,
+)
 from cachefleet_core.continuation import MISMATCHES, prefix_hash
 from tests.controlplane.gateway.conversations.made import BLOCK, HERE, PRINTS, RECEIPT, fresh, left
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.rendering.text_chunks import CHUNK_BYTES, KEY_BYTES, chunk_keys, visible
+from cachefleet_controlplane.gateway.rendering.text_keys import CHUNK_BYTES, KEY_BYTES, chunk_keys, visible
 from cachefleet_controlplane.wire.json_members import parse_fields
 from cachefleet_core.blocks import BlockKeyer
 from cachefleet_core.native import choose, lacking

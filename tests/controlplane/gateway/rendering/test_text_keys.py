@@ -7,9 +7,15 @@ from typing import Any
 
 from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.rendering.text_chunks import CHUNK_BYTES, KEY_BYTES
-from cachefleet_controlplane.gateway.rendering.text_keys import MAX_TEXT_BYTES, NO_TEXT, Text, Texts
-from cachefleet_controlplane.gateway.rendering.token_estimates import START
+from cachefleet_controlplane.gateway.rendering.text_keys import (
+    CHUNK_BYTES,
+    KEY_BYTES,
+    MAX_TEXT_BYTES,
+    NO_TEXT,
+    START,
+    Text,
+    Texts,
+)
 
 TEXTS = Texts(b"s" * 32)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.rendering.token_estimates import LEAST, MOST, START, TokenEstimates
+from cachefleet_controlplane.gateway.rendering.text_keys import LEAST, MOST, START, TokenEstimates
 
 
 def test_they_start_at_four_bytes_a_token() -> None:

@@ -12,7 +12,7 @@ import pytest
 from cachefleet_core.reports import Prefix
 from cachefleet_worker.agent.duties.warm_prefixes import Prefixes
 from cachefleet_worker.agent.duties.warmer import Warmer, warm_request
-from cachefleet_worker.agent.engine.answer_runs import PromptRun, read_run
+from cachefleet_worker.agent.engine.answers import PromptRun, read_run
 from cachefleet_worker.agent.engine.client import EngineClient
 from cachefleet_worker.agent.metrics import AgentMetrics
 from tests.fakes.engine import FakeEngine

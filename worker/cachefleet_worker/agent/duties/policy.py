@@ -1,13 +1,19 @@
-"""Which policy is in force on a worker: pure, but for the file that one may be read from."""
+"""Puts a pool's policy in force: read from a file or sent by a control plane, given to an engine, tried again."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from cachefleet_core.reports import Policy
+from cachefleet_runtime.backoff import backoff
+from cachefleet_worker.agent.engine.client import EngineClient, EngineError
+from cachefleet_worker.agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
 
@@ -55,3 +61,96 @@ class PolicyFile:
         if problem != self._problem:
             log.warning("policy file not usable, the last policy stays", extra={"error": problem})
         self._problem = problem
+
+
+_NEVER: Final = -1
+
+
+class Enforcer:
+    """Keeps the engine's policy what it should be. ``applied`` is called when another one has come into force."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        metrics: AgentMetrics,
+        *,
+        pool: str,
+        retry_seconds: tuple[float, float],
+        applied: Callable[[Policy], None],
+    ) -> None:
+        self._client = client
+        self._metrics = metrics
+        self._pool = pool
+        self._retry_base, self._retry_cap = retry_seconds
+        self._applied = applied
+        self._wake = asyncio.Event()
+        self._given: Policy | None = None
+        self._plugin = False
+        self._generations: dict[int, int] = {}
+        self.policy: Policy | None = None
+        """What is wanted."""
+
+    def accept(self, policy: Policy) -> bool:
+        """Want this from now on, unless it is another pool's or older; whether it is another one than before."""
+        if not supersedes(policy, self.policy, self._pool):
+            return False
+        changed = policy != self.policy
+        self.policy = policy
+        if changed:
+            log.info("policy accepted", extra={"pool": policy.pool, "generation": policy.generation})
+            self._wake.set()
+        return changed
+
+    def generation(self, rank: int) -> int:
+        """Of the policy in force at a rank; 0 where there is none."""
+        if self._plugin:
+            return max(0, self._generations.get(rank, _NEVER))
+        return self.policy.generation if self.policy else 0
+
+    def observe(self, rank: int, generation: int | None) -> None:
+        """What the engine says is in force at a rank now; None where it did not say."""
+        if generation is None:
+            return
+        self._generations[rank] = generation
+        if self._given is not None and generation < self._given.generation:
+            self._given = None  # it has lost what it was given
+            self._wake.set()
+
+    def begin(self, *, plugin: bool) -> None:
+        """A new epoch, of an engine with the plugin or without."""
+        self._plugin, self._given = plugin, None
+        self._generations.clear()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Give the engine what it should have, until cancelled."""
+        failures = 0
+        while True:
+            self._wake.clear()
+            policy = self.policy
+            if policy is not None and policy != self._given:
+                failures = 0 if await self._give(policy, failures) else failures + 1
+            if failures:
+                await asyncio.sleep(backoff(failures, first=self._retry_base, longest=self._retry_cap))
+            else:
+                await self._wake.wait()
+
+    async def _give(self, policy: Policy, failures: int) -> bool:
+        """Whether the engine has it now, or a later one."""
+        if self._plugin:
+            try:
+                self._generations.update(await self._client.put_policy(policy))
+            except EngineError as error:
+                self._metrics.policies.labels("failed").inc()
+                if not failures:
+                    log.warning("policy not in force yet", extra={"generation": policy.generation, "error": str(error)})
+                return False
+            there = min(self._generations.values(), default=_NEVER)
+            if there != policy.generation:  # a later one is as good, and not for us to talk about
+                self._metrics.policies.labels("ignored").inc()
+                self._given = policy if there > policy.generation else None
+                return self._given is not None
+        self._given = policy
+        self._metrics.policies.labels("applied").inc()
+        self._applied(policy)
+        return True

@@ -13,7 +13,7 @@ import msgspec
 from cachefleet_core.reports import Prefix
 from cachefleet_worker.agent import health
 from cachefleet_worker.agent.duties.warm_prefixes import Prefixes, Progress
-from cachefleet_worker.agent.engine.answer_runs import PromptRun
+from cachefleet_worker.agent.engine.answers import PromptRun
 from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineRefusalError
 from cachefleet_worker.agent.metrics import AgentMetrics
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cachefleet_core.reports import Policy
-from cachefleet_worker.agent.engine.answer_runs import PromptRun, read_run
+from cachefleet_worker.agent.engine.answers import PromptRun, read_run
 from cachefleet_worker.agent.engine.load_metrics import CacheConfig, Scrape, read_scrape
 from cachefleet_worker.agent.engine.tokenizer_probes import PROBE_CONVERSATIONS, PROBE_TEXT, digest
 from cachefleet_worker.agent.wire.plugin_api import (

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from cachefleet_worker.plugin.engine_state import EngineState
 from cachefleet_worker.plugin.gate.finish_reason import REASON, Finish, plain_finish
-from cachefleet_worker.plugin.gate.preemption import hand_back
 from cachefleet_worker.plugin.gate.rules import (
     Candidate,
     Refusal,
+    hand_back,
     is_gated_endpoint,
     is_resumable,
     own_threshold,

@@ -1,9 +1,4 @@
-"""Whether an engine runs a request that it is about to admit, or refuses it: pure.
-
-The gate compares the share of a request's tokens that need no computing (local cache and KV connector) with a
-threshold. vLLM never reports the last token nor a partial block as a hit, so a threshold of 1 refuses every fresh
-request, and one no longer than a block always has the ratio 0.
-"""
+"""Whether an engine runs or refuses a request it is about to admit, and whether it hands back a preempted one. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from cachefleet_worker.plugin.policy import LivePolicy
 
 FIELD: Final = "cache_hit_threshold"
 RESUMABLE: Final = "cachefleet_resumable"
@@ -81,3 +78,10 @@ def refuse_fresh(candidate: Candidate, default: float) -> Refusal | None:
     if candidate.ratio >= threshold:
         return None
     return Refusal(candidate.ratio, threshold, "global" if candidate.own is None else "request")
+
+
+def hand_back(candidate: Candidate, policy: LivePolicy) -> Refusal | None:
+    """The hand-back of a preempted request, of a marked one only; the threshold of fresh requests does not count."""
+    if not policy.hand_back or not candidate.resumable or candidate.ratio >= policy.reject_below:
+        return None
+    return Refusal(candidate.ratio, policy.reject_below, "preempted")

@@ -8,7 +8,7 @@ import pytest
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.selection.selection import Selector
-from cachefleet_controlplane.wiring.backends import backend
+from cachefleet_controlplane.wiring import backend
 from cachefleet_core.blocks import BlockKeyer
 from cachefleet_core.native import API, NativeError
 

@@ -1,0 +1,215 @@
+"""Builds the parts of a control plane from its settings: conversations, hot prefixes, tenants, pools, index."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final, TypeVar
+
+from cachefleet_controlplane.admin.tenant_service import PRIVATE, TenantService
+from cachefleet_controlplane.auth.file_tokens import FileAuthorizer
+from cachefleet_controlplane.auth.token_review import ReviewBounds, TokenReviewAuthorizer
+from cachefleet_controlplane.fleet.fleet import Fleet, MakeSelector
+from cachefleet_controlplane.gateway.admission import AdmissionMiddleware
+from cachefleet_controlplane.gateway.conversations.certification.canary import Canaries
+from cachefleet_controlplane.gateway.conversations.certification.certificates import Certificates
+from cachefleet_controlplane.gateway.conversations.certification.examiner import Examiner
+from cachefleet_controlplane.gateway.conversations.certification.plain_render import PlainRenderer
+from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
+from cachefleet_controlplane.gateway.conversations.encryption import Sealer
+from cachefleet_controlplane.gateway.conversations.repository import SqlContinuations
+from cachefleet_controlplane.gateway.conversations.response_histories import Histories
+from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker, StoreWorkerBounds
+from cachefleet_controlplane.gateway.conversations.turns import TurnParts, Turns
+from cachefleet_controlplane.gateway.hot_observer import HotObserver
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
+from cachefleet_controlplane.gateway.upstream.client import Upstream
+from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.hot_prefixes.new_worker_warmup import HotWarming
+from cachefleet_controlplane.hot_prefixes.tracker import HotBounds, HotPrefixes
+from cachefleet_controlplane.index.protocol import BlockIndex
+from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource, WatchBounds
+from cachefleet_controlplane.pools.salts import Salter
+from cachefleet_controlplane.pools.source import FilePoolSource, PoolSource
+from cachefleet_controlplane.selection.selection import Selector
+from cachefleet_controlplane.settings import Settings, SettingsError
+from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.sql_tenants import SqlTenants
+from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, UsageLog
+from cachefleet_controlplane.tenants.directory import Tenants
+from cachefleet_core.native import Choice, Code, NativeError, choose
+from cachefleet_core.tenancy import FleetKey
+from cachefleet_runtime.kubernetes import KubernetesClient
+
+EXAMINED_SECONDS: Final = 30.0
+"""How long a worker may take for one question of a canary or an examination: nobody waits for its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuationParts:
+    """``store_worker`` and ``examiner`` are to be run as tasks; ``canaries`` are to be closed."""
+
+    turns: Turns
+    store_worker: StoreWorker
+    examiner: Examiner
+    canaries: Canaries
+
+
+def continuation_parts(
+    settings: Settings,
+    fleet_key: FleetKey,
+    database: Database,
+    *,
+    fleet: Fleet,
+    upstream: Upstream,
+    credentials: Credentials,
+    metrics: Metrics,
+) -> ContinuationParts:
+    counted = ContinuationMetrics(metrics)
+    bounds = StoreWorkerBounds(
+        answer_seconds=settings.continuation_store_seconds,
+        conversations=settings.continuation_conversations,
+        responses=settings.continuation_responses,
+    )
+    store_worker = StoreWorker(SqlContinuations(database), metrics=counted, bounds=bounds)
+    key = fleet_key.history_key
+    histories = Histories(store_worker, Sealer(key), max_bytes=settings.continuation_history_bytes)
+    plain = PlainRenderer(upstream, credentials, seconds=EXAMINED_SECONDS)
+    certificates = Certificates(store_worker)
+    canaries = Canaries(fleet, plain, certificates, metrics=counted, ratio=settings.continuation_canary_ratio)
+    parts = TurnParts(fleet, store_worker, histories, counted, key, max_keys=settings.continuation_max_keys)
+    examiner = Examiner(fleet, plain, certificates, metrics=counted, chats=settings.continuation_certify_chats)
+    return ContinuationParts(Turns(parts, on_plan=canaries), store_worker, examiner, canaries)
+
+
+@dataclass(frozen=True, slots=True)
+class HotParts:
+    """Who notes what is hot, to be closed at the end, and who tells new workers of it."""
+
+    observer: HotObserver
+    joiners: HotWarming
+
+
+def hot_parts(
+    settings: Settings,
+    fleet: Fleet,
+    input_builder: RoutingInputBuilder,
+    tenants: Tenants,
+    *,
+    salt_key: bytes,
+    metrics: Metrics,
+) -> HotParts:
+    bounds = HotBounds(
+        entries=settings.hot_prefixes,
+        bytes=settings.hot_prefix_bytes,
+        half_life_seconds=settings.hot_prefix_half_life_seconds,
+    )
+    hot = HotPrefixes(bounds)
+    observer, salter = HotObserver(hot, input_builder, fleet, metrics), Salter(salt_key)
+    tenants.on_change(lambda: observer.update_tenants(tenants.directory.tenants, salter))
+    return HotParts(
+        observer,
+        HotWarming(hot, fleet, metrics, tokens=settings.hot_prefix_tokens, seconds=settings.hot_prefix_seconds),
+    )
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantParts:
+    """``tenants`` and ``usage`` are to be run as tasks, and to end before the store closes."""
+
+    tenants: Tenants
+    usage: UsageLog
+    admission: AdmissionMiddleware
+    service: TenantService
+
+
+def tenant_parts(settings: Settings, fleet_key: FleetKey, database: Database, metrics: Metrics) -> TenantParts:
+    if settings.private_store:
+        logger.warning("tenants cannot be changed: %s", PRIVATE)
+    repository = SqlTenants(database)
+    tenants = Tenants(
+        repository,
+        metrics=metrics,
+        poll_seconds=settings.tenants_poll_seconds,
+        required=settings.api_keys == "required",
+    )
+    bounds = UsageBounds(
+        queue=settings.usage_queue, flush_seconds=settings.usage_flush_seconds, days=settings.usage_days
+    )
+    usage = UsageLog(SqlUsage(database), metrics=metrics, wall_clock=time.time, bounds=bounds)
+    hash_key = fleet_key.api_key_hash_key
+    admission = AdmissionMiddleware(tenants, hash_key=hash_key, metrics=metrics, record=usage.record)
+    return TenantParts(
+        tenants, usage, admission, TenantService(tenants, repository, hash_key, private=settings.private_store)
+    )
+
+
+T = TypeVar("T")
+
+Authority = FileAuthorizer | TokenReviewAuthorizer
+"""Who decides about tokens, for agents and for people."""
+
+
+def pool_source(settings: Settings, api: KubernetesClient | None, metrics: Metrics) -> PoolSource:
+    if settings.pool_source == "kubernetes":
+        bounds = WatchBounds(
+            inactivity_seconds=settings.watch_inactivity_seconds,
+            longest_pause_seconds=settings.watch_backoff_seconds,
+            page=settings.watch_page,
+        )
+        return KubePoolSource(_needed(api), metrics=metrics, namespaces=settings.namespaces, bounds=bounds)
+    return FilePoolSource(
+        _needed(settings.pool_file),
+        _needed(settings.endpoints_file),
+        metrics=metrics,
+        poll_seconds=settings.pool_file_poll_seconds,
+    )
+
+
+def authority(settings: Settings, api: KubernetesClient | None, metrics: Metrics) -> Authority:
+    if settings.auth == "kubernetes":
+        bounds = ReviewBounds(request_seconds=settings.review_timeout_seconds)
+        return TokenReviewAuthorizer(_needed(api), metrics=metrics, namespaces=settings.namespaces, bounds=bounds)
+    return FileAuthorizer(_needed(settings.reports_token_file), _needed(settings.admin_token_file), metrics=metrics)
+
+
+def _needed(value: T | None) -> T:
+    """What Settings has seen to."""
+    if value is None:
+        raise ValueError("a setting that this mode needs is missing")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The chosen code, and makers of an index in it and of what decides over that index."""
+
+    code: Code
+    index: Callable[[], BlockIndex] = PythonIndex
+    selector: MakeSelector = Selector
+
+
+def backend(choice: Choice = "auto") -> Backend:
+    """The code to use. ``native.NativeError`` for "native" where there is none that fits."""
+    code = choose(choice)
+    if code.name == "python":
+        return Backend(code)
+    index = import_module("cachefleet_controlplane.index.native_index").NativeIndex
+    selector = import_module("cachefleet_controlplane.selection.native_selection").NativeSelector
+    return Backend(code, index, selector)
+
+
+def backend_of(settings: Settings) -> Backend:
+    """The one that was asked for. SettingsError where it cannot be had."""
+    try:
+        return backend(settings.engine)
+    except NativeError as error:
+        raise SettingsError([f"CACHEFLEET_ENGINE: {error}"]) from error
