@@ -24,15 +24,9 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
 from cachefleet_controlplane.fleet.startup_gate import StartupGate
 from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
-from cachefleet_controlplane.gateway.attempts.context import GatewayContext
-from cachefleet_controlplane.gateway.placement.request_queue import Queue
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
-from cachefleet_controlplane.gateway.rendering.dedicated import Renderers
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
-from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
-from cachefleet_controlplane.gateway.upstream.answer_edits import Fingerprints
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.metrics import CONTENT_TYPE, Metrics
@@ -46,13 +40,18 @@ from cachefleet_controlplane.store.decision_log import DecisionLog, LogBounds
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
 from cachefleet_controlplane.wiring import (
     Authority,
+    GatewayOptions,
     authority,
     backend_of,
-    continuation_parts,
-    hot_parts,
+    conversation_parts,
+    gateway_context,
+    hot_prefix_parts,
+    input_builder,
     pool_source,
+    renderer_of,
     tenant_parts,
 )
+from cachefleet_core.blocks import BlockKeyer
 from cachefleet_core.reports import PATH as REPORTS_PATH
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient
@@ -101,7 +100,7 @@ class ControlPlane:
         self._upstream = Upstream(
             connect_seconds=settings.upstream_connect_seconds, idle_seconds=settings.upstream_idle_seconds
         )
-        self.conversations = continuation_parts(
+        self.conversations = conversation_parts(
             settings,
             fleet_key,
             database,
@@ -114,58 +113,19 @@ class ControlPlane:
 
     def _gateway(self, salt_key: bytes) -> Gateway:
         settings = self._settings
-        input_builder = self._input_builder(salt_key)
+        options = _gateway_options(settings, native=self.engine.code.name == "native", keyer=self.engine.code.keyer)
+        context = gateway_context(self.fleet, self._upstream, self._credentials, self.metrics, options)
+        builder = input_builder(context, renderer_of(context, options), options, salt_key=salt_key)
         tenants = self.tenancy.tenants
-        self.hot = hot_parts(settings, self.fleet, input_builder, tenants, salt_key=salt_key, metrics=self.metrics)
-        bounds = GatewayBounds(
-            body_bytes=settings.request_max_bytes,
-            body_seconds=settings.request_body_seconds,
-            requests=settings.upstream_connections,
-            send_seconds=settings.reply_send_seconds,
-            stall_seconds=settings.request_stall_seconds,
-        )
+        self.hot = hot_prefix_parts(settings, self.fleet, builder, tenants, salt_key=salt_key, metrics=self.metrics)
         return Gateway(
-            self._context(),
-            input_builder,
+            context,
+            builder,
             admission=self.tenancy.admission,
             record=self.decisions.record,
-            bounds=bounds,
+            bounds=_gateway_bounds(settings),
             turns=self.conversations.turns,
             hot=self.hot.observer,
-        )
-
-    def _context(self) -> GatewayContext:
-        queue = Queue(places=self._settings.queue_requests, metrics=self.metrics)
-        self.fleet.listen(queue.wake)
-        return GatewayContext(
-            fleet=self.fleet,
-            upstream=self._upstream,
-            credentials=self._credentials,
-            metrics=self.metrics,
-            fingerprints=Fingerprints(),
-            queue=queue,
-            max_attempts=self._settings.max_attempts,
-        )
-
-    def _input_builder(self, salt_key: bytes) -> RoutingInputBuilder:
-        settings = self._settings
-        renderer = Renderer(
-            self._upstream,
-            self._credentials,
-            metrics=self.metrics,
-            timeout_seconds=settings.render_timeout_seconds,
-            cache=RenderCache(),
-            dedicated=Renderers(settings.renderer_urls),
-        )
-        # Native code computes keys sooner than it would look them up, or than text could be hashed.
-        native = self.engine.code.name == "native"
-        return RoutingInputBuilder(
-            self.fleet,
-            renderer,
-            salt_key=salt_key,
-            cache=None if native else KeyCache(),
-            texts=Texts(secrets.token_bytes(32), keyer=self.engine.code.keyer if native else None),
-            knowledge=Knowledge(settings.knowledge),
         )
 
     async def __aenter__(self) -> Self:
@@ -288,4 +248,28 @@ def _log_bounds(settings: Settings) -> LogBounds:
         batch=settings.decisions_batch,
         flush_seconds=settings.decisions_flush_seconds,
         retry_seconds=settings.database_retry_seconds,
+    )
+
+
+def _gateway_bounds(settings: Settings) -> GatewayBounds:
+    return GatewayBounds(
+        body_bytes=settings.request_max_bytes,
+        body_seconds=settings.request_body_seconds,
+        requests=settings.upstream_connections,
+        send_seconds=settings.reply_send_seconds,
+        stall_seconds=settings.request_stall_seconds,
+    )
+
+
+def _gateway_options(settings: Settings, *, native: bool, keyer: type[BlockKeyer]) -> GatewayOptions:
+    return GatewayOptions(
+        render_seconds=settings.render_timeout_seconds,
+        renderer_urls=settings.renderer_urls,
+        queue_requests=settings.queue_requests,
+        max_attempts=settings.max_attempts,
+        knowledge=Knowledge(settings.knowledge),
+        # Native code computes keys sooner than it would look them up, or than text could be hashed.
+        key_cache=None if native else KeyCache(),
+        render_cache=RenderCache(),
+        texts=Texts(secrets.token_bytes(32), keyer=keyer if native else None),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, TypeVar
@@ -14,6 +14,7 @@ from cachefleet_controlplane.auth.file_tokens import FileAuthorizer
 from cachefleet_controlplane.auth.token_review import ReviewBounds, TokenReviewAuthorizer
 from cachefleet_controlplane.fleet.fleet import Fleet, MakeSelector
 from cachefleet_controlplane.gateway.admission import AdmissionMiddleware
+from cachefleet_controlplane.gateway.attempts.context import GatewayContext
 from cachefleet_controlplane.gateway.conversations.certification.canary import Canaries
 from cachefleet_controlplane.gateway.conversations.certification.certificates import Certificates
 from cachefleet_controlplane.gateway.conversations.certification.examiner import Examiner
@@ -23,9 +24,16 @@ from cachefleet_controlplane.gateway.conversations.encryption import Sealer
 from cachefleet_controlplane.gateway.conversations.repository import SqlContinuations
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
 from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker, StoreWorkerBounds
-from cachefleet_controlplane.gateway.conversations.turns import TurnParts, Turns
+from cachefleet_controlplane.gateway.conversations.turns import TurnContext, Turns
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
+from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
+from cachefleet_controlplane.gateway.rendering.dedicated import Renderers
+from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
+from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
+from cachefleet_controlplane.gateway.rendering.renderer import Renderer
+from cachefleet_controlplane.gateway.rendering.text_keys import Texts
+from cachefleet_controlplane.gateway.upstream.answer_edits import Fingerprints
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import HotWarming
@@ -36,6 +44,7 @@ from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource, WatchBounds
 from cachefleet_controlplane.pools.salts import Salter
 from cachefleet_controlplane.pools.source import FilePoolSource, PoolSource
+from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.selection.selection import Selector
 from cachefleet_controlplane.settings import Settings, SettingsError
 from cachefleet_controlplane.store.database import Database
@@ -51,7 +60,7 @@ EXAMINED_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class ContinuationParts:
+class ConversationParts:
     """``store_worker`` and ``examiner`` are to be run as tasks; ``canaries`` are to be closed."""
 
     turns: Turns
@@ -60,7 +69,7 @@ class ContinuationParts:
     canaries: Canaries
 
 
-def continuation_parts(
+def conversation_parts(
     settings: Settings,
     fleet_key: FleetKey,
     database: Database,
@@ -69,7 +78,7 @@ def continuation_parts(
     upstream: Upstream,
     credentials: Credentials,
     metrics: Metrics,
-) -> ContinuationParts:
+) -> ConversationParts:
     counted = ContinuationMetrics(metrics)
     bounds = StoreWorkerBounds(
         answer_seconds=settings.continuation_store_seconds,
@@ -82,20 +91,20 @@ def continuation_parts(
     plain = PlainRenderer(upstream, credentials, seconds=EXAMINED_SECONDS)
     certificates = Certificates(store_worker)
     canaries = Canaries(fleet, plain, certificates, metrics=counted, ratio=settings.continuation_canary_ratio)
-    parts = TurnParts(fleet, store_worker, histories, counted, key, max_keys=settings.continuation_max_keys)
+    parts = TurnContext(fleet, store_worker, histories, counted, key, max_keys=settings.continuation_max_keys)
     examiner = Examiner(fleet, plain, certificates, metrics=counted, chats=settings.continuation_certify_chats)
-    return ContinuationParts(Turns(parts, on_plan=canaries), store_worker, examiner, canaries)
+    return ConversationParts(Turns(parts, on_plan=canaries), store_worker, examiner, canaries)
 
 
 @dataclass(frozen=True, slots=True)
-class HotParts:
+class HotPrefixParts:
     """Who notes what is hot, to be closed at the end, and who tells new workers of it."""
 
     observer: HotObserver
     joiners: HotWarming
 
 
-def hot_parts(
+def hot_prefix_parts(
     settings: Settings,
     fleet: Fleet,
     input_builder: RoutingInputBuilder,
@@ -103,7 +112,7 @@ def hot_parts(
     *,
     salt_key: bytes,
     metrics: Metrics,
-) -> HotParts:
+) -> HotPrefixParts:
     bounds = HotBounds(
         entries=settings.hot_prefixes,
         bytes=settings.hot_prefix_bytes,
@@ -112,7 +121,7 @@ def hot_parts(
     hot = HotPrefixes(bounds)
     observer, salter = HotObserver(hot, input_builder, fleet, metrics), Salter(salt_key)
     tenants.on_change(lambda: observer.update_tenants(tenants.directory.tenants, salter))
-    return HotParts(
+    return HotPrefixParts(
         observer,
         HotWarming(hot, fleet, metrics, tokens=settings.hot_prefix_tokens, seconds=settings.hot_prefix_seconds),
     )
@@ -213,3 +222,63 @@ def backend_of(settings: Settings) -> Backend:
         return backend(settings.engine)
     except NativeError as error:
         raise SettingsError([f"CACHEFLEET_ENGINE: {error}"]) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """What may differ between gateways: bounds, memories, and which knowledge of prompts is sought."""
+
+    render_seconds: float = 30.0
+    renderer_urls: Sequence[str] = ()
+    queue_requests: int = 8
+    max_attempts: int = 3
+    knowledge: Knowledge = Knowledge.EXACT
+    key_cache: KeyCache | None = None
+    render_cache: RenderCache | None = None
+    texts: Texts | None = None
+    clock: Callable[[], float] = time.monotonic
+
+
+def gateway_context(
+    fleet: Fleet, upstream: Upstream, credentials: Credentials, metrics: Metrics, options: GatewayOptions
+) -> GatewayContext:
+    """What serving a request needs."""
+    queue = Queue(places=options.queue_requests, metrics=metrics, clock=options.clock)
+    fleet.listen(queue.wake)
+    return GatewayContext(
+        fleet=fleet,
+        upstream=upstream,
+        credentials=credentials,
+        metrics=metrics,
+        fingerprints=Fingerprints(),
+        queue=queue,
+        max_attempts=options.max_attempts,
+        clock=options.clock,
+    )
+
+
+def renderer_of(context: GatewayContext, options: GatewayOptions) -> Renderer:
+    """What asks workers for the block keys of a prompt."""
+    return Renderer(
+        context.upstream,
+        context.credentials,
+        metrics=context.metrics,
+        timeout_seconds=options.render_seconds,
+        cache=options.render_cache,
+        dedicated=Renderers(options.renderer_urls),
+    )
+
+
+def input_builder(
+    context: GatewayContext, renderer: Renderer, options: GatewayOptions, *, salt_key: bytes
+) -> RoutingInputBuilder:
+    """What finds out all that routing needs to know of a request."""
+    return RoutingInputBuilder(
+        context.fleet,
+        renderer,
+        salt_key=salt_key,
+        cache=options.key_cache,
+        texts=options.texts,
+        knowledge=options.knowledge,
+        clock=options.clock,
+    )

@@ -18,10 +18,8 @@ from msgspec.structs import replace
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
-from cachefleet_controlplane.gateway.attempts.context import GatewayContext
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
@@ -37,6 +35,7 @@ from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.tenants.directory import Directory
+from cachefleet_controlplane.wiring import GatewayOptions, gateway_context, input_builder, renderer_of
 from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.contract import IndexContract
 from cachefleet_core.digest import Digest
@@ -233,32 +232,23 @@ async def front(
         fleet = Fleet(PythonIndex(), index_key=FLEET_KEY.index_key, texts=known_texts, clock=clock)
         upstream = await stack.enter_async_context(Upstream(connect_seconds=1, idle_seconds=idle_seconds))
         credentials = _OneKey(key)
-        renderer = Renderer(upstream, credentials, metrics=metrics, timeout_seconds=render_seconds, cache=render_memo)
-        queue = Queue(places=queue_requests, metrics=metrics, clock=loop_time)
-        fleet.listen(queue.wake)
-        parts = GatewayContext(
-            fleet=fleet,
-            upstream=upstream,
-            credentials=credentials,
-            metrics=metrics,
-            fingerprints=Fingerprints(),
-            queue=queue,
+        options = GatewayOptions(
+            render_seconds=render_seconds,
+            queue_requests=queue_requests,
             max_attempts=max_attempts,
+            knowledge=knowledge,
+            key_cache=KeyCache(),
+            render_cache=render_memo,
+            texts=Texts(b"t" * 32) if texts else None,
             clock=loop_time,
         )
+        context = gateway_context(fleet, upstream, credentials, metrics, options)
+        renderer = renderer_of(context, options)
         records: list[DecisionRecord] = []
         numbers = count(1)
         gateway = Gateway(
-            parts,
-            RoutingInputBuilder(
-                fleet,
-                renderer,
-                salt_key=FLEET_KEY.salt_key,
-                cache=KeyCache(),
-                texts=Texts(b"t" * 32) if texts else None,
-                knowledge=knowledge,
-                clock=loop_time,
-            ),
+            context,
+            input_builder(context, renderer, options, salt_key=FLEET_KEY.salt_key),
             admission=AdmissionMiddleware(
                 known or Known(), hash_key=FLEET_KEY.api_key_hash_key, metrics=metrics, record=used, clock=loop_time
             ),
@@ -271,7 +261,7 @@ async def front(
         serving = asyncio.create_task(server.serve())
         url = f"http://127.0.0.1:{await server.listening()}"
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        made = Front(url, gateway, fleet, metrics, http, parts.fingerprints, queue, records, engines)
+        made = Front(url, gateway, fleet, metrics, http, context.fingerprints, context.queue, records, engines)
         declared = pool(
             isolation=isolation,
             model=model,

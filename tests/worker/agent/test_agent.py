@@ -272,7 +272,7 @@ async def test_prompts_are_cached_on_request(make_settings: Make, plane: Control
 async def test_draining_is_said_and_ends_when_the_engine_is_idle(make_settings: Make, plane: ControlPlane) -> None:
     async with working(make_settings, plane, inter_token_seconds=0.02) as worker:
         request = asyncio.create_task(worker.complete(prompt(0, 100), max_tokens=64, ignore_eos=True))
-        await plane.until(lambda: plane.state and plane.state.running == 1 and worker.agent.uplink.registered)
+        await plane.until(lambda: plane.state and plane.state.running == 1 and worker.agent.registration.registered)
         await plane.send(Drain(seconds=30.0))
         await plane.until(lambda: plane.state and plane.state.phase is Phase.DRAINING)
         status, body = await worker.get("/readyz")

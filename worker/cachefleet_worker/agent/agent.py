@@ -22,6 +22,7 @@ from cachefleet_worker.agent.handles.api import PromptRoutes
 from cachefleet_worker.agent.handles.relay import Relay
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.feed import Feed
+from cachefleet_worker.agent.reports.targets import Registration
 from cachefleet_worker.agent.reports.uplink import Uplink
 from cachefleet_worker.agent.server import agent_app
 from cachefleet_worker.agent.session import Session
@@ -76,16 +77,19 @@ class Agent:
         self._client = EngineClient(
             http, settings.engine_url, key=self._key, timeout_seconds=settings.engine_timeout_seconds
         )
+        self.feed = Feed(self.metrics)
+        self.registration = Registration(wanted=bool(settings.control_planes or settings.control_plane_dns))
         self.controller = WorkerController(
             settings,
             self._client,
             self.metrics,
-            changed=lambda: self.feed.publish_state(),  # noqa: PLW0108 (there is no feed yet)
-            registered=lambda: self.uplink.registered or not self.uplink.wanted,
+            changed=self.feed.publish_state,
+            registration=self.registration,
             clock=clock,
         )
-        self.feed = Feed(self.metrics, self.controller.worker_state)
-        self.uplink = Uplink(settings, self.feed, self.controller, self.metrics, http=http)
+        self.uplink = Uplink(
+            settings, self.feed, self.controller, self.metrics, registration=self.registration, http=http
+        )
         if settings.policy_file:
             self.controller.policy(read_policy(settings.policy_file))
         self._prompts = self._make_prompts(http)
@@ -232,7 +236,7 @@ class Agent:
 
     def _begin(self, session: Session, facts: EngineFacts) -> None:
         self._session = session
-        self.feed.begin(session.streams)
+        self.feed.begin(session.streams, self.controller.worker_state)
         plugin = facts.fleet.plugin if facts.fleet else ""
         log.info(
             "epoch begins",

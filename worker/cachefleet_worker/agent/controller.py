@@ -24,6 +24,7 @@ from cachefleet_worker.agent.handles.handles import Handles
 from cachefleet_worker.agent.health import Health, Reading, Tolerance, step
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.stream import WorkerState
+from cachefleet_worker.agent.reports.targets import Registration
 from cachefleet_worker.agent.session import Session
 from cachefleet_worker.agent.settings import AgentSettings
 
@@ -31,8 +32,9 @@ log = logging.getLogger(__name__)
 
 
 class WorkerController:
-    """``changed`` is called when something that a State says has changed, ``registered`` says whether any control plane
-    knows this worker, or none is there to know it.
+    """Applies policy, warm-up, health and drain across restarts of the engine.
+
+    ``changed`` is called when something that a State says has changed.
     """
 
     def __init__(
@@ -42,13 +44,13 @@ class WorkerController:
         metrics: AgentMetrics,
         *,
         changed: Callable[[], None],
-        registered: Callable[[], bool],
+        registration: Registration,
         clock: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._metrics = metrics
         self._changed = changed
-        self._registered = registered
+        self._registration = registration
         self._clock = clock
         self._began: float | None = None
         """When the first epoch did: before that nobody is reported to."""
@@ -79,7 +81,7 @@ class WorkerController:
             changed=self._changed,
             corrupted=self.corrupted,
             told_in_time=self._told_in_time,
-            registered=self._registered,
+            registration=self._registration,
             clock=self._clock,
         )
 
@@ -133,13 +135,13 @@ class WorkerController:
             draining=self.draining.until is not None,
             finding=self._health.finding,
             warming=session is not None and self._warm_up.holds(),
-            registered=self._registered(),
+            registered=self._registration.done,
             waited_for=self._waited_for(now),
             lost_for=None if self._lost_at is None else now - self._lost_at,
         )
 
     def _told_in_time(self) -> bool:
-        return self._registered() or self._waited_for(self._clock()) < self._settings.registration_seconds
+        return self._registration.done or self._waited_for(self._clock()) < self._settings.registration_seconds
 
     def _waited_for(self, now: float) -> float:
         return 0.0 if self._began is None else now - self._began

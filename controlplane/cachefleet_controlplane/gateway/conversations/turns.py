@@ -57,7 +57,7 @@ Planned = Callable[[NamedTurn, TurnPlan, RoutingInput], None]
 
 
 @dataclass(frozen=True, slots=True)
-class TurnParts:
+class TurnContext:
     """What turns need; shared by all. ``max_keys`` bounds the block keys of one checkpoint."""
 
     fleet: Fleet
@@ -74,7 +74,7 @@ class TurnParts:
 class Turns:
     """Begins turns. ``on_plan`` hears of each plan."""
 
-    def __init__(self, parts: TurnParts, *, on_plan: Planned = lambda _turn, _plan, _routing_input: None) -> None:
+    def __init__(self, parts: TurnContext, *, on_plan: Planned = lambda _turn, _plan, _routing_input: None) -> None:
         self._parts = parts
         self._on_plan = on_plan
         self.histories = parts.histories
@@ -158,7 +158,7 @@ def _following(name: str, head: Head | None, now: float) -> Thread:
 class _Settling:
     """Of one turn: what holds of its tenant and its model."""
 
-    parts: TurnParts
+    parts: TurnContext
     owner: Owner
     tenant: TenantRecord
     model: ServedModel

@@ -22,7 +22,7 @@ from cachefleet_controlplane.gateway.conversations.repository import SqlContinua
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
 from cachefleet_controlplane.gateway.conversations.sessions import Head, name_digest
 from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker, StoreWorkerBounds
-from cachefleet_controlplane.gateway.conversations.turns import TurnParts, Turns
+from cachefleet_controlplane.gateway.conversations.turns import TurnContext, Turns
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
@@ -70,7 +70,7 @@ class Kept:
         self.store_worker = StoreWorker(self.store, metrics=counted, bounds=self.bounds, wall_clock=self.now)
         sealer = Sealer(FLEET_KEY.history_key)
         histories = Histories(self.store_worker, sealer, max_bytes=self.max_bytes, wall_clock=self.now)
-        parts = TurnParts(fleet, self.store_worker, histories, counted, FLEET_KEY.history_key, wall_clock=self.now)
+        parts = TurnContext(fleet, self.store_worker, histories, counted, FLEET_KEY.history_key, wall_clock=self.now)
         credentials = _Keys(FLEET_KEY)
         upstream = renderer._upstream  # the gateway's own
         self.plain = self.make_plain(upstream, credentials, seconds=30)

@@ -23,8 +23,12 @@ def make_stream(epoch: str = "e", rank: int = 0) -> Stream:
     return Stream(hello, Residents(INDEX_KEY, CONTRACT, block_size=BLOCK_SIZE))
 
 
+def ready(_rank: int) -> WorkerState:
+    return WorkerState(Phase.READY, Load())
+
+
 def make_feed() -> Feed:
-    return Feed(AgentMetrics(), lambda _rank: WorkerState(Phase.READY, Load()))
+    return Feed(AgentMetrics())
 
 
 def store(stream: Stream, number: int, blocks: int = 1) -> None:
@@ -82,7 +86,7 @@ async def test_an_outbox_opens_with_everything_and_goes_on_with_changes() -> Non
     outbox = feed.attach(max_frames=10, max_bytes=10_000)
     stream = make_stream()
     store(stream, 1)
-    feed.begin({0: stream})
+    feed.begin({0: stream}, ready)
     opening = await outbox.take()
     assert [type(decode_up(frame)) for frame in opening] == [Hello, Snapshot, State]
     store(stream, 2)
@@ -97,7 +101,7 @@ async def test_before_the_first_epoch_there_is_nothing_to_say() -> None:
     outbox = feed.attach(max_frames=10, max_bytes=10_000)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(outbox.take(), 0.05)
-    feed.begin({0: make_stream()})
+    feed.begin({0: make_stream()}, ready)
     assert isinstance(decode_up((await outbox.take())[0]), Hello)
 
 
@@ -105,7 +109,7 @@ async def test_an_overflow_begins_again_with_a_snapshot() -> None:
     feed = make_feed()
     outbox = feed.attach(max_frames=3, max_bytes=10_000)
     stream = make_stream()
-    feed.begin({0: stream})
+    feed.begin({0: stream}, ready)
     await outbox.take()
     for number in range(20):
         store(stream, number)
@@ -122,7 +126,7 @@ async def test_bytes_are_bounded_too() -> None:
     feed = make_feed()
     outbox = feed.attach(max_frames=1000, max_bytes=100)
     stream = make_stream()
-    feed.begin({0: stream})
+    feed.begin({0: stream}, ready)
     await outbox.take()
     for number in range(5):
         store(stream, number)
@@ -134,7 +138,7 @@ async def test_a_resync_adds_a_snapshot_at_the_present_number() -> None:
     feed = make_feed()
     outbox = feed.attach(max_frames=100, max_bytes=10_000)
     first, second = make_stream(), make_stream(rank=1)
-    feed.begin({0: first, 1: second})
+    feed.begin({0: first, 1: second}, ready)
     await outbox.take()
     store(first, 1)
     store(second, 1)
@@ -150,11 +154,11 @@ async def test_a_new_epoch_replaces_what_was_queued() -> None:
     feed = make_feed()
     outbox = feed.attach(max_frames=100, max_bytes=10_000)
     old, new = make_stream("old"), make_stream("new")
-    feed.begin({0: old})
+    feed.begin({0: old}, ready)
     await outbox.take()
     store(old, 1)
     feed.flush()
-    feed.begin({0: new})
+    feed.begin({0: new}, ready)
     frames = [decode_up(frame) for frame in await outbox.take()]
     assert isinstance(frames[0], Hello)
     assert frames[0].epoch == "new"

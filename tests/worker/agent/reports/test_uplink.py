@@ -15,7 +15,7 @@ from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports import uplink as uplink_module
 from cachefleet_worker.agent.reports.feed import Feed
 from cachefleet_worker.agent.reports.stream import Stream, WorkerState
-from cachefleet_worker.agent.reports.targets import Target, resolve, static_targets
+from cachefleet_worker.agent.reports.targets import Registration, Target, resolve, static_targets
 from cachefleet_worker.agent.reports.uplink import Uplink
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.worker.agent.fake_control_plane import ControlPlane
@@ -45,11 +45,14 @@ class Side:
 
     def __init__(self, settings: AgentSettings, http: aiohttp.ClientSession) -> None:
         self.metrics = AgentMetrics()
-        self.feed = Feed(self.metrics, lambda _rank: WorkerState(Phase.READY, Load()))
+        self.feed = Feed(self.metrics)
         self.commands = Commands()
         self.stream: Stream = make_stream()
-        self.feed.begin({0: self.stream})
-        self.uplink = Uplink(settings, self.feed, self.commands, self.metrics, http=http)
+        self.feed.begin({0: self.stream}, lambda _rank: WorkerState(Phase.READY, Load()))
+        self.registration = Registration(wanted=True)
+        self.uplink = Uplink(
+            settings, self.feed, self.commands, self.metrics, registration=self.registration, http=http
+        )
 
     def store(self, number: int, blocks: int = 1) -> None:
         store(self.stream, number, blocks)
@@ -80,7 +83,7 @@ async def test_everything_reaches_every_control_plane(make_settings: Make, plane
         for each in (plane, other):
             await each.until(lambda each=each: len(each.receiver.keys) == 2)  # type: ignore[misc] # as above
         assert one.uplink.connected == 2
-        await plane.until(lambda: one.uplink.registered)
+        await plane.until(lambda: one.registration.registered)
     assert one.uplink.connected == 0
 
 
@@ -101,7 +104,7 @@ async def test_a_control_plane_may_come_later(make_settings: Make, caplog: pytes
         port = probe.getsockname()[1]
     async with side(make_settings(control_planes=f"ws://127.0.0.1:{port}")) as one:
         await ControlPlane().until(lambda: one.metric("connects_total", outcome="failed") >= 2)
-        assert not one.uplink.registered
+        assert not one.registration.registered
         async with ControlPlane(port) as plane:
             await plane.until(lambda: plane.state)
     said = [record.message for record in caplog.records if record.levelname == "WARNING"]
@@ -177,7 +180,7 @@ async def test_a_refusal_by_close_code_is_not_hammered(make_settings: Make) -> N
             await asyncio.sleep(0.3)
             assert plane.connects <= 2
             await asyncio.sleep(0.4)
-            assert not one.uplink.registered
+            assert not one.registration.registered
 
 
 async def test_replicas_behind_a_name_are_followed(make_settings: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from cachefleet_worker.agent.duties.warm_prefixes import Gate, Prefixes
 from cachefleet_worker.agent.duties.warmer import Warmer
 from cachefleet_worker.agent.engine.client import EngineClient
 from cachefleet_worker.agent.metrics import AgentMetrics
+from cachefleet_worker.agent.reports.targets import Registration
 from cachefleet_worker.agent.settings import AgentSettings
 
 log = logging.getLogger(__name__)
@@ -36,11 +37,11 @@ class WarmUp:
         changed: Callable[[], None],
         corrupted: Callable[[], None],
         told_in_time: Callable[[], bool],
-        registered: Callable[[], bool],
+        registration: Registration,
         clock: Callable[[], float],
     ) -> None:
         self._told_in_time = told_in_time
-        self._registered = registered
+        self._registration = registration
         self._clock = clock
         self._gate = Gate()
         self._prefixes = Prefixes(
@@ -113,6 +114,6 @@ class WarmUp:
     @property
     def _expecting(self) -> bool:
         """Whether this epoch is so new that a control plane may yet say what is hot."""
-        if not self._registered():
+        if not self._registration.done:
             return self._told_in_time()
         return self._clock() - self._gate.since < TOLD_SECONDS

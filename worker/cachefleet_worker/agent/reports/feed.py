@@ -77,9 +77,9 @@ class Outbox:
 class Feed:
     """The streams of the present epoch and the outboxes that follow them."""
 
-    def __init__(self, metrics: AgentMetrics, worker_state: Callable[[int], WorkerState]) -> None:
+    def __init__(self, metrics: AgentMetrics) -> None:
         self._metrics = metrics
-        self._worker_state = worker_state
+        self._worker_state: Callable[[int], WorkerState] | None = None
         self._streams: Mapping[int, Stream] = {}
         self._outboxes: set[Outbox] = set()
         self.begun = asyncio.Event()
@@ -97,9 +97,9 @@ class Feed:
     def detach(self, outbox: Outbox) -> None:
         self._outboxes.discard(outbox)
 
-    def begin(self, streams: Mapping[int, Stream]) -> None:
-        """A new epoch: every connection starts again."""
-        self._streams = streams
+    def begin(self, streams: Mapping[int, Stream], worker_state: Callable[[int], WorkerState]) -> None:
+        """A new epoch: every connection starts again. ``worker_state`` gives what a State says besides its stream."""
+        self._streams, self._worker_state = streams, worker_state
         self.begun.set()
         for outbox in self._outboxes:
             outbox.reopen()
@@ -130,7 +130,8 @@ class Feed:
         return stream.snapshot()
 
     def _states(self) -> list[bytes]:
-        return [stream.state(self._worker_state(rank)) for rank, stream in self._streams.items()]
+        state = self._worker_state
+        return [] if state is None else [stream.state(state(rank)) for rank, stream in self._streams.items()]
 
     def _send(self, frames: list[bytes], kind: str) -> None:
         if not frames:

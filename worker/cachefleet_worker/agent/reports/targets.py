@@ -34,3 +34,17 @@ async def resolve(name: str, *, tls: bool) -> list[Target]:
         Target(f"{scheme}://{f'[{address}]' if ':' in address else address}:{port}{PATH}", host)
         for address in addresses
     ]
+
+
+@dataclass(slots=True)
+class Registration:
+    """Whether a control plane knows this worker; without any to report to, that is not waited for."""
+
+    wanted: bool
+    registered: bool = False
+    """A control plane has admitted it once."""
+
+    @property
+    def done(self) -> bool:
+        """Nothing has to be waited for any more."""
+        return self.registered or not self.wanted

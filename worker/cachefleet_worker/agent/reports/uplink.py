@@ -25,7 +25,7 @@ from cachefleet_core.reports import (
 from cachefleet_runtime.backoff import backoff
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.feed import Feed, Outbox
-from cachefleet_worker.agent.reports.targets import Target, resolve, static_targets
+from cachefleet_worker.agent.reports.targets import Registration, Target, resolve, static_targets
 from cachefleet_worker.agent.settings import AgentSettings
 
 log = logging.getLogger(__name__)
@@ -57,11 +57,13 @@ class Uplink:
         commands: Commands,
         metrics: AgentMetrics,
         *,
+        registration: Registration,
         http: aiohttp.ClientSession,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._settings = settings
         self._feed = feed
+        self._registration = registration
         self._commands = commands
         self._metrics = metrics
         self._http = http
@@ -70,13 +72,6 @@ class Uplink:
         self._trouble: dict[str, str] = {}  # what was logged last, by where: said once, until it is over
         self.connected = 0
         """Connections open now on which everything held has been sent."""
-        self.registered = False
-        """Whether a control plane ever admitted this worker."""
-
-    @property
-    def wanted(self) -> bool:
-        """Whether there is anybody to report to."""
-        return bool(self._settings.control_planes or self._settings.control_plane_dns)
 
     async def run(self) -> None:
         try:
@@ -200,7 +195,7 @@ class Uplink:
                 self._count(-1)
 
     def _admitted(self, target: Target) -> None:
-        self.registered = True
+        self._registration.registered = True
         self._trouble.pop(target.url, None)
         log.info("control plane connected", extra={"target": target.url})
 
