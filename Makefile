@@ -53,13 +53,14 @@ check-native: ## Formatting, lint and Rust tests of the native part, where cargo
 fuzz-native: ## Random bytes and histories at the native part, ten minutes of each kind
 	@cd native && CACHEFLEET_FUZZ_SECONDS=600 cargo test --no-default-features --test random_bytes
 
-check: setup ## Formatting, lint, types, layers, generated files (about a minute)
+check: setup ## Formatting, lint, types, layers, figures of the source, generated files (about a minute)
 	@$(BIN)/python -m tests.reporting.steps check \
 	  "$(MAKE) --no-print-directory check-native" \
 	  "$(BIN)/ruff format --check ." \
 	  "$(BIN)/ruff check ." \
 	  "$(BIN)/mypy -n 2 core runtime controlplane worker operator local bench e2e tests" \
 	  "$(BIN)/lint-imports" \
+	  "$(BIN)/python -m tests.reporting.structure" \
 	  "$(BIN)/python -m cachefleet_core.pool.crd --check"
 
 test: setup ## All tests, tier by tier: check, unit, cluster, engine, node; ends with a table of them

@@ -24,6 +24,7 @@ from cachefleet_operator.status.assessment import judge
 from cachefleet_operator.watching.kopf_thread import Watch
 from cachefleet_operator.watching.work_queue import WorkQueue
 from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError
+from cachefleet_runtime.tasks import restarting
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,8 @@ class Operator:
         )
         self._metrics.watching()
         async with asyncio.TaskGroup() as group:
-            background = [group.create_task(watch.run()), group.create_task(facts_cache.run())]
+            asking = restarting("facts", facts_cache.run, pause_seconds=0, failed=self._failed_to_ask)
+            background = [group.create_task(watch.run()), group.create_task(asking)]
             background += [group.create_task(self._work(queue, reconciler)) for _ in range(self._settings.workers)]
             await self._resync(queue, facts_cache)
             for task in background:
@@ -223,6 +225,9 @@ class Operator:
             outcome = await self._reconcile(reconciler, key)
             self._metrics.reconciled(outcome, time.monotonic() - started)
             queue.done(key, failed=outcome not in {Outcome.DONE, Outcome.WROTE, Outcome.GONE})
+
+    def _failed_to_ask(self, _name: str) -> None:
+        self._metrics.unanswered("unexpected")
 
     async def _reconcile(self, reconciler: Reconciler, key: PoolKey) -> str:
         try:

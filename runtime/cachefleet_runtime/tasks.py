@@ -1,10 +1,10 @@
-"""A task that never should end, and is started again where it does."""
+"""Tasks that nobody awaits: one that is started again where it ends, and many that run to their end."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import NoReturn
 
 logger = logging.getLogger(__name__)
@@ -21,3 +21,37 @@ async def restarting(
             logger.exception("task %s failed and is started again", name, extra={"task": name})
             failed(name)
         await asyncio.sleep(pause_seconds)
+
+
+class BackgroundTasks:
+    """Tasks that run to their end beside whoever starts them; ``failed`` is called after each that ends by an error."""
+
+    def __init__(self, name: str, *, failed: Callable[[], None]) -> None:
+        self._name = name
+        self._failed = failed
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[None, None, None]) -> None:
+        """Run ``work`` as a task; returns at once."""
+        task = asyncio.create_task(work, name=self._name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def settled(self) -> None:
+        """Wait until none is left."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def cancel(self) -> None:
+        """Cancel all; they end when the loop comes to them."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s failed unexpectedly", self._name, exc_info=error)
+            self._failed()

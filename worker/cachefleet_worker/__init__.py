@@ -1,1 +1,7 @@
-"""What runs beside and inside an engine: the agent that reports its blocks, the plugin that extends it."""
+"""What runs beside and inside a vLLM engine.
+
+agent/     the process beside an engine: reports its cached blocks and load to the control planes
+plugin/    the vLLM plugin: gate, budget, snapshots, memoised tokenisation, block keys
+install    copies the plugin to where the vLLM of another image finds it
+start      runs vLLM's server as a container's first process
+"""

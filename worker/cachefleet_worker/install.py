@@ -1,8 +1,7 @@
-"""``python3 -m cachefleet_worker.install TARGET``: copies the plugin to where a vLLM of another image finds it.
+"""``python3 -m cachefleet_worker.install TARGET``: copies the plugin to where the vLLM of another image finds it.
 
-An init container runs it into a volume that vLLM's container has on its PYTHONPATH. Run again, it begins anew, also
-after a run that was cut off: what vLLM sees of a package is always whole, and the metadata, which makes vLLM look for
-the plugin at all, comes last.
+An init container runs it into a volume that is on the PYTHONPATH of vLLM's container. It can be run again, also after
+an interrupted run: each package is replaced as a whole, and the metadata, by which vLLM finds the plugin, comes last.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ _EXIT_USAGE: Final = 2
 
 
 class InstallError(Exception):
-    """The plugin cannot be copied; the message is for whoever reads the log."""
+    """The plugin cannot be copied; the message is for the log's reader."""
 
 
 def install(target: Path) -> str:
-    """Copy into ``target`` what vLLM needs of cachefleet, readable by anybody, and say what. InstallError."""
+    """Copy the packages that vLLM needs into ``target``, readable by all; returns the line to print. InstallError."""
     metadata = _distribution()
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -72,7 +71,7 @@ def _write_metadata(metadata: Distribution, folder: Path) -> None:
 
 
 def _put(target: Path, name: str, fill: Callable[[Path], None]) -> None:
-    """Make ``target/name`` anew beside the old one, then let it take that one's place."""
+    """Build ``target/name`` beside the old one, then rename it into place."""
     new, old = target / f".new-{name}", target / f".old-{name}"
     for leftover in (new, old):
         if leftover.exists():
@@ -88,14 +87,14 @@ def _put(target: Path, name: str, fill: Callable[[Path], None]) -> None:
 
 
 def _open_to_all(folder: Path) -> None:
-    """Whatever the umask here: vLLM may run as another user."""
+    """Make everything readable whatever the umask: vLLM may run as another user."""
     folder.chmod(_FOLDER_MODE)
     for path in folder.rglob("*"):
         path.chmod(_FOLDER_MODE if path.is_dir() else _FILE_MODE)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Copy, and print one line; 2 where that cannot be done."""
+    """Copy and print one line; returns the exit status, 2 where the copy failed."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print(_USAGE, file=sys.stderr)  # noqa: T201 - for the person who started it
         return _EXIT_USAGE

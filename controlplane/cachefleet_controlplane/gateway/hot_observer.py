@@ -6,11 +6,9 @@ taken apart for nothing. So one request of those that share a prefix is rendered
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Final
 
 from prometheus_client import Counter, Gauge
@@ -26,6 +24,7 @@ from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_core.continuation import packed
 from cachefleet_core.engine import keeps_blocks
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId
+from cachefleet_runtime.tasks import BackgroundTasks
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +52,10 @@ class HotObserver:
         self._fleet = fleet
         self._clock = clock
         self._fetched_at = float("-inf")
-        self._tasks: set[asyncio.Task[None]] = set()
         self._fetches = Counter(
             "cachefleet_hot_prefix_fetches", "Ids of hot prefixes asked for", ["outcome"], registry=metrics.registry
         )
+        self._tasks = BackgroundTasks("fetching the ids of a hot prefix", failed=self._fetches.labels("failed").inc)
         known = Gauge("cachefleet_hot_prefixes", "Prefixes that requests share", registry=metrics.registry)
         known.set_function(lambda: len(hot))
         size = Gauge("cachefleet_hot_prefix_bytes", "Their ids and keys", registry=metrics.registry)
@@ -75,9 +74,7 @@ class HotObserver:
         if wanted is None:
             return
         self._fetched_at = now
-        task = asyncio.create_task(self._fetch(wanted, routing_input))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._fetch(wanted, routing_input))
 
     def update_tenants(self, tenants: Mapping[TenantId, TenantRecord], salter: Salter) -> None:
         """Forget tenants that are gone, and what was salted otherwise."""
@@ -93,10 +90,8 @@ class HotObserver:
         self._hot.keep(valid)
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        self._tasks.cancel()
+        await self._tasks.settled()
 
     def _line(self, routing_input: RoutingInput) -> Line:
         model = routing_input.model
@@ -108,10 +103,6 @@ class HotObserver:
         try:
             again = await self._input_builder.place(routing_input.ask, routing_input.tenant, keep_ids=True)
         except ApiError:
-            self._fetches.labels("failed").inc()
-            return
-        except Exception:  # a task of its own: nobody else would hear of it
-            logger.exception("ids of a hot prefix could not be fetched")
             self._fetches.labels("failed").inc()
             return
         ids = _ids(wanted, routing_input, again)

@@ -138,7 +138,7 @@ class Feed:
                         await self._watch()
             except KubernetesError as error:
                 self._failed(_kind(error), str(error))
-            except Exception as error:
+            except Exception as error:  # a task's root: the other watches go on
                 logger.exception("watch failed unexpectedly", extra={"path": self._path})
                 self._metrics.task_error("watch")
                 self._failed("unexpected", type(error).__name__)

@@ -134,7 +134,7 @@ class Session:
             self._outbox.close("malformed", str(error))
         except TimeoutError:
             self._outbox.close("silent", "nothing was heard for too long")
-        except Exception:
+        except Exception:  # a task's root: the agent connects again
             self._metrics.task_error("reports")
             logger.exception("agent's connection failed", extra={"worker": self._who})
             self._outbox.close("internal", "internal error")

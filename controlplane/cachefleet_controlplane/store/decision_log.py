@@ -100,7 +100,7 @@ class DecisionLog:
         except StoreError as error:
             self._failed(error)
             await asyncio.sleep(self._bounds.retry_seconds)
-        except Exception as error:
+        except Exception as error:  # the task goes on: what waits is written once the store works
             logger.exception("the store failed unexpectedly")
             self._metrics.task_error("store")
             self._failed(StoreError("unexpected", f"store: {type(error).__name__}"))

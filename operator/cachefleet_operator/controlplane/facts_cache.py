@@ -70,10 +70,7 @@ class FactsCache:
         """Ask about every pool, again and again."""
         while True:
             await asyncio.sleep(self._times.every)
-            try:
-                await self.round()
-            except Exception:  # without it, one pool's answer would end the term of all
-                log.exception("asking about pools failed")
+            await self.round()
 
     async def round(self) -> None:
         """Ask about every pool once."""

@@ -5,6 +5,7 @@ import pytest
 from cachefleet_operator.controlplane.facts import Contract, Facts, HitRatio, Member, PoolFacts
 from cachefleet_operator.controlplane.facts_cache import FactsCache, PollTimes
 from cachefleet_operator.reasons import Reason
+from cachefleet_runtime.tasks import restarting
 from tests.operator.pools import pool
 
 KEY = "serving/demo"
@@ -172,10 +173,12 @@ async def test_a_round_that_fails_is_not_the_last() -> None:
 
     facts_cache = FactsCache(Broken(), times=PollTimes(every=0.01), enqueue=lambda _key: None, clock=lambda: 0.0)
     await facts_cache.facts(KEY)
-    task = asyncio.create_task(facts_cache.run())
+    failed: list[str] = []
+    task = asyncio.create_task(restarting("facts", facts_cache.run, pause_seconds=0, failed=failed.append))
     await asyncio.wait_for(asked.wait(), 30)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+    assert failed == ["facts"]
 
 
 def test_names_all_that_it_knows_anything_of(observations: Scene) -> None:

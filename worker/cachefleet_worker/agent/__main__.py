@@ -1,4 +1,4 @@
-"""``python -m cachefleet_worker.agent``: the agent as a process, told by ``CACHEFLEET_*`` variables."""
+"""``python -m cachefleet_worker.agent``: the agent's process, configured by ``CACHEFLEET_*`` variables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXIT_USAGE = 2
 
 
 def main() -> int:
-    """Run until SIGTERM or SIGINT; then drain. 2 where the settings are wrong."""
+    """Run until SIGTERM or SIGINT, then drain; returns the exit status, 2 where the settings are wrong."""
     try:
         settings = AgentSettings()
     except ValidationError as error:
@@ -56,7 +56,7 @@ async def _serve(settings: AgentSettings) -> int:
 async def _drain(agent: Agent, settings: AgentSettings) -> None:
     agent.drain(Drain(seconds=settings.drain_seconds))
     await agent.drained()
-    await asyncio.sleep(settings.delta_seconds)  # the last state leaves
+    await asyncio.sleep(settings.delta_seconds)  # time for the last State to be sent
 
 
 def _exit_code(result: BaseException | None) -> int:

@@ -1,4 +1,4 @@
-"""An agent from its start to its end: waits for the engine, reports it epoch by epoch, serves its own HTTP, drains."""
+"""The agent: waits for the engine, reports each of its epochs, serves HTTP, drains."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from aiohttp import web
 
 from cachefleet_core.native import Code, NativeError, choose
 from cachefleet_core.reports import Drain, Phase
+from cachefleet_runtime.tasks import restarting
 from cachefleet_worker.agent.controller import WorkerController
 from cachefleet_worker.agent.duties.draining import DrainRoute
 from cachefleet_worker.agent.duties.policy import PolicyFile, read_policy
@@ -32,26 +33,26 @@ log = logging.getLogger(__name__)
 
 
 def new_epoch() -> str:
-    """A name that no other epoch has."""
+    """A random epoch name of 32 hex digits."""
     return secrets.token_hex(16)
 
 
 def boot_of(facts: EngineFacts) -> str:
-    """The name that the engine itself gives this life of it; "" where it has none."""
+    """The boot id that the plugin gave this engine process; "" without the plugin."""
     first = facts.fleet.ranks.get(0) if facts.fleet else None
     return first.boot if first else ""
 
 
 def code_of(settings: AgentSettings) -> Code:
-    """The code that computes block keys. ValueError where the one asked for cannot be had."""
+    """The code that computes block keys. ValueError where the configured one is not available."""
     try:
         return choose(settings.engine)
     except NativeError as error:
         raise ValueError(f"CACHEFLEET_ENGINE: {error}") from error
 
 
-class _Drained(Exception):  # noqa: N818 - an end that was asked for
-    """The work is done: a control plane asked this worker to go, and nothing runs any more."""
+class _Drained(Exception):  # noqa: N818 - not an error
+    """Ends the agent: a drain that a control plane asked for is done."""
 
 
 class Agent:
@@ -97,7 +98,7 @@ class Agent:
             settings.drain_path, self.controller, self._idle, seconds=settings.drain_seconds, clock=clock
         )
         self.http_port = settings.http_port
-        """The port served; the one the system chose where the settings say 0."""
+        """Port served; chosen by the system where the settings say 0."""
 
     def _make_prompts(self, http: aiohttp.ClientSession) -> PromptRoutes:
         settings = self._settings
@@ -121,32 +122,35 @@ class Agent:
 
     @property
     def epoch(self) -> str | None:
+        """Name of the present epoch; None while there is no engine."""
         return self._session.epoch if self._session else None
 
     @property
     def phase(self) -> Phase:
+        """The worker's phase, as its States report it."""
         return self.controller.phase
 
     @property
     def unready(self) -> list[str]:
-        """Why the worker should take no traffic; empty where it should."""
+        """Reasons against readiness; empty where the worker should take traffic."""
         return self.controller.unready
 
     def drain(self, drain: Drain) -> None:
-        """Take no new work; what runs can end."""
+        """Begin a drain: no new work, running requests finish."""
         self.controller.drain(drain)
 
     async def drained(self) -> None:
-        """Wait until the engine is idle for a while or gone, or the time to drain is over."""
+        """Wait until the engine is gone or idle for the settle time, or the drain's time is over."""
         while not self.controller.drained():  # noqa: ASYNC110 (time alone may end it)
             await asyncio.sleep(0.05)
 
     async def _idle(self) -> None:
-        """As ``drained``, or until that has come to nothing: the engine was started anew."""
+        """As ``drained``; also returns where an engine restart cancels the drain."""
         while self.controller.draining.until is not None and not self.controller.drained():  # noqa: ASYNC110 (as above)
             await asyncio.sleep(0.05)
 
     async def run(self) -> None:
+        """Serve HTTP and report until cancelled or drained. OSError where the port cannot be bound."""
         log.info("block keys in %s code: %s", self._code.name, self._code.reason)
         runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()
@@ -171,7 +175,14 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.uplink.run())
-                tasks.create_task(self._epochs())
+                tasks.create_task(
+                    restarting(
+                        "session",
+                        self._epochs,
+                        pause_seconds=self._settings.poll_seconds,
+                        failed=lambda name: self.metrics.crashes.labels(name).inc(),
+                    )
+                )
                 tasks.create_task(self._tick())
                 if self._settings.policy_file:
                     tasks.create_task(self.controller.watch(PolicyFile(self._settings.policy_file)))
@@ -182,7 +193,7 @@ class Agent:
 
     async def _end_when_drained(self) -> None:
         await self.drained()
-        await asyncio.sleep(self._settings.delta_seconds)  # the last state leaves
+        await asyncio.sleep(self._settings.delta_seconds)  # time for the last State to be sent
         if not self._drain_route.asked:
             raise _Drained
 
@@ -193,10 +204,6 @@ class Agent:
                 await self._live_through(facts)
             except EngineError as error:
                 log.warning("engine not usable", extra={"error": str(error)})
-                await asyncio.sleep(self._settings.poll_seconds)
-            except Exception:
-                self.metrics.crashes.labels("session").inc()
-                log.exception("session failed")
                 await asyncio.sleep(self._settings.poll_seconds)
 
     async def _await_engine(self) -> EngineFacts:
@@ -211,7 +218,7 @@ class Agent:
             await asyncio.sleep(self._settings.poll_seconds)
 
     async def _live_through(self, facts: EngineFacts) -> None:
-        """One epoch, from the engine's facts to its end."""
+        """Run one epoch, from the engine's facts to its end."""
         session = Session(
             self._settings,
             facts,
@@ -249,7 +256,7 @@ class Agent:
         )
 
     def _finish(self, session: Session, reason: str) -> None:
-        """Its blocks are withdrawn at once; the next epoch says what there is."""
+        """Drop the session and publish a State; its blocks are withdrawn by then."""
         self._session = None
         self.metrics.epochs.labels(reason).inc()
         self.feed.publish_state()
@@ -269,7 +276,7 @@ class Agent:
         self.controller.flushed()
 
     async def _tick(self) -> None:
-        """States go out while there is no engine to poll, too."""
+        """Publish States also while there is no engine to poll."""
         while True:
             await asyncio.sleep(self._settings.poll_seconds)
             if self._session is None:
@@ -278,7 +285,7 @@ class Agent:
 
 @asynccontextmanager
 async def running(settings: AgentSettings) -> AsyncIterator[Agent]:
-    """An agent at work in this process; stopped at the end. Errors of the agent are raised there."""
+    """Run an agent inside this process for the block's duration (tests); errors of the agent are dropped."""
     async with aiohttp.ClientSession(trust_env=False) as http:
         agent = Agent(settings, http)
         task = asyncio.create_task(agent.run())

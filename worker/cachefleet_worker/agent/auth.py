@@ -1,4 +1,4 @@
-"""Who may use the agent's routes for prompts: the bearer of the worker key."""
+"""Authorises requests to the agent's prompt routes by the worker key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cachefleet_worker.agent.wire.plugin_api import TOKEN_HEADER
 
 
 def refusal(headers: Mapping[str, str], key: str) -> str:
-    """Why a request with these headers is turned away, "" where it is not. Takes the same time for any wrong token."""
+    """Why these headers are refused, as a code; "" where they are accepted. Constant time for any wrong token."""
     if not key:
         return "no_worker_key"
     scheme, _, bearer = headers.get("Authorization", "").partition(" ")

@@ -1,5 +1,6 @@
-"""What a worker is told to do and whether it is fit for it, over all its epochs: policy, warm prefixes, health, handles
-and draining. It looks at the present session from outside and says where the worker stands.
+"""Applies policy, warm-up, health, handles and drain to a worker, across the epochs of its engine.
+
+It observes the present session from outside and computes phase and readiness.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 class WorkerController:
     """Applies policy, warm-up, health and drain across restarts of the engine.
 
-    ``changed`` is called when something that a State says has changed.
+    ``changed`` is called when something that a State reports has changed.
     """
 
     def __init__(
@@ -53,11 +54,11 @@ class WorkerController:
         self._registration = registration
         self._clock = clock
         self._began: float | None = None
-        """When the first epoch did: before that nobody is reported to."""
+        """When the first epoch began; nothing is reported before it."""
         self._session: Session | None = None
         self._facts: EngineFacts | None = None
         self._epoch = ""
-        """The engine's last life, also after its end."""
+        """Name of the last epoch, also after its end."""
         self._lost_at: float | None = None
         self._health = Health()
         self._tolerance = Tolerance(settings.corrupted_requests, settings.error_polls)
@@ -85,25 +86,26 @@ class WorkerController:
             clock=self._clock,
         )
 
-    # Where the worker stands
+    # State
 
     @property
     def phase(self) -> Phase:
+        """The worker's phase, computed from the present condition."""
         return phase(self._condition(), failed_seconds=self._settings.failed_seconds)
 
     @property
     def unready(self) -> list[str]:
-        """Why the worker should take no traffic; empty where it should."""
+        """Reasons against readiness; empty where the worker should take traffic."""
         return unready(self._condition(), registration_seconds=self._settings.registration_seconds)
 
     @property
     def note(self) -> str:
-        """What else is to be said, as a word; "" where nothing is."""
+        """A remark for ``/readyz`` (warm-up late or partial); "" for none."""
         return self._warm_up.note if self._session else ""
 
     @property
     def closed(self) -> str:
-        """Why no prompt is taken over the agent's own port, as a word; "" where one is."""
+        """Why the agent's prompt routes refuse requests, as a code; "" where they accept."""
         if self._session is None:
             return "engine_not_ready"
         if self.draining.until is not None:
@@ -112,13 +114,14 @@ class WorkerController:
 
     @property
     def limits(self) -> Limits:
+        """The engine's vocabulary size and longest model length; None for each that is unknown."""
         facts = self._facts
         if facts is None:
             return Limits()
         return Limits(facts.fleet.vocab_size if facts.fleet else None, facts.max_model_len or None)
 
     def worker_state(self, rank: int) -> WorkerState:
-        """What a State of this rank says."""
+        """What a State of this rank reports besides its stream."""
         return WorkerState(
             phase=self.phase,
             reason=",".join(self.unready) or self.note,
@@ -146,25 +149,28 @@ class WorkerController:
     def _waited_for(self, now: float) -> float:
         return 0.0 if self._began is None else now - self._began
 
-    # What is asked of it
+    # Commands
 
     def policy(self, policy: Policy) -> None:
+        """Accept a pool's policy; an older one, or another pool's, changes nothing."""
         if self.enforcer.accept(policy):
             self.handles.resize(policy.max_entries)
             self._warm_up.policy = policy
             self._changed()
 
     def warm(self, warm: Warm) -> None:
+        """Accept prefixes to cache."""
         self._warm_up.ask(warm)
         self._changed()
 
     def drain(self, drain: Drain) -> None:
-        """Take no new work from now on; what runs can end."""
+        """Drain the worker: no new work, running requests finish."""
         self._drain(drain.seconds, None)
 
     def let_end(self, seconds: float) -> None:
-        """The kubelet is about to end the engine. It does not say why: where another life of the engine follows, as
-        after a failed liveness probe, the worker takes work again.
+        """Drain for the kubelet's preStop hook, which gives no reason.
+
+        Where another engine process follows, as after a failed liveness probe, the drain is cancelled.
         """
         self._drain(seconds, self._epoch)
 
@@ -175,22 +181,22 @@ class WorkerController:
         self._changed()
 
     def drained(self) -> bool:
-        """Whether draining is over: the engine is gone or has been idle for a while since, or the time is up."""
+        """Whether the drain is over: engine gone or idle for the settle time, or time up."""
         return self.draining.over(self._clock(), engine=self._session is not None)
 
     async def watch(self, file: PolicyFile) -> None:
-        """Follow a policy's file until cancelled."""
+        """Apply changes of a policy file until cancelled."""
         while True:
             policy = file.changed()
             if policy is not None:
                 self.policy(policy)
             await asyncio.sleep(self._settings.policy_file_seconds)
 
-    # Its epochs
+    # Epochs
 
     @asynccontextmanager
     async def epoch(self, session: Session, facts: EngineFacts) -> AsyncIterator[None]:
-        """Serve one life of the engine; ``closed`` before and after."""
+        """Attach one epoch's session; ``closed`` is set before and after."""
         self._begin(session, facts)
         tasks = [
             asyncio.create_task(self._keep("warmth", partial(self._warm_up.run, session.model))),
@@ -206,7 +212,7 @@ class WorkerController:
             self._session, self._facts, self._lost_at = None, None, self._clock()
 
     def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> Coroutine[None, None, None]:
-        """Work that never ends by itself; begun again where it fails."""
+        """Run ``work``, which never returns; restart it where it fails."""
         pause, crashes = self._settings.poll_seconds, self._metrics.crashes
         return restarting(name, work, pause_seconds=pause, failed=lambda name: crashes.labels(name).inc())
 
@@ -227,7 +233,7 @@ class WorkerController:
             self._metrics.capability.labels(each.feature, each.mode).set(1)
 
     def polled(self) -> None:
-        """The engine was asked how it is."""
+        """Called after each poll of the engine: update drain, policy and health."""
         session = self._session
         if session is None:
             return
@@ -241,7 +247,7 @@ class WorkerController:
         self.flushed()
 
     def flushed(self) -> None:
-        """What changed was sent; see whether the cache was cleared."""
+        """Called after deltas were sent: where the cache was cleared, drop handles and warm up again."""
         clears = sum(stream.clears for stream in self._session.streams.values()) if self._session else 0
         if clears > self._clears and not self._health.finding:
             log.info("cache cleared, warm prefixes run again", extra={"handles": len(self.handles)})
@@ -254,7 +260,7 @@ class WorkerController:
             self._metrics.handle_turns.labels(what).set(count)
 
     def corrupted(self) -> None:
-        """The engine answered the agent itself with something that is no number."""
+        """Called where the agent itself got an answer with NaN or infinite log-probabilities."""
         reading = Reading(corrupted=self._tolerance.corrupted + 1)
         self._judge(step(self._health, reading, self._tolerance))
 
@@ -271,7 +277,7 @@ class WorkerController:
         self._changed()
 
     def _in_force(self, policy: Policy) -> None:
-        """C16's words, for whoever looks for them in a worker's log."""
+        """Log the lines that requirement C16 fixes."""
         fields = {
             "model": self._session.model if self._session else "",
             "budget_mb": policy.budget_mib,

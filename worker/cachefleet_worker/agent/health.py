@@ -1,7 +1,7 @@
-"""Whether an engine can be trusted with requests, from what it counts: pure.
+"""Decides from an engine's counters whether it may serve requests: pure.
 
-Two findings withdraw an engine until it is started anew: answers computed from something that is no number (the cache
-may hold such blocks), and one error after the other of the engine's own, with no request that ended well in between.
+Two findings withdraw an engine until it restarts: answers computed from NaN or infinite numbers (cached blocks may hold
+them), and repeated internal errors with no request that ended well in between.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ CORRUPTED: Final = "engine_corrupted"
 ERRING: Final = "engine_erring"
 FINDINGS: Final = (CORRUPTED, ERRING)
 _FLOOR: Final = -9999.0
-"""What vLLM writes for a log-probability that is no number or minus infinity; no token it chose has that."""
+"""vLLM's value for a log-probability that is NaN or minus infinity; no chosen token has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What an engine has counted since it started, over all ranks."""
+    """Counters of an engine since its start, summed over ranks."""
 
     corrupted: int = 0
     errors: int = 0
@@ -32,16 +32,16 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What is borne with."""
+    """Thresholds above which a finding withdraws the engine."""
 
     corrupted: int = 0
     error_polls: int = 5
-    """Polls in which errors were counted, and no request that ended well since the first of them."""
+    """Polls with new errors, and no request that ended well since the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What is known of one life of an engine; ``finding`` says why it is not to be trusted, "" where it is."""
+    """Health of one engine process; ``finding`` is the reason for withdrawal, "" where there is none."""
 
     last: Reading | None = None
     bad_polls: int = 0
@@ -49,7 +49,7 @@ class Health:
 
 
 def step(health: Health, reading: Reading, tolerance: Tolerance) -> Health:
-    """What is known after another reading. A finding stays."""
+    """The health after another reading. A finding stays."""
     last = health.last or reading
     bad = 0 if reading.answered > last.answered else health.bad_polls + (reading.errors > last.errors)
     return replace(health, last=reading, bad_polls=bad, finding=health.finding or _finding(reading, bad, tolerance))
@@ -62,5 +62,5 @@ def _finding(reading: Reading, bad_polls: int, tolerance: Tolerance) -> str:
 
 
 def numbers(logprobs: Iterable[float | None]) -> bool:
-    """Whether the log-probabilities, or logits, of tokens that an engine chose are numbers."""
+    """Whether log-probabilities (or logits) of chosen tokens are all finite numbers."""
     return all(value is not None and _FLOOR < value < inf for value in logprobs)  # NaN compares as False

@@ -1,4 +1,4 @@
-"""What an agent counts, in a registry of its own."""
+"""Prometheus metrics of the agent, in a registry of their own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cachefleet_worker.agent.health import FINDINGS
 
 
 class AgentMetrics:
-    """One attribute per series; labels are of fixed sets, ranks and configured targets."""
+    """One attribute per series; label values come from fixed sets, ranks and configured targets."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -70,7 +70,7 @@ class AgentMetrics:
         self.withdrawals = Counter(
             "cachefleet_agent_withdrawals", "Engines taken out of traffic, by finding", ["finding"], registry=registry
         )
-        for finding in FINDINGS:  # a series that begins with 1 has no increase for an alert to see
+        for finding in FINDINGS:  # a series that starts at 1 shows no increase to an alert
             self.withdrawals.labels(finding)
         self.handles = Gauge("cachefleet_agent_handles", "Prefixes kept as handles", registry=registry)
         self.handle_bytes = Gauge("cachefleet_agent_handle_bytes", "Bytes of these", registry=registry)

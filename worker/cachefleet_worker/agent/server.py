@@ -1,4 +1,4 @@
-"""The agent's own HTTP: liveness, readiness with its reasons, metrics, and the routes of its parts."""
+"""The agent's HTTP application: liveness, readiness with reasons, metrics, and the routes of other rooms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cachefleet_worker.agent.metrics import AgentMetrics
 
 
 class Routes(Protocol):
-    """Routes that a part of the agent answers itself."""
+    """Routes that a part of the agent serves."""
 
     def add_to(self, app: web.Application) -> None: ...
 
@@ -27,8 +27,7 @@ def agent_app(
 ) -> web.Application:
     """``/healthz``, ``/readyz``, ``/metrics`` and the routes of ``parts``.
 
-    ``worker_state`` gives the phase, what speaks against readiness, and what else is to be said; ``max_bytes`` bounds a
-    body.
+    ``worker_state`` gives the phase, the reasons against readiness and a remark; ``max_bytes`` bounds a request body.
     """
 
     async def healthz(_request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""One epoch of one engine: its streams, their sources, and its polls, until the engine is another or gone."""
+"""One epoch of one engine: report streams, event sources and polls, until the engine is replaced or gone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Rank:
 
 
 class Session:
-    """Everything of one epoch. ``run`` returns why it ended: the engine is another one, or gone."""
+    """One epoch. ``run`` returns the reason it ended: another engine process, or an unreachable one."""
 
     def __init__(
         self,
@@ -75,25 +75,30 @@ class Session:
 
     @property
     def model(self) -> str:
+        """Name of the served base model."""
         return self._facts.model
 
     @property
     def streams(self) -> dict[int, Stream]:
+        """Report stream of each rank."""
         return {rank: each.stream for rank, each in self._ranks.items()}
 
     @property
     def idle(self) -> bool:
+        """Whether no rank has a running or waiting request, by the last poll."""
         return all(each.meter.load.running + each.meter.load.waiting == 0 for each in self._ranks.values())
 
     @property
     def reading(self) -> Reading:
-        """What the engine has counted, over all ranks, by the last poll that it answered."""
+        """Counters over all ranks, by the last poll that was answered."""
         return sum((each.meter.reading for each in self._ranks.values()), Reading())
 
     def load(self, rank: int) -> Load:
+        """Load of a rank by the last poll; zeros before the first."""
         return self._ranks[rank].meter.load
 
     async def run(self) -> str:
+        """Poll and follow events until the epoch ends; returns the reason. A source's failure is raised."""
         tasks = [asyncio.create_task(self._poll())]
         tasks += [asyncio.create_task(source.run()) for source in self._sources()]
         try:
@@ -101,7 +106,7 @@ class Session:
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
-                    task.result()  # only a failure ends one of them
+                    task.result()  # none returns by itself: raises its failure
             return self._ended.result()
         finally:
             for task in tasks:
@@ -109,7 +114,7 @@ class Session:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def forget(self) -> None:
-        """The engine is not what it was: hold nothing."""
+        """Withdraw all blocks of all ranks."""
         for each in self._ranks.values():
             each.stream.residents.forget()
 
@@ -142,7 +147,7 @@ class Session:
         )
 
     def _snapshots(self, rank: int) -> SnapshotClient | None:
-        """The plugin's snapshots of a rank, where it gives them."""
+        """Client of the plugin's snapshots for a rank; None where there are none."""
         fleet = self._facts.fleet
         if fleet is None or rank not in fleet.ranks or fleet.mode(SNAPSHOT) == OFF:
             return None
@@ -167,7 +172,7 @@ class Session:
             await asyncio.sleep(self._settings.poll_seconds)
 
     async def _stats(self) -> Mapping[int, RankStats]:
-        """What the plugin says of each rank. It answers between steps: a long one is no reason to doubt the engine."""
+        """Per-rank numbers of the plugin, which answers between steps: a timeout there does not fail the poll."""
         if self._facts.fleet is None:
             return {}
         try:

@@ -30,7 +30,7 @@ def create(**arguments: Any) -> Any:
     base = stock_class(arguments["vllm_config"])
     try:
         scheduler = _fleet_class(base)(**arguments)
-    except Exception:
+    except Exception:  # the engine starts whatever is wrong with the plugin
         log.exception("cachefleet: the scheduler is stock vLLM's, no feature of the engine is on")
         return base(**arguments)
     install(scheduler)

@@ -131,7 +131,7 @@ class Uplink:
             self._metrics.connects.labels("failed").inc()
             self._say("control plane not reached", target.url, _reason(error))
             return isinstance(error, aiohttp.WSServerHandshakeError) and error.status in (401, 403)
-        except Exception:
+        except Exception:  # a task's root: it connects again
             self._metrics.crashes.labels("uplink").inc()
             log.exception("connection to control plane failed", extra={"target": target.url})
             return False

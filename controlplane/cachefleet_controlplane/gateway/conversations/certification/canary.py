@@ -6,7 +6,6 @@ certificate is withdrawn, so that no handle is sent for it until it is examined 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import time
@@ -23,6 +22,7 @@ from cachefleet_controlplane.gateway.conversations.turn_plan import TurnPlan
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_core.blocks import BlockKeyer
 from cachefleet_core.continuation import prefix_hash
+from cachefleet_runtime.tasks import BackgroundTasks
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Canaries:
         self._ratio = ratio
         self._chance = chance
         self._wall_clock = wall_clock
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way = BackgroundTasks("canary", failed=lambda: metrics.canary(UNKNOWN))
 
     def __call__(self, turn: NamedTurn, plan: TurnPlan, routing_input: RoutingInput) -> None:
         """Sample a plan; never waits."""
@@ -63,28 +63,20 @@ class Canaries:
         if remembered is None or not plan.verified or len(self._under_way) >= AT_ONCE:
             return
         if self._chance() < self._ratio:
-            task = asyncio.create_task(self._compare(remembered, routing_input), name="canary")
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            self._under_way.start(self._compare(remembered, routing_input))
 
     async def settled(self) -> None:
         """Wait for those under way."""
-        while self._under_way:
-            await asyncio.wait(set(self._under_way))
+        await self._under_way.settled()
 
     def close(self) -> None:
-        for task in self._under_way:
-            task.cancel()
+        self._under_way.cancel()
 
     async def _compare(self, remembered: Checkpoint, routing_input: RoutingInput) -> None:
-        try:
-            result = await self._result(remembered, routing_input)
-            self._metrics.canary(result)
-            if result == MISMATCH:
-                await self._withdraw(routing_input.model.name)
-        except Exception:  # the root of a task; the request it watches has long gone on
-            logger.exception("a canary failed unexpectedly")
-            self._metrics.canary(UNKNOWN)
+        result = await self._result(remembered, routing_input)
+        self._metrics.canary(result)
+        if result == MISMATCH:
+            await self._withdraw(routing_input.model.name)
 
     async def _result(self, remembered: Checkpoint, routing_input: RoutingInput) -> str:
         workers = self._fleet.renderers(routing_input.model.name)
