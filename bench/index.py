@@ -131,7 +131,7 @@ def measured(blocks: Sequence[int]) -> Iterator[Row]:
     for name, work in traces():
         yield from store_rows(work, name)
         yield from query_rows(work, name)
-    yield from own_rows(max(blocks))
+    yield from own_rows()
     yield select_row()  # last: its threads live on
 
 

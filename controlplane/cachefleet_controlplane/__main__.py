@@ -1,8 +1,7 @@
-"""``python -m cachefleet_controlplane``: one replica of the control plane, told everything by CACHEFLEET_* variables.
+"""``python -m cachefleet_controlplane``: one replica of the control plane, configured by CACHEFLEET_* variables.
 
-Ends with status 2 where a setting is wrong, one line for each on stderr; on SIGTERM or SIGINT with 0: it is not ready
-any more, takes requests for as long as it may take others to hear of that, and ends once the answers under way are done
-or their time is up.
+Exits with 2 and one line per problem on stderr where a setting is wrong. On SIGTERM or SIGINT it exits with 0: /readyz
+fails at once, new requests are still taken for ``withdraw_seconds``, then answers under way get ``drain_seconds``.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def main() -> int:
+    """Configure the process and serve; the exit status."""
     try:
         settings = load()
         plane = ControlPlane(settings)
@@ -36,14 +36,14 @@ def main() -> int:
         sys.stderr.write(f"CACHEFLEET_FLEET_KEY_FILE: {error}\n")
         return 2
     logs.configure(settings.log_format, settings.log_level)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it tells its life at INFO; ours is told here
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each counter, of no use here
-    gc.freeze()  # what imports made stays for good: no collection need look at it again
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop at INFO; ours are logged here
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series per counter, unused
+    gc.freeze()  # objects made by imports stay: keep them out of garbage collections
     return uvloop.run(serve(plane, settings))
 
 
 async def serve(plane: ControlPlane, settings: Settings, stop: asyncio.Event | None = None) -> int:
-    """Serve until ``stop`` (SIGTERM and SIGINT set it); 1 where a port cannot be had."""
+    """Serve until ``stop`` is set (SIGTERM and SIGINT set it); 0, or 1 where a port cannot be opened."""
     stop = stop or asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -63,7 +63,7 @@ async def serve(plane: ControlPlane, settings: Settings, stop: asyncio.Event | N
         await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         gateway.stop()
         await running[0]
-        # The internal port stays up while answers end: probes see this replica going, agents go on reporting to it.
+        # The internal port stays up while answers end, for probes and agents.
         internal.stop()
         await running[1]
     return 1 if failed else 0
@@ -84,7 +84,7 @@ async def _tell(name: str, server: HttpServer) -> None:
 
 
 def servers(plane: ControlPlane, settings: Settings) -> tuple[HttpServer, HttpServer]:
-    """The gateway's, whose bodies the gateway bounds itself, and the internal one."""
+    """The gateway's server and the internal one; the gateway bounds the time of request bodies itself."""
     gateway = http_server(
         plane.gateway,
         host=settings.gateway_host,

@@ -1,4 +1,4 @@
-"""The control plane put together: settings in; two ASGI applications and the tasks behind them out."""
+"""One replica of the control plane: builds its parts from settings and runs two ASGI applications and their tasks."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ RESTART_SECONDS: Final = 1.0
 
 
 class ControlPlane:
-    """One replica. A context manager; within it ``gateway`` and ``internal`` may be served.
+    """One replica, as an async context manager; within it ``gateway`` and ``internal`` may be served.
 
-    Raises at once: OSError or ValueError where the fleet key cannot be read; SettingsError where native code was asked
-    for by name and cannot be had.
+    The constructor raises OSError or ValueError where the fleet key cannot be read, and SettingsError where native code
+    was asked for by name and cannot be loaded.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -187,16 +187,16 @@ class ControlPlane:
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),
             ],
-            # Also of paths under the mount that no pattern takes, as those with a line break.
+            # Also for paths under the mount that no pattern matches, such as those with a line break.
             exception_handlers={HTTPException: http_problem},
         )
 
     def withdraw(self) -> None:
-        """Say that this replica is going: not ready any more."""
+        """Make /readyz fail from now on: this replica is shutting down."""
         self._leaving = True
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
-        """Whether requests should come here, and in what state each part is. A failing store does not count."""
+        """Whether requests should be sent here, and the body of /readyz; a failing store does not count."""
         informed = self.fleet.informed.is_set()
         awaited = self._startup_gate.awaited(lambda: self.fleet.view().workers)
         ready = informed and not awaited and not self._leaving
@@ -268,7 +268,7 @@ def _gateway_options(settings: Settings, *, native: bool, keyer: type[BlockKeyer
         queue_requests=settings.queue_requests,
         max_attempts=settings.max_attempts,
         knowledge=Knowledge(settings.knowledge),
-        # Native code computes keys sooner than it would look them up, or than text could be hashed.
+        # Native code computes keys faster than a cache lookup or a hash of the text takes.
         key_cache=None if native else KeyCache(),
         render_cache=RenderCache(),
         texts=Texts(secrets.token_bytes(32), keyer=keyer if native else None),

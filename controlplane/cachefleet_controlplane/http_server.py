@@ -1,15 +1,16 @@
-"""uvicorn as the control plane runs it: two servers in one loop, signals handled once, no client that dawdles.
+"""uvicorn with deadlines for slow clients and a shutdown in two steps; two such servers share one event loop.
 
 uvicorn bounds neither how long a new connection may be silent nor how long a request's head or body may take. Here a
-connection without a whole head in time is closed, and where the application leaves that to the server, one whose body
-stalls or drips; between requests uvicorn's own keep-alive bound holds. Who is answered before the body is in, and told
-that the connection ends, may still read that answer: the server ends its own side and discards for a moment.
+connection is closed that has not sent a whole head in time, or, where the application leaves that to the server, whose
+body stalls or takes too long; between requests uvicorn's own keep-alive bound holds. A client that is answered before
+its body is in, with the connection's end announced, can still read that answer: the server half-closes and discards
+input for LINGER_SECONDS.
 
-A server goes in two steps. ``leave``: connections are still taken, and every answer that begins from then on says that
-its connection ends, so that clients with kept connections go elsewhere by themselves. ``stop``: no new connections, and
-those on which nothing is asked are closed, but only SETTLE_SECONDS after their last answer: uvicorn closes at once a
-connection whose client was told that it may be used again, and that client's next request would be lost. The server
-notices at once that it stops and that the last connection is gone; uvicorn looks ten times a second.
+Shutdown: after ``leave`` connections are still taken, and each answer that begins says ``connection: close``, so that
+clients with kept connections go elsewhere. ``stop`` takes no new connections and closes idle ones, but only
+SETTLE_SECONDS after their last answer: uvicorn would close at once a connection that a client may just be reusing, and
+that request would be lost. ``stop`` and the end of the last connection are noticed at once, where uvicorn polls ten
+times a second.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS: Final = 30.0
 LINGER_SECONDS: Final = 2.0
-"""How long somebody who is still sending may take to read why that was in vain."""
+"""How long a client that is still sending may take to read its answer."""
 SETTLE_SECONDS: Final = 1.0
-"""How long a connection is left open for a request that was perhaps sent already, once the server stops."""
+"""How long an idle connection stays open after the server stops, for a request already on its way."""
 DATE_SECONDS: Final = 1.0
-"""How often the date that answers carry is made anew."""
+"""How often the value of the Date header is renewed."""
 _POLL_SECONDS: Final = 0.005
 _HEAD, _BODY, _STALL, _END = "head", "body", "stall", "end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTimeouts:
-    """How long a client may take, in seconds: for a request's head, for its body, and for nothing in a body.
+    """How long a client may take, in seconds: for a request's head, for its body, and between two pieces of a body.
 
-    ``body_seconds`` 0: the application looks to that itself.
+    ``body_seconds`` 0: the application bounds bodies itself.
     """
 
     head_seconds: float
@@ -52,14 +53,14 @@ class ClientTimeouts:
 
 @dataclass(slots=True)
 class ShutdownState:
-    """How far a server is on its way out; all its connections look at it."""
+    """How far a server's shutdown has come; shared by all its connections."""
 
     leaving: bool = False
     stopping: bool = False
 
 
 class TimedProtocol(HttpToolsProtocol):
-    """Closes the connection of a client that dawdles; see ``timed_protocol``."""
+    """uvicorn's HTTP protocol, which closes the connections of slow clients; made by ``timed_protocol``."""
 
     bounds: ClassVar[ClientTimeouts]
     server_shutdown: ClassVar[ShutdownState]
@@ -71,10 +72,12 @@ class TimedProtocol(HttpToolsProtocol):
         self._lingering = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn does
+        """Start the deadline for the first request's head."""
         super().connection_made(transport)
         self._arm(_HEAD, self._head_seconds)
 
     def data_received(self, data: bytes) -> None:
+        """Feed the parser; starts the head deadline at a request's first byte and renews that of a stalled body."""
         if self._lingering:
             return
         # Data while nothing is being answered belongs to a head, also bytes the parser skips before it.
@@ -85,6 +88,7 @@ class TimedProtocol(HttpToolsProtocol):
         super().data_received(data)
 
     def on_headers_complete(self) -> None:
+        """End the head deadline and start that of the body."""
         self._disarm(_HEAD)
         before = self._answering
         super().on_headers_complete()
@@ -97,25 +101,28 @@ class TimedProtocol(HttpToolsProtocol):
             self._await_body()
 
     def on_message_complete(self) -> None:
+        """End the deadlines of the body."""
         self._disarm(_BODY, _STALL)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        """End the deadlines of the body; start those of a pipelined request."""
         self._disarm(_BODY, _STALL)
         super().on_response_complete()
         self._await_body()  # of a request that was sent before this answer
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel all deadlines."""
         self._disarm(*self._timers)
         super().connection_lost(exc)
 
     def leave(self) -> None:
-        """Where the server leaves and no answer has begun, let the next one say that the connection ends."""
+        """If the server leaves, have an answer that has not begun say ``connection: close``."""
         if self.server_shutdown.leaving and self._answering is not None and not self._answering.response_started:
             self._answering.keep_alive = False
 
     def shutdown(self) -> None:
-        """The server stops. An answer that has begun said how it ends; that stays true, but not for long."""
+        """The server stops: close when idle; an answer that has begun keeps the headers it has sent."""
         self.timeout_keep_alive = SETTLE_SECONDS  # type: ignore[assignment] # seconds of a timer
         if self._answering is not None and not self._answering.response_complete:
             self.leave()
@@ -141,7 +148,7 @@ class TimedProtocol(HttpToolsProtocol):
         return SETTLE_SECONDS if self.server_shutdown.stopping else self.bounds.head_seconds
 
     def end(self) -> None:
-        """After an answer that ends the connection: at once, or where more is still being sent, in a moment."""
+        """Close after a final answer: at once, or LINGER_SECONDS later where the client is still sending."""
         if self._answering is None or not self._answering.more_body or not self.transport.can_write_eof():
             self.transport.close()
         elif not self._lingering and not self.transport.is_closing():
@@ -165,11 +172,11 @@ class TimedProtocol(HttpToolsProtocol):
 
 
 class _Ending:
-    """A connection as one answer sees it: the protocol decides how it ends."""
+    """The transport that one answer writes to; its ``close`` lets the protocol decide how the connection ends."""
 
     def __init__(self, transport: asyncio.Transport, end: Callable[[], None]) -> None:
         self._transport = transport
-        self.write = transport.write  # of each event; what is asked for less often goes the long way
+        self.write = transport.write  # called for each event; other attributes go through __getattr__
         self.close = end
 
     def __getattr__(self, name: str) -> Any:
@@ -177,12 +184,13 @@ class _Ending:
 
 
 def timed_protocol(bounds: ClientTimeouts, shutdown: ShutdownState) -> type[TimedProtocol]:
-    """The protocol class with its bounds: uvicorn takes a class, not an instance."""
+    """A protocol class with these bounds: uvicorn takes a class, not an instance."""
     return type("ServerProtocol", (TimedProtocol,), {"bounds": bounds, "server_shutdown": shutdown})
 
 
 class HttpServer(uvicorn.Server):
-    """A server that leaves signals to ``__main__``; end it with ``stop``, after ``leave`` where there is time."""
+    """A uvicorn server that leaves signals to ``__main__``; end it with ``stop``, after ``leave`` where there is time.
+    """
 
     def __init__(self, config: uvicorn.Config, shutdown: ShutdownState) -> None:
         super().__init__(config)
@@ -191,28 +199,31 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Install no signal handlers."""
         yield
 
     def leave(self) -> None:
-        """From now on every answer that begins says that its connection ends; new connections are still taken."""
+        """From now on every answer that begins says ``connection: close``; new connections are still taken."""
         self._shutdown.leaving = True
         for connection in list(self.server_state.connections):
             if isinstance(connection, TimedProtocol):
                 connection.leave()
 
     def stop(self) -> None:
-        """Take no new connections; answers under way may go on until the bound given to ``http_server``."""
+        """Take no new connections; answers under way may take ``drain_seconds`` of ``http_server`` more."""
         self.leave()
         self._shutdown.stopping = True
         self.should_exit = True
         self._stopping.set()
 
     async def main_loop(self) -> None:
-        while not await self.on_tick(0):  # 0: the tick that looks at the date
+        """Renew the Date header each second until ``stop``; uvicorn's loop polls ten times a second."""
+        while not await self.on_tick(0):  # 0: the tick that renews the Date header
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), DATE_SECONDS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 - as uvicorn's
+        """Close listeners and idle connections, wait for answers under way, cancel those that take too long."""
         for server in self.servers:
             server.close()
         for connection in list(self.server_state.connections):
@@ -235,7 +246,8 @@ class HttpServer(uvicorn.Server):
             task.cancel("the server stops")
 
     async def listening(self) -> int:
-        """The port, once it is open. RuntimeError where it does not open."""
+        """The port number, once it is open. RuntimeError where it cannot be opened, TimeoutError after START_SECONDS.
+        """
         async with asyncio.timeout(START_SECONDS):
             while not self.started:
                 if self.should_exit:
@@ -256,7 +268,7 @@ def http_server(
     stall_seconds: float = 10.0,
     websocket_bytes: int = 0,
 ) -> HttpServer:
-    """Times as in ``ClientTimeouts``; ``websocket_bytes`` bounds a WebSocket message, 0 serves no WebSockets."""
+    """Make a server. Times as in ``ClientTimeouts``; ``websocket_bytes`` bounds a WebSocket message, 0 serves none."""
     bounds = ClientTimeouts(head_seconds=head_seconds, body_seconds=body_seconds, stall_seconds=stall_seconds)
     shutdown = ShutdownState()
     config = uvicorn.Config(

@@ -1,7 +1,7 @@
-"""What the control plane counts, in a registry of its own; one method per event, so that callers name no series.
+"""Prometheus metrics of the control plane in a registry of its own; one method per event.
 
-Labels take values from code or from the pools in force, so their number is bounded; a model name is a label only up
-to ``MAX_MODELS`` distinct ones.
+Label values come from code or from the pools in force, so their number is bounded; a model name is a label only up to
+``MAX_MODELS`` distinct ones, "other" beyond.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ M = TypeVar("M", Counter, Histogram)
 
 MAX_MODELS: Final = 256
 MAX_SERIES: Final = 4096
-"""Of one metric, that are found at once."""
+"""Series of one metric that are cached by their labels."""
 TASKS: Final = (
     "conversations",
     "examiner",
@@ -29,7 +29,7 @@ TASKS: Final = (
     "usage",
     "watch",
 )
-"""Whose errors are counted."""
+"""Tasks whose errors are counted."""
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 _LONG: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -37,7 +37,7 @@ _SHORT: Final = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2
 
 
 def remembering(metric: M) -> M:
-    """The metric itself, which looks its series up nine times as fast; none of them may be removed from it."""
+    """The metric with its series cached by label values, nine times as fast; no series may be removed from it."""
     metric.labels = lru_cache(MAX_SERIES)(metric.labels)  # type: ignore[method-assign]
     return metric
 
@@ -93,40 +93,45 @@ class Metrics:
         self._auth = self._counter("auth_checks", "Tokens checked", "check", "outcome")
         self._engine = Info("cachefleet_engine", "Code of block keys and index", registry=self.registry)
         self._task_errors = self._counter("task_errors", "Unexpected errors caught at a task's root", "task")
-        for task in TASKS:  # a series that begins with 1 has no increase for an alert to see
+        for task in TASKS:  # a series that begins at 1 shows no increase to an alert
             self._task_errors.labels(task)
 
     # Requests.
 
     def request(self, *, model: str, endpoint: str, status: int) -> None:
-        """One answer; ``model`` is a served model's name, or "" where none is known."""
+        """Count one answer; ``model`` is a served model's name, or "" where none is known."""
         self._requests.labels(self._model(model), endpoint, f"{status // 100}xx").inc()
 
     def request_started(self) -> None:
+        """One more request is being answered."""
         self._inflight.inc()
 
     def request_ended(self) -> None:
+        """One request less is being answered; called once per ``request_started``."""
         self._inflight.dec()
 
     def decision(self, *, policy: str, verdict: str, knowledge: str, reason: str = "") -> None:
+        """Count one routing decision; ``reason`` is counted for the verdicts queue and reject only."""
         self._decisions.labels(policy, verdict, knowledge).inc()
         if verdict in {"queue", "reject"}:
             self._refusals.labels(verdict, reason).inc()
 
     def admission_refusal(self, reason: str) -> None:
-        """A request whose client is told that nobody serves it; ``reason`` as ``decisions.Reason`` has it."""
+        """Count a request that is sent to no worker; ``reason`` is a ``decision.Reason``."""
         self._admission.labels(reason).inc()
 
     def queue(self, requests: int) -> None:
-        """So many wait for room now."""
+        """Set how many requests wait for room."""
         self._queued.set(requests)
 
     def waited(self, *, outcome: str, seconds: float) -> None:
-        """One wait for room is over: served, timeout or gone."""
+        """Count one ended wait for room; ``outcome`` is served, timeout or gone."""
         self._waits.labels(outcome).observe(seconds)
 
     def tokens(self, *, model: str, prompt: int, predicted: int, cached: int | None) -> None:
-        """The tokens of one answered prompt; not counted where the worker did not tell: ratios would be wrong."""
+        """Count the tokens of one answered prompt; nothing where the worker did not tell ``cached``: ratios would be
+        wrong.
+        """
         if cached is None:
             return
         label = self._model(model)
@@ -135,104 +140,122 @@ class Metrics:
         self._cached_tokens.labels(label).inc(cached)
 
     def shortfall(self, cause: str) -> None:
-        """One answer of which less came from cache than predicted; ``cause`` as ``shortfall.Cause`` has it."""
+        """Count an answer of which less came from cache than predicted; ``cause`` is a ``cache_shortfall.Cause``."""
         self._shortfalls.labels(cause).inc()
 
     def first_token(self, *, model: str, seconds: float) -> None:
+        """Record the seconds from a request's arrival to its first token."""
         self._ttft.labels(self._model(model)).observe(seconds)
 
     def gateway_added(self, seconds: float) -> None:
+        """Record the seconds that the gateway itself added to one request."""
         self._added.observe(seconds)
 
     def render(self, *, rung: str, seconds: float) -> None:
-        """How long rung ``rung`` (render, tokenize, none, ...) took to give the prompt's ids or to give up."""
+        """Record how long rung ``rung`` (render, tokenize, none, ...) took to give the prompt's ids or to give up."""
         self._render.labels(rung).observe(seconds)
 
     def attempt_retry(self, reason: str) -> None:
+        """Count a request that is tried on another worker."""
         self._retries.labels(reason).inc()
 
     def gate_refusal(self) -> None:
-        """A worker held less than was promised, or than it wants to compute."""
+        """Count an attempt that a worker's gate refused: it held less of the prompt than the threshold."""
         self._gate.inc()
 
     def prefill_attempt(self, outcome: str) -> None:
-        """One prompt that was to be computed for another worker: prefilled, prefill_failed, ..."""
+        """Count a prompt computed for another worker; ``outcome`` is prefilled, prefill_failed, ..."""
         self._prefills.labels(outcome).inc()
 
     def client_gone(self) -> None:
+        """Count a client that disconnected before its answer ended."""
         self._gone.inc()
 
     # Reports.
 
     def reports_connected(self) -> None:
+        """One more agent is connected."""
         self._connections.inc()
 
     def reports_disconnected(self) -> None:
+        """One agent less is connected."""
         self._connections.dec()
 
     def frame(self, kind: str, size: int = 0) -> None:
-        """One sound frame (hello, snapshot, delta, state) of ``size`` bytes."""
+        """Count a well-formed frame (hello, snapshot, delta, state) of ``size`` bytes."""
         self._frames.labels(kind).inc()
         self._frame_bytes.inc(size)
 
     def malformed(self, reason: str) -> None:
+        """Count a frame that was refused."""
         self._malformed.labels(reason).inc()
 
     def report_rejected(self, reason: str) -> None:
-        """A connection closed by us: unauthorized, busy, unknown_pool, silent, ..."""
+        """Count a connection that we refused or closed: unauthenticated, busy, unknown_pool, silent, ..."""
         self._rejections.labels(reason).inc()
 
     def divergence(self) -> None:
+        """Count a State whose digest differed from the index."""
         self._divergence.inc()
 
     def resync(self, reason: str) -> None:
+        """Count a snapshot asked for; ``reason`` is a ``StreamEvent``."""
         self._resyncs.labels(reason).inc()
 
     def epoch(self) -> None:
+        """Count a new epoch of a worker."""
         self._epochs.inc()
 
     # Upkeep.
 
     def store_written(self, records: int) -> None:
+        """Count decision records written."""
         self._stored.inc(records)
 
     def store_dropped(self, records: int = 1) -> None:
+        """Count decision records dropped, the queue being full."""
         self._dropped.inc(records)
 
     def store_error(self, kind: str) -> None:
+        """Count a failure of the database; ``kind`` is a ``StoreError.kind``."""
         self._store_errors.labels(kind).inc()
 
     def store_up(self, *, up: bool) -> None:
+        """Set whether the store takes decision records."""
         self._store_up.set(int(up))
 
     def usage_dropped(self, requests: int = 1) -> None:
+        """Count requests whose usage was dropped, the queue being full."""
         self._usage_dropped.inc(requests)
 
     def pools_updated(self) -> None:
+        """Count a new state of the pools taken over from the source."""
         self._source_updates.inc()
 
     def pool_source_error(self, kind: str) -> None:
+        """Count a failure of the pool source: invalid, missing, unreachable, denied, ..."""
         self._source_errors.labels(kind).inc()
 
     def auth(self, *, check: str, outcome: str) -> None:
-        """One token checked by ``check`` (reports, admin): allowed, unauthenticated, forbidden or unavailable."""
+        """Count a token checked by ``check`` (reports, admin): allowed, unauthenticated, forbidden or unavailable."""
         self._auth.labels(check, outcome).inc()
 
     def engine(self, *, code: str, reason: str) -> None:
-        """The code that computes block keys and holds the index: native or python, and why."""
+        """Set which backend computes block keys and holds the index, native or python, and why."""
         self._engine.info({"code": code, "reason": reason})
 
     def task_error(self, task: str) -> None:
+        """Count an unexpected error caught at a task's root; ``task`` is one of TASKS."""
         self._task_errors.labels(task).inc()
 
     # Exposition.
 
     def collect_from(self, collector: Collector) -> None:
-        """Add a collector that is read at each scrape."""
+        """Register a collector that is read at each scrape."""
         self.registry.register(collector)
 
     def exposition(self) -> bytes:
-        """Everything in Prometheus's text format, of type ``CONTENT_TYPE``."""
+        """All metrics in Prometheus's text format, of type ``CONTENT_TYPE``."""
         return generate_latest(self.registry)
 
     def _model(self, name: str) -> str:

@@ -1,6 +1,6 @@
-"""What the control plane is told at start: one frozen object, read once from ``CACHEFLEET_*`` variables.
+"""Settings of the control plane: one frozen object, read once from ``CACHEFLEET_*`` variables at start.
 
-Secrets come as paths to files, never as values (a database URL may hold a password, so it is never shown).
+Secrets are given as paths of files, never as values (a database URL may hold a password, so it is never shown).
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class Settings(BaseSettings):
 
 
 def load() -> Settings:
-    """The settings of this process's environment, or SettingsError."""
+    """Read the settings from this process's environment. SettingsError."""
     try:
         return Settings()
     except ValidationError as error:

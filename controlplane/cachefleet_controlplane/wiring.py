@@ -1,4 +1,4 @@
-"""Builds the parts of a control plane from its settings: conversations, hot prefixes, tenants, pools, index."""
+"""Builds the parts of a control plane from its settings: conversations, hot prefixes, tenants, pools, backend."""
 
 from __future__ import annotations
 
@@ -56,12 +56,14 @@ from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient
 
 EXAMINED_SECONDS: Final = 30.0
-"""How long a worker may take for one question of a canary or an examination: nobody waits for its answer."""
+"""How long a worker may take for one question of a canary or an examination; no client waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationParts:
-    """``store_worker`` and ``examiner`` are to be run as tasks; ``canaries`` are to be closed."""
+    """The parts that continue conversations; run ``store_worker`` and ``examiner`` as tasks, close ``canaries`` at the
+    end.
+    """
 
     turns: Turns
     store_worker: StoreWorker
@@ -79,6 +81,7 @@ def conversation_parts(
     credentials: Credentials,
     metrics: Metrics,
 ) -> ConversationParts:
+    """Build the parts that continue conversations, store responses and certify render profiles."""
     counted = ContinuationMetrics(metrics)
     bounds = StoreWorkerBounds(
         answer_seconds=settings.continuation_store_seconds,
@@ -98,7 +101,7 @@ def conversation_parts(
 
 @dataclass(frozen=True, slots=True)
 class HotPrefixParts:
-    """Who notes what is hot, to be closed at the end, and who tells new workers of it."""
+    """``observer`` counts prefixes of requests (close it at the end); ``joiners`` tells new workers of the hot ones."""
 
     observer: HotObserver
     joiners: HotWarming
@@ -113,6 +116,7 @@ def hot_prefix_parts(
     salt_key: bytes,
     metrics: Metrics,
 ) -> HotPrefixParts:
+    """Build the tracker of hot prefixes and its two users; it follows changes of the tenants' salts."""
     bounds = HotBounds(
         entries=settings.hot_prefixes,
         bytes=settings.hot_prefix_bytes,
@@ -132,7 +136,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TenantParts:
-    """``tenants`` and ``usage`` are to be run as tasks, and to end before the store closes."""
+    """The parts of tenants; run ``tenants`` and ``usage`` as tasks, which must end before the store closes."""
 
     tenants: Tenants
     usage: UsageLog
@@ -141,6 +145,7 @@ class TenantParts:
 
 
 def tenant_parts(settings: Settings, fleet_key: FleetKey, database: Database, metrics: Metrics) -> TenantParts:
+    """Build the directory of tenants, the usage log, the admission middleware and the admin API's service."""
     if settings.private_store:
         logger.warning("tenants cannot be changed: %s", PRIVATE)
     repository = SqlTenants(database)
@@ -164,10 +169,11 @@ def tenant_parts(settings: Settings, fleet_key: FleetKey, database: Database, me
 T = TypeVar("T")
 
 Authority = FileAuthorizer | TokenReviewAuthorizer
-"""Who decides about tokens, for agents and for people."""
+"""Checks the tokens of agents and of users of the admin API."""
 
 
 def pool_source(settings: Settings, api: KubernetesClient | None, metrics: Metrics) -> PoolSource:
+    """The source of pools that the settings name; ``api`` is needed for Kubernetes only."""
     if settings.pool_source == "kubernetes":
         bounds = WatchBounds(
             inactivity_seconds=settings.watch_inactivity_seconds,
@@ -184,6 +190,7 @@ def pool_source(settings: Settings, api: KubernetesClient | None, metrics: Metri
 
 
 def authority(settings: Settings, api: KubernetesClient | None, metrics: Metrics) -> Authority:
+    """The token checks that the settings name; ``api`` is needed for Kubernetes only."""
     if settings.auth == "kubernetes":
         bounds = ReviewBounds(request_seconds=settings.review_timeout_seconds)
         return TokenReviewAuthorizer(_needed(api), metrics=metrics, namespaces=settings.namespaces, bounds=bounds)
@@ -191,7 +198,7 @@ def authority(settings: Settings, api: KubernetesClient | None, metrics: Metrics
 
 
 def _needed(value: T | None) -> T:
-    """What Settings has seen to."""
+    """The value, which the validation of Settings guarantees in this mode."""
     if value is None:
         raise ValueError("a setting that this mode needs is missing")
     return value
@@ -199,7 +206,7 @@ def _needed(value: T | None) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The chosen code, and makers of an index in it and of what decides over that index."""
+    """Native or Python code for block keys, with constructors of its index and of the selector over that index."""
 
     code: Code
     index: Callable[[], BlockIndex] = PythonIndex
@@ -207,7 +214,7 @@ class Backend:
 
 
 def backend(choice: Choice = "auto") -> Backend:
-    """The code to use. ``native.NativeError`` for "native" where there is none that fits."""
+    """The backend to use. ``native.NativeError`` where "native" is asked for and cannot be loaded."""
     code = choose(choice)
     if code.name == "python":
         return Backend(code)
@@ -217,7 +224,7 @@ def backend(choice: Choice = "auto") -> Backend:
 
 
 def backend_of(settings: Settings) -> Backend:
-    """The one that was asked for. SettingsError where it cannot be had."""
+    """The backend that the settings name. SettingsError where it cannot be loaded."""
     try:
         return backend(settings.engine)
     except NativeError as error:
@@ -226,7 +233,7 @@ def backend_of(settings: Settings) -> Backend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """What may differ between gateways: bounds, memories, and which knowledge of prompts is sought."""
+    """What may differ between gateways: bounds, caches, and the most that is learnt of prompts."""
 
     render_seconds: float = 30.0
     renderer_urls: Sequence[str] = ()
@@ -242,7 +249,7 @@ class GatewayOptions:
 def gateway_context(
     fleet: Fleet, upstream: Upstream, credentials: Credentials, metrics: Metrics, options: GatewayOptions
 ) -> GatewayContext:
-    """What serving a request needs."""
+    """What the attempts of a request share: fleet, HTTP client, credentials, metrics and the queue for room."""
     queue = Queue(places=options.queue_requests, metrics=metrics, clock=options.clock)
     fleet.listen(queue.wake)
     return GatewayContext(
@@ -258,7 +265,7 @@ def gateway_context(
 
 
 def renderer_of(context: GatewayContext, options: GatewayOptions) -> Renderer:
-    """What asks workers for the block keys of a prompt."""
+    """The client that asks renderers and workers for a prompt's token ids or block keys."""
     return Renderer(
         context.upstream,
         context.credentials,
@@ -272,7 +279,7 @@ def renderer_of(context: GatewayContext, options: GatewayOptions) -> Renderer:
 def input_builder(
     context: GatewayContext, renderer: Renderer, options: GatewayOptions, *, salt_key: bytes
 ) -> RoutingInputBuilder:
-    """What finds out all that routing needs to know of a request."""
+    """The builder of routing inputs: model, salt, token count and block keys of a request."""
     return RoutingInputBuilder(
         context.fleet,
         renderer,

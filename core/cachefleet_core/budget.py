@@ -5,7 +5,6 @@ All of it is per device. MiB are 2**20 bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -76,49 +75,6 @@ def blocks(mib: int, block_bytes: int) -> int:
 def mebibytes(count: int, block_bytes: int) -> int:
     """The MiB that ``count`` blocks take, rounded up."""
     return -(-count * block_bytes // MIB)
-
-
-def attention_block_bytes(
-    *,
-    layers: int,
-    kv_heads: int,
-    head_dim: int,
-    block_size: int,
-    dtype_bytes: int = 2,
-    head_dim_v: int | None = None,
-    tensor_parallel: int = 1,
-    scale_bytes: int = 0,
-) -> int:
-    """Bytes of one block of ordinary attention (MHA, GQA, MQA) on one device.
-
-    ``layers * heads * B * ((key dim + value dim) * dtype bytes + scale bytes)`` with ``heads = max(1, kv heads //
-    tensor parallel)``: each rank has its share of the heads, and one replica where there are fewer heads than ranks.
-    FP8 has ``dtype_bytes=1``; ``scale_bytes`` are those kept beside each head of each token, 0 for scales per
-    tensor. Source: vLLM 0.32, ``AttentionSpec.unpadded_page_size_bytes`` and ``ModelConfig.get_num_kv_heads``.
-    """
-    heads = max(1, kv_heads // tensor_parallel)
-    values = head_dim + (head_dim if head_dim_v is None else head_dim_v)
-    return layers * heads * block_size * (values * dtype_bytes + scale_bytes)
-
-
-def mla_block_bytes(*, layers: int, latent_dim: int, block_size: int, dtype_bytes: int = 2, alignment: int = 1) -> int:
-    """Bytes of one block of multi-head latent attention on one device.
-
-    ``layers * page`` with ``page = B * latent dim * dtype bytes``, rounded up to ``alignment``. The latent vector
-    (the compressed KV and its rotary part) stands for all heads and has no value beside it, so tensor parallelism
-    does not divide it. Source: vLLM 0.32, ``MLAAttentionSpec``.
-    """
-    page = block_size * latent_dim * dtype_bytes
-    return layers * (-(-page // alignment) * alignment)
-
-
-def hybrid_block_bytes(groups: Iterable[int]) -> int:
-    """Bytes of one block where layers of different kinds form groups: the largest group's.
-
-    All groups draw from one pool of equal blocks, so what a smaller group leaves over is padding. Adding the groups
-    up would count one allocation several times. Source: vLLM 0.32, ``KVCacheConfig.kv_cache_tensors``.
-    """
-    return max(groups, default=0)
 
 
 def _judge(spec: PoolSpec, bytes_per_token: int | None, *, budget: int) -> tuple[bool | None, BudgetReason, str]:

@@ -81,11 +81,6 @@ fn bodies() {
 }
 
 #[test]
-fn snapshots() {
-    play("snapshot", targets::snapshot, 400);
-}
-
-#[test]
 fn histories() {
     play("history", targets::history, 2000);
 }

@@ -1,4 +1,4 @@
-"""``python -m cachefleet_operator``: settings from the environment, then until SIGTERM."""
+"""Entry point ``python -m cachefleet_operator``: reads settings from the environment, runs until SIGTERM."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def main() -> int:
-    """The process's exit code: 0 when asked to stop, 2 for bad settings, 1 where it cannot go on."""
+    """Run the operator; returns the exit code: 0 after SIGTERM or SIGINT, 2 for bad settings, 1 after a fatal error."""
     try:
         settings = load()
     except SettingsError as error:

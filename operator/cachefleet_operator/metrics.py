@@ -1,4 +1,4 @@
-"""What the operator counts."""
+"""Prometheus metrics of the operator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VALUES: Final = {"True": 1, "False": 0}
 
 
 class Metrics:
-    """A registry of its own and one method for each thing that happens."""
+    """The operator's Prometheus registry, and one method for each recorded event."""
 
     def __init__(self, version: str) -> None:
         self.registry = CollectorRegistry()
@@ -48,34 +48,35 @@ class Metrics:
         )
 
     def reconciled(self, outcome: str, seconds: float) -> None:
+        """Count one reconciliation by its outcome and record its duration."""
         self._reconciles.labels(outcome).inc()
         self._durations.observe(seconds)
 
     def requested(self, verb: str, kind: str, status: int, seconds: float) -> None:
-        """A request was answered with ``status``, or with nothing (0)."""
+        """Record one Kubernetes API request; ``status`` is 0 where no answer came."""
         self._requests.labels(verb, kind, str(status)).observe(seconds)
 
     def noticed(self) -> None:
-        """A watch told of a change."""
+        """Record that a watch delivered a change."""
         self._last_event.set(time.time())
         self._noticed_at = time.monotonic()
 
     def watching(self) -> None:
-        """Watches begin."""
+        """Watches have started: the watch age counts from now."""
         self._noticed_at = time.monotonic()
 
     def not_watching(self) -> None:
-        """Watches have ended, and with them what is known of pools."""
+        """Watches have ended: reset the watch age to 0 and remove all pool conditions."""
         self._noticed_at = None
         for namespace, pool in tuple(self._shown):
             self.forget(namespace, pool)
 
     def unanswered(self, reason: str) -> None:
-        """The control plane did not say what it was asked for."""
+        """Count a failed request to the control plane."""
         self._facts.labels(reason).inc()
 
     def conditions(self, namespace: str, pool: str, conditions: Sequence[Mapping[str, Any]]) -> None:
-        """A pool's conditions are these."""
+        """Set the gauges of a pool's conditions; remove those of conditions that it no longer has."""
         types = {str(condition["type"]) for condition in conditions}
         for gone in self._shown.get((namespace, pool), set()) - types:
             self._conditions.remove(namespace, pool, gone)
@@ -85,11 +86,11 @@ class Metrics:
         self._shown[namespace, pool] = types
 
     def pools(self) -> set[str]:
-        """The keys of all pools that are shown."""
+        """Keys "namespace/name" of all pools that have gauges."""
         return {f"{namespace}/{pool}" for namespace, pool in self._shown}
 
     def forget(self, namespace: str, pool: str) -> None:
-        """There is no such pool."""
+        """Remove the gauges of a pool that does not exist any more."""
         for kind in self._shown.pop((namespace, pool), set()):
             self._conditions.remove(namespace, pool, kind)
 

@@ -1,4 +1,4 @@
-"""Names and labels of what a pool owns (pure). Other parts find workers by these."""
+"""Names, labels and annotations of the objects that a pool owns (pure). The control plane finds workers by them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CHAT_TEMPLATE: Final = "cachefleet.io/chat-template"
 
 
 def selector(name: str) -> str:
-    """Label selector of a pool's workers, as text."""
+    """Label selector of the workers of the pool ``name``, as text."""
     return f"{POOL_LABEL}={name}"
 
 
 def labels(pool: PrefixCachePool) -> dict[str, str]:
-    """On every object of a pool, its pods included."""
+    """Labels of every object of a pool, its pods included."""
     return {
         "app.kubernetes.io/name": "cachefleet-worker",
         "app.kubernetes.io/instance": pool.metadata.name,
@@ -38,24 +38,30 @@ def labels(pool: PrefixCachePool) -> dict[str, str]:
 
 
 def deployment(name: str) -> str:
+    """Name of the Deployment that runs the workers of the pool ``name``."""
     return f"{name}-workers"
 
 
 def service(pool: PrefixCachePool) -> str:
+    """Name of the headless Service of a pool's workers."""
     return f"{pool.metadata.name}-workers"
 
 
 def disruption_budget(pool: PrefixCachePool) -> str:
+    """Name of the PodDisruptionBudget of a pool's workers."""
     return f"{pool.metadata.name}-workers"
 
 
 def service_account(pool: PrefixCachePool) -> str:
+    """Name of the ServiceAccount that a pool's workers run as."""
     return f"{pool.metadata.name}-worker"
 
 
 def keys(pool: PrefixCachePool) -> str:
+    """Name of the Secret with a pool's index key and worker key."""
     return f"{pool.metadata.name}-keys"
 
 
 def policy(pool: PrefixCachePool) -> str:
+    """Name of the ConfigMap with the engine policy that a pool's agents read."""
     return f"{pool.metadata.name}-policy"

@@ -1,4 +1,4 @@
-"""The operator as a whole: what one term of leadership does, and what the probes say about it."""
+"""The operator as a whole: leader election, what runs during a term of leadership, and the answers to the probes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MISSING = "the CRD prefixcachepools.cachefleet.io is not installed"
 
 
 class Operator:
-    """Leads when it may, and then keeps every pool true."""
+    """Reconciles all pools while it holds the Lease."""
 
     def __init__(self, api: Api, settings: Settings, metrics: Metrics, *, identity: str) -> None:
         self._api = api
@@ -45,16 +45,16 @@ class Operator:
         self._waiting_for = ""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Contend for the Lease and reconcile while it is held, until cancelled."""
         await self._leader.run(self._term)
 
     def alive(self) -> str:
-        """What is wrong with this process, "" where nothing is."""
+        """Liveness: what is wrong with this process, "" where nothing is."""
         silent = time.monotonic() - self._leader.checked
         return f"the Lease loop has been silent for {silent:.0f} s" if silent > 2 * self._settings.lease_seconds else ""
 
     def ready(self) -> str:
-        """Why this process cannot do its part, "" where it can: leading, or standing by."""
+        """Readiness: what this process waits for, "" where it leads with everything found, or stands by."""
         if not self._leader.answered:
             return "the Lease has not been read yet"
         return self._waiting_for if self._leader.holds() else ""
@@ -69,7 +69,7 @@ class Operator:
             self._metrics.leading.set(0)
 
     async def _session(self, pools: Sequence[Object]) -> None:
-        """Watch, ask and reconcile until the CRD goes away. ``pools`` are those there are at the beginning."""
+        """Watch, poll and reconcile until the CRD is removed. ``pools`` are those that exist at the beginning."""
         queue: WorkQueue[PoolKey] = WorkQueue(
             first=self._settings.retry_first_seconds, longest=self._settings.retry_longest_seconds
         )
@@ -77,7 +77,7 @@ class Operator:
         try:
             async with self._source() as source:
                 facts_cache = self._facts_cache(source, queue)
-                for pool in pools:  # before the first look at any of them, so that fleets are known whole
+                for pool in pools:  # before the first reconciliation, so that fleets are complete
                     if found := judge(pool)[0]:
                         facts_cache.note(found)
                 reconciler = self._reconciler(facts_cache, queue.add_later)
@@ -147,9 +147,7 @@ class Operator:
         queue.add(key)
 
     async def _resync(self, queue: WorkQueue[PoolKey], facts_cache: FactsCache) -> None:
-        """Look at every pool now and then, those that went unnoticed included: whatever a watch missed is found.
-        Returns when the CRD is gone.
-        """
+        """Queue every pool each ``resync_seconds``, in case a watch missed an event. Returns when the CRD is gone."""
         while True:
             await asyncio.sleep(self._settings.resync_seconds)
             try:
@@ -170,14 +168,14 @@ class Operator:
         return [PoolKey(f"{item['metadata']['namespace']}/{item['metadata']['name']}") for item in found]
 
     async def _documents(self) -> list[Object] | None:
-        """All pools, None where their CRD is not there."""
+        """All pools; None where the CRD is not installed. Namespaces that may not be read are left out."""
         found: list[Object] = []
         refused: list[RefusedError] = []
         namespaces = self._settings.namespaces or ("",)
         for namespace in namespaces:
             try:
                 items = await self._api.list("PrefixCachePool", namespace, page=self._settings.list_page)
-            except RefusedError as error:  # it has gone, say, and with it the right to read it
+            except RefusedError as error:  # for instance a deleted namespace, and with it the right to read it
                 refused.append(error)
                 continue
             if items is None:
@@ -202,7 +200,7 @@ class Operator:
             await asyncio.sleep(self._settings.discovery_seconds)
 
     async def _ensure_fleet_key(self) -> None:
-        """So that the control plane, which mounts it, can start before there is a pool."""
+        """Create the fleet key's Secret: the control plane mounts it and may start before there is a pool."""
         while True:
             try:
                 await self._reconciler().fleet_key()
@@ -217,7 +215,7 @@ class Operator:
                 return
 
     async def _work(self, queue: WorkQueue[PoolKey], reconciler: Reconciler) -> None:
-        """Until cancelled, also where a request that ended at that moment has swallowed it: the term waits for this."""
+        """Reconcile queued pools until cancelled. ``cancelling`` shows a cancellation that a request swallowed."""
         task = asyncio.current_task()
         while not (task and task.cancelling()):
             key = await queue.get()
@@ -237,7 +235,7 @@ class Operator:
         except KubernetesError as error:
             log.warning("reconciling failed, trying again: %s", error, extra={"pool": key})
             return "failed"
-        except Exception:  # a task's root: one pool's trouble is not the others'
+        except Exception:  # a task's root: an error in one pool must not stop the others
             log.exception("reconciling failed", extra={"pool": key})
             return "error"
 

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics."""
+"""HTTP server of the operator's /healthz, /readyz and /metrics."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from cachefleet_operator.metrics import Metrics
 
 Check = Callable[[], str]
-"""What is wrong, "" where nothing is."""
+"""Returns what is wrong, "" where nothing is."""
 
 
 def application(alive: Check, ready: Check, metrics: Metrics) -> web.Application:
-    """The three routes."""
+    """The three routes: 503 with the problem, else 200; /readyz fails where /healthz does, too."""
 
     async def healthz(_: web.Request) -> web.Response:
         return _answer(alive())
@@ -34,7 +34,7 @@ def application(alive: Check, ready: Check, metrics: Metrics) -> web.Application
 
 @asynccontextmanager
 async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
-    """Serve while the block runs; gives the port."""
+    """Serve while the block runs; yields the port, which the kernel chooses where ``port`` is 0."""
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """In the order of the conditions that use them; those of BudgetAdmitted are in ``cachefleet_core.budget``."""
+    """Reasons in the order of the conditions that use them; more of BudgetAdmitted are in ``cachefleet_core.budget``."""
 
     # ConfigValid
     VALID = "Valid"
@@ -24,7 +24,7 @@ class Reason(StrEnum):
     NONE_READY = "NoneReady"
     NO_WORKERS_WANTED = "NoWorkersWanted"
     PODS_REFUSED = "PodsRefused"
-    # Troubles of a pod, under WorkersAvailable, Progressing and Degraded
+    # Problems of a pod, under WorkersAvailable, Progressing and Degraded
     IMAGE_UNAVAILABLE = "ImageUnavailable"
     CONTAINER_REFUSED = "ContainerRefused"
     CRASH_LOOPING = "CrashLooping"

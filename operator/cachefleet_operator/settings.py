@@ -1,4 +1,4 @@
-"""What the operator is told at start: one frozen object, read once from ``CACHEFLEET_*`` variables."""
+"""The operator's settings: one frozen object, read once from ``CACHEFLEET_*`` environment variables."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Settings(BaseSettings):
 
 
 def load() -> Settings:
-    """The settings of this process's environment, or SettingsError."""
+    """Settings from the environment; SettingsError with one line for each missing or invalid variable."""
     try:
         return Settings()
     except ValidationError as error:

@@ -8,12 +8,9 @@ from hypothesis import strategies as st
 
 from cachefleet_core.budget import (
     BudgetReason,
-    attention_block_bytes,
     blocks,
-    hybrid_block_bytes,
     kv_cache_mib,
     mebibytes,
-    mla_block_bytes,
     plan_budget,
     request_mib,
 )
@@ -137,42 +134,3 @@ def test_blocks_and_mib_are_inverse_up_to_rounding(mib: int, block_bytes: int) -
 def test_no_blocks_of_nothing(mib: int, block_bytes: int) -> None:
     with pytest.raises(ValueError, match="need MiB of at least 0 and a block of at least 1 byte"):
         blocks(mib, block_bytes)
-
-
-def test_attention_blocks_as_vllm_reports_them() -> None:
-    """Seen on vLLM 0.32: two layers, one KV head of 32, float32, block 32; 4 MiB gave 256 blocks."""
-    size = attention_block_bytes(layers=2, kv_heads=1, head_dim=32, block_size=32, dtype_bytes=4)
-
-    assert size == 16384
-    assert blocks(4, size) == 256
-
-
-def test_grouped_heads_are_shared_among_ranks_and_replicated_beyond_them() -> None:
-    def of(ranks: int) -> int:
-        return attention_block_bytes(layers=64, kv_heads=8, head_dim=128, block_size=16, tensor_parallel=ranks)
-
-    assert of(1) == 64 * 8 * 16 * 256 * 2
-    assert [of(1) // of(ranks) for ranks in (2, 4, 8, 16, 32)] == [2, 4, 8, 8, 8]
-
-
-def test_quantised_and_uneven_attention() -> None:
-    plain = attention_block_bytes(layers=1, kv_heads=2, head_dim=128, block_size=16)
-    quantised = attention_block_bytes(layers=1, kv_heads=2, head_dim=128, block_size=16, dtype_bytes=1)
-    scaled = attention_block_bytes(layers=1, kv_heads=2, head_dim=128, block_size=16, dtype_bytes=1, scale_bytes=8)
-    uneven = attention_block_bytes(layers=1, kv_heads=2, head_dim=128, head_dim_v=64, block_size=16)
-
-    assert quantised == plain // 2
-    assert scaled == quantised + 2 * 16 * 8
-    assert uneven == plain * 3 // 4
-    assert attention_block_bytes(layers=1, kv_heads=2, head_dim=128, head_dim_v=0, block_size=16) == plain // 2
-
-
-def test_latent_attention_has_one_vector_for_all_heads_and_ranks() -> None:
-    """DeepSeek V3: 61 layers, 512 of latent and 64 of rotary dimensions."""
-    assert mla_block_bytes(layers=61, latent_dim=576, block_size=64) == 61 * 64 * 576 * 2
-    assert mla_block_bytes(layers=1, latent_dim=3, block_size=3, dtype_bytes=1, alignment=8) == 16
-
-
-def test_groups_share_one_pool_of_the_largest_blocks() -> None:
-    assert hybrid_block_bytes([8192, 16384, 16384]) == 16384
-    assert hybrid_block_bytes([]) == 0

@@ -46,17 +46,6 @@ def test_what_no_stream_contains_is_not_counted() -> None:
     assert index.refused == (0, 0)
 
 
-def test_candidates_are_looked_up_anew_after_a_restore() -> None:
-    index, other, candidates = Index(), Index(), Candidates(["a", "b"])
-    index.store("a", 0, KEYS, 0)
-    index.store("b", 0, KEYS[:8], 0)
-    other.store("b", 0, KEYS, 0)
-    other.store("c", 0, KEYS[:8], 0)
-    assert depths(index, candidates) == [20, 1]
-    index.restore(other.snapshot())
-    assert depths(index, candidates) == [0, 20]
-
-
 def test_candidates_may_be_asked_of_two_indexes() -> None:
     one, two, candidates = Index(), Index(), Candidates(["a", "b"])
     one.store("a", 0, KEYS, 0)

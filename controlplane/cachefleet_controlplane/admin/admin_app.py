@@ -1,4 +1,4 @@
-"""The admin API under ``/admin/v1``: routes over the live picture and the decision log."""
+"""The admin API under ``/admin/v1``: the application, and routes for fleet, decisions and routing policy."""
 
 from __future__ import annotations
 
@@ -36,11 +36,13 @@ _NOT_FOUND = refusals(404)
 
 
 class LiveFleet(Protocol):
-    """What the admin API needs of the fleet."""
+    """What the admin API needs of ``fleet.Fleet``."""
 
     policy: RoutingPolicy
 
-    def view(self) -> FleetView: ...
+    def view(self) -> FleetView:
+        """All pools and workers at this time."""
+        ...
 
 
 def admin_app(
@@ -54,13 +56,13 @@ def admin_app(
     authorize: AdminAuthorizer,
     max_bytes: int = 1024 * 1024,
 ) -> FastAPI:
-    """An application to be mounted at ``PATH``; every path under it asks ``authorize``."""
+    """Make the application to be mounted at ``PATH``; every path under it asks ``authorize`` first."""
     app = FastAPI(title="Cachefleet admin API", version="v1", openapi_url=None, docs_url=None, redoc_url=None)
     of_tenants = (tenant_routes(service), key_routes(service), usage_routes(usage, service.wall_clock))
     of_fleet = (_fleet_routes(fleet), _decision_routes(decisions), explain_routes(explain), _routing_routes(fleet))
     of_conversations = () if certifier is None else (certificate_routes(certifier),)
     for router in (*of_fleet, *of_tenants, *of_conversations, _meta_routes(app)):
-        app.router.routes.extend(router.routes)  # including a router makes each of its routes once more
+        app.router.routes.extend(router.routes)  # include_router would build each route a second time
     app.add_exception_handler(StarletteHTTPException, problems.http_problem)
     app.add_exception_handler(RequestValidationError, problems.invalid_problem)
     app.add_exception_handler(ApiError, problems.api_problem)
@@ -69,7 +71,7 @@ def admin_app(
     app.add_exception_handler(TenantConflictError, problems.conflict_problem)
     app.add_exception_handler(Exception, problems.unexpected_problem)
     app.add_middleware(BodyBound, max_bytes=max_bytes)
-    app.add_middleware(Guard, authorize=authorize)  # the last added is the first asked
+    app.add_middleware(Guard, authorize=authorize)  # the middleware added last runs first
     return app
 
 

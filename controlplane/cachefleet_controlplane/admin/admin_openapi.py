@@ -1,4 +1,4 @@
-"""The admin API's OpenAPI document, with its errors as they are: problem JSON and nothing else. Pure."""
+"""The admin API's OpenAPI document, in which all errors are problem JSON. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _REF: Final = "#/components/schemas/{model}"
 
 
 def refusals(*statuses: int) -> Responses:
-    """What a route says of its errors; ``told`` writes what they hold into the document.
+    """Error statuses of a route; ``told`` fills in what they hold.
 
-    A model given here FastAPI would make ready for each status of each route, a tenth of a second at every start.
+    FastAPI would build a model given here for each status of each route: a tenth of a second at every start.
     """
     return {status: {} for status in statuses}
 
 
 ERRORS: Final = refusals(400, 401, 403, 413, 422, 503)
-"""Of every route."""
+"""Error statuses that every route may answer with."""
 
 
 def told(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What FastAPI makes of the routes, with problems as the answers of all errors."""
+    """FastAPI's document with problem JSON as the content of all errors."""
     paths = {
         path: {method: _operation(operation) for method, operation in operations.items()}
         for path, operations in document["paths"].items()

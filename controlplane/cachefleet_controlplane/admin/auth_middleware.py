@@ -1,4 +1,5 @@
-"""Nobody gets past without a token that may: in front of every route, known or not, before a body is read."""
+"""ASGI middleware of the admin API: authorizes each request before routing and before its body is read; bounds bodies.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from cachefleet_controlplane.auth.authorizer import (
 
 
 class Guard:
-    """ASGI middleware; the question put is derived from method and path alone."""
+    """Answers 401, 403 or 503 unless ``authorize`` allows the request, judged by method and path alone."""
 
     def __init__(self, app: ASGIApp, authorize: AdminAuthorizer) -> None:
         self._app = app
@@ -44,7 +45,7 @@ class Guard:
 
 
 class BodyBound:
-    """ASGI middleware: an announced body that is too long is a problem at once, any other is cut off at the bound."""
+    """Answers 413 to an announced body over ``max_bytes``; any other body is cut off at that bound."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = RequestBodyLimitMiddleware(app, max_body_size=max_bytes)

@@ -55,21 +55,24 @@ class Examination(Schema):
 
 
 class Certifier(Protocol):
-    """What the routes need of the examiner."""
+    """What the routes need of the examiner of render profiles."""
 
     @property
     def busy(self) -> bool:
-        """An examination is under way."""
+        """Whether an examination is under way."""
         ...
 
-    def known(self) -> list[Certificate]: ...
+    def known(self) -> list[Certificate]:
+        """The latest certificate of each render profile."""
+        ...
 
     async def examine(self, *, model: str | None, pool: str | None, chats: int, seed: int) -> list[Certificate]:
-        """LookupError for a model or pool that is not served."""
+        """Examine render profiles now; their certificates. LookupError for a model or pool that is not served."""
         ...
 
 
 def certificate_routes(certifier: Certifier) -> APIRouter:
+    """The routes ``/certificates`` and ``/certify``."""
     router = APIRouter(tags=["continuation"], responses=ERRORS)
 
     @router.get("/certificates", summary="Certified render profiles, and those refused")
@@ -90,6 +93,7 @@ def certificate_routes(certifier: Certifier) -> APIRouter:
 
 
 def shown(certificate: Certificate) -> Certified:
+    """A certificate as the API shows it."""
     names = [name for name in Certified.model_fields if name != "at"]
     at = datetime.fromtimestamp(certificate.at, UTC)
     return Certified.model_validate({name: getattr(certificate, name) for name in names} | {"at": at})

@@ -1,4 +1,4 @@
-"""``POST /admin/v1/explain``: what would be decided for a request now, and why."""
+"""``POST /admin/v1/explain``: the decision that a request would get now, and why."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ _PROBLEMS: Final = refusals(404, 413)
 
 
 class Explain(Protocol):
-    """The record of a request that is not made. ApiError where it could not be."""
+    """Gives the record of a request that is decided and not sent. ApiError where the gateway would refuse it."""
 
     async def __call__(self, body: bytes, tenant: str | None, /) -> DecisionRecord: ...
 
 
 def explain_routes(explain: Explain) -> APIRouter:
+    """The route ``POST /explain``."""
     router = APIRouter(tags=["decisions"], responses=ERRORS)
 
     @router.post("/explain", summary="Decide, and send nothing", responses=_PROBLEMS, openapi_extra=_BODY)

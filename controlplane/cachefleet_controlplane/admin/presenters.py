@@ -1,4 +1,4 @@
-"""From the live picture and the records to what the admin API says. Pure."""
+"""Converts live state and decision records to the schemas of the admin API. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from cachefleet_core.contract import IndexContract
 
 
 def pool(status: PoolStatus) -> schemas.Pool:
+    """A pool without its workers."""
     return schemas.Pool(
         key=status.key,
         namespace=status.namespace,
@@ -29,11 +30,13 @@ def pool(status: PoolStatus) -> schemas.Pool:
 
 
 def pool_detail(status: PoolStatus, view: FleetView) -> schemas.PoolDetail:
+    """A pool with its workers, which are those of ``view`` with its key."""
     members = tuple(worker(member) for member in view.workers if member.pool == status.key)
     return schemas.PoolDetail(**dict(pool(status)), members=members)
 
 
 def contract(found: IndexContract) -> schemas.Contract:
+    """An index contract with its fingerprint."""
     return schemas.Contract(
         fingerprint=found.fingerprint(),
         weights=found.weights,
@@ -45,6 +48,7 @@ def contract(found: IndexContract) -> schemas.Contract:
 
 
 def hit_ratio(status: PoolStatus) -> schemas.HitRatio:
+    """A pool's hit ratio, at most 1; value None where nothing was looked up."""
     found = status.hit_ratio
     return schemas.HitRatio(
         value=None if found.ratio is None else min(1.0, found.ratio),
@@ -57,6 +61,7 @@ def hit_ratio(status: PoolStatus) -> schemas.HitRatio:
 
 
 def worker(status: WorkerStatus) -> schemas.Worker:
+    """One rank of a worker; phase and load are None before its first report."""
     same = {name: getattr(status, name) for name in schemas.Worker.model_fields if hasattr(status, name)}
     report = status.report
     return schemas.Worker.model_validate(
@@ -72,6 +77,7 @@ def worker(status: WorkerStatus) -> schemas.Worker:
 
 
 def decision(record: DecisionRecord) -> schemas.Decision:
+    """A decision record, with its reason and shortfall cause in words."""
     told: dict[str, Any] = {"at": datetime.fromtimestamp(record.at, UTC), "why": reason_texts.why(record.reason)}
     if record.shortfall is not None:
         told["shortfall"] = asdict(record.shortfall) | {"why": reason_texts.why_short(record.shortfall.cause)}

@@ -1,4 +1,4 @@
-"""Errors of the admin API as problem JSON (RFC 9457), each with the fields it is about."""
+"""Errors of the admin API as problem JSON (RFC 9457), with the fields that are wrong."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ RETRY_SECONDS = 2
 def problem(
     status: int, detail: str, *, errors: Sequence[FieldProblem] = (), headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
+    """A problem answer; its title is the status's phrase."""
     body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=tuple(errors))
     content = body.model_dump(mode="json", by_alias=True)
     return JSONResponse(content, status_code=status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
 
 
 def unavailable(detail: str) -> JSONResponse:
+    """503 with Retry-After."""
     return problem(503, detail, headers={"Retry-After": str(RETRY_SECONDS)})
 
 
 async def http_problem(_request: Request, error: Exception) -> JSONResponse:
+    """Handler of HTTPException: unknown paths, wrong methods, and refusals by routes."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for nothing else
     return problem(error.status_code, error.detail, headers=error.headers)
 
 
 async def invalid_problem(_request: Request, error: Exception) -> JSONResponse:
-    """What was sent is not repeated: only where the fault is, and what is allowed."""
+    """Handler of invalid requests: tells where the fault is and what is allowed, never the value sent."""
     assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for nothing else
     errors = [FieldProblem(field=".".join(map(str, e["loc"])), message=e["msg"]) for e in error.errors()]
     malformed = any(e["type"] == "json_invalid" for e in error.errors())
@@ -44,7 +47,7 @@ async def invalid_problem(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def api_problem(_request: Request, error: Exception) -> JSONResponse:
-    """What a client of the gateway would be told."""
+    """Handler of ApiError, which ``/explain`` raises: status and message that a client of the gateway would get."""
     assert isinstance(error, ApiError)  # noqa: S101 - registered for nothing else
     errors = [FieldProblem(field=f"body.{error.param}", message=error.message)] if error.param else []
     headers = {name.decode(): value.decode() for name, value in error.headers}
@@ -52,17 +55,20 @@ async def api_problem(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def store_problem(_request: Request, error: Exception) -> JSONResponse:
+    """Handler of StoreError: 503."""
     return unavailable(str(error) if isinstance(error, StoreError) else "the store does not answer")
 
 
 async def not_found_problem(_request: Request, error: Exception) -> JSONResponse:
+    """Handler of TenantNotFoundError: 404."""
     return problem(404, str(error))
 
 
 async def conflict_problem(_request: Request, error: Exception) -> JSONResponse:
+    """Handler of TenantConflictError: 409."""
     return problem(409, str(error))
 
 
 async def unexpected_problem(_request: Request, _error: Exception) -> JSONResponse:
-    """Starlette logs the error itself, with its traceback."""
+    """Handler of all other errors: 500; Starlette logs the error with its traceback."""
     return problem(500, "an unexpected error, which was logged")

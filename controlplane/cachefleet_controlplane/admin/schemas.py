@@ -1,4 +1,4 @@
-"""What the admin API says, as pydantic models: camelCase outside, seconds, tokens and bytes as numbers."""
+"""Answers of the admin API as pydantic models: camelCase outside; times in seconds, sizes in tokens and bytes."""
 
 from __future__ import annotations
 

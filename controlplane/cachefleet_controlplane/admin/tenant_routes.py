@@ -1,4 +1,4 @@
-"""``/admin/v1/tenants``: tenants and their API keys."""
+"""``/admin/v1/tenants``: routes for tenants and their API keys."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _BOTH: Final = _NOT_FOUND | _CONFLICT
 
 
 def tenant_routes(service: TenantService) -> APIRouter:
+    """The routes under ``/tenants``."""
     router = APIRouter(tags=["tenants"], responses=ERRORS)
 
     @router.get("/tenants", summary="All tenants")
@@ -54,6 +55,7 @@ def tenant_routes(service: TenantService) -> APIRouter:
 
 
 def key_routes(service: TenantService) -> APIRouter:
+    """The routes under ``/tenants/{tenant}/keys``."""
     router = APIRouter(tags=["tenants"], responses=ERRORS, prefix="/tenants/{tenant}/keys")
 
     @router.get("", summary="A tenant's keys", responses=_NOT_FOUND)
@@ -80,10 +82,12 @@ def key_routes(service: TenantService) -> APIRouter:
 
 
 def shown_tenant(tenant: TenantRecord) -> told.Tenant:
+    """A tenant as the API shows it."""
     return told.Tenant.model_validate(asdict(tenant) | {"created": _time(tenant.created)})
 
 
 def shown_key(key: KeyRecord, now: float) -> told.Key:
+    """A key without its hash, with its state at ``now`` (Unix seconds)."""
     return told.Key.model_validate(_key_fields(key, now))
 
 

@@ -1,4 +1,4 @@
-"""What the admin API says of tenants, their keys and what they used, and what it takes."""
+"""Requests and answers of the admin API about tenants, their keys and their usage."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TenantChange(Schema):
 
     model_config = _TAKEN | ConfigDict(json_schema_extra={"examples": [{"priority": 10, "requestsAtOnce": None}]})
 
-    # Factories, so that the schema names no default: what is left out has none.
+    # Factories, so that the schema names no default: a field left out is not changed.
     salt_version: Number = Field(default_factory=lambda: 1)
     """A new one cuts the tenant off from all that is cached for it."""
     priority: Priority = Field(default_factory=lambda: DEFAULT_PRIORITY)

@@ -1,4 +1,4 @@
-"""What the admin API does about tenants: the store is changed, and this replica knows of it before the answer."""
+"""Tenants and keys for the admin API: changes the store, and this replica's directory before the answer."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _ID_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class TenantService:
-    """See the module. Errors are those of SqlTenants; ``wall_clock`` is Unix time, ``random`` gives so many bytes.
+    """Reads and changes tenants and keys. Errors are those of SqlTenants.
 
-    ``private``: other replicas have stores of their own, so nothing is changed: TenantConflictError.
+    ``wall_clock`` is Unix time in seconds, ``random`` gives so many random bytes. ``private``: each replica has a store
+    of its own, so every change raises TenantConflictError.
     """
 
     tenants: Tenants
@@ -38,38 +39,45 @@ class TenantService:
     private: bool = False
 
     async def all(self) -> list[TenantRecord]:
+        """All tenants by name."""
         return await self.tenants.ask(self.repository.tenants)
 
     async def one(self, name: TenantId) -> TenantRecord:
+        """One tenant. TenantNotFoundError."""
         return await self.tenants.ask(lambda: self.repository.tenant(name))
 
     async def create(self, tenant: TenantRecord) -> TenantRecord:
+        """Store a new tenant, created now. TenantConflictError where the name is taken."""
         made = replace(tenant, created=self.wall_clock())
         await self._change(lambda: self.repository.create(made))
         return made
 
     async def change(self, name: TenantId, fields: Mapping[str, object]) -> TenantRecord:
+        """Set some fields of a tenant; the changed tenant. TenantNotFoundError."""
         return await self._change(lambda: self.repository.change(name, fields))
 
     async def delete(self, name: TenantId) -> None:
+        """Delete a tenant with its keys and conversations. TenantNotFoundError."""
         await self._change(lambda: self.repository.delete(name))
 
     async def keys(self, tenant: TenantId) -> list[KeyRecord]:
+        """A tenant's keys, oldest first. TenantNotFoundError."""
         return await self.tenants.ask(lambda: self.repository.keys(tenant))
 
     async def new_key(self, tenant: TenantId, expires: float | None) -> tuple[KeyRecord, str]:
-        """A key's record and the key itself, which nobody can show again."""
+        """Make a key that ends at ``expires`` (Unix seconds): its record, and the key itself, which is not stored."""
         record, key = self._make(tenant, expires)
         await self._change(lambda: self.repository.add_key(record))
         return record, key
 
     async def rotate(self, tenant: TenantId, expires: float | None, *, grace_seconds: float) -> tuple[KeyRecord, str]:
-        """A new key, and the others end ``grace_seconds`` from now."""
+        """Make a key as ``new_key`` does; the tenant's other keys end ``grace_seconds`` from now."""
         record, key = self._make(tenant, expires)
         await self._change(lambda: self.repository.rotate(record, grace_seconds=grace_seconds))
         return record, key
 
     async def revoke(self, tenant: TenantId, key_id: str) -> KeyRecord:
+        """End a key now; its record. TenantNotFoundError."""
         now = self.wall_clock()
         return await self._change(lambda: self.repository.revoke(tenant, key_id, now=now))
 

@@ -20,7 +20,7 @@ from cachefleet_core.tenancy import TenantId
 
 CSV: Final = "text/csv"
 TRUNCATED: Final = "x-cachefleet-truncated"
-"""A header of CSV that has not all rows."""
+"""Header of a CSV answer from which rows are missing."""
 MAX_ROWS: Final = 100_000
 _DEFAULT_SPAN: Final = timedelta(hours=24)
 _EXAMPLE: Final = (
@@ -40,6 +40,7 @@ Limit = Annotated[int, Query(ge=1, le=MAX_ROWS, description="How many rows at mo
 
 
 def usage_routes(usage: UsageLog, wall_clock: Callable[[], float]) -> APIRouter:
+    """The route ``GET /usage``; ``wall_clock`` is Unix time in seconds."""
     router = APIRouter(tags=["tenants"], responses=ERRORS)
 
     @router.get("/usage", summary="What tenants used", response_model=told.UsageList, responses=_IN_CSV)
@@ -60,6 +61,7 @@ def usage_routes(usage: UsageLog, wall_clock: Callable[[], float]) -> APIRouter:
 
 
 def shown(record: UsageRecord) -> told.Usage:
+    """A usage record as the API shows it; computed tokens are prompt tokens that were not cached."""
     return told.Usage(
         hour=datetime.fromtimestamp(record.hour, UTC),
         tenant=record.tenant,

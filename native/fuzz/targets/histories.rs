@@ -48,7 +48,6 @@ impl Play<'_> {
                 self.model.apply(worker, &Operation::Cleared);
             }
             9 => self.compare(),
-            10 => self.index = Index::read(self.limits, &self.index.write()).expect("what was just written"),
             _ => self.ask(),
         }
     }

@@ -7,7 +7,7 @@ mod model;
 mod tape;
 
 use cachefleet_native::frame::Frame;
-use cachefleet_native::index::{Index, Limits, SNAPSHOT_HEAD, Seen, check, seal_snapshot};
+use cachefleet_native::index::{Index, Limits, Seen, check};
 
 const LIMITS: Limits = Limits { workers: 8, held: 4096 };
 
@@ -29,23 +29,6 @@ pub fn frame(data: &[u8]) {
 pub fn json(data: &[u8]) {
     bodies::any(data);
     bodies::array(data);
-}
-
-/// A snapshot is refused, or written again the same; with the right checksum too, which nobody finds by chance.
-pub fn snapshot(data: &[u8]) {
-    let sealed = seal_snapshot([&[0; SNAPSHOT_HEAD], data].concat());
-    for bytes in [data, &sealed] {
-        let Ok(index) = Index::read(LIMITS, bytes) else {
-            continue;
-        };
-        let again = Index::read(LIMITS, &index.write()).expect("what was just written");
-        let (mut before, mut after) = (index.stats().held, again.stats().held);
-        before.sort();
-        after.sort();
-        assert_eq!(before, after);
-        assert!(before.iter().all(|(name, _)| index.digest(name) == again.digest(name)));
-        assert!(before.iter().map(|(_, blocks)| blocks).sum::<u64>() <= LIMITS.held);
-    }
 }
 
 /// An index does with operations what sets do.

@@ -16,7 +16,6 @@ mod pages;
 mod prefetch;
 mod runs;
 mod sets;
-mod snapshot;
 mod spans;
 mod sweep;
 mod table;
@@ -26,7 +25,6 @@ mod workers;
 pub use ingest::slices;
 pub use matching::{Asked, Walk};
 pub use operation::{Operation, OperationError, Seen, check};
-pub use snapshot::{HEAD as SNAPSHOT_HEAD, SnapshotError, seal as seal_snapshot};
 
 use crate::digest;
 use crate::reader::Key;

@@ -133,8 +133,8 @@ impl Sets {
         self.keep(set, |word| word.bits & !masked(word))
     }
 
-    /// The set of these workers, for whoever reads a snapshot; `words` are sorted, without zeros.
-    pub fn intern(&mut self, words: Vec<Word>) -> SetId {
+    /// The set of these workers; `words` are sorted, without zeros.
+    fn intern(&mut self, words: Vec<Word>) -> SetId {
         match words[..] {
             [] => return NOBODY,
             [word] if word.bits.is_power_of_two() => {

@@ -145,18 +145,6 @@ impl Tier {
         swept
     }
 
-    /// A run to be filled by `adopt`.
-    pub fn open_run(&mut self) -> u32 {
-        self.new_run()
-    }
-
-    /// Appends keys of a snapshot to a run. False: one of them is known already, or the run is full.
-    pub fn adopt(&mut self, sets: &mut Sets, run: u32, keys: &[u64], set: SetId) -> bool {
-        let mut done = 0;
-        self.with_run(run, sets, |kept, around| done = kept.append(run, keys, set, around));
-        done == keys.len()
-    }
-
     /// Puts keys, the first of them unknown, where they follow `last`, else into a run of their own, up to one that is known;
     /// gives how many, and the last one's place.
     fn put(&mut self, sets: &mut Sets, slot: u32, last: Option<Place>, keys: &[u64]) -> (usize, Place) {

@@ -31,11 +31,6 @@ impl Workers {
         self.slots.len()
     }
 
-    /// All numbers of slots are below.
-    pub fn slots(&self) -> usize {
-        self.holdings.len()
-    }
-
     /// Slots that a name has or that wait to be swept.
     pub fn occupied(&self) -> usize {
         self.holdings.len() - self.free.len()

@@ -1,7 +1,7 @@
 //! Errors as Python sees them, and the guard that lets no panic through.
 
 use crate::frame::FrameError as Malformed;
-use crate::index::{Full, OperationError as Refused, SnapshotError as Unsound};
+use crate::index::{Full, OperationError as Refused};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -9,7 +9,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 create_exception!(cachefleet_native, OperationError, PyValueError, "An operation that no sound stream contains.");
 create_exception!(cachefleet_native, IndexFullError, PyRuntimeError, "The index has reached one of its bounds.");
-create_exception!(cachefleet_native, SnapshotError, PyValueError, "Bytes that are no snapshot of an index.");
 create_exception!(cachefleet_native, FrameError, PyValueError, "Bytes that are no Delta or Snapshot frame.");
 create_exception!(cachefleet_native, InternalError, PyRuntimeError, "A defect in the native code; see its message.");
 
@@ -17,7 +16,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add("OperationError", py.get_type::<OperationError>())?;
     module.add("IndexFullError", py.get_type::<IndexFullError>())?;
-    module.add("SnapshotError", py.get_type::<SnapshotError>())?;
     module.add("FrameError", py.get_type::<FrameError>())?;
     module.add("InternalError", py.get_type::<InternalError>())
 }
@@ -31,12 +29,6 @@ impl From<Refused> for PyErr {
 impl From<Malformed> for PyErr {
     fn from(error: Malformed) -> Self {
         FrameError::new_err(error.to_string())
-    }
-}
-
-impl From<Unsound> for PyErr {
-    fn from(error: Unsound) -> Self {
-        SnapshotError::new_err(error.to_string())
     }
 }
 

@@ -5,7 +5,7 @@ use super::errors::{OperationError, guard};
 use super::ints;
 use super::state::{Locked, State};
 use crate::digest::Tier;
-use crate::index::{Index as Inner, Limits, Operation, Stats, check};
+use crate::index::{Limits, Operation, Stats, check};
 use crate::reader::{Key, unpack};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -123,20 +123,6 @@ impl Index {
     #[getter]
     fn refused(&self) -> (u64, u64) {
         self.0.refused()
-    }
-
-    /// All that it holds, as bytes that `restore` takes. Who asks the index meanwhile waits for the whole of it.
-    fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let data = py.detach(|| self.0.write(|state, _| state.index.write()))?;
-        Ok(PyBytes::new(py, &data))
-    }
-
-    /// Holds exactly what a snapshot says.
-    fn restore(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
-        py.detach(|| {
-            let index = guard(|| Ok(Inner::read(self.0.limits(), data)?))?;
-            self.0.write(|state, _| *state = State::new(index))
-        })
     }
 }
 

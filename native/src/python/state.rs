@@ -47,10 +47,6 @@ impl Locked {
         }
     }
 
-    pub fn limits(&self) -> Limits {
-        self.limits
-    }
-
     /// Calls refused at a bound since it was made, and the keys in them.
     pub fn refused(&self) -> (u64, u64) {
         let [calls, keys] = &self.refused;

@@ -1,4 +1,4 @@
-"""Asks the control plane's admin API about pools."""
+"""HTTP client of the control plane's admin API, for facts about pools."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from cachefleet_operator.reasons import Reason
 log = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 16 * 1024 * 1024
-"""A pool of a thousand workers takes about one."""
+"""Bound on an answer; a pool of a thousand workers takes about 1 MiB."""
 
 
 class FactsSource(Protocol):
-    """What knows of pools."""
+    """Where facts about pools come from."""
 
     async def ask(self, key: str, *, seconds: float) -> Facts: ...
 
 
 class NoControlPlane:
-    """Where no control plane is named."""
+    """The source of facts where no control plane is configured."""
 
     async def ask(self, _key: str, *, seconds: float) -> Facts:  # noqa: ARG002  # nobody to wait for
+        """Unknown facts, at once."""
         return Facts()
 
 
 class ControlPlaneClient:
-    """``failed`` is told the reason of each question that had no answer. ``at_once`` bounds the questions."""
+    """Facts over HTTP. ``at_once`` bounds concurrent requests; ``failed`` is called with each failure's reason."""
 
     def __init__(
         self,
@@ -52,9 +53,9 @@ class ControlPlaneClient:
         self._failed = failed
 
     async def ask(self, key: str, *, seconds: float) -> Facts:
-        """What is known of the pool "namespace/name", answered within so many seconds; never an error."""
+        """Facts of the pool "namespace/name"; failures and timeouts are facts with a reason, never an error."""
         try:
-            # Waiting for a turn is not the control plane's silence.
+            # The timeout begins when a slot is free: waiting for one is no silence of the control plane.
             async with self._slots, asyncio.timeout(seconds):
                 return await self._ask(key)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
@@ -82,6 +83,6 @@ class ControlPlaneClient:
     async def _headers(self) -> dict[str, str]:
         if self._token_file is None:
             return {}
-        # Each time anew: the kubelet replaces it before it runs out.
+        # Read each time: the kubelet replaces it before it expires.
         token = (await asyncio.to_thread(self._token_file.read_text)).strip()
         return {"Authorization": f"Bearer {token}"}

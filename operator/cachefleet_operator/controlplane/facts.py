@@ -1,4 +1,4 @@
-"""What the control plane knows of a pool: contract, hit ratio, workers (pure).
+"""A pool's facts as the control plane reports them: contract, hit ratio, workers (pure).
 
 All of it is observation and may be missing: nothing here decides whether workers run.
 """
@@ -16,17 +16,17 @@ from cachefleet_operator.reasons import Reason
 
 MAX_TEXT: Final = 256
 
-# Within what the CRD lets a status say: beyond it the whole status would be refused.
+# The CRD's bounds on status fields: the API server would refuse a whole status for one value beyond them.
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
 _Word = Annotated[str, Meta(max_length=64)]
 
 
 class FactsError(ValueError):
-    """An answer of the control plane that says nothing of a pool."""
+    """An answer of the control plane that cannot be parsed."""
 
 
 class Contract(msgspec.Struct, frozen=True, rename="camel"):
-    """What all workers of a pool agree on."""
+    """The contract that all workers of a pool share: model, tokenizer, block size and version of block keys."""
 
     fingerprint: Annotated[str, Meta(max_length=128)]
     weights: str = ""
@@ -37,14 +37,14 @@ class Contract(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class HitRatio(msgspec.Struct, frozen=True, rename="camel"):
-    """Share of prompt tokens found in the last windowSeconds, None where none were looked up."""
+    """Share of prompt tokens found in caches in the last ``window_seconds``; None where no prompt was looked up."""
 
     value: Annotated[float, Meta(ge=0, le=1000)] | None = None
     window_seconds: float = 0.0
 
 
 class Difference(msgspec.Struct, frozen=True, rename="camel"):
-    """One field in which a worker's contract is not its pool's."""
+    """A field in which a worker's contract differs from its pool's."""
 
     field: str
     expected: str = ""
@@ -52,13 +52,13 @@ class Difference(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Load(msgspec.Struct, frozen=True, rename="camel"):
-    """The part of a worker's report that a status tells of."""
+    """The part of a worker's load metrics that a status shows."""
 
     blocks_idle: _Count | None = None
 
 
 class Warmth(msgspec.Struct, frozen=True, rename="camel"):
-    """Warm prefixes cached, of how many."""
+    """How many warm prefixes are cached (``done``), of how many (``total``)."""
 
     done: _Count = 0
     total: _Count = 0
@@ -91,7 +91,7 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def fresh(self) -> bool:
-        """Whether what it holds is known now."""
+        """Whether the index has its present blocks: stream live, report not stale, indexed."""
         return self.stream == "live" and not self.stale and self.indexed
 
     @property
@@ -101,7 +101,7 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PoolFacts(msgspec.Struct, frozen=True, rename="camel"):
-    """One pool, as ``GET /admin/v1/pools/{namespace}/{name}`` tells of it."""
+    """One pool, as ``GET /admin/v1/pools/{namespace}/{name}`` answers."""
 
     contract: Contract | None = None
     hit_ratio: HitRatio = HitRatio()
@@ -109,13 +109,13 @@ class PoolFacts(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block on one device as the first worker of the contract reports them, 0 where none does."""
+        """Bytes of a block on one device, from the first worker of the contract that reports them; 0 where none does."""
         ours = (member for member in self.members if not member.excluded)
         return next((member.block_bytes for member in ours if member.block_bytes), 0)
 
     @property
     def values(self) -> dict[str, float]:
-        """What each worker's cache is worth, its ranks added up."""
+        """Cache value by worker name, summed over its ranks."""
         worth: dict[str, float] = {}
         for member in self.members:
             worth[member.name] = worth.get(member.name, 0.0) + member.cache_value
@@ -124,7 +124,7 @@ class PoolFacts(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known, or why nothing is."""
+    """What is known of a pool, or the reason why nothing is."""
 
     known: PoolFacts | None = None
     reason: Reason = Reason.NO_CONTROL_PLANE
@@ -135,7 +135,7 @@ UNASKED: Final = Facts()
 
 
 def parse(body: bytes) -> PoolFacts:
-    """Read an answer; FactsError where it is none."""
+    """Parse an answer's JSON; FactsError where it is invalid."""
     try:
         return msgspec.json.decode(body, type=PoolFacts)
     except msgspec.MsgspecError as error:
@@ -143,7 +143,7 @@ def parse(body: bytes) -> PoolFacts:
 
 
 def essence(facts: Facts) -> object:
-    """Equal for two facts that differ in nothing but what moves all the time: blocks, ratios, values."""
+    """Equal for facts that differ only in figures that change all the time: blocks, ratios, values."""
     known = facts.known
     if known is None:
         return facts.reason
@@ -156,12 +156,12 @@ def _life(member: Member) -> object:
 
 
 def failed(facts: Facts) -> Member | None:
-    """A worker that says it has failed."""
+    """The first worker whose phase is Failed, None where there is none."""
     members = facts.known.members if facts.known else ()
     return next((member for member in members if member.phase == Phase.FAILED), None)
 
 
 def excluded(facts: Facts) -> Member | None:
-    """A worker whose contract is not its pool's."""
+    """The first worker excluded because its contract differs from its pool's, None where there is none."""
     members = facts.known.members if facts.known else ()
     return next((member for member in members if member.excluded and member.differences), None)

@@ -1,4 +1,4 @@
-"""Keeps what the control plane knows of every pool, and says when that is worth another look."""
+"""Polls the control plane for facts of every pool, caches them, and queues pools whose facts changed."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PollTimes:
-    """All in seconds."""
+    """Intervals and timeouts of polling, in seconds."""
 
     every: float = 5.0
-    """Between two rounds."""
+    """Between two polls of all pools."""
     answer: float = 2.0
-    """That one answer may take."""
+    """Timeout of one request."""
     keep: float = 15.0
-    """That an answer counts when none follows."""
+    """How long an answer counts when later requests fail."""
     leisure: float = 30.0
-    """That changes of figures wait."""
+    """Pause between reconciliations for changes of figures alone."""
     at_once: int = 8
-    """Pools asked about at the same time in a round; not seconds."""
+    """Concurrent requests of a poll; not seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedFacts:
-    """Facts, when somebody last knew them, and which were told of when."""
+    """Facts of a pool, when they were last known, and which of them were last reconciled when (clock seconds)."""
 
     facts: Facts
     known_at: float
     told: Facts
     told_at: float
     measured_at: float
-    """When somebody last had a hit ratio."""
+    """When an answer last had a hit ratio."""
 
 
 class FactsCache:
-    """For one term. ``enqueue`` is called with the keys of pools that should be looked at."""
+    """Facts of all pools, for one term of leadership. ``enqueue`` is called with the keys of pools to reconcile."""
 
     def __init__(
         self,
@@ -64,41 +64,41 @@ class FactsCache:
         self._fleets = Fleets()
         self._seen: dict[str, CachedFacts] = {}
         self._silence: tuple[Facts, float] | None = None
-        """The last answer that was none, and until when it counts for every pool that nobody asked about yet."""
+        """The last failed answer, and until when other pools are given it instead of a request."""
 
     async def run(self) -> None:
-        """Ask about every pool, again and again."""
+        """Poll all cached pools until cancelled."""
         while True:
             await asyncio.sleep(self._times.every)
             await self.round()
 
     async def round(self) -> None:
-        """Ask about every pool once."""
+        """Request the facts of every cached pool once, ``at_once`` at a time."""
         keys = iter(tuple(self._seen))
         await asyncio.gather(*(self._look_at(keys) for _ in range(self._times.at_once)))
 
     async def facts(self, key: str) -> Facts:
-        """What is known of a pool; asked for where nobody asked yet."""
+        """Cached facts of a pool; requested where there are none."""
         if key not in self._seen:
             self._note(key, self._silent() or await self._ask(key), told=True)
         return self._seen[key].facts
 
     async def fresh(self, key: str) -> Facts:
-        """What is known of a pool right now; what was known before where nobody answers in time."""
+        """Facts of a pool requested now; the cached ones where no answer comes in time."""
         self._note(key, self._silent() or await self._ask(key), told=False)
         return self._seen[key].facts
 
     def pools(self) -> set[str]:
-        """The keys of all that something is known or noted of."""
+        """Keys of all pools with cached facts or a noted spec."""
         return self._seen.keys() | self._fleets.keys()
 
     def note(self, pool: PrefixCachePool) -> None:
-        """There is a pool that says this."""
+        """Note a pool's spec; queues the other pools of its fleet where that changed."""
         for other in self._fleets.put(pool):
             self._enqueue(other)
 
     def drop(self, key: str) -> None:
-        """There is no such pool, or nobody can read it."""
+        """Forget a pool that is gone or invalid; queues the other pools of its fleet."""
         self._seen.pop(key, None)
         for other in self._fleets.drop(key):
             self._enqueue(other)
@@ -122,7 +122,7 @@ class FactsCache:
         return answer
 
     def _silent(self) -> Facts | None:
-        """Where nobody answered a moment ago, no pool waits to find out for itself."""
+        """The last failed answer while it is recent: no other pool then waits for a timeout of its own."""
         return self._silence[0] if self._silence and self._clock() < self._silence[1] else None
 
     async def _look_at(self, keys: Iterator[str]) -> None:
@@ -147,7 +147,7 @@ class FactsCache:
     def _note(self, key: str, answer: Facts, *, told: bool) -> None:
         old, now = self._seen.get(key), self._clock()
         if old and answer.known is None and old.facts.known and now - old.known_at < self._times.keep:
-            return  # one silence is not the end of what was known
+            return  # one failed request does not discard what is known
         measured_at = now if old is None or _measured(answer) else old.measured_at
         if old and now - measured_at < self._times.keep:
             answer = _with_ratio(answer, old.facts)
@@ -163,14 +163,12 @@ def _measured(facts: Facts) -> bool:
 
 
 def _with_ratio(answer: Facts, before: Facts) -> Facts:
-    """The hit ratio as it was where this replica of the control plane has none: one that has just started knows of
-    nothing before, and the next question may go to another.
-    """
+    """Keep the previous hit ratio where the answer has none: it may come from a replica that has just started."""
     if answer.known is None or before.known is None or _measured(answer):
         return answer
     return replace(answer, known=msgspec.structs.replace(answer.known, hit_ratio=before.known.hit_ratio))
 
 
 def nobody() -> FactsCache:
-    """A lookout over nothing, for tests and for one pass."""
+    """A cache without a control plane, for tests and for a single pass."""
     return FactsCache(NoControlPlane(), enqueue=lambda _key: None, clock=lambda: 0.0)

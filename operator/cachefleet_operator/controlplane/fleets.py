@@ -1,7 +1,6 @@
-"""Pools of one namespace that serve the same model name form a fleet, and must mean the same by a block (pure).
+"""Fleets: pools of one namespace that serve the same model name and must have the same block keys (pure).
 
-Known of each pool is what it declares, so that a difference shows before a worker has started, and the contract its
-workers announced.
+Compared are specs, so that a difference shows before a worker has started, and the contracts that workers announced.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from cachefleet_operator.controlplane.facts import Contract
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a pool says about its blocks."""
+    """The fields of a pool's spec that its block keys depend on."""
 
     key: str
     namespace: str
@@ -26,13 +25,13 @@ class Declared:
 
 
 class Fleets:
-    """All pools that could be read; bounded by the number of pools."""
+    """Declarations of all valid pools, by key; bounded by the number of pools."""
 
     def __init__(self) -> None:
         self._pools: dict[str, Declared] = {}
 
     def put(self, pool: PrefixCachePool) -> tuple[str, ...]:
-        """Note a pool. The keys of others that this is news for."""
+        """Note a pool. Returns the keys of other pools in its present and former fleet, none where nothing changed."""
         new, old = declared(pool), self._pools.get(pool.key)
         if new == old:
             return ()
@@ -40,7 +39,7 @@ class Fleets:
         return tuple({*self._beside(new), *(self._beside(old) if old else ())})
 
     def drop(self, key: str) -> tuple[str, ...]:
-        """Forget a pool. The keys of others that this is news for."""
+        """Forget a pool. Returns the keys of the other pools in its fleet."""
         old = self._pools.pop(key, None)
         return self._beside(old) if old else ()
 
@@ -50,9 +49,11 @@ class Fleets:
         return [self._pools[other] for other in self._beside(mine)] if mine else []
 
     def keys(self) -> set[str]:
+        """Keys of all noted pools."""
         return set(self._pools)
 
     def get(self, key: str) -> Declared | None:
+        """A pool's declaration, None where it is not noted."""
         return self._pools.get(key)
 
     def _beside(self, mine: Declared) -> tuple[str, ...]:
@@ -62,7 +63,7 @@ class Fleets:
 
 
 def declared(pool: PrefixCachePool) -> Declared:
-    """What a pool says about its blocks."""
+    """The declaration in a pool's spec."""
     model = pool.spec.model
     return Declared(
         key=pool.key,
@@ -75,7 +76,7 @@ def declared(pool: PrefixCachePool) -> Declared:
 
 
 def disagreement(mine: Declared, others: Iterable[tuple[Declared, Contract | None]], contract: Contract | None) -> str:
-    """How a pool differs from the first other of its fleet that it differs from, "" where it differs from none."""
+    """How a pool differs from the first other of its fleet with a difference, "" where it differs from none."""
     for other, its_contract in others:
         if difference := _declared_difference(mine, other) or _announced_difference(contract, its_contract):
             field, here, there = difference

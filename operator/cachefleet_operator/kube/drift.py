@@ -1,8 +1,8 @@
-"""Whether a live object still says what was applied to it (pure).
+"""Compares a live object with the manifest that was applied to it (pure).
 
 Server-side apply would answer that too, at the price of a write request each time. Here the desired manifest is
-compared as a subset: what others added is theirs. Two things are not differences: a quantity written another way
-("1024Mi" comes back as "1Gi"), and a zero value that the server leaves out.
+compared as a subset: fields that others added do not count. Nor do a quantity written another way ("1024Mi" comes back
+as "1Gi"), and a zero value that the server leaves out.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from decimal import Decimal
 from typing import Any, Final
 
 DIGEST: Final = "cachefleet.io/applied"
-"""Annotation with the digest of what was applied: a field that left the manifest shows in no comparison of values."""
+"""Annotation with the digest of the applied manifest: it shows that a field left the manifest, a subset does not."""
 
 _QUANTITY: Final = re.compile(r"^([+-]?[0-9.]{1,32})(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,2})?$")
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
-# What lists of named things are matched by; the first name that all entries have.
+# Fields by which entries of two lists are matched: the first line whose fields all entries have.
 _NAMES: Final = (
     ("name",),
     ("mountPath",),
@@ -42,7 +42,7 @@ def stamped(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def holds(desired: Any, live: Any) -> bool:
-    """Whether everything in ``desired`` is so in ``live``."""
+    """Whether ``live`` contains ``desired``: mappings as subsets, lists by the fields above or else entry by entry."""
     if isinstance(desired, Mapping):
         found = live if isinstance(live, Mapping) else {}
         return all(holds(value, found.get(name)) for name, value in desired.items())

@@ -1,11 +1,11 @@
-"""One operator at a time: a Lease, held by renewing it.
+"""Leader election with a Kubernetes Lease: one operator writes at a time.
 
-Theory of operation. Whoever holds the Lease writes its name into it every ``retry`` seconds. Others watch the record,
-not its clock: they take over when it has not changed for as long as it promises, by their own monotonic clock, so
-clock skew between machines does not matter. The holder counts from before each renewal's request: after ``renew``
-seconds without success it has stopped, and since ``renew`` is less than the promised duration, it has stopped before
-anyone may take over. A process that was frozen finds on waking that its time has passed: ``holds()`` is asked before
-every write. All writes carry the resourceVersion that was read, so of two takers one gets a conflict.
+Theory of operation. The holder renews the Lease every ``retry`` seconds. Others compare records, not timestamps: they
+take over when the record has not changed for its duration by their own monotonic clock, so clock skew between machines
+does not matter. The holder counts from before each renewal's request: after ``renew`` seconds without success it has
+stopped, and since ``renew`` is less than the duration, it has stopped before another may take over. ``holds()`` is
+checked before every write, so a process that was suspended does not write when it resumes. All writes carry the
+resourceVersion that was read, so of two contenders one gets a conflict.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Verdict(StrEnum):
-    """What to do about the Lease now."""
+    """What a contender does with the Lease now."""
 
     CREATE = "create"
     TAKE = "take"
@@ -35,7 +35,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a Lease says. ``stamp`` changes with every renewal."""
+    """The fields of a Lease, ``duration`` in seconds. ``stamp`` changes with every renewal."""
 
     holder: str = ""
     duration: int = 0
@@ -46,7 +46,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A record, or None where there is no Lease, and since when (monotonic seconds) it has been as it is."""
+    """A record, None where there is no Lease, and since when (monotonic seconds) it has not changed."""
 
     record: Record | None
     since: float
@@ -54,7 +54,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds; ``renew`` is less than ``duration``."""
+    """Timing of the Lease, in seconds; ``renew`` is less than ``duration``."""
 
     duration: int
     renew: float
@@ -62,7 +62,7 @@ class Timing:
 
 
 class LeaseApi(Protocol):
-    """What the loop needs of the API server."""
+    """The API requests of leader election."""
 
     async def get(self, ref: Ref) -> dict[str, Any] | None: ...
     async def create(self, manifest: dict[str, Any]) -> dict[str, Any]: ...
@@ -70,14 +70,14 @@ class LeaseApi(Protocol):
 
 
 def observe(previous: Observation | None, record: Record | None, now: float) -> Observation:
-    """What is known of the record after reading it again."""
+    """The observation after another read: the previous one where the record is the same, else one since ``now``."""
     if previous is not None and previous.record == record:
         return previous
     return Observation(record, now)
 
 
 def decide(observation: Observation, me: str, now: float) -> Verdict:
-    """What ``me`` does about what it sees."""
+    """What contender ``me`` does at ``now``: create, take over, renew or wait."""
     record = observation.record
     if record is None:
         return Verdict.CREATE
@@ -89,7 +89,7 @@ def decide(observation: Observation, me: str, now: float) -> Verdict:
 
 
 def read(lease: dict[str, Any]) -> Record:
-    """The record in a Lease object; a Lease made by hand may lack anything."""
+    """The record in a Lease object; a Lease made by hand may lack any field."""
     spec = lease.get("spec") or {}
     return Record(
         holder=spec.get("holderIdentity") or "",
@@ -101,7 +101,7 @@ def read(lease: dict[str, Any]) -> Record:
 
 
 class Leader:
-    """Contests the Lease ``ref`` as ``me`` and runs a term whenever it holds it."""
+    """Contends for the Lease ``ref`` as ``me`` and runs a term while it holds it."""
 
     def __init__(
         self,
@@ -122,19 +122,19 @@ class Leader:
         self._seen: Observation | None = None
         self._until = float("-inf")
         self.checked = clock()
-        """When the loop last went round (monotonic seconds): a sign of life."""
+        """When the loop last ran (monotonic seconds), for the liveness probe."""
 
     @property
     def answered(self) -> bool:
-        """Whether the API server has told of the Lease yet."""
+        """Whether the Lease has been read at least once."""
         return self._seen is not None
 
     def holds(self) -> bool:
-        """Whether this process may write, now."""
+        """Whether this process holds the Lease now and so may write."""
         return self._clock() < self._until
 
     async def run(self, term: Callable[[], Awaitable[None]]) -> None:
-        """Contest for ever. ``term`` runs while the Lease is held and is cancelled when it is lost."""
+        """Contend until cancelled. ``term`` runs while the Lease is held and is cancelled when it is lost."""
         try:
             while True:
                 await self._try()
@@ -161,7 +161,7 @@ class Leader:
             task.result()  # a term that failed by itself ends the process
 
     async def _try(self) -> None:
-        """One look at the Lease and, where that is the verdict, one write. Failing is not an event: time decides."""
+        """Read the Lease and, where the verdict says so, write it. A failure ends nothing: only elapsed time does."""
         self.checked = started = self._clock()
         limit = max(0.05, self._until - started) if self.holds() else self._timing.renew
         try:
@@ -175,11 +175,11 @@ class Leader:
 
     async def _step(self) -> bool:
         lease = await self._api.get(self._ref)
-        now = self._clock()  # after the answer: what it tells of may have happened while it was on its way
+        now = self._clock()  # after the answer: the Lease may have changed while the request was under way
         self._seen = observe(self._seen, read(lease) if lease else None, now)
         verdict = decide(self._seen, self._me, now)
         if verdict is Verdict.WAIT:
-            self._until = float("-inf")  # someone else is named there
+            self._until = float("-inf")  # another holder is named
             return False
         if verdict is Verdict.CREATE:
             await self._api.create(self._manifest({}, Record(), fresh=True))
@@ -199,7 +199,7 @@ class Leader:
         return {**self._ref.manifest(), **lease, "spec": spec}
 
     async def _release(self) -> None:
-        """Let another take over at once, where that can be said in time."""
+        """Clear the holder so that another may take over at once; give up after ``retry`` seconds."""
         if not self.holds():
             return
         self._until = float("-inf")

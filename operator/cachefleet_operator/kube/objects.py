@@ -29,14 +29,14 @@ _PATHS: Final[Mapping[str, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ref:
-    """The identity of an object."""
+    """Reference to an object: kind, namespace and name."""
 
     kind: str
     namespace: str
     name: str
 
     def manifest(self) -> Object:
-        """The beginning of a manifest of this object."""
+        """A manifest with apiVersion, kind and metadata only."""
         metadata = {"name": self.name, "namespace": self.namespace}
         return {"apiVersion": _PATHS[self.kind][0], "kind": self.kind, "metadata": metadata}
 
@@ -45,18 +45,19 @@ class Ref:
 
     @classmethod
     def of(cls, manifest: Object) -> Ref:
+        """The reference of a manifest's object."""
         metadata = manifest["metadata"]
         return cls(manifest["kind"], metadata["namespace"], metadata["name"])
 
 
 class Observer(Protocol):
-    """Told of every request that was answered or given up."""
+    """Called after each request; ``status`` is 0 where no answer came."""
 
     def requested(self, verb: str, kind: str, status: int, seconds: float) -> None: ...
 
 
 class Api:
-    """The verbs that the operator uses, by object; ``observer`` is told of each. Made by ``connect``."""
+    """The API verbs that the operator uses; errors are KubernetesErrors. Made by ``connect``."""
 
     def __init__(self, client: KubernetesClient, observer: Observer, *, request_seconds: float) -> None:
         self._client = client
@@ -75,7 +76,7 @@ class Api:
     async def list(self, kind: str, namespace: str, *, page: int, selector: str = "") -> list[Object] | None:
         """Objects of a kind, of one namespace or (empty) of all; None where the kind is not served.
 
-        ``selector`` is of labels.
+        ``page`` is the number of objects per request, ``selector`` a label selector.
         """
         items: list[Object] = []
         token = ""
@@ -94,6 +95,7 @@ class Api:
                 return items
 
     async def create(self, manifest: Object) -> Object:
+        """Create an object; RetryableError (AlreadyExists) where there is one of that name."""
         ref = Ref.of(manifest)
         path = _path(Ref(ref.kind, ref.namespace, ""))
         return await self._request("create", ref.kind, path, body=manifest, query={"fieldManager": MANAGER})
@@ -104,7 +106,7 @@ class Api:
         return await self._request("update", ref.kind, _path(ref), body=manifest, query={"fieldManager": MANAGER})
 
     async def apply(self, manifest: Object, *, subresource: str = "") -> Object:
-        """Server-side apply: the fields in the manifest become ours, whoever had them."""
+        """Server-side apply, forced: the fields in the manifest become this manager's, whoever managed them."""
         ref = Ref.of(manifest)
         query = {"fieldManager": MANAGER, "force": "true"}
         path = _path(ref) + (f"/{subresource}" if subresource else "")
@@ -126,7 +128,7 @@ class Api:
 
 @asynccontextmanager
 async def connect(kubeconfig: Path | None, observer: Observer, *, request_seconds: float) -> AsyncIterator[Api]:
-    """A client with the pod's service account where there is one, else with a kubeconfig."""
+    """An ``Api`` as the pod's service account where there is one, else by kubeconfig; closed after the block."""
     client = await KubernetesClient.connect(None if SERVICE_ACCOUNT.exists() else kubeconfig)
     try:
         yield Api(client, observer, request_seconds=request_seconds)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_core.blocks import MASK, BlockKey, Tier, fold, pack_keys
+from cachefleet_core.blocks import BlockKey, Tier, pack_keys
 from cachefleet_core.reports import Operation
 from tests.controlplane.chains import chain, stored
 from tests.controlplane.index.index_histories import History
@@ -53,14 +53,6 @@ def test_long_histories_end_as_with_the_twin(seed: int) -> None:
         if number % 75 == 0:
             assert_alike(native, twin, history)
     assert_alike(native, twin, history)
-    assert_alike(restored(native), twin, history)
-
-
-def restored(index: NativeIndex) -> NativeIndex:
-    other = NativeIndex()
-    other.apply(B, stored([5]))
-    other.native.restore(index.native.snapshot())
-    return other
 
 
 def test_everything_goes_when_everybody_is_gone() -> None:
@@ -133,73 +125,3 @@ class _Defective:
         raise cachefleet_native.InternalError("a defect")
 
     match = ingest = replace = store = _fail
-
-
-class TestSnapshot:
-    @pytest.fixture
-    def index(self) -> NativeIndex:
-        index = NativeIndex()
-        index.apply(A, stored(KEYS[:3]))
-        return index
-
-    @pytest.mark.parametrize(
-        ("place", "field"), [(0, "magic"), (8, "version"), (16, "length"), (24, "checksum"), (40, "checksum")]
-    )
-    def test_a_changed_byte_is_refused_by_name(self, index: NativeIndex, place: int, field: str) -> None:
-        changed = bytearray(two_workers())
-        changed[place] ^= 1
-        with pytest.raises(cachefleet_native.SnapshotError, match=field):
-            index.native.restore(bytes(changed))
-        assert index.match(KEYS, [A]) == [3]
-
-    def test_every_shorter_one_is_refused(self, index: NativeIndex) -> None:
-        data = two_workers()
-        for length in range(len(data)):
-            with pytest.raises(cachefleet_native.SnapshotError):
-                index.native.restore(data[:length])
-        assert index.match(KEYS, [A]) == [3]
-
-    def test_more_than_the_bounds_is_refused(self) -> None:
-        for bounds in ({"max_held": 40}, {"max_workers": 1}):
-            with pytest.raises(cachefleet_native.SnapshotError, match="more than the index may hold"):
-                NativeIndex(**bounds).native.restore(two_workers())
-
-    @given(
-        st.lists(st.tuples(st.integers(0, 10_000), st.sampled_from([0, 1, 2, 255]) | st.integers(0, 255)), max_size=6)
-    )
-    def test_any_body_is_read_or_refused_whole(self, changes: list[tuple[int, int]]) -> None:
-        body = bytearray(two_workers()[32:])
-        for place, value in changes:
-            body[place % len(body)] = value
-        index = NativeIndex()
-        index.apply(A, stored(KEYS[:3]))
-        try:
-            index.native.restore(sealed(bytes(body)))
-        except cachefleet_native.SnapshotError:
-            assert (index.stats().held, index.match(KEYS, [A])) == ({A: 3}, [3])
-        else:
-            again = NativeIndex()
-            again.native.restore(index.native.snapshot())
-            assert again.stats().held == index.stats().held
-
-
-def two_workers() -> bytes:
-    index = NativeIndex()
-    index.apply(A, stored(KEYS))
-    index.apply(B, stored(KEYS[:9], tier=Tier.HOST))
-    return index.native.snapshot()
-
-
-def sealed(body: bytes) -> bytes:
-    """A body behind the head that it should have, as ``native/src/index/snapshot`` makes it."""
-    total = 0x243F6A8885A308D3 ^ len(body)
-    padded = body + bytes(8 - len(body) % 8)
-    for (word,) in struct.iter_unpack("<Q", padded):
-        turned = (total << 23 | total >> 41) & MASK
-        total = (fold(total ^ word, 0x13198A2E03707345) + turned) & MASK
-    return b"CFINDEX\0" + struct.pack("<IIQQ", 1, 0, len(body), total) + body
-
-
-def test_the_seal_is_the_indexs_own() -> None:
-    data = two_workers()
-    assert sealed(data[32:]) == data

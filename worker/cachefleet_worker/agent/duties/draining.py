@@ -1,4 +1,4 @@
-"""Drains a worker: no new work, running requests end, and whoever asked is answered when it is done."""
+"""Drains a worker: no new work, running requests finish, and the route answers when that is done."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import Final, Protocol
 from aiohttp import web
 
 SILENT_SECONDS: Final = 30.0
-"""After how long without an answer nothing is expected to end any more."""
+"""An engine silent for so long counts as drained."""
 
 
 @dataclass(slots=True)
 class Draining:
-    """When a drain began, by when it must end, and since when the engine has been idle; times in seconds. Pure."""
+    """State of a drain: deadline, and since when the engine has been idle; times in seconds. Pure."""
 
     settle_seconds: float
-    """How long the engine must have been idle, seen at two polls after the beginning."""
+    """How long the engine must have been idle, seen at two polls after the drain began."""
     until: float | None = None
-    """When the time is up; None while nobody asked for a drain."""
+    """Deadline; None while there is no drain."""
     epoch: str | None = None
-    """The life of the engine that alone is to end, "" for one not known yet; None where the worker is to go."""
+    """The engine process that is drained, "" for one not known yet; None where the worker is."""
     _since: float = 0.0
     _idle_since: float | None = None
     _idle_at: float = 0.0
     _silent_since: float | None = None
 
     def begin(self, now: float, seconds: float, *, epoch: str | None = None) -> bool:
-        """End within ``seconds`` of now; whether this is the first that is heard of it. Asked again, it starts over.
+        """Drain within ``seconds`` from now; returns whether this is a new drain. Called again, it sets a new deadline.
 
-        With an ``epoch`` it is about that life of the engine; asked once without one, it is about the worker.
+        With an ``epoch`` the drain is of that engine process only; once called without one, of the worker.
         """
         first = self.until is None
         if first:
@@ -43,14 +43,14 @@ class Draining:
         return first
 
     def lives(self, epoch: str) -> bool:
-        """A life of the engine begins; whether that ends a drain which was about an earlier one."""
+        """An engine process starts; returns whether that cancels a drain of an earlier process."""
         if self.until is None or self.epoch is None or self.epoch == epoch:
             return False
         self.until = self.epoch = None
         return True
 
     def observed(self, now: float, *, idle: bool) -> None:
-        """The engine said at ``now`` whether anything runs or waits."""
+        """The engine reported at ``now`` whether any request runs or waits."""
         self._silent_since = None
         if not idle:
             self._idle_since = None
@@ -59,15 +59,13 @@ class Draining:
         self._idle_at = now
 
     def unanswered(self, now: float) -> None:
-        """The engine was asked and did not say; what it said before may be true no more."""
+        """The engine did not answer a poll at ``now``: it no longer counts as idle."""
         self._idle_since = None
         if self._silent_since is None:
             self._silent_since = now
 
     def over(self, now: float, *, engine: bool) -> bool:
-        """Whether it has ended: the engine is gone or hangs, or has been idle for long enough since, or the time is
-        up.
-        """
+        """Whether the drain is over: engine gone, silent or idle for long enough, or time up."""
         if self.until is None:
             return False
         if not engine or now >= self.until:
@@ -83,7 +81,7 @@ log = logging.getLogger(__name__)
 
 
 class Drains(Protocol):
-    """What it is asked about."""
+    """The worker's drain, as the route needs it."""
 
     @property
     def draining(self) -> Draining: ...
@@ -91,7 +89,10 @@ class Drains(Protocol):
 
 
 class DrainRoute:
-    """Asked first it begins the drain; asked again it waits for that one to end. The agent goes on living after it."""
+    """``GET`` on the drain path: the first request begins the drain, later ones wait for it to end.
+
+    The agent keeps running afterwards.
+    """
 
     def __init__(
         self,
@@ -108,10 +109,10 @@ class DrainRoute:
         self._seconds = seconds
         self._clock = clock
         self.asked = False
-        """Whether it was ever asked: from then on somebody else ends this process."""
+        """Whether it was ever called: from then on the kubelet ends this process."""
 
     def add_to(self, app: web.Application) -> None:
-        """Nothing where there is no path."""
+        """Register the route, where a path is configured."""
         if self._path:
             app.router.add_get(self._path, self._answer, allow_head=False)
 

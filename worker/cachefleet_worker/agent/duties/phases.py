@@ -1,4 +1,4 @@
-"""Where a worker is in its life, and whether it should take traffic: pure."""
+"""A worker's phase and readiness, from its condition: pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from cachefleet_core.reports import Phase
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What an agent knows of its worker; times in seconds, ``lost_for`` None where the engine was never there.
+    """What an agent knows of its worker; times in seconds, ``lost_for`` None unless an engine was there and is lost.
 
-    ``waited_for`` is how long it has reported to control planes, or tried to.
+    ``waited_for`` is how long the agent has reported to control planes, or tried to.
     """
 
     known: bool = False
-    """The engine answered and its contract is known, in the present epoch."""
+    """The engine has answered in the present epoch, and its contract is known."""
     answering: bool = False
     draining: bool = False
     finding: str = ""
-    """Why the engine is not to be trusted in this epoch; a word."""
+    """Why the engine is withdrawn in this epoch, as a code."""
     warming: bool = False
     registered: bool = False
     waited_for: float = 0.0
@@ -27,7 +27,11 @@ class Condition:
 
 
 def phase(condition: Condition, *, failed_seconds: float) -> Phase:
-    """An engine that does not answer is failed while its process is there, starting while it is expected back."""
+    """The phase that States report.
+
+    An engine that does not answer is failed while its process exists; a lost one is starting for ``failed_seconds``, then
+    failed.
+    """
     if condition.draining:
         return Phase.DRAINING
     if not condition.known:
@@ -39,7 +43,7 @@ def phase(condition: Condition, *, failed_seconds: float) -> Phase:
 
 
 def unready(condition: Condition, *, registration_seconds: float) -> list[str]:
-    """Why the worker should take no traffic; empty where it should."""
+    """Reasons against readiness, as codes; empty where the worker should take traffic."""
     reasons = []
     if condition.draining:
         reasons.append("draining")

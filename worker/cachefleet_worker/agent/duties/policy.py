@@ -1,4 +1,4 @@
-"""Puts a pool's policy in force: read from a file or sent by a control plane, given to an engine, tried again."""
+"""Applies a pool's policy, read from a file or sent by a control plane, to the engine, with retries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Stamp = tuple[int, int, int]
 
 
 def supersedes(new: Policy, current: Policy | None, pool: str) -> bool:
-    """Whether ``new`` is for this pool and not older than ``current``; a pool made anew starts its generations anew."""
+    """Whether ``new`` is of this pool and not older than ``current``; a recreated pool counts generations anew."""
     if new.pool != pool:
         return False
     return current is None or new.uid != current.uid or new.generation >= current.generation
@@ -36,7 +36,7 @@ def read_policy(path: Path) -> Policy:
 
 
 class PolicyFile:
-    """A policy's file, looked at again and again: the operator or a supervisor writes it anew."""
+    """A policy file that the operator or a supervisor rewrites; polled."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -44,7 +44,7 @@ class PolicyFile:
         self._problem = ""
 
     def changed(self) -> Policy | None:
-        """The policy where the file is another one than before; what cannot be used is said once and passed over."""
+        """The policy where the file changed since the last call, else None; a problem is logged once."""
         try:
             stat = self._path.stat()
             stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)  # before the content: nothing in between is missed
@@ -67,7 +67,7 @@ _NEVER: Final = -1
 
 
 class Enforcer:
-    """Keeps the engine's policy what it should be. ``applied`` is called when another one has come into force."""
+    """Keeps the wanted policy applied in the engine. ``applied`` is called when another one comes into force."""
 
     def __init__(
         self,
@@ -88,10 +88,10 @@ class Enforcer:
         self._plugin = False
         self._generations: dict[int, int] = {}
         self.policy: Policy | None = None
-        """What is wanted."""
+        """The wanted policy; None before the first."""
 
     def accept(self, policy: Policy) -> bool:
-        """Want this from now on, unless it is another pool's or older; whether it is another one than before."""
+        """Want this policy, unless it is another pool's or older; returns whether it differs from before."""
         if not supersedes(policy, self.policy, self._pool):
             return False
         changed = policy != self.policy
@@ -102,28 +102,28 @@ class Enforcer:
         return changed
 
     def generation(self, rank: int) -> int:
-        """Of the policy in force at a rank; 0 where there is none."""
+        """Generation of the policy in force at a rank; 0 where there is none."""
         if self._plugin:
             return max(0, self._generations.get(rank, _NEVER))
         return self.policy.generation if self.policy else 0
 
     def observe(self, rank: int, generation: int | None) -> None:
-        """What the engine says is in force at a rank now; None where it did not say."""
+        """The generation that the engine reports in force at a rank; None where it reports none."""
         if generation is None:
             return
         self._generations[rank] = generation
         if self._given is not None and generation < self._given.generation:
-            self._given = None  # it has lost what it was given
+            self._given = None  # the engine restarted or was given an older one
             self._wake.set()
 
     def begin(self, *, plugin: bool) -> None:
-        """A new epoch, of an engine with the plugin or without."""
+        """Begin an epoch, of an engine with or without the plugin."""
         self._plugin, self._given = plugin, None
         self._generations.clear()
         self._wake.set()
 
     async def run(self) -> None:
-        """Give the engine what it should have, until cancelled."""
+        """Give the engine the wanted policy, with retries, until cancelled."""
         failures = 0
         while True:
             self._wake.clear()
@@ -136,7 +136,7 @@ class Enforcer:
                 await self._wake.wait()
 
     async def _give(self, policy: Policy, failures: int) -> bool:
-        """Whether the engine has it now, or a later one."""
+        """Give the engine a policy; returns whether that one, or a later one, is in force."""
         if self._plugin:
             try:
                 self._generations.update(await self._client.put_policy(policy))
@@ -146,7 +146,7 @@ class Enforcer:
                     log.warning("policy not in force yet", extra={"generation": policy.generation, "error": str(error)})
                 return False
             there = min(self._generations.values(), default=_NEVER)
-            if there != policy.generation:  # a later one is as good, and not for us to talk about
+            if there != policy.generation:  # a later one counts as well; it is not ours to announce
                 self._metrics.policies.labels("ignored").inc()
                 self._given = policy if there > policy.generation else None
                 return self._given is not None

@@ -1,7 +1,7 @@
-"""Which prompts are to be cached, and how far that has come: pure.
+"""The prompts to cache, and the progress of each: pure.
 
-Prompts of the pool stand: they are cached again in each epoch and after each clearing, tried again where that failed,
-until the pool leaves them out. Others are tried once.
+A pool's prompts are standing: they are cached again in each epoch and after each clear, and retried after failures,
+until the pool drops them. Other prompts are tried once.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ FAILED_SHOWN: Final = 64
 
 
 class Progress(Enum):
-    """How far one prompt is."""
+    """Progress of one prompt."""
 
     WAITING = auto()
     CACHED = auto()
     FAILED = auto()
-    """It may succeed at another time."""
+    """The last attempt failed; a later one may succeed."""
     REFUSED = auto()
-    """The engine finds fault with the prompt itself."""
+    """The engine refused the prompt itself."""
 
 
 @dataclass(slots=True)
 class Job:
-    """One prompt under one salt."""
+    """One prompt under one salt; ``worker_state`` is True for a standing one."""
 
     prefix: Prefix
     worker_state: bool
     progress: Progress = Progress.WAITING
     attempts: int = 0
     due: float = 0.0
-    """When to try next, where it stands and is not cached."""
+    """When to try next, on the caller's clock."""
 
 
 class Prefixes:
-    """The prompts of the present epoch; ``limit`` bounds how many, what is beyond it counts as failed.
+    """The prompts of the present epoch; at most ``limit``, those beyond it count as failed.
 
     Seconds between attempts double from ``retry_base`` to ``retry_cap``.
     """
@@ -59,16 +59,17 @@ class Prefixes:
 
     @property
     def named(self) -> bool:
-        """Whether the pool ever said which prompts stand."""
+        """Whether the pool's prompts are known, even if there are none."""
         return self._worker_state is not None
 
     @property
     def pending(self) -> bool:
-        """Whether a prompt is not cached, and may come to be."""
+        """Whether a prompt is not cached yet and was not refused."""
         return any(self._open(job) and job.progress is not Progress.REFUSED for job in self._jobs)
 
     @property
     def warmth(self) -> Warmth:
+        """Counts of cached and of all prompts, and the names of failed ones (at most FAILED_SHOWN)."""
         failed = [job.prefix.name for job in self._jobs if job.progress in (Progress.FAILED, Progress.REFUSED)]
         return Warmth(
             done=sum(job.progress is Progress.CACHED for job in self._jobs),
@@ -77,24 +78,24 @@ class Prefixes:
         )
 
     def begin(self) -> None:
-        """A new epoch: nothing is cached."""
+        """Begin an epoch: nothing is cached, prompts that are not standing are dropped."""
         self._resting = False
         self._jobs = [job for job in self._jobs if job.worker_state]
         self._beyond = []
         self.again()
 
     def rest(self) -> None:
-        """Nothing is to be tried any more in this epoch."""
+        """Try nothing more in this epoch."""
         self._resting = True
 
     def again(self) -> None:
-        """The cache was cleared."""
+        """The cache was cleared: try all standing prompts again."""
         for job in self._jobs:
             if job.worker_state:
                 job.progress, job.attempts, job.due = Progress.WAITING, 0, 0.0
 
     def stand(self, warm: Warm) -> bool:
-        """Take over which prompts stand, unless that is older than what is known; whether it was taken over."""
+        """Replace the standing prompts; returns False, nothing changed, where ``warm`` is older."""
         known = self._worker_state
         if known is not None and known.uid == warm.uid and known.generation > warm.generation:
             return False
@@ -108,22 +109,22 @@ class Prefixes:
         return True
 
     def once(self, prefixes: Iterable[Prefix]) -> None:
-        """Try these once, in this epoch."""
+        """Add prompts that are tried once, in this epoch."""
         for prefix in _expanded(prefixes):
             self._add(Job(prefix, worker_state=False))
 
     def next(self, now: float) -> Job | None:
-        """What to try now."""
+        """The job to try now; None where none is due."""
         due = (job for job in self._jobs if self._open(job) and job.due <= now)
         return None if self._resting else min(due, key=lambda job: job.due, default=None)
 
     def next_due(self) -> float | None:
-        """When there will be something to try; None where nothing is left."""
+        """When the next job is due; None where none is left."""
         due = (job.due for job in self._jobs if self._open(job))
         return None if self._resting else min(due, default=None)
 
     def finished(self, job: Job, progress: Progress, now: float) -> None:
-        """An attempt has ended."""
+        """Record an attempt's result, and when to try again."""
         job.progress = progress
         job.attempts += 1
         wait = backoff(job.attempts, first=self._retry_base, longest=self._retry_cap)
@@ -143,7 +144,7 @@ class Prefixes:
 
 
 def _expanded(prefixes: Iterable[Prefix]) -> Iterator[Prefix]:
-    """Each prompt under each of its salts by itself."""
+    """Each prompt once for each of its salts."""
     for prefix in prefixes:
         if not prefix.salts:
             yield prefix
@@ -157,19 +158,20 @@ def _identity(prefix: Prefix) -> tuple[object, ...]:
 
 @dataclass(slots=True)
 class Gate:
-    """Whether traffic waits for warm prefixes: at the start of an epoch only, and not for ever."""
+    """Whether readiness waits for warm prefixes: only at the start of an epoch, with a timeout."""
 
     over: bool = False
     late: bool = False
-    """It was opened by time alone."""
+    """Opened by the timeout, with prompts still pending."""
     since: float = 0.0
 
     def begin(self, now: float) -> None:
+        """Close the gate at the start of an epoch."""
         self.over = self.late = False
         self.since = now
 
     def update(self, now: float, *, outstanding: bool, timeout: float) -> bool:
-        """Whether traffic still waits; ``timeout`` in seconds from the start of the epoch."""
+        """Whether readiness still waits; ``timeout`` in seconds from the start of the epoch."""
         if not self.over:
             self.late = outstanding and now - self.since >= timeout
             self.over = self.late or not outstanding

@@ -1,4 +1,4 @@
-"""Caching prompts by running them through the engine for one token, one after another."""
+"""Caches prompts by running each through the engine for one output token, one after another."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MESSAGES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 class Warmer:
-    """Works off ``prefixes``.
+    """Runs the jobs of ``prefixes``.
 
-    ``changed`` is called after each attempt, ``corrupted`` where the engine answered with something that is no number.
+    ``changed`` is called after each attempt, ``corrupted`` where an answer's log-probabilities are not all numbers.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Warmer:
         self.prefixes = prefixes
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Look for jobs again: there may be new ones."""
         self._wake.set()
 
     async def run(self, model: str) -> None:
-        """Work until cancelled."""
+        """Run jobs until cancelled."""
         while True:
             self._wake.clear()
             job = self.prefixes.next(self._clock())
@@ -75,7 +75,7 @@ class Warmer:
             return
 
     async def _try(self, model: str, prefix: Prefix) -> Progress:
-        """At every rank; the first that fails decides."""
+        """Run a prompt at every rank; the first failure is the result."""
         for rank in self._ranks:
             progress = await self._try_at(rank, model, prefix)
             if progress is not Progress.CACHED:
@@ -116,7 +116,7 @@ def warm_request(model: str, prefix: Prefix) -> tuple[str, dict[str, object]]:
         "max_tokens": 1,
         "temperature": 0,
         "stream": False,
-        # Blocks found cached are announced again; and a gate that holds back what is not cached yet is no help here.
+        # Cached blocks are announced again; and the gate must not refuse what is not cached yet.
         "vllm_xargs": {"kv_cache_report_mode": "full", "cache_hit_threshold": 0},
     }
     if prefix.salt:

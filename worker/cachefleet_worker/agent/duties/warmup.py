@@ -1,4 +1,4 @@
-"""Warm prefixes over the epochs of a worker: which there are, how far they are, and whether traffic waits for them."""
+"""Warm prefixes across the epochs of a worker: which there are, their progress, and whether readiness waits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ log = logging.getLogger(__name__)
 TIMEOUT: Final = "warm_timeout"
 PARTIAL: Final = "warm_partial"
 TOLD_SECONDS: Final = 0.5
-"""From an epoch's first report until a control plane that hears of it has said what is hot."""
+"""Time for a control plane to name hot prefixes after an epoch's first report."""
 _DEFAULT: Final = Policy(pool="-", generation=0)
 
 
 class WarmUp:
-    """``told_in_time`` says whether a control plane may still come to name prefixes, ``registered`` whether one has
-    admitted this worker.
+    """Caches the pool's warm prefixes at the start of each epoch.
+
+    ``told_in_time`` says whether a control plane may still name prefixes, ``registration`` whether one has admitted this
+    worker.
     """
 
     def __init__(
@@ -63,15 +65,16 @@ class WarmUp:
 
     @property
     def warmth(self) -> Warmth:
+        """Progress counts, as States report them."""
         return self._prefixes.warmth
 
     def begin(self) -> None:
-        """A new epoch."""
+        """Begin an epoch: everything is to be cached again, readiness waits."""
         self._gate.begin(self._clock())
         self._prefixes.begin()
 
     def ask(self, warm: Warm) -> None:
-        """Cache these from now on."""
+        """Add prefixes, or replace the standing ones."""
         if not warm.standing:
             self._prefixes.once(warm.prefixes)
         elif self._prefixes.stand(warm):
@@ -79,26 +82,26 @@ class WarmUp:
         self._warmer.wake()
 
     def rest(self) -> None:
-        """Try nothing more in this epoch: the worker is to go, and would never be idle."""
+        """Try nothing more in this epoch: a draining worker would never be idle."""
         self._prefixes.rest()
 
     def again(self) -> None:
-        """The cache was cleared."""
+        """The cache was cleared: cache all standing prefixes again."""
         self._prefixes.again()
         self._warmer.wake()
 
     async def run(self, model: str) -> None:
-        """Work until cancelled."""
+        """Cache prefixes until cancelled."""
         await self._warmer.run(model)
 
     def holds(self) -> bool:
-        """Whether traffic waits."""
+        """Whether readiness waits for warm prefixes."""
         timeout = self.policy.warm_timeout_seconds
         return self._gate.update(self._clock(), outstanding=self._outstanding, timeout=timeout)
 
     @property
     def note(self) -> str:
-        """That traffic is taken although not all is warm, as a word; "" where that is not so."""
+        """Code for readiness with prefixes missing (timeout or failures); "" for none."""
         if not self._gate.over:
             return ""
         if self._gate.late and self._outstanding:
@@ -107,13 +110,13 @@ class WarmUp:
 
     @property
     def _outstanding(self) -> bool:
-        """Whether a prefix is not cached, and may come to be."""
+        """Whether a prefix is, or may still become, pending."""
         awaited = self.policy.warm_prefixes > 0 and not self._prefixes.named
         return self._prefixes.pending or (awaited and self._told_in_time()) or self._expecting
 
     @property
     def _expecting(self) -> bool:
-        """Whether this epoch is so new that a control plane may yet say what is hot."""
+        """Whether a control plane may still name hot prefixes, so soon after the epoch's start."""
         if not self._registration.done:
             return self._told_in_time()
         return self._clock() - self._gate.since < TOLD_SECONDS

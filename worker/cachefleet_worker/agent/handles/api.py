@@ -33,19 +33,19 @@ Answer = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
 
 
 class EngineAvailability(Protocol):
-    """What is known of the engine at this moment."""
+    """The engine's limits and availability, as the routes need them."""
 
     @property
     def limits(self) -> Limits: ...
 
     @property
     def closed(self) -> str:
-        """Why no prompt is taken, as a word; "" where one is."""
+        """Why prompts are refused, as a code; "" where they are accepted."""
         ...
 
 
 class PromptRoutes:
-    """The two routes; at most ``requests`` of them at one time."""
+    """The two routes; at most ``requests`` requests in flight."""
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class PromptRoutes:
         self.under_way = 0
 
     def add_to(self, app: web.Application) -> None:
+        """Register both routes on the agent's application."""
         app.router.add_post(HANDLES_PATH, self._route("handles", self._keep))
         app.router.add_post(CONTINUE_PATH, self._route("continue", self._continue))
 
@@ -85,7 +86,7 @@ class PromptRoutes:
         return handle
 
     async def _answered(self, request: web.Request, answer: Answer) -> tuple[str, web.StreamResponse]:
-        """What became of it, as a word of a fixed set, and the answer."""
+        """The outcome, a code from a fixed set, and the response."""
         refused = self._shut(request)
         if refused is not None:
             return refused
@@ -104,7 +105,7 @@ class PromptRoutes:
         return ("ok" if response.status < 400 else "engine"), response
 
     def _shut(self, request: web.Request) -> tuple[str, web.Response] | None:
-        """Turned away before the body is read."""
+        """A refusal decided before the body is read; None where the request may proceed."""
         reason = auth.refusal(request.headers, self._key)
         if reason:
             message = "this needs the worker key in X-Cachefleet-Token or Authorization: Bearer"

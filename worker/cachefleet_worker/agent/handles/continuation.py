@@ -1,4 +1,4 @@
-"""From a request to continue a prefix to what the engine is asked, and to the next handle: pure, beside the store."""
+"""Checks a request to continue a prefix and builds the engine's request and the next handle. Pure, beside the store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WORDS: Final = "the prefix was made with another"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the engine takes; None where it does not tell."""
+    """Limits of the engine; None for each that is unknown."""
 
     vocab_size: int | None = None
     max_model_len: int | None = None
@@ -38,16 +38,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A request that may be run."""
+    """A request that passed all checks."""
 
     request: ContinueRequest
     entry: Entry
     ids: array[int]
-    """The whole prompt."""
+    """Token ids of the whole prompt."""
 
 
 def plan(request: ContinueRequest, handles: Handles, limits: Limits, now: float) -> Plan:
-    """RefusedError where the prefix is not to be continued, RequestError where no engine would take the request."""
+    """Check a request. RefusedError where the prefix may not be continued, RequestError where the request is invalid."""
     entry = handles.get(request.prompt_cache_ref.handle, now)
     _check_reference(request.prompt_cache_ref, entry)
     _check_salt(request.cache_salt, entry)
@@ -64,7 +64,7 @@ def plan(request: ContinueRequest, handles: Handles, limits: Limits, now: float)
 
 
 def engine_body(chosen: Plan) -> bytes:
-    """What ``/inference/v1/generate`` is asked."""
+    """The JSON body for ``/inference/v1/generate``."""
     request = chosen.request
     body: dict[str, object] = {
         "model": chosen.entry.fingerprints.model,
@@ -83,7 +83,7 @@ def engine_body(chosen: Plan) -> bytes:
 
 
 def mint(request: HandleRequest, handles: Handles, limits: Limits, now: float) -> Entry:
-    """The handle that a request asks for. RefusedError, RequestError."""
+    """Keep the prefix that a request names and return its entry. RefusedError, RequestError."""
     ids = _meant(request, handles, now)
     if request.prefix_token_count is not None and len(ids) != request.prefix_token_count:
         raise RefusedError(RefusalCode.COUNT_MISMATCH, "prefix_token_count is not the number of ids")
@@ -103,7 +103,10 @@ def mint(request: HandleRequest, handles: Handles, limits: Limits, now: float) -
 
 
 def succeed(chosen: Plan, produced: Sequence[int], handles: Handles, now: float) -> Entry | None:
-    """The handle to prompt and answer together; where an answer ends is nobody's boundary yet."""
+    """Keep prompt and answer as the next entry; None where the first one expired or was dropped meanwhile.
+
+    The new prefix counts as not ending at a boundary: nothing proves that the answer ends a message.
+    """
     entry = chosen.entry
     if now >= entry.expires_at or not handles.current(entry):
         return None
@@ -112,6 +115,7 @@ def succeed(chosen: Plan, produced: Sequence[int], handles: Handles, now: float)
 
 
 def told(entry: Entry, now: float) -> PromptCache:
+    """An entry as the API shows it; ``expires_in_seconds`` counts from ``now``."""
     return PromptCache(
         handle=entry.handle,
         prefix_hash=entry.prefix_hash,

@@ -1,8 +1,8 @@
-"""Handles to prefixes that this engine has seen, in its present epoch: pure, and bounded in number and in bytes.
+"""Handles to prompt prefixes, valid in the engine's present epoch: pure, bounded in number and in bytes.
 
-A handle names the epoch and how often its cache was cleared, so that one of before is told apart from one that never
-was. The least recently used go first. A prefix of what is newly kept, and its equal, are replaced by it, within the
-same salt and fingerprints: a growing conversation has one entry.
+A handle's name holds the epoch and the number of clears, so that a stale handle is told from an unknown one. The least
+recently used are evicted first. A new prefix replaces its equals and its own prefixes of the same salt and
+fingerprints: a growing conversation has one entry.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final
 from cachefleet_core.continuation import HANDLE_PREFIX, Fingerprints, RefusalCode, hash_name, packed, prefix_hash
 
 ENTRY_BYTES: Final = 512
-"""Counted for an entry beside its ids."""
+"""Bytes counted for an entry besides its ids."""
 _ID_BYTES: Final = 4
 
 Scope = tuple[str, Fingerprints]
 
 
 class RefusedError(Exception):
-    """A prefix is not continued, and why."""
+    """A prefix may not be continued; ``code`` is the reason."""
 
     def __init__(self, code: RefusalCode, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """A prefix; ``expires_at`` on the caller's clock."""
+    """A kept prefix; ``expires_at`` in seconds on the caller's clock."""
 
     handle: str
     ids: array[int]
@@ -45,15 +45,17 @@ class Entry:
 
     @property
     def scope(self) -> Scope:
+        """Salt and fingerprints; prefixes replace each other only within a scope."""
         return self.salt, self.fingerprints
 
     @property
     def size(self) -> int:
+        """Bytes that this entry counts."""
         return ENTRY_BYTES + _ID_BYTES * len(self.ids)
 
 
 class Handles:
-    """The handles of one engine. ``token`` gives names that cannot be guessed."""
+    """The handles of one engine. ``token`` returns unguessable names."""
 
     def __init__(self, *, max_entries: int, max_bytes: int, token: Callable[[], str]) -> None:
         self._max_entries = max_entries
@@ -66,23 +68,23 @@ class Handles:
         self._lengths: dict[Scope, Counter[int]] = {}
         self.bytes = 0
         self.counts: Counter[str] = Counter()
-        """Minted, replaced, evicted, expired, cleared, corrupt, not_kept."""
+        """Entries by outcome: minted, replaced, evicted, expired, cleared_*, corrupt, not_kept."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
     def tag(self) -> str:
-        """What the names of all present handles begin with, after HANDLE_PREFIX."""
+        """What the names of all valid handles begin with, after HANDLE_PREFIX."""
         return f"{self._epoch}_{self._clears}_"
 
     def begin(self, epoch: str) -> None:
-        """A new epoch: nothing of before is true."""
+        """Begin an epoch: drop every handle of the one before."""
         self.clear("epoch")
         self._epoch = hashlib.sha256(epoch.encode()).hexdigest()[:12]
 
     def clear(self, reason: str) -> None:
-        """Forget everything; names of before are stale from now on."""
+        """Drop every handle; their names are stale from now on."""
         self.counts[f"cleared_{reason}"] += len(self._entries)
         self._clears += 1
         self._entries.clear()
@@ -91,7 +93,7 @@ class Handles:
         self.bytes = 0
 
     def resize(self, max_entries: int) -> None:
-        """Keep no more than this from now on."""
+        """Set the largest number of entries, and evict down to it."""
         self._max_entries = max_entries
         self._bound()
 
@@ -104,7 +106,7 @@ class Handles:
         ends_at_boundary: bool,
         expires_at: float,
     ) -> Entry | None:
-        """Keep a prefix; None where there is no room for it, and then nothing else has changed."""
+        """Keep a prefix; None, and nothing else changed, where it does not fit."""
         name = f"{HANDLE_PREFIX}{self.tag}{self._token()}"
         entry = Entry(name, ids, prefix_hash(ids), fingerprints, salt, ends_at_boundary, expires_at)
         if not ids or not self._max_entries or entry.size > self._max_bytes:
@@ -117,7 +119,7 @@ class Handles:
         return entry
 
     def get(self, handle: str, now: float) -> Entry:
-        """What a handle stands for. RefusedError."""
+        """The entry of a handle, which becomes the most recently used. RefusedError."""
         if not handle.startswith(f"{HANDLE_PREFIX}{self.tag}"):
             raise RefusedError(RefusalCode.STALE_EPOCH, "the handle is not of this engine's present epoch")
         entry = self._entries.get(handle)
@@ -133,11 +135,11 @@ class Handles:
         return entry
 
     def current(self, entry: Entry) -> bool:
-        """Whether it is of the present epoch, and nothing was cleared since it was minted."""
+        """Whether the entry is of the present epoch, with no clear since it was minted."""
         return entry.handle.startswith(f"{HANDLE_PREFIX}{self.tag}")
 
     def _replace_prefixes(self, entry: Entry) -> None:
-        """Each length that is kept in the scope is one digest on the way through the new ids."""
+        """Drop kept prefixes of the new ids: one digest per length kept in the scope, in one pass over the ids."""
         digest, at, data = hashlib.sha256(), 0, packed(entry.ids)
         for length in sorted(self._lengths.get(entry.scope, ())):
             if length > len(entry.ids):

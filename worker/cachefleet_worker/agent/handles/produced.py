@@ -1,4 +1,4 @@
-"""What an engine produces, read out of its answers to ``/inference/v1/generate``, whole or as events. Pure."""
+"""Reads what an engine produced out of its answers to ``/inference/v1/generate``, whole or as events. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _members = msgspec.json.Decoder(dict[str, Raw])
 
 @dataclass(slots=True)
 class Produced:
-    """What has come so far of the one choice there is."""
+    """What one answer's single choice has held so far."""
 
     ids: list[int] = field(default_factory=list)
     finish_reason: str = ""
@@ -40,15 +40,15 @@ class Produced:
     cached_tokens: int | None = None
     logprobs: list[float | None] = field(default_factory=list)
     readable: bool = True
-    """Whether everything was understood."""
+    """Whether everything so far could be read."""
 
     @property
     def whole(self) -> bool:
-        """Whether it ended as an answer should."""
+        """Whether the answer was read completely and ended normally."""
         return self.readable and self.finish_reason in ENDS
 
     def add(self, content: bytes) -> None:
-        """Take over a whole answer or one event of a stream."""
+        """Add a whole answer or one event of a stream; ``readable`` becomes False where it cannot be read."""
         try:
             answer = _answer.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -68,7 +68,7 @@ class Produced:
 
 
 def with_member(content: bytes, name: str, value: object) -> bytes:
-    """A JSON object with one more member. ValueError where it is none."""
+    """A JSON object with one more member. ValueError where ``content`` is no object."""
     try:
         members = _members.decode(content)
     except (UnicodeDecodeError, RecursionError) as error:
@@ -77,5 +77,5 @@ def with_member(content: bytes, name: str, value: object) -> bytes:
 
 
 def event_of(value: object) -> bytes:
-    """A server-sent event that carries a value as JSON."""
+    """A value as a server-sent event with JSON data."""
     return b"data: " + msgspec.json.encode(value) + b"\n\n"

@@ -1,8 +1,8 @@
-"""Running a continued prompt on the engine, and the engine's answer on its way back: passed on as it comes.
+"""Sends a continued prompt to the engine and relays the engine's answer as it comes.
 
-The engine's bytes stay as they are; added is one member or event, ``prompt_cache``, with the handle to prompt and
-answer together. Where the client goes away, the handler is cancelled and the engine's connection closed with it, which
-ends the request there.
+The engine's bytes are unchanged; one member or event, ``prompt_cache``, is added with the handle to prompt and answer
+together. Where the client disconnects, the handler is cancelled and the connection to the engine closed, which aborts
+the request there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TRACE_HEADERS: Final = ("X-Request-Id", "traceparent", "tracestate", "X-data-pa
 
 
 class UpstreamError(Exception):
-    """The engine did not answer; ``code`` is a word for the caller."""
+    """The engine's answer is missing or unusable; ``code`` is the API's error code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class UpstreamError(Exception):
 
 
 class Relay:
-    """Asks one engine. ``corrupted`` is called where it answers with something that is no number."""
+    """Sends requests to one engine. ``corrupted`` is called where an answer's log-probabilities are not all numbers."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Relay:
         self._clock = clock
 
     async def run(self, chosen: Plan, request: web.Request) -> web.StreamResponse:
-        """The answer, sent already where it is a stream. UpstreamError where there is none."""
+        """The answer; a stream has been sent by then. UpstreamError where there is none."""
         began = self._clock()
         async with self._asked(chosen, request) as upstream:
             if upstream.status != 200:
@@ -90,10 +90,10 @@ class Relay:
         try:
             yield upstream
         finally:
-            upstream.close()  # unread, it would otherwise go on producing
+            upstream.close()  # else the engine goes on producing an answer that nobody reads
 
     async def _refused(self, upstream: aiohttp.ClientResponse) -> web.Response:
-        """The engine's own words, in its own form."""
+        """The engine's own error response, unchanged."""
         content = await self._read(upstream)
         if upstream.status in (404, 405) and not content.lstrip().startswith(b'{"error"'):
             raise UpstreamError("generate_not_served", f"the engine has no {GENERATE_PATH} (--enable-scale-out)")
@@ -125,7 +125,7 @@ class Relay:
                     produced.add(data)
                 await response.write(event)
         except UpstreamError as error:
-            # The answer has begun: all that can still be said is that it did not end.
+            # The response has begun: its error can only be sent as an event.
             await response.write(event_of({"error": {"code": error.code, "message": str(error)}}))
         return response
 
@@ -139,11 +139,11 @@ class Relay:
             raise UpstreamError("engine_lost", f"the engine's answer broke off: {type(error).__name__}") from error
 
     def _closing(self, chosen: Plan, produced: Produced, began: float) -> dict[str, object]:
-        """An event in the engine's own form, without a choice."""
+        """The last event, in the engine's form, without a choice."""
         return {"choices": [], "prompt_cache": self._finish(chosen, produced, began)}
 
     def _finish(self, chosen: Plan, produced: Produced, began: float) -> dict[str, object] | None:
-        """The next handle, where there is one."""
+        """The next handle; None where the answer is not whole or the handle is not kept."""
         if not health.numbers(produced.logprobs):
             self._corrupted()
             return None
