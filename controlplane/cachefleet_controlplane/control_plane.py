@@ -80,16 +80,16 @@ class ControlPlane:
         self.metrics = Metrics()
         database = Database(settings.url, timeout_seconds=settings.database_timeout_seconds)
         self.tenancy = tenant_parts(settings, fleet_key, database, self.metrics)
-        self.engine = backend_of(settings)
-        self.metrics.engine(code=self.engine.code.name, reason=self.engine.code.reason)
+        self.backend = backend_of(settings)
+        self.metrics.backend(code=self.backend.code.name, reason=self.backend.code.reason)
         self.fleet = Fleet(
-            self.engine.index(),
+            self.backend.index(),
             index_key=fleet_key.index_key,
             salt_key=fleet_key.salt_key,
             salt_version=self.tenancy.tenants.salt_version,
-            keyer=self.engine.code.keyer,
-            selector=self.engine.selector,
-            texts=None if settings.knowledge == "load" else self.engine.index(),
+            keyer=self.backend.code.keyer,
+            selector=self.backend.selector,
+            texts=None if settings.knowledge == "load" else self.backend.index(),
             policy=RoutingPolicy(settings.policy),
         )
         self.tenancy.tenants.on_change(self.fleet.update_tenants)
@@ -113,7 +113,7 @@ class ControlPlane:
 
     def _gateway(self, salt_key: bytes) -> Gateway:
         settings = self._settings
-        options = _gateway_options(settings, native=self.engine.code.name == "native", keyer=self.engine.code.keyer)
+        options = _gateway_options(settings, native=self.backend.code.name == "native", keyer=self.backend.code.keyer)
         context = gateway_context(self.fleet, self._upstream, self._credentials, self.metrics, options)
         builder = input_builder(context, renderer_of(context, options), options, salt_key=salt_key)
         tenants = self.tenancy.tenants
@@ -130,7 +130,7 @@ class ControlPlane:
 
     async def __aenter__(self) -> Self:
         await self._resources.__aenter__()
-        logger.info("block keys and index in %s code: %s", self.engine.code.name, self.engine.code.reason)
+        logger.info("block keys and index in %s code: %s", self.backend.code.name, self.backend.code.reason)
         try:
             await self._open()
         except BaseException:
@@ -207,7 +207,7 @@ class ControlPlane:
             "agents": {"awaited": awaited},
             "store": {"problem": self.decisions.problem, "private": self._settings.private_store},
             "tenants": {"problem": self.tenancy.tenants.problem},
-            "engine": {"code": self.engine.code.name, "reason": self.engine.code.reason},
+            "backend": {"code": self.backend.code.name, "reason": self.backend.code.reason},
             "requests_under_way": self.gateway.under_way,
             "tasks": len(asyncio.all_tasks()),
         }

@@ -91,7 +91,7 @@ class Metrics:
         self._source_updates = self._counter("pool_source_updates", "Pictures of the pools taken over")
         self._source_errors = self._counter("pool_source_errors", "Failures of the source of pools", "kind")
         self._auth = self._counter("auth_checks", "Tokens checked", "check", "outcome")
-        self._engine = Info("cachefleet_engine", "Code of block keys and index", registry=self.registry)
+        self._backend = Info("cachefleet_backend", "Code of block keys and index", registry=self.registry)
         self._task_errors = self._counter("task_errors", "Unexpected errors caught at a task's root", "task")
         for task in TASKS:  # a series that begins at 1 shows no increase to an alert
             self._task_errors.labels(task)
@@ -240,9 +240,9 @@ class Metrics:
         """Count a token checked by ``check`` (reports, admin): allowed, unauthenticated, forbidden or unavailable."""
         self._auth.labels(check, outcome).inc()
 
-    def engine(self, *, code: str, reason: str) -> None:
+    def backend(self, *, code: str, reason: str) -> None:
         """Set which backend computes block keys and holds the index, native or python, and why."""
-        self._engine.info({"code": code, "reason": reason})
+        self._backend.info({"code": code, "reason": reason})
 
     def task_error(self, task: str) -> None:
         """Count an unexpected error caught at a task's root; ``task`` is one of TASKS."""

@@ -81,7 +81,7 @@ class Settings(BaseSettings):
     policy: Literal["cacheAware", "leastLoaded", "roundRobin"] = "cacheAware"
     knowledge: Literal["exact", "approximate", "load"] = "exact"
     """The most that decisions may know of a prompt: its blocks, its text, or nothing."""
-    engine: Choice = "auto"
+    backend: Choice = "auto"
     """What computes block keys and holds the index; auto takes native code where it is installed."""
 
     # The gateway.

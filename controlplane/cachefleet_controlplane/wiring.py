@@ -226,9 +226,9 @@ def backend(choice: Choice = "auto") -> Backend:
 def backend_of(settings: Settings) -> Backend:
     """The backend that the settings name. SettingsError where it cannot be loaded."""
     try:
-        return backend(settings.engine)
+        return backend(settings.backend)
     except NativeError as error:
-        raise SettingsError([f"CACHEFLEET_ENGINE: {error}"]) from error
+        raise SettingsError([f"CACHEFLEET_BACKEND: {error}"]) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ class Operator:
         return f"the Lease loop has been silent for {silent:.0f} s" if silent > 2 * self._settings.lease_seconds else ""
 
     def ready(self) -> str:
-        """Readiness: what this process waits for, "" where it leads with everything found, or stands by."""
+        """Readiness: why this process can neither reconcile nor stand by, "" where it can."""
         if not self._leader.answered:
             return "the Lease has not been read yet"
         return self._waiting_for if self._leader.holds() else ""

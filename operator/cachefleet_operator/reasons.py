@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Reasons in the order of the conditions that use them; more of BudgetAdmitted are in ``cachefleet_core.budget``."""
+    """Reasons in the order of the conditions that use them; those of BudgetAdmitted: ``cachefleet_core.budget``."""
 
     # ConfigValid
     VALID = "Valid"

@@ -115,13 +115,13 @@ async def test_everything_is_where_it_should_be(tmp_path: Path) -> None:
             b"requests_total{",
             b"pool_workers{",
             b"render_failures",
-            b'engine_info{code="',
+            b'backend_info{code="',
             b"index_bytes ",
         ):
             assert b"cachefleet_" + series in page
         ready = json.loads((await made.get("/readyz"))[1])
         assert ready["pools"] == {"known": True, "problem": ""}
-        assert ready["engine"] == {"code": made.plane.engine.code.name, "reason": made.plane.engine.code.reason}
+        assert ready["backend"] == {"code": made.plane.backend.code.name, "reason": made.plane.backend.code.reason}
         assert (await made.get("/admin/v1/pools"))[0] == 401
         assert (await made.get("/admin/v1/pools", "for-agents"))[0] == 401
         pools = json.loads((await made.get("/admin/v1/pools", "for-people"))[1])["items"]

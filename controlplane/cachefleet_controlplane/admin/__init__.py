@@ -1,5 +1,4 @@
-"""The admin API under ``/admin/v1`` for operators of a fleet: pools, workers, decisions, tenants, usage, routing
-policy.
+"""The admin API under ``/admin/v1`` for operators of a fleet: workers, decisions, tenants, usage, routing policy.
 
 admin_app            the FastAPI application; routes for fleet, decisions and routing policy
 admin_openapi        the OpenAPI document with its error responses

@@ -1,5 +1,4 @@
-"""ASGI middleware of the admin API: authorizes each request before routing and before its body is read; bounds bodies.
-"""
+"""ASGI middleware of the admin API: authorizes requests before routing and before their body is read; bounds bodies."""
 
 from __future__ import annotations
 

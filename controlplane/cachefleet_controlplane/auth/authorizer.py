@@ -1,4 +1,4 @@
-"""Who may ask what: the question, its answers, and how a request becomes a question. Pure."""
+"""Questions of access to the admin API: the question, its answers, and how a request becomes a question. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _VERBS: Final = {"PUT": "update", "PATCH": "update", "POST": "update", "DELETE":
 
 
 class Access(StrEnum):
-    """The answer to a question; its text is a metric's label."""
+    """The answer to a question; the value is a metric's label."""
 
     ALLOWED = "allowed"
     UNAUTHENTICATED = "unauthenticated"
@@ -19,12 +19,12 @@ class Access(StrEnum):
 
 
 class AccessUnavailableError(Exception):
-    """Nobody can say now who this is; admin requests are refused meanwhile, routing needs no such answer."""
+    """Access cannot be checked now; admin requests are refused meanwhile, routing needs no check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A verb on PrefixCachePools, as Kubernetes knows them: whoever may do it there may do the matching thing here.
+    """A verb on PrefixCachePools, as Kubernetes has them: who may do it there may do the corresponding thing here.
 
     An empty namespace means all that this control plane serves, an empty name all pools of a namespace.
     """
@@ -35,13 +35,13 @@ class Asked:
 
 
 class AdminAuthorizer(Protocol):
-    """Whether the bearer of ``token`` ("" without one) may; AccessUnavailableError where that cannot be known."""
+    """Decides whether the bearer of ``token`` ("" without one) may; AccessUnavailableError where it cannot be told."""
 
     async def __call__(self, token: str, asked: Asked, /) -> Access: ...
 
 
 def asked(method: str, path: str) -> Asked:
-    """The question a request to the admin API (``path`` below its root) puts; unknown paths need what lists need."""
+    """The question for a request to the admin API (``path`` below its root); unknown paths need what lists need."""
     match path.strip("/").split("/"):
         case ["pools", namespace, name, *_]:
             return Asked(_VERBS.get(method, "get"), namespace, name)
@@ -50,7 +50,7 @@ def asked(method: str, path: str) -> Asked:
 
 
 def bearer(header: str) -> str:
-    """The token of an Authorization header; "" where it holds none that could be valid."""
+    """The token of an Authorization header; "" where there is none or it cannot be valid."""
     scheme, _, token = header.partition(" ")
     token = token.strip()
     sound = scheme.lower() == "bearer" and len(token) <= MAX_TOKEN and token.isascii() and token.isprintable()

@@ -1,4 +1,4 @@
-"""Tokens from files: who knows a file's content may. For one machine, where the files are 0600."""
+"""Authorization by tokens in files of mode 0600, for one machine."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cachefleet_core.reports import Hello
 logger = logging.getLogger(__name__)
 
 _NOBODY: Final = b""
-"""Compares equal to no digest."""
+"""Equals no digest."""
 
 
 class TokenFile:
-    """One token in a file that is read again when it changes; a missing or empty file lets nobody in."""
+    """One token in a file that is read again when it changes; a missing or empty file allows nobody."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -27,7 +27,7 @@ class TokenFile:
         self._digest = _NOBODY
 
     def matches(self, token: str) -> bool:
-        """Takes the same time however much of ``token`` is right."""
+        """Whether this is the token; takes the same time however much of it is right."""
         self._refresh()
         return hmac.compare_digest(self._digest, hashlib.sha256(token.encode()).digest())
 
@@ -50,7 +50,7 @@ class TokenFile:
 
 
 class FileAuthorizer:
-    """One token for agents, another for people; the latter may do everything."""
+    """One token for agents, another for the admin API, which may do everything there."""
 
     def __init__(self, reports_file: Path, admin_file: Path, *, metrics: Metrics) -> None:
         self._reports = TokenFile(reports_file)
@@ -58,9 +58,11 @@ class FileAuthorizer:
         self._metrics = metrics
 
     async def reports(self, token: str, _hello: Hello) -> bool:
+        """Whether the token is that of agents; any worker's name is accepted with it."""
         return self._answer("reports", self._reports, token) is Access.ALLOWED
 
     async def admin(self, token: str, _asked: Asked) -> Access:
+        """Whether the token is that of the admin API; it may do whatever is asked."""
         return self._answer("admin", self._admin, token)
 
     def _answer(self, check: str, file: TokenFile, token: str) -> Access:

@@ -1,7 +1,7 @@
-"""Tokens of Kubernetes: TokenReview says who, SubjectAccessReview says whether.
+"""Authorization by Kubernetes: TokenReview tells the user, SubjectAccessReview whether it may.
 
-A token must be issued for our audience, and the server must confirm that it looked. Answers are remembered under the
-token's SHA-256, never the token. While the API server is away nobody new is let in.
+A token must be issued for our audience, and the server must confirm that it checked that. Answers are cached under the
+token's SHA-256, never the token. While the API server is unreachable nobody new is let in.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _POD_NAME: Final = "authentication.kubernetes.io/pod-name"
 
 @dataclass(frozen=True, slots=True)
 class ReviewBounds:
-    """Seconds answers are remembered, and how many; the seconds one review may take, and how many run at once."""
+    """Seconds that answers are cached, and how many; seconds that one review may take, and how many run at once."""
 
     known_seconds: float = 60.0
     unknown_seconds: float = 10.0
@@ -45,7 +45,7 @@ class ReviewBounds:
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The user a token speaks for."""
+    """The user of a token, as TokenReview gives it."""
 
     username: str
     uid: str = ""
@@ -54,11 +54,12 @@ class Identity(msgspec.Struct, frozen=True):
 
     @property
     def pod(self) -> str:
-        """The pod a projected service account token is bound to."""
+        """The pod that a projected service account token is bound to; "" where it is bound to none."""
         return next(iter(self.extra.get(_POD_NAME, ())), "")
 
     @property
     def namespace(self) -> str:
+        """The service account's namespace; "" for any other user."""
         match self.username.split(":"):
             case ["system", "serviceaccount", namespace, _]:
                 return namespace
@@ -73,7 +74,7 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class TokenReviewAuthorizer:
-    """Answers for agents (``reports``) and people (``admin``); ``namespaces`` are those this control plane serves."""
+    """Checks agents (``reports``) and users of the admin API (``admin``) of the ``namespaces`` served; none: of all."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class TokenReviewAuthorizer:
     async def reports(self, token: str, hello: Hello) -> bool:
         """Whether the token is that of the worker's own pod, in the namespace of the pool it names.
 
-        AccessUnavailableError where that cannot be known.
+        AccessUnavailableError where the API server does not answer.
         """
         try:
             identity = await self._identity(token)
@@ -111,7 +112,7 @@ class TokenReviewAuthorizer:
         return access is Access.ALLOWED
 
     async def admin(self, token: str, asked: Asked) -> Access:
-        """An AdminAuthorizer."""
+        """An AdminAuthorizer: asks SubjectAccessReview in each namespace concerned."""
         try:
             identity = await self._identity(token)
             access = Access.UNAUTHENTICATED if identity is None else await self._may(token, identity, asked)
@@ -134,7 +135,7 @@ class TokenReviewAuthorizer:
         return known if isinstance(known, Identity) else None
 
     async def _may(self, token: str, identity: Identity, asked: Asked) -> Access:
-        """Asked of all namespaces, it must be allowed in each that is served."""
+        """For all namespaces, it must be allowed in each that is served."""
         spaces = [asked.namespace] if asked.namespace else self._namespaces
         for namespace in spaces:
             access = await self._may_there(token, identity, Asked(asked.verb, namespace, asked.name))

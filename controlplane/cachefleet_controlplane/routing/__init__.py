@@ -1,1 +1,11 @@
-"""TODO door sign."""
+"""The routing decision as a pure function: the cost of a prompt on each worker, capacity, throughput, reasons.
+
+affinity          prefers a conversation's last worker among equally good ones
+cache_shortfall   why an engine served less from its cache than predicted
+capacity          how many blocks of a worker a request may take
+decision          the values: prompt, candidate, score, decision; verdicts and reasons
+reason_texts      reasons and causes as sentences
+reservations      blocks that requests in flight will fill on one worker
+scoring           the cost model, and the choice of a worker
+throughput        prefill rate and latency assumed of each worker
+"""

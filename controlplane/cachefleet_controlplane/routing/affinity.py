@@ -1,6 +1,6 @@
-"""A conversation's pull to the worker that served it: it breaks ties and does nothing else (A18). Pure.
+"""Prefers the worker that served a conversation last, among equally good ones only (A18). Pure.
 
-The worker is preferred only where the decision would be as good: it costs no more, and holds no less of the prompt.
+That worker is chosen only where it costs no more and holds no less of the prompt than the worker decided on.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import replace
 from cachefleet_controlplane.routing.decision import CandidateScore, Decision, RoutingPolicy, Verdict, full_name
 
 Again = Callable[[frozenset[str]], Decision]
-"""Decides once more, with these workers left out too."""
+"""Decides once more, with these workers excluded as well."""
 
 
 def leaning(decision: Decision, worker: str, again: Again) -> Decision:
-    """The decision for ``worker`` where that is as good as the one made; else the one made."""
+    """The decision for ``worker`` where that is as good as ``decision``; else ``decision``."""
     if decision.verdict is not Verdict.ROUTE or decision.full_name == worker:
         return decision
     if decision.policy is not RoutingPolicy.CACHE_AWARE:

@@ -1,6 +1,6 @@
 """Why an engine served less of a prompt from its cache than a decision had predicted: a table of rules. Pure.
 
-The first rule that holds gives the cause, what is certain before what is likely:
+The first rule that holds gives the cause; certain causes come before likely ones:
 
 ====================  ==============================================================================================
 cause                 holds where
@@ -23,11 +23,11 @@ from enum import StrEnum
 from typing import Final
 
 OLD_REPORT_SECONDS: Final = 2.0
-"""Workers report each second: who is later has missed one, and may have evicted since."""
+"""Workers report each second: an older report means one is missing, with the evictions it may tell of."""
 
 
 class Cause(StrEnum):
-    """Why less was served from cache than predicted; a metric's label."""
+    """Why less was served from cache than predicted; the value is a metric's label."""
 
     MOVED = "moved"
     RENDERED_DIFFERENTLY = "rendered_differently"
@@ -40,25 +40,25 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """One answered request; None is what nobody told."""
+    """What is known of one answered request; None where nobody told."""
 
     predicted_tokens: int
     cached_tokens: int | None
-    """As the engine says."""
+    """As the engine counts."""
     worker: str
-    """The one predicted for, by whatever name ``answered_by`` has too."""
+    """The worker predicted for, named as ``answered_by`` names it."""
     answered_by: str
     rendered_tokens: int | None = None
-    """Of the prompt; None where its length was only estimated."""
+    """Tokens of the prompt; None where its length was only estimated."""
     prompt_tokens: int | None = None
-    """As the engine says; None where it counts more than the one prompt."""
+    """As the engine counts; None where that includes more than one prompt."""
     salt_version: int | None = None
-    """When it was decided; None where the pools share their blocks."""
+    """At the decision; None where the pools share their blocks."""
     salt_version_now: int | None = None
     restarted: bool = False
     evicted: bool = False
     report_age: float | None = None
-    """Seconds, when it was decided; 0 where the prediction did not rest on a report."""
+    """Seconds at the decision; 0 where the prediction did not rest on a report."""
 
 
 RULES: Final[tuple[tuple[Cause, Callable[[Facts], bool]], ...]] = (

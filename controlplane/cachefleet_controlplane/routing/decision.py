@@ -1,4 +1,4 @@
-"""What a decision is made of, and the decision itself, as values."""
+"""The values of a routing decision: prompt, candidates, scores, reasons, and the decision itself."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Final, overload
 from cachefleet_controlplane.index.protocol import WorkerId
 
 STALE_AFTER_SECONDS: Final = 5.0
-"""A report older than this says nothing about caches any more, and excludes nobody."""
+"""A report older than this says nothing about caches, and excludes no worker."""
 LEADING: Final = 8
-"""Candidates of a decision that are remembered: all of a large fleet would cost more than to decide."""
+"""Candidates kept with a decision: all of a large fleet would cost more than the decision."""
 NOBODY: Final = WorkerId("")
 
 
@@ -50,17 +50,17 @@ class Reason(StrEnum):
     LOAD_OVER_PREFIX = "load_over_prefix"
     """Another holds more of the prompt, but waiting for it costs more than recomputing."""
     COLD = "cold"
-    """Nobody holds any of the prompt."""
+    """No candidate holds any of the prompt."""
     LOAD_ONLY = "load_only"
     """The prompt's blocks are not known, or every report is stale."""
     LEAST_LOADED = "least_loaded"
     ROUND_ROBIN = "round_robin"
     NO_ROOM = "no_room"
-    """On every worker it would need more blocks than may be taken; refused with this where nobody is to wait."""
+    """On every worker it would need more blocks than may be taken; also the refusal where waiting is not allowed."""
     OTHERS_FIRST = "others_first"
-    """There is room, but others wait for it already and come before this request."""
+    """There is room, but waiting requests come before this one."""
     QUEUE_FULL = "queue_full"
-    """There is no room, and as many wait for it as may."""
+    """There is no room, and the queue is full."""
     QUEUE_TIMEOUT = "queue_timeout"
     """There was no room for as long as a request of its pool may wait."""
     TOO_LARGE = "too_large"
@@ -74,7 +74,7 @@ class Reason(StrEnum):
     BELOW_THRESHOLD = "below_threshold"
     """The chosen Decode worker holds less of the prompt than the threshold, so a Prefill worker computes it first."""
     GATE_REFUSED = "gate_refused"
-    """A Decode worker refused it for that, whatever the index said."""
+    """A Decode worker's gate refused it as too little cached, whatever the index said."""
     SPLIT_ROLES = "split_roles"
     """No threshold applies: in a fleet of Prefill and Decode pools prompts are computed by Prefill workers."""
 
@@ -93,18 +93,18 @@ _VERDICTS: Final = {
 
 
 def verdict_of(reason: Reason) -> Verdict:
-    """What a decision with this reason says to do; whoever lets requests wait may reject them later."""
+    """The verdict that goes with a reason; whoever lets requests wait may reject them later."""
     return _VERDICTS.get(reason, Verdict.ROUTE)
 
 
 def full_name(pool: str, worker: str) -> str:
-    """One worker with all its ranks, fleet-wide: names alone are unique in a pool only."""
+    """The fleet-wide name of a worker with all its ranks: names alone are unique in a pool only."""
     return f"{pool}/{worker}"
 
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """A prompt's text: the packed keys of its chunks, and how many tokens each of them has, about."""
+    """A prompt's text: the packed keys of its chunks, and about how many tokens each of them has."""
 
     keys: bytes = b""
     tokens_each: float = 0.0
@@ -115,21 +115,21 @@ NO_CHUNKS: Final = Chunks()
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is known of a request: tokens 0 and no keys where it could not be rendered."""
+    """What is known of a request's prompt: 0 tokens and no keys where it could not be rendered."""
 
     tokens: int = 0
     keys: bytes = b""
-    """Of its blocks, as ``blocks.pack_keys`` packs them."""
+    """Block keys, as ``blocks.pack_keys`` packs them."""
     block_size: int = 0
     max_tokens: int = 0
     knowledge: Knowledge = Knowledge.LOAD
     chunks: Chunks = NO_CHUNKS
-    """Of its text, whether or not its blocks are known; none where no decision may come to rest on them."""
+    """Of its text, whether or not its blocks are known; none where decisions may not rest on them."""
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
 class CandidateView:
-    """One rank of one worker as a decision sees it; None is what nobody has told. Never changed."""
+    """One rank of one worker as a decision sees it; None where it was not reported. Never changed."""
 
     worker: str
     id: WorkerId
@@ -139,7 +139,7 @@ class CandidateView:
     matched_blocks: int = 0
     """Longest consecutive prefix that the index says is held."""
     sent_blocks: int = 0
-    """Longest prefix that prompts just sent there have in common with this one."""
+    """Longest prefix that the prompt shares with prompts just sent there."""
     report_age: float | None = None
     queued_tokens: int = 0
     inflight_tokens: int = 0
@@ -149,28 +149,29 @@ class CandidateView:
     blocks_total: int | None = None
     """Blocks that requests can have."""
     blocks_free: int | None = None
-    """Blocks a new request may take, idle cached ones included, less what is under way and the reserve: ``room``."""
+    """Blocks a new request may take, idle cached ones included, net of requests in flight and reserve: ``capacity``."""
     blocks_reserved: int = 0
     """Blocks that are to stay free."""
     blocks_idle: int = 0
-    """Held blocks that may be idle: what is held beyond them is in use."""
+    """Held blocks that may be idle; those beyond are in use."""
     blocks_used: int = 0
-    """In use when it reported."""
+    """Blocks in use at its last report."""
     blocks_blank: int | None = None
-    """Of these, blocks that hold nothing."""
+    """Of the free ones, blocks that hold nothing."""
     requests: int = 0
-    """Running, waiting and under way."""
+    """Running, waiting and in flight."""
     last_used: int = 0
     """Number of the last decision for it, 0 where there was none."""
 
     @property
     def stale(self) -> bool:
+        """Whether its last report is missing or older than STALE_AFTER_SECONDS."""
         return self.report_age is None or self.report_age > STALE_AFTER_SECONDS
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
 class CandidateScore:
-    """How one candidate was judged: every part of its cost. Never changed."""
+    """The cost of one candidate in seconds, with every part of it. Never changed."""
 
     worker: str
     id: WorkerId
@@ -179,7 +180,7 @@ class CandidateScore:
     predicted_tokens: int
     """Tokens of the prompt that will come from its cache, by the index alone."""
     expected_tokens: int
-    """The same with the blocks of prompts just sent there."""
+    """The same, with the blocks of prompts just sent there."""
     queued_tokens: int
     inflight_tokens: int
     uncached_tokens: int
@@ -191,20 +192,20 @@ class CandidateScore:
     seconds: float
     report_age: float | None
     needed_blocks: int
-    """Blocks it would take of those free: all it needs less those of its prompt that are in use there for certain."""
+    """Blocks it would take of the free ones: all it needs, less those of its prompt in use there for certain."""
     free_blocks: int | None
-    """Blocks it may take; None where nobody has told."""
+    """Blocks it may take; None where the worker does not tell."""
     reserved_blocks: int
-    """Blocks that stay free besides."""
+    """Blocks that stay free in addition."""
     total_blocks: int | None
     fits: bool
 
 
 def leading_places(known: Sequence[tuple[int, int]], first: int, second: int | None) -> list[int]:
-    """The candidates that tell most of a decision, at most LEADING of them, as places among all.
+    """Positions of the candidates to keep with a decision, at most LEADING.
 
-    The chosen and the second best one, then those that hold most of the prompt, the less busy ones before others.
-    ``known`` are the matched blocks and the requests of each.
+    The chosen and the second best one, then those that hold most of the prompt, less busy ones first. ``known`` are the
+    matched blocks and the requests of each.
     """
     best = [first] if second is None else [first, second]
     order = nsmallest(LEADING, range(len(known)), key=lambda place: (-known[place][0], known[place][1]))
@@ -212,7 +213,7 @@ def leading_places(known: Sequence[tuple[int, int]], first: int, second: int | N
 
 
 class LaterScores(Sequence[CandidateScore]):
-    """So many scores, made when somebody looks at one of them."""
+    """``count`` scores that are computed when one of them is first read."""
 
     def __init__(self, count: int, make: Callable[[], Sequence[CandidateScore]]) -> None:
         self._count = count
@@ -254,29 +255,29 @@ class Decision:
     prompt_tokens: int = 0
     predicted_tokens: int = 0
     uncached_tokens: int = 0
-    """Tokens of the prompt that the chosen one has to compute; all of them where none was chosen."""
+    """Prompt tokens that the chosen worker has to compute; all of them where none was chosen."""
     leading: Sequence[CandidateScore] = ()
-    """Of the candidates that tell most, as ``leading_places`` says; made when somebody looks."""
+    """The candidates that ``leading_places`` selects; may be computed when first read."""
     scores: Sequence[CandidateScore] = ()
-    """Of all candidates; may be made when somebody looks."""
+    """All candidates; may be computed when first read."""
     at: float = 0.0
-    """On the clock that was given."""
+    """Seconds on the caller's clock."""
 
     @property
     def full_name(self) -> str:
-        """The chosen worker's, whatever its rank."""
+        """The chosen worker with all its ranks, as ``full_name`` names it."""
         return full_name(self.pool, self.worker)
 
 
 def held_back(decision: Decision) -> Decision:
-    """One that names a worker, for a request that has to wait because others go first; others as they are."""
+    """The decision for a request that must wait behind others: ROUTE becomes OTHERS_FIRST, other verdicts stay."""
     if decision.verdict is not Verdict.ROUTE:
         return decision
     return turned_away(decision, Reason.OTHERS_FIRST)
 
 
 def turned_away(decision: Decision, reason: Reason) -> Decision:
-    """One that names a worker, as one for nobody, with the verdict that goes with ``reason``."""
+    """The decision without its worker, with ``reason`` and the verdict that goes with it."""
     return replace(
         decision,
         verdict=verdict_of(reason),

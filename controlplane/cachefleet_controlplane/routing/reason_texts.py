@@ -1,4 +1,4 @@
-"""Reasons and causes in words: one sentence each, for people. The only place that has them."""
+"""Sentences for reasons and shortfall causes, in this module only."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ CAUSES: Final[Mapping[str, str]] = {
 
 
 def why(reason: str) -> str:
-    """A reason's sentence; the reason itself where a record has one that this program does not know."""
+    """A reason's sentence; the reason itself where a record has one that this version does not know."""
     return REASONS.get(reason, reason)
 
 
 def why_short(cause: str) -> str:
-    """The same for the cause of a shortfall."""
+    """A shortfall cause's sentence; the cause itself where this version does not know it."""
     return CAUSES.get(cause, cause)

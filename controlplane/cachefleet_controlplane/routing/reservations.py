@@ -1,13 +1,13 @@
-"""Blocks that our requests under way will fill on one worker, what they have in common counted once. Pure.
+"""Blocks that this replica's requests in flight will fill on one worker, shared blocks counted once. Pure.
 
 A worker's report shows what its requests use now; what they will still fill, and what was sent too late to be seen,
-only we know. Of each request it is known how many blocks it needs and which of them, by their keys, it has in common
-with others. It shares with others only what is certainly there when it comes: blocks that the index says are held, and
-those of a request that has its first token. Everything else it has alone: two equal prompts that are computed at the
-same time fill their blocks twice.
+only this replica knows. For each request it is known how many blocks it needs and which of them, by their keys, may be
+shared. A request shares only blocks that are certainly there when it arrives: those that the index says are held, and
+those of a request that has its first token. All others it has alone: two equal prompts computed at the same time fill
+their blocks twice.
 
-Keys commit to all before them, so chains in the order of their bytes lie beside those they share most with, and the
-distinct blocks of all are the sum of their lengths less what each has in common with the one before it.
+Keys commit to all before them, so among chains in byte order each lies beside those it shares most with, and the number
+of distinct blocks is the sum of their lengths less what each has in common with the one before it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ KEY_BYTES: Final = 8
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """One request's: the blocks of ``chain`` (packed keys), and so many ``alone``."""
+    """One request's blocks: those of ``chain`` (packed keys), which others may share, and ``alone`` others."""
 
     chain: bytes
     alone: int
 
 
 class BlockReservations:
-    """All claims on one worker; each change costs some comparisons of chains, however long they are."""
+    """All reservations on one worker; each change takes a few comparisons of chains, however long they are."""
 
     def __init__(self) -> None:
         self._chains: list[bytes] = []
@@ -37,11 +37,11 @@ class BlockReservations:
 
     @property
     def blocks(self) -> int:
-        """Distinct blocks that all of them need."""
+        """Distinct blocks that all reservations need."""
         return self._common + self._alone
 
     def take(self, keys: bytes, *, blocks: int, held: int) -> Reservation:
-        """Claim ``blocks``; of ``keys``, those that others may share, the first ``held`` are there already."""
+        """Reserve ``blocks``; others may share those of ``keys``, of which the first ``held`` are there already."""
         there = min(max(held, self._known(keys)), len(keys) // KEY_BYTES, blocks)
         reservation = Reservation(keys[: KEY_BYTES * there], blocks - there)
         self._alone += reservation.alone
@@ -49,7 +49,7 @@ class BlockReservations:
         return reservation
 
     def computed(self, reservation: Reservation, keys: bytes) -> None:
-        """All of ``keys``, which ``take`` was given, are there now: others may share them."""
+        """All of ``keys``, as given to ``take``, are in the cache now: others may share them."""
         new = len(keys) // KEY_BYTES - self._known(keys)
         self._remove(reservation.chain)
         reservation.chain, reservation.alone = keys, reservation.alone - new
@@ -57,7 +57,7 @@ class BlockReservations:
         self._insert(keys)
 
     def drop(self, reservation: Reservation) -> None:
-        """Its request is over."""
+        """End a reservation: its request is over."""
         self._alone -= reservation.alone
         self._remove(reservation.chain)
 
@@ -90,7 +90,7 @@ class BlockReservations:
 
 
 def shared_blocks(a: bytes, b: bytes, *, at_least: int = 0) -> int:
-    """Length in blocks of the common prefix of two packed chains, or ``at_least`` where it is no longer than that.
+    """Length in blocks of the common prefix of two packed chains, or ``at_least`` where it is not longer.
 
     A key commits to all before it, so equality is monotone, and one comparison tells whether there is more.
     """

@@ -1,20 +1,20 @@
-"""Where a request is best served: a pure function of what is known about prompt and workers.
+"""The cost of serving a prompt on each worker, and the choice of one: a pure function of prompt and workers.
 
 The cost of serving a prompt on a worker, in seconds, is
 
     (Q + I + U) / R  +  ITL * ceil((Q + I + U) / C)  +  w * E / R
 
-with Q the worker's waiting uncomputed tokens, I the tokens this replica has sent that the worker's report does not
-show yet, U the prompt's tokens that are not cached there, R its prefill rate in tokens a second, ITL its
-inter-token latency, C the tokens it computes in one step, and E the cached tokens that would have to be evicted to
-make room, weighted by ``w = EVICTION_WEIGHT``: what is evicted here is recomputed later.
+with Q the worker's waiting uncomputed tokens, I the tokens this replica has sent that the worker's report does not show
+yet, U the prompt's tokens that are not cached there, R its prefill rate in tokens a second, ITL its inter-token
+latency, C the tokens it computes in one step, and E the cached tokens that would have to be evicted to make room,
+weighted by ``w = EVICTION_WEIGHT``: what is evicted here is recomputed later.
 
-A worker is a candidate only where the request has room, as ``room`` reckons it: an idle one always is, unless the
-request needs more blocks than it has; stale reports exclude nobody. Where nobody has room the request is to wait, and
-where nobody ever can have, it is refused. Under ``roundRobin``, a baseline for comparison, nobody looks at room.
+A worker is a candidate only where the request has room, as ``capacity`` computes it: an idle worker always has, unless
+the request needs more blocks than it has; stale reports exclude nobody. Where no worker has room the request is to
+wait, and where none ever can have, it is refused. ``roundRobin``, a baseline for comparison, ignores room.
 
-Costs within TIE of the cheapest are a tie. Among tied workers the longer prefix wins, then the fewer requests, then
-the least recently used one, so that cold prompts spread. Nothing here reads a clock or rolls dice.
+Costs within TIE of the cheapest are a tie. Among tied workers the longer prefix wins, then the fewer requests, then the
+least recently used one, so that cold prompts spread. Nothing here reads a clock or a random number.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from cachefleet_controlplane.routing.decision import (
 from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
 
 OUTPUT_TOKENS_COUNTED: Final = 256
-"""Output beyond this does not count when asking whether a request fits."""
+"""Output tokens beyond this are not counted when asking whether a request fits."""
 TIE: Final = 0.05
 EVICTION_WEIGHT: Final = 1.0
 
@@ -51,7 +51,7 @@ EVICTION_WEIGHT: Final = 1.0
 def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingPolicy, now: float) -> Decision:
     """Choose among candidates.
 
-    ROUTE to one of them; QUEUE where none has room now; REJECT where none is, or none can ever have room.
+    ROUTE to one of them; QUEUE where none has room now; REJECT where there is none, or none can ever have room.
     """
     knowledge = _knowledge(prompt, candidates, policy)
     if not candidates:
@@ -93,7 +93,7 @@ def unplaced(
     scores: Sequence[CandidateScore] = (),
     at: float,
 ) -> Decision:
-    """The decision for nobody, with the verdict that goes with ``reason``."""
+    """A decision without a worker, with the verdict that goes with ``reason``."""
     return Decision(
         verdict=verdict_of(reason),
         reason=reason,
@@ -108,11 +108,11 @@ def unplaced(
 
 
 def score(prompt: Prompt, view: CandidateView, throughput: Throughput) -> CandidateScore:
-    """How a candidate of this pace is judged."""
+    """The cost of a prompt on one candidate, computed at this throughput."""
     stale, needed = view.stale, needed_blocks(prompt)
     held = usable_blocks(0 if stale else view.matched_blocks, prompt)
     predicted = held * prompt.block_size
-    # What was just sent there we saw ourselves: it counts even while reports are stale.
+    # This replica knows what it just sent there: that counts even while reports are stale.
     expected = max(predicted, usable_tokens(view.sent_blocks, prompt))
     rate, latency, batched = throughput.tokens_per_second, throughput.inter_token_seconds, throughput.batched_tokens
     uncached = prompt.tokens - expected
@@ -145,12 +145,12 @@ def score(prompt: Prompt, view: CandidateView, throughput: Throughput) -> Candid
 
 
 def usable_tokens(blocks: int, prompt: Prompt) -> int:
-    """How many tokens of a prompt a prefix of ``blocks`` cached blocks saves: the engine recomputes the last one."""
+    """How many tokens of a prompt ``blocks`` cached blocks save: the engine recomputes the last one."""
     return usable_blocks(blocks, prompt) * prompt.block_size
 
 
 def usable_blocks(blocks: int, prompt: Prompt) -> int:
-    """How many of a prompt's first ``blocks`` blocks the engine uses if it holds them."""
+    """How many of a prompt's first ``blocks`` blocks the engine uses where it holds them."""
     if prompt.tokens < 1 or prompt.block_size < 1:
         return 0
     return min(blocks, (prompt.tokens - 1) // prompt.block_size)
@@ -166,13 +166,13 @@ def needed_blocks(prompt: Prompt) -> int:
 def fits(view: CandidateView, *, needed: int, held: int) -> bool:
     """Whether a worker has room for a request that needs so many blocks, of which it holds so many.
 
-    An idle one always has, unless it can never have; one whose report is stale, or does not tell, has too.
+    An idle worker has room unless it has too few blocks at all; so has one whose report is stale or tells no blocks.
     """
     return view.stale or _has_room(view, needed=needed, taken=_taken(view, needed=needed, held=held))
 
 
 def _has_room(view: CandidateView, *, needed: int, taken: int) -> bool:
-    """Of one whose report is fresh."""
+    """For a worker with a fresh report."""
     possible = view.blocks_total is None or needed <= view.blocks_total
     return possible and (view.blocks_free is None or not view.requests or taken <= view.blocks_free)
 
@@ -182,11 +182,11 @@ class _Judged:
     view: CandidateView
     score: CandidateScore
     could: bool
-    """It could have room some time."""
+    """Whether it could ever have room."""
 
 
 def _knowledge(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingPolicy) -> Knowledge:
-    """What the choice rests on, which is less than what is known where the policy or stale reports forbid it."""
+    """What the choice rests on: less than what is known where the policy or stale reports forbid it."""
     blind = policy is not RoutingPolicy.CACHE_AWARE or not prompt.keys
     if blind or all(view.stale and not view.sent_blocks for view in candidates):
         return Knowledge.LOAD
@@ -200,7 +200,7 @@ def _judge(prompt: Prompt, candidates: Sequence[CandidateView]) -> list[_Judged]
 
 
 def _evicted(prompt: Prompt, view: CandidateView, expected: int, *, needed: int) -> int:
-    """Of one whose report is fresh."""
+    """Tokens to evict, for a worker with a fresh report."""
     if view.blocks_blank is None or prompt.block_size < 1:
         return 0
     new = needed - expected // prompt.block_size
@@ -208,12 +208,12 @@ def _evicted(prompt: Prompt, view: CandidateView, expected: int, *, needed: int)
 
 
 def could(view: CandidateView, *, needed: int) -> bool:
-    """Whether a worker has so many blocks, as far as is known: what it has not it can never have room for."""
+    """Whether a worker has so many blocks at all, as far as is known; else it can never have room."""
     return view.stale or view.blocks_total is None or needed <= view.blocks_total
 
 
 def _taken(view: CandidateView, *, needed: int, held: int) -> int:
-    """Blocks that a request takes of those free, as ``room`` says."""
+    """Blocks that a request takes of the free ones (``capacity``)."""
     return needed - certainly_used(held, idle=view.blocks_idle, used=view.blocks_used)
 
 
@@ -232,7 +232,7 @@ def _choose(judged: list[_Judged], policy: RoutingPolicy, knowledge: Knowledge) 
 
 
 def _shortage(judged: list[_Judged]) -> Reason:
-    """Of a request that nobody has room for."""
+    """The reason where no worker has room."""
     return Reason.NO_ROOM if any(one.could for one in judged) else Reason.TOO_LARGE
 
 

@@ -1,4 +1,4 @@
-"""How fast each worker is taken to be, from what all of them have measured."""
+"""The prefill rate and latency assumed of each worker, from what all candidates have measured."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ OUTLIER: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What to assume of one worker; numbers above 0."""
+    """What is assumed of one worker; numbers above 0."""
 
     tokens_per_second: float
-    """Prefilled."""
+    """Prompt tokens prefilled."""
     inter_token_seconds: float
     batched_tokens: int
-    """Computed in one step."""
+    """Tokens computed in one step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throughputs:
-    """What to assume of the workers of a decision."""
+    """Throughputs of the candidates of one decision."""
 
     rates: _Rates
     latencies: _Rates
 
     @classmethod
     def learn(cls, candidates: Sequence[CandidateView]) -> Self:
+        """Medians of the candidates' measurements by pool; constants where nobody has measured."""
         return cls(
             _Rates.learn(((c.pool, c.tokens_per_second) for c in candidates), DEFAULT_TOKENS_PER_SECOND),
             _Rates.learn(((c.pool, c.inter_token_seconds) for c in candidates), DEFAULT_INTER_TOKEN_SECONDS),
         )
 
     def of(self, view: CandidateView) -> Throughput:
+        """What is assumed of one candidate."""
         return Throughput(
             self.rates.resolve(view.pool, view.tokens_per_second),
             self.latencies.resolve(view.pool, view.inter_token_seconds),
@@ -51,10 +53,11 @@ class Throughputs:
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """What to assume of a worker: the median of its pool, else of all, else a constant; its own where that is far off.
+    """One rate of all pools. A worker has its pool's median, else that of all, else a constant; its own where that is
+    far off.
 
-    A pool is homogeneous, and a short measurement says more about the prompts in it than about the worker. A worker
-    that is given little to do because it once measured badly would never measure better.
+    A pool is homogeneous, and a short measurement says more about its prompts than about the worker. A worker that is
+    given little to do because it once measured badly would never measure better.
     """
 
     of_pool: Mapping[str, float] = field(default_factory=dict)

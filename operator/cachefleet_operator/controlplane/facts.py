@@ -109,7 +109,7 @@ class PoolFacts(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a block on one device, from the first worker of the contract that reports them; 0 where none does."""
+        """Bytes of a block on one device, from the first worker of the contract that reports any; 0 where none does."""
         ours = (member for member in self.members if not member.excluded)
         return next((member.block_bytes for member in ours if member.block_bytes), 0)
 

@@ -1,1 +1,9 @@
-"""TODO door sign."""
+"""Manifests of the objects that a pool owns (pure).
+
+agent_container   containers of cachefleet's image: agent, plugin copier
+children          every object that a pool owns, Deployment to Secret
+container         ports, paths and builders that the containers share
+engine_container  container that runs vLLM
+pod               pod template of a pool's workers
+pod_patch         strategic merge of ``spec.podTemplate``
+"""

@@ -1,4 +1,4 @@
-"""The containers of a worker pod that run cachefleet's own image: the agent, and the copier of the plugin (pure)."""
+"""Containers of a worker pod that run cachefleet's image: the agent, and one that copies the plugin (pure)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TOKEN: Final = "/var/run/secrets/cachefleet"  # noqa: S105  # a folder
 
 
 def plugin_container(settings: Settings) -> Manifest:
-    """Copies the plugin to where the engine finds it, and ends."""
+    """Init container that copies the plugin to the engine's PYTHONPATH."""
     return {
         "name": "plugin",
         **_image(settings),
@@ -41,7 +41,7 @@ def plugin_container(settings: Settings) -> Manifest:
 
 
 def agent_container(pool: PrefixCachePool, settings: Settings) -> Manifest:
-    """The agent beside the engine."""
+    """Native sidecar that runs the agent."""
     return {
         "name": "agent",
         **_image(settings),
@@ -50,7 +50,7 @@ def agent_container(pool: PrefixCachePool, settings: Settings) -> Manifest:
         "env": _variables(pool, settings),
         "ports": [{"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"}],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
-        # The engine waits for the first; the pod is Ready when the agent says that the worker is.
+        # The engine starts after the first; the last makes the pod Ready when the agent says that the worker is.
         "startupProbe": probe("/healthz", "agent", failures=60, period=1),
         "livenessProbe": probe("/healthz", "agent", failures=6),
         "readinessProbe": probe("/readyz", "agent", failures=1, period=2),
@@ -91,7 +91,7 @@ def _variables(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
         "HTTP_PORT": str(AGENT_PORT),
         "DRAIN_PATH": drain_path(pool),
         "DRAIN_SECONDS": str(settings.worker_drain_seconds),
-        "AFTER_DRAIN": "stay",  # the kubelet would start it anew, and the worker would take work again
+        "AFTER_DRAIN": "stay",  # the kubelet would restart the agent, and the worker would take requests again
     }
     return [
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),

@@ -1,4 +1,4 @@
-"""From a pool to the objects it owns (pure)."""
+"""Manifests of the objects that a pool owns (pure)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ REVISIONS_KEPT: Final = 3
 
 
 def fleet_key_secret(namespace: str, key: FleetKey) -> Manifest:
-    """The fleet's one secret, in the operator's namespace; nobody owns it, so it outlives every pool."""
+    """Secret of the fleet key in the operator's namespace; without an owner, so it outlives every pool."""
     manifest = Ref("Secret", namespace, names.FLEET_KEY_SECRET).manifest()
     manifest["metadata"]["labels"] = {"app.kubernetes.io/part-of": "cachefleet", names.MANAGED_BY: names.OPERATOR}
     return {**manifest, "type": "Opaque", "data": {names.FLEET_KEY: _base64(key.format().encode())}}
 
 
 def keys_secret(pool: PrefixCachePool, fleet: FleetKey) -> Manifest:
-    """What the fleet key gives the workers of this pool: the index key, and their own credential."""
+    """Secret of a pool's index key and worker credential, both derived from the fleet key."""
     index = base64.urlsafe_b64encode(fleet.index_key)
     data = {names.INDEX_KEY: _base64(index), names.WORKER_KEY: _base64(fleet.worker_key(pool.key).encode())}
     return {**_begin(pool, "Secret", names.keys(pool)), "type": "Opaque", "data": data}
 
 
 def children(pool: PrefixCachePool, settings: Settings, *, chat_template: str = "") -> tuple[Manifest, ...]:
-    """What is applied for a pool, in the order in which it is needed. TemplateError from a bad ``podTemplate``.
+    """Manifests to apply for a pool, in order of dependency. TemplateError from an invalid ``podTemplate``.
 
     ``chat_template`` is the digest of the pool's chat template, "" where it names none.
     """
@@ -53,7 +53,7 @@ def children(pool: PrefixCachePool, settings: Settings, *, chat_template: str = 
 
 
 def refs(namespace: str, name: str) -> tuple[Ref, ...]:
-    """Every object that a pool of this name may own, whatever its spec says."""
+    """References of every object that a pool of this name may own, whatever its spec says."""
     suffixes = {
         "Secret": "keys",
         "ServiceAccount": "worker",
@@ -70,7 +70,7 @@ def _service_account(pool: PrefixCachePool) -> Manifest:
 
 
 def _policy(pool: PrefixCachePool) -> Manifest:
-    """Read by an agent at its start; not part of the pod template, so that a new policy restarts nobody."""
+    """Polled by agents; not part of the pod template, so that a new policy restarts no pod."""
     text = msgspec.json.encode(engine_policy(pool), order="deterministic").decode()
     return {**_begin(pool, "ConfigMap", names.policy(pool)), "data": {names.POLICY_FILE: text}}
 
@@ -86,9 +86,7 @@ def _service(pool: PrefixCachePool) -> Manifest:
 
 
 def _disruption_budget(pool: PrefixCachePool) -> Manifest:
-    """One worker after the other leaves a node that is drained; the only one of a pool may go, too, and so may one
-    that is not ready.
-    """
+    """At most ``maxUnavailable`` workers are evicted at a time, at least one; one that is not ready always may be."""
     spec = {
         "maxUnavailable": max(1, pool.spec.rollout.max_unavailable),
         "selector": {"matchLabels": {names.POOL_LABEL: pool.metadata.name}},

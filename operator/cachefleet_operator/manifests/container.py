@@ -1,4 +1,4 @@
-"""What the containers of a worker pod share: ports, folders, and the small pieces that each is made of (pure)."""
+"""Ports, paths and builders of fields that the containers of a worker pod share (pure)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Manifest = dict[str, Any]
 ENGINE_PORT: Final = 8000
 AGENT_PORT: Final = 8082
 SOCKETS: Final = "/run/cachefleet"
-# Between the two containers alone. Over TCP vLLM binds only to every address, and its events are not authenticated.
+# Unix sockets between the two containers: over TCP vLLM binds to all addresses, and its events are not authenticated.
 EVENTS_ENDPOINT: Final = f"ipc://{SOCKETS}/events"
 REPLAY_ENDPOINT: Final = f"ipc://{SOCKETS}/replay"
 PLUGIN_FOLDER: Final = "/cachefleet"
@@ -24,21 +24,22 @@ PROBE_SECONDS: Final = 10
 
 
 def drain_path(pool: PrefixCachePool) -> str:
-    """Where a pool's agents take the kubelet's request to drain, which comes without a credential.
+    """Path at which a pool's agents take the kubelet's request to drain, which has no credential.
 
-    Whoever may read the pool or its pods can work it out; in the pods' network nobody can.
+    Those who may read the pool or its pods can derive it; others in the pods' network cannot.
     """
     digest = hashlib.sha256(f"cachefleet drain {pool.metadata.uid}".encode()).hexdigest()
     return f"/drain/{digest[:32]}"
 
 
 def probe(path: str, port: str, *, failures: int, period: int = PROBE_SECONDS) -> Manifest:
+    """HTTP probe of the named port every ``period`` seconds, failed after ``failures`` in a row."""
     get = {"path": path, "port": port}
     return {"httpGet": get, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures}
 
 
 def restricted() -> Manifest:
-    """A container's part of the Pod Security Standard of that name, and nothing of its image to write to."""
+    """Security context of the Pod Security Standard of that name, with a read-only root file system."""
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -47,24 +48,27 @@ def restricted() -> Manifest:
 
 
 def mount(name: str, path: str) -> Manifest:
+    """Volume mount that may be written."""
     return {"name": name, "mountPath": path}
 
 
 def read_only(name: str, path: str) -> Manifest:
+    """Volume mount that may only be read."""
     return {**mount(name, path), "readOnly": True}
 
 
 def plain(name: str, value: str) -> Manifest:
-    """An environment variable with a value."""
+    """Environment variable with a literal value."""
     return {"name": name, "value": value}
 
 
 def from_secret(name: str, ref: KeyRef) -> Manifest:
+    """Environment variable from a key of a Secret in the pool's namespace."""
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}}
 
 
 def variable(given: EnvVar, name: str = "") -> Manifest:
-    """A variable as a pool gives it, under its own name or another."""
+    """Environment variable of a pool's spec, renamed where ``name`` is given."""
     if given.value_from is not None:
         return {"name": name or given.name, "valueFrom": dict(given.value_from)}
     return plain(name or given.name, given.value or "")

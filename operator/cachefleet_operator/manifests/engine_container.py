@@ -1,4 +1,4 @@
-"""The container of a worker pod in which vLLM runs: the image that the pool names, with the plugin beside it (pure)."""
+"""The container of a worker pod that runs vLLM: the pool's image, with the plugin on its PYTHONPATH (pure)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cachefleet_operator.settings import Settings
 CACHE: Final = "/cache"
 CHAT_TEMPLATE: Final = "/etc/cachefleet/chat/template.jinja"
 
-# The only places this user may write; what a compiler keeps would else be lost with /tmp, or be put beside the code.
+# The only writable paths. Compilers' caches would else be lost with /tmp, or be put beside the code.
 _WRITABLE: Final = {
     "HOME": "/tmp",  # noqa: S108  # the container's own, an emptyDir
     "HF_HOME": f"{CACHE}/huggingface",
@@ -43,11 +43,11 @@ _WRITABLE: Final = {
     "XDG_CACHE_HOME": CACHE,
 }
 _JOINED: Final = {"PYTHONPATH": (PLUGIN_FOLDER, ":"), "VLLM_PLUGINS": (PLUGIN, ",")}
-"""Variables in which the plugin must stand beside what the pool gives, and what separates the two."""
+"""Variables to which the plugin's value is prepended, and the separator."""
 
 
 def engine_container(pool: PrefixCachePool, settings: Settings) -> Manifest:
-    """The engine of a pool's workers."""
+    """The vLLM container of a pool's workers."""
     spec = pool.spec
     return {
         "name": "engine",
@@ -59,7 +59,7 @@ def engine_container(pool: PrefixCachePool, settings: Settings) -> Manifest:
         "resources": _resources(spec),
         "startupProbe": probe("/health", "engine", failures=settings.worker_start_seconds // PROBE_SECONDS),
         "livenessProbe": probe("/health", "engine", failures=6),
-        # Answered by the agent when nothing runs any more; only then is vLLM told to end.
+        # The agent answers when no request runs any more; only then does vLLM get SIGTERM.
         "lifecycle": {"preStop": {"httpGet": {"path": drain_path(pool), "port": AGENT_PORT}}},
         "securityContext": restricted(),
         "volumeMounts": _mounts(spec),
@@ -98,7 +98,7 @@ def _variables(pool: PrefixCachePool) -> list[Manifest]:
 
 
 def _joined(name: str, given: EnvVar | None) -> list[Manifest]:
-    """The plugin first, then what the pool gives, whether it gives a value or says where to find one."""
+    """The variable with the plugin's value first, then the pool's: a literal or a reference."""
     ours, separator = _JOINED[name]
     if given is None or (given.value_from is None and not given.value):
         return [plain(name, ours)]
@@ -109,7 +109,7 @@ def _joined(name: str, given: EnvVar | None) -> list[Manifest]:
 
 
 def _fixed(pool: PrefixCachePool) -> list[Manifest]:
-    """Never the pool's own: the gateway and the agent know only this key."""
+    """Variables that a pool cannot override: the gateway and the agent know only this key."""
     return [
         plain("CACHEFLEET_WORKER_KEY_FILE", f"{KEYS}/{names.WORKER_KEY}"),
         plain("CACHEFLEET_INDEX_KEY_FILE", f"{KEYS}/{names.INDEX_KEY}"),

@@ -1,4 +1,4 @@
-"""The worker pod of a pool: the engine, the plugin copied beside it, and the agent as a native sidecar (pure)."""
+"""Pod template of a pool's workers: engine container, plugin copier, and the agent as a native sidecar (pure)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ AUDIENCE: Final = "cachefleet"
 USER: Final = 65532
 TOKEN_SECONDS: Final = 3600
 GRACE_MARGIN_SECONDS: Final = 15
-"""For what happens between the drain, the engine's end and the agent's."""
+"""Part of the grace period for the steps between drain, exit of the engine and exit of the agent."""
 
 
 class TemplateError(ValueError):
-    """A ``spec.podTemplate`` that is no patch of a pod template."""
+    """``spec.podTemplate`` is not a valid patch of a pod template."""
 
 
 def pod_template(pool: PrefixCachePool, settings: Settings, *, chat_template: str = "") -> Manifest:
-    """The template of a pool's worker pods, the pool's own patch applied. TemplateError where that is none.
+    """The template of a pool's worker pods, the pool's patch applied. TemplateError where the patch is invalid.
 
-    ``chat_template`` is the digest of the pool's chat template, "" where it names none: another one replaces the pods.
+    ``chat_template`` is the digest of the pool's chat template, "" where it names none: a new one replaces the pods.
     """
     template: Manifest = {
         "metadata": {"labels": names.labels(pool), "annotations": _annotations(chat_template)},
@@ -52,12 +52,12 @@ def pod_template(pool: PrefixCachePool, settings: Settings, *, chat_template: st
         },
     }
     patched = merged(template, _checked(pool.spec.pod_template))
-    # The Deployment and the Service find the pods by these.
+    # The Deployment and the Service select the pods by these labels.
     return merged(patched, {"metadata": {"labels": names.labels(pool)}})
 
 
 def grace_seconds(settings: Settings) -> int:
-    """How long a pod may take to go: the drain, then what the engine itself waits, one after the other."""
+    """Termination grace period in seconds: the drain, then the engine's shutdown, and a margin."""
     return settings.worker_drain_seconds + settings.worker_shutdown_seconds + GRACE_MARGIN_SECONDS
 
 
@@ -67,13 +67,13 @@ def _annotations(chat_template: str) -> dict[str, str]:
 
 
 def _spread(pool: PrefixCachePool) -> Manifest:
-    """Rather on several nodes, so that one takes little of the fleet's cache with it; never a reason to wait."""
+    """Prefer different nodes, so that losing one loses little of the fleet's cache; never delay scheduling."""
     return {
         "topologyKey": "kubernetes.io/hostname",
         "maxSkew": 1,
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": {names.POOL_LABEL: pool.metadata.name}},
-        "matchLabelKeys": ["pod-template-hash"],  # in a rollout the new pods alone: the old ones go
+        "matchLabelKeys": ["pod-template-hash"],  # in a rollout only the new pods count
     }
 
 

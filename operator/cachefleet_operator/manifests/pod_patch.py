@@ -1,7 +1,7 @@
-"""A narrow strategic merge: what ``spec.podTemplate`` changes about a worker's pod (pure).
+"""Strategic merge of ``spec.podTemplate`` into a worker's pod template, for the lists that pods have (pure).
 
-Mappings merge, null deletes, lists of named things merge by their name and other lists are replaced; a volume given
-again replaces the one of its name whole, because its source is one of many alternatives.
+Mappings merge, null deletes, lists of named entries merge by name and other lists are replaced; a variable or volume
+given again replaces the one of its name whole, because its source is one of several alternatives.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 Json = Any
 
-# The names by which Kubernetes itself merges these lists.
+# Merge keys of lists, as Kubernetes itself has them.
 _KEYS: Final[Mapping[str, str]] = {
     "containers": "name",
     "env": "name",

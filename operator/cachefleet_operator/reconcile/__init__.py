@@ -1,1 +1,9 @@
-"""TODO door sign."""
+"""One reconciliation of a pool: read its state, plan, carry out.
+
+apply           actions of a plan, and their API requests
+deletion_cost   pod deletion costs from the value of each worker's cache
+futile_applies  applied manifests that changed nothing
+plan            from desired and observed state to actions
+reconciler      one pass over one pool
+rollout         pauses rollouts that fail
+"""

@@ -1,4 +1,4 @@
-"""The actions a plan is made of, and their execution: one API request each, only while this process leads."""
+"""The actions of a plan, and their execution: one API request each, only while this process leads."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make an object that is never overwritten."""
+    """Create an object that is never overwritten."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Make an object say what the manifest says."""
+    """Server-side apply of a manifest."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Note something on a pod; one that has gone needs no note, and a note that is refused stops nothing."""
+    """Annotate a pod; that the pod is gone or the request refused is no failure."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Tell of a change; told already is as good."""
+    """Create a Kubernetes event; that it exists already is no failure."""
 
     event: Manifest
 
@@ -61,14 +61,14 @@ class NotLeadingError(Exception):
 
 
 class WriteApi(Protocol):
-    """What an applier needs of the API server."""
+    """The API requests of an applier."""
 
     async def create(self, manifest: Object) -> Object: ...
     async def apply(self, manifest: Object, *, subresource: str = "") -> Object: ...
 
 
 class Applier:
-    """Writes; ``leads`` is asked before each request."""
+    """Carries out actions; ``leads`` is checked before each request."""
 
     def __init__(self, api: WriteApi, leads: Callable[[], bool], quiet: Quiet | None = None) -> None:
         self._api = api
@@ -76,15 +76,15 @@ class Applier:
         self._quiet = quiet or Quiet(time.monotonic)
 
     async def carry_out(self, actions: Sequence[Action]) -> list[tuple[Object, Object]]:
-        """In order; the first failure ends it, and a later plan takes up what is left. What was applied, each with
-        what came of it.
+        """Carry out actions in order; the first failure ends it, and a later plan does what is left. Returns the
+        applied manifests, each with the resulting object.
         """
         made = [(action, await self.act(action)) for action in actions]
         return [(action.manifest, after) for action, after in made if isinstance(action, Apply) and after]
 
     async def act(self, action: Action) -> Object | None:
-        """One action, and what came of it where something was applied. NotLeadingError where it may not be done,
-        KubernetesError where it failed.
+        """Carry out one action; returns the resulting object of an Apply, else None. NotLeadingError where the Lease is
+        not held, KubernetesError where the request failed.
         """
         if not self._leads():
             raise NotLeadingError
@@ -111,7 +111,7 @@ class Applier:
         except RetryableError as error:
             if error.reason != "AlreadyExists":
                 raise
-        except RefusedError as error:  # by a quota, say: the status says it all the same
+        except RefusedError as error:  # for instance by a quota; the status says the same
             log.warning("%s could not be told: %s", Ref.of(event), error)
         self._quiet.told(event)
 
@@ -119,7 +119,7 @@ class Applier:
         try:
             await self._api.apply(manifest)
         except KubernetesError as error:
-            # 409: another pod of that name, or none. Refused for good: what it was for is done all the same.
+            # 409: another pod of that name, or none. A refusal must not stop the actions that follow.
             if error.status != 409 and not isinstance(error, RefusedError):
                 raise
             log.warning("%s could not be annotated: %s", Ref.of(manifest), error)

@@ -1,7 +1,7 @@
-"""Which worker goes first when there are to be fewer: the one whose cache is worth least (pure).
+"""Pod deletion costs: when a pool scales down, the worker with the least valuable cache goes first (pure).
 
 ReplicaSets delete pods of the lowest deletion cost first, among those that are ready. Costs are ranks, written only
-right before pods have to go.
+right before pods are deleted.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from cachefleet_operator.status.pods import DELETION_COST, Pod
 
 
 def ranks(pods: Sequence[Pod], values: Mapping[str, float]) -> dict[str, int]:
-    """The cost of each pod that stays so far, by name: 0 for the first to go. Pods of unknown value go first."""
+    """Deletion cost by name of each pod not being deleted: 0 for the first to go. Pods of unknown value go first."""
     staying = [pod.name for pod in pods if not pod.leaving]
     order = sorted(staying, key=lambda name: (name in values, values.get(name, 0.0), name))
     return {name: rank for rank, name in enumerate(order)}
 
 
 def costs(namespace: str, pods: Sequence[Pod], values: Mapping[str, float]) -> list[Annotate]:
-    """What has to be written; nothing where nobody knows the worth of any cache."""
+    """Annotations for costs that changed; none where no cache value is known."""
     if not values:
         return []
     wanted = ranks(pods, values)
@@ -31,6 +31,6 @@ def costs(namespace: str, pods: Sequence[Pod], values: Mapping[str, float]) -> l
 
 def _annotate(namespace: str, pod: Pod, cost: int) -> Annotate:
     manifest = Ref("Pod", namespace, pod.name).manifest()
-    # With its uid: a pod that has gone is not made anew.
+    # With its uid: else apply would create a pod that is gone.
     manifest["metadata"] |= {"uid": pod.uid, "annotations": {DELETION_COST: str(cost)}}
     return Annotate(manifest)

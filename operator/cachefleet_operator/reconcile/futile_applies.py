@@ -1,8 +1,8 @@
-"""Objects that do not become what is applied: something in the cluster puts it back, or the server leaves it out.
+"""Remembers applies that changed nothing: something in the cluster reverts them, or the server drops a field.
 
-An admission webhook that rewrites images does so, or a field of a feature that is off. Applying it again and again
-would change nothing, and the pool would never be said to run as it is. So what was applied in vain is not applied again
-before either side has changed.
+Causes are an admission webhook that rewrites images, or a field of a feature that is off. Applying again would change
+nothing, and the pool would never count as settled. So such an apply is not repeated before the manifest or the live
+object changes.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _VOLATILE = ("resourceVersion", "managedFields")
 
 
 def applied(manifest: Manifest) -> str:
-    """The digest of what is to be applied, as stamped; "" where it is not stamped."""
+    """The digest stamped on a manifest, "" where there is none."""
     return str((manifest["metadata"].get("annotations") or {}).get(DIGEST, ""))
 
 
 class FutileApplies:
-    """What was applied in vain. At most one entry for each object that a pool may own."""
+    """Applies that changed nothing. At most one entry for each object that a pool may own."""
 
     def __init__(self) -> None:
         self._met: dict[Ref, tuple[str, str]] = {}
 
     def met(self, manifest: Manifest, before: Manifest | None, after: Manifest) -> bool:
-        """Applying made ``after`` of ``before``; whether that was in vain."""
+        """Record an apply that made ``after`` of ``before``; returns whether it changed nothing."""
         if before is None or _said(before) != _said(after):
             return False
         self._met[Ref.of(dict(manifest))] = (applied(manifest), _said(after))
         return True
 
     def among(self, children: Mapping[Ref, Manifest]) -> frozenset[tuple[Ref, str]]:
-        """Those that last: each object with the digest of what need not be applied to it."""
+        """Entries for children that have not changed since: each object with the digest not to apply to it again."""
         return frozenset(
             (ref, self._met[ref][0])
             for ref, child in children.items()
@@ -46,12 +46,13 @@ class FutileApplies:
         )
 
     def forget(self, refs: Iterable[Ref]) -> None:
+        """Drop the entries of these objects."""
         for ref in refs:
             self._met.pop(ref, None)
 
 
 def _said(live: Manifest) -> str:
-    """All that an object says but its status, as a digest."""
+    """Digest of an object without its status and volatile metadata."""
     metadata = {name: value for name, value in live["metadata"].items() if name not in _VOLATILE}
     text = json.dumps({**live, "metadata": metadata, "status": None}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""What to do about a pool: from what is wanted and what is there to a list of actions (pure).
+"""Plans a reconciliation: from a pool's desired and observed state to a list of actions (pure).
 
-Level-triggered: nothing here knows what happened, only what is. Carrying out a plan makes the next one empty, and a
-plan that was cut off anywhere is continued by the next.
+Level-triggered: plans depend on the present state, not on past events. After a plan is carried out the next is empty,
+and one that was interrupted anywhere is continued by the next.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What a pool asks for. The lists are empty where no worker may be started."""
+    """The verdict on a pool, and manifests to create or apply: none where no worker may be started."""
 
     verdict: Verdict
     create: tuple[Manifest, ...] = ()
     apply: tuple[Manifest, ...] = ()
 
     def judged(self, verdict: Verdict) -> Desired:
-        """The same under another verdict on the spec; what was found wrong with the objects stays."""
+        """The same under another verdict on the spec; problems found with the manifests stay."""
         if not verdict.admitted:
             return Desired(verdict)
         return replace(self, verdict=replace(verdict, invalid=self.verdict.invalid))
@@ -44,38 +44,40 @@ class Desired:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The pool as the API server has it, those of its objects that exist, and what else is seen."""
+    """The pool as the API server has it, those of its objects that exist, and further observations."""
 
     pool: Manifest
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
     observations: Observations = NOTHING
     in_vain: frozenset[tuple[Ref, str]] = frozenset()
-    """Objects with the digest of what was applied to them and changed nothing."""
+    """Objects with the digest of a manifest that was applied to them and changed nothing."""
 
     @property
     def deployment(self) -> Manifest | None:
+        """The live Deployment of the pool's workers, None where there is none."""
         metadata = self.pool["metadata"]
         return self.children.get(Ref("Deployment", metadata["namespace"], names.deployment(metadata["name"])))
 
     @property
     def namespace(self) -> str:
+        """The pool's namespace."""
         return str(self.pool["metadata"]["namespace"])
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The time as text for objects, and for how many seconds a status that moves all the time stands."""
+    """The present time as text for objects, and the pause between status writes of figures alone, in seconds."""
 
     now: str
     status_seconds: float = 0.0
 
     def since(self, moment: dt.datetime | None) -> float:
-        """Seconds; endless where there was no such moment."""
+        """Seconds since ``moment``; infinite where that is None."""
         return float("inf") if moment is None else (dt.datetime.fromisoformat(self.now) - moment).total_seconds()
 
 
 def plan(desired: Desired, observed: Observed, clock: Clock) -> list[Action]:
-    """All that is left to do, in the order in which it must be done."""
+    """All actions that are left to do, in order."""
     if taken := foreign(desired, observed):
         verdict = replace(desired.verdict, invalid=(Reason.NAME_TAKEN, f"{taken} exists and is not this pool's"))
         return report(verdict, observed, clock)
@@ -87,7 +89,7 @@ def plan(desired: Desired, observed: Observed, clock: Clock) -> list[Action]:
 
 
 def report(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool = True) -> list[Action]:
-    """The events and the status that follow from a verdict, the live Deployment and what else is seen."""
+    """Actions that write status and events, from a verdict, the live Deployment and observations; none if not due."""
     wanted, wait = _status(verdict, observed, clock, applied=applied)
     if wait != 0.0:
         return []
@@ -99,14 +101,14 @@ def report(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool 
 
 
 def look_again(desired: Desired, observed: Observed, clock: Clock) -> float | None:
-    """Seconds after which something may have to be done though nothing has happened, None where nothing may."""
+    """Seconds after which the pool is to be reconciled without an event, None where it need not be."""
     waits = [pod.look_again for pod in observed.observations.pods if pod.look_again is not None]
     wait = _status(desired.verdict, observed, clock, applied=True)[1]
     return min([*waits, *([wait] if wait else [])], default=None)
 
 
 def fewer_or_other_pods(desired: Desired, observed: Observed) -> bool:
-    """Whether carrying the plan out makes pods go: what they are worth must be known before."""
+    """Whether the plan deletes or replaces pods: their caches' values must be known before."""
     live = observed.deployment
     return any(
         live is not None and manifest["kind"] == "Deployment" and _takes_pods(manifest, live)
@@ -133,7 +135,7 @@ def _status(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool
 
 
 def _paced(desired: Desired, observed: Observed) -> tuple[Desired, bool]:
-    """The Deployment told to stand still or to go on; where none is applied, it stays as it is."""
+    """``desired`` with its Deployment paused or not, and which; where none is applied, as the live one is."""
     live = observed.deployment
     paused = rollout.stands_still(live)
     made = []
@@ -158,7 +160,7 @@ def _costs(work: Sequence[Action], observed: Observed) -> list[Action]:
 
 
 def as_wanted(desired: Desired, observed: Observed) -> frozenset[str]:
-    """The pods that were made as the pool now wants them, by name."""
+    """Names of the pods that were made from the pool's present template."""
     wanted = {_template(manifest) for manifest in desired.apply if manifest["kind"] == "Deployment"}
     return frozenset(pod.name for pod in observed.observations.pods if pod.template in wanted)
 
@@ -173,7 +175,7 @@ def _template(deployment: Manifest) -> str:
 
 
 def leaving(observed: Observed) -> bool:
-    """Whether objects of an earlier pool of this name are still to be collected; until then its names are not free."""
+    """Whether objects of an earlier pool of this name are still being deleted; until then their names are taken."""
     return any(
         "deletionTimestamp" in child["metadata"] or _owner(child) not in {None, observed.pool["metadata"]["uid"]}
         for child in observed.children.values()
@@ -181,9 +183,9 @@ def leaving(observed: Observed) -> bool:
 
 
 def foreign(desired: Desired, observed: Observed) -> str:
-    """An object in the way that somebody else made, "" where there is none.
+    """An existing object of a wanted name that the operator did not make, "" where there is none.
 
-    A Secret with keys may be anybody's: it is only read.
+    The Secret with keys does not count: it is only read, whoever made it.
     """
     for manifest in desired.apply:
         ref = Ref.of(manifest)
@@ -205,7 +207,7 @@ def _children(desired: Desired, observed: Observed) -> list[Action]:
 
 
 def _drifted(manifest: Manifest, live: Manifest | None) -> bool:
-    return live is None or not holds(manifest, live)  # its own digest is among what must hold
+    return live is None or not holds(manifest, live)  # its digest annotation must hold, too
 
 
 def _is_deployment(action: Action) -> bool:

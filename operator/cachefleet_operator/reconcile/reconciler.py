@@ -1,4 +1,4 @@
-"""Reconcile one pool: read everything, plan, act."""
+"""Reconciles one pool: reads its state, plans, carries out the plan."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PoolKey = NewType("PoolKey", str)
 
 
 class Outcome(StrEnum):
-    """How one reconciliation ended; the label of its counter."""
+    """How one reconciliation ended; label value of its counter."""
 
     DONE = "done"
     WROTE = "wrote"
@@ -57,31 +57,31 @@ class Outcome(StrEnum):
 
 
 class FleetKeyError(Exception):
-    """The fleet key's Secret does not hold one. It is never overwritten: somebody must look."""
+    """The fleet key's Secret holds no valid key. It is never overwritten and must be repaired by hand."""
 
 
 class ChatTemplateError(Exception):
-    """The chat template that a pool names is not there."""
+    """The ConfigMap or key of a pool's chat template does not exist."""
 
 
 class ReadApi(Protocol):
-    """What a reconciler reads with."""
+    """The API requests by which a reconciler reads."""
 
     async def get(self, ref: Ref) -> Object | None: ...
     async def list(self, kind: str, namespace: str, *, page: int, selector: str = "") -> list[Object] | None: ...
 
 
 class Reporter(Protocol):
-    """Told what a pool's conditions are, and that it has gone."""
+    """Receives the conditions of each pool that is read, and the names of pools that are gone."""
 
     def conditions(self, namespace: str, pool: str, conditions: Sequence[Mapping[str, Any]]) -> None: ...
     def forget(self, namespace: str, pool: str) -> None: ...
 
 
 class Reconciler:
-    """Brings a pool's objects and status in line with its spec, from a name alone.
+    """Brings a pool's objects and status in line with its spec, given its key.
 
-    ``later`` is called with a pool that must be looked at again after so many seconds, whether anything happens or not.
+    ``later`` is called with a pool's key and the seconds after which to reconcile it again without an event.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class Reconciler:
         self._futile = FutileApplies()
 
     async def reconcile(self, key: PoolKey) -> Outcome:
-        """One pass. KubernetesError where a request failed and the pass should be tried again."""
+        """One pass over a pool. KubernetesError where a request failed and the pass should be repeated."""
         namespace, name = key.split("/")
         pool = await self._api.get(Ref("PrefixCachePool", namespace, name))
         if pool is None or "deletionTimestamp" in pool["metadata"]:
             self._forget(key)
-            return Outcome.GONE  # its objects go with it
+            return Outcome.GONE  # its objects are garbage-collected
         self._report(pool)
         observed = await self._observe(pool)
         desired, observed = await self._desire(key, observed)
@@ -120,7 +120,7 @@ class Reconciler:
         return await self._act(key, desired, observed)
 
     async def fleet_key(self) -> FleetKey:
-        """The fleet's one secret, made where there is none. FleetKeyError where there is something else."""
+        """The fleet key; created where its Secret is missing. FleetKeyError where the Secret holds none."""
         ref = Ref("Secret", self._settings.operator_namespace, names.FLEET_KEY_SECRET)
         secret = await self._api.get(ref)
         if secret is None:
@@ -160,7 +160,7 @@ class Reconciler:
         return desired, replace(observed, observations=observations)
 
     async def _wish(self, pool: PrefixCachePool, verdict: Verdict, observed: Observed) -> Desired:
-        """The objects that are wanted, where workers may be started for a verdict."""
+        """The manifests that are wanted; none where the verdict does not admit workers."""
         if not verdict.admitted:
             return Desired(verdict)
         try:
@@ -174,7 +174,7 @@ class Reconciler:
         try:
             return Desired(verdict, (manifests.keys_secret(pool, await self.fleet_key()),), apply)
         except FleetKeyError as error:
-            self._later(PoolKey(pool.key), self._settings.chat_template_seconds)  # nobody tells of it either
+            self._later(PoolKey(pool.key), self._settings.chat_template_seconds)  # not watched either
             return Desired(replace(verdict, invalid=(Reason.FLEET_KEY_BROKEN, str(error))))
 
     async def _chat_template(self, pool: PrefixCachePool) -> str:
@@ -184,7 +184,7 @@ class Reconciler:
         ref = pool.spec.model.chat_template.config_map_key_ref
         found = await self._api.get(Ref("ConfigMap", pool.metadata.namespace, ref.name))
         text = ((found or {}).get("data") or {}).get(ref.key)
-        # Nobody tells of a ConfigMap that is not ours.
+        # A ConfigMap that is not the operator's is not watched.
         self._later(PoolKey(pool.key), self._settings.chat_template_seconds)
         if text is None:
             what = f"ConfigMap {ref.name}" + (f" has no key {ref.key}" if found else " is not there")
@@ -205,11 +205,11 @@ class Reconciler:
             await self._applier.carry_out(report(refused, observed, clock))
             return Outcome.REFUSED
         if foreign(desired, observed):
-            return Outcome.REFUSED  # nobody will tell when it has gone
+            return Outcome.REFUSED  # tried again later: its removal is not watched
         return Outcome.WROTE if actions else Outcome.DONE
 
     def _compare(self, key: PoolKey, observed: Observed, applied: Sequence[tuple[Object, Object]]) -> None:
-        """Note what was applied in vain: nobody tells of it, for nothing has happened."""
+        """Record applies that changed nothing, and queue the pool again: without a change there is no event."""
         for manifest, after in applied:
             ref = Ref.of(manifest)
             if self._futile.met(manifest, observed.children.get(ref), after):

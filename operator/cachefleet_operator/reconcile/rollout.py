@@ -1,9 +1,9 @@
-"""Rollouts that fail are paused: from the pods of old and new to whether the Deployment stands still (pure).
+"""Pauses rollouts that fail: from old and new pods to whether the Deployment is to be paused (pure).
 
 A pod carries the digest of the template it was made from, so old and new are told apart without ReplicaSets. The
-table: nothing is paused where the template changes, at a first rollout, or where no old worker serves any more; a
+rules: nothing is paused where the template changes, at a first rollout, or where no old worker is ready any more; a
 rollout is paused where a new worker is in lasting trouble, or none is ready when the Deployment's deadline has passed;
-once paused it goes on when no new worker is unready, also where none is left. How well new workers hit plays no part.
+once paused it goes on when no new worker is unready, also where none is left. Hit ratios of new workers do not count.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What a rollout stands on."""
+    """State of a rollout."""
 
     changing: bool
-    """The live Deployment is to get another template, or there is none yet."""
+    """The Deployment is to get another template, or there is none yet."""
     old_serve: bool
     """A worker of another template is ready."""
     new_all_ready: bool
-    """No worker of the template is not ready; there may be none."""
+    """All workers of the new template are ready; there may be none."""
     new_fail: bool
-    """One of them is in lasting trouble, or the first took longer than it may."""
+    """One of them is in lasting trouble, or none was ready before the deadline."""
     paused: bool
-    """It stands still now."""
+    """The live Deployment is paused."""
 
 
 def pause(rollout: Rollout) -> bool:
-    """Whether the Deployment is to stand still."""
+    """Whether the Deployment is to be paused."""
     if rollout.changing or not rollout.old_serve:
         return False
     if rollout.paused:
@@ -47,7 +47,7 @@ def pause(rollout: Rollout) -> bool:
 
 
 def rollout_of(desired: Mapping[str, Any], live: Mapping[str, Any] | None, pods: Sequence[Pod]) -> Rollout:
-    """Read the state of a rollout. ``desired`` is a marked Deployment, ``live`` the one there is."""
+    """Read the state of a rollout. ``desired`` is a marked Deployment, ``live`` the existing one."""
     template = digest_of(desired)
     staying = [pod for pod in pods if not pod.leaving]
     new = [pod for pod in staying if pod.template == template]
@@ -69,12 +69,12 @@ def stands_still(deployment: Mapping[str, Any] | None) -> bool:
 
 
 def deadline(deployment: Mapping[str, Any] | None) -> float:
-    """Seconds in which a worker is to be ready; endless where there is no Deployment."""
+    """Seconds within which a worker is to be ready; infinite where there is no Deployment."""
     return float((deployment or {}).get("spec", {}).get("progressDeadlineSeconds", "inf"))
 
 
 def overdue(deployment: Mapping[str, Any] | None) -> bool:
-    """Whether its controller has given up on it, in words about its present spec."""
+    """Whether the Deployment controller reports that the present spec does not progress."""
     status = (deployment or {}).get("status") or {}
     if not deployment or status.get("observedGeneration") != deployment["metadata"].get("generation"):
         return False
@@ -84,7 +84,7 @@ def overdue(deployment: Mapping[str, Any] | None) -> bool:
 
 
 def marked(deployment: Mapping[str, Any], *, paused: bool = False) -> Manifest:
-    """The Deployment with the digest of its pod template on each pod, and standing still or not."""
+    """The Deployment with its template's digest as an annotation of its pods, and paused or not."""
     spec = deployment["spec"]
     template = spec["template"]
     metadata = template["metadata"]
@@ -96,7 +96,7 @@ def marked(deployment: Mapping[str, Any], *, paused: bool = False) -> Manifest:
 
 
 def digest_of(deployment: Mapping[str, Any]) -> str:
-    """The digest that its pods carry, "" where they carry none."""
+    """The template digest that a Deployment's pods carry, "" where they carry none."""
     metadata = deployment["spec"].get("template", {}).get("metadata") or {}
     return str((metadata.get("annotations") or {}).get(names.TEMPLATE, ""))
 

@@ -1,4 +1,4 @@
-"""What a pool asks for and what is observed of it: everything its conditions are drawn from. Pure."""
+"""The inputs of a pool's conditions: verdict on the spec, worker counts, observations (pure)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cachefleet_operator.status.pods import Pod, Trouble, worst
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """What a Deployment says about its pods; ``current`` where that is about the pool as it is now."""
+    """Worker counts and failures from a Deployment; ``current`` where they are about the pool's present spec."""
 
     wanted: int = 0
     total: int = 0
@@ -28,19 +28,20 @@ class Workers:
 
     @property
     def settled(self) -> bool:
+        """Whether all wanted workers are ready and up to date, and there are no others."""
         return self.current and self.updated == self.total == self.wanted and self.ready == self.wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was made of the pool's spec. ``invalid`` holds (reason, message) where it cannot be used."""
+    """The result of validating a pool's spec. ``invalid`` is (reason, message) where it cannot be used."""
 
     invalid: tuple[str, str] | None = None
     budget: BudgetPlan | None = None
     replicas: int | None = None
     """Workers wanted, where the spec could be read."""
     objective: float | None = None
-    """Hit ratio that is aimed at."""
+    """Target hit ratio."""
 
     @property
     def admitted(self) -> bool:
@@ -50,19 +51,20 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """What is seen besides the Deployment."""
+    """What is observed besides the Deployment."""
 
     pods: tuple[Pod, ...] = ()
     facts: Facts = UNASKED
     disagreement: str = ""
     """How the pool differs from another of its fleet."""
     paused: bool = False
-    """Its rollout stands still because new workers fail."""
+    """Its rollout is paused because new workers fail."""
     ended: str = ""
-    """How a pod failed of late, for which there may be another."""
+    """How a pod failed recently, "" where none did; it may have been replaced."""
 
     @property
     def trouble(self) -> Trouble | None:
+        """The trouble to report among all pods, None where there is none."""
         return worst(self.pods)
 
 
@@ -70,7 +72,7 @@ NOTHING = Observations()
 
 
 def workers_of(deployment: Mapping[str, Any] | None, *, wanted: int | None, applied: bool) -> Workers:
-    """Read a live Deployment; ``applied`` where nothing had to be changed about it."""
+    """Worker counts of a live Deployment; ``applied`` where its manifest needed no change."""
     if deployment is None:
         return Workers(wanted=wanted or 0)
     spec, status = deployment.get("spec") or {}, deployment.get("status") or {}
@@ -99,7 +101,7 @@ MAX_PROBLEMS: Final = 5
 
 
 def judge(document: Manifest) -> tuple[PrefixCachePool | None, Verdict]:
-    """What a pool as the API server has it asks for. The schema refuses most nonsense; what slips past ends here."""
+    """Validate a pool read from the API server, whose schema refuses most invalid specs before; None where invalid."""
     metadata = document["metadata"]
     given: dict[str, Any] = {name: document.get(name) for name in ("apiVersion", "kind", "spec")}
     known = ("name", "namespace", "uid", "generation", "labels", "annotations")
@@ -115,7 +117,7 @@ def judge(document: Manifest) -> tuple[PrefixCachePool | None, Verdict]:
 
 
 def standing(verdict: Verdict, document: Manifest) -> Verdict:
-    """A verdict that what a worker once told was needed for stands while the spec does, whoever is silent now."""
+    """Keep a decision on the budget that needed a worker's report, as in the status, while the spec is the same."""
     if verdict.budget is None or verdict.budget.admitted is not None:
         return verdict
     for condition in (document.get("status") or {}).get("conditions") or ():
@@ -129,10 +131,10 @@ def standing(verdict: Verdict, document: Manifest) -> Verdict:
 
 
 def learnt(pool: PrefixCachePool, verdict: Verdict, facts: Facts, current: frozenset[str]) -> Verdict:
-    """The verdict with the bytes of a token that a worker reports; ``current`` names workers made as it is wanted now.
+    """The verdict with the bytes of a token that a worker reports; ``current`` names workers of the present spec.
 
-    What another worker reports may admit the pool and not refuse it: a change of tensor parallelism, data type or block
-    size may be what makes it fit.
+    The report of another worker may admit the pool but not refuse it: a change of tensor parallelism, data type or
+    block size may be what makes it fit.
     """
     known = facts.known or PoolFacts()
     told = [member for member in known.members if member.block_bytes and not member.excluded]

@@ -1,4 +1,4 @@
-"""What is said about a pool in conditions (pure). The summary comes last."""
+"""Conditions of a pool (pure); the summary, Ready, comes last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cachefleet_operator.status.assessment import NOTHING, Observations, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One condition without its times."""
+    """One condition without its timestamps."""
 
     type: str
     status: str
@@ -133,7 +133,7 @@ def _progressing(verdict: Verdict, workers: Workers, observations: Observations)
 
 
 def _degraded(workers: Workers, observations: Observations) -> Finding:
-    """The first of what is wrong with something that should run or runs."""
+    """The first problem, in this order, of a worker that runs or should run."""
     trouble, member, stranger = observations.trouble, failed(observations.facts), excluded(observations.facts)
     wrong = (
         (workers.failure, Reason.PODS_REFUSED, workers.failure),

@@ -1,4 +1,4 @@
-"""What is worth an event: a change of condition, told once (pure)."""
+"""Kubernetes events for changes of a pool's conditions, each emitted once (pure)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cachefleet_core.pool.spec import API_VERSION, KIND
 from cachefleet_operator.kube.objects import MANAGER, Ref
 from cachefleet_operator.reasons import Reason
 
-# (condition, status) -> type of the event, and whether it needs something to recover from.
+# (condition, status) -> type of the event, and whether only a change from the opposite status causes it.
 _TOLD: Final[Mapping[tuple[str, str], tuple[str, bool]]] = {
     ("BudgetAdmitted", "False"): ("Warning", False),
     ("BudgetAdmitted", "True"): ("Normal", True),
@@ -29,7 +29,7 @@ _TOLD: Final[Mapping[tuple[str, str], tuple[str, bool]]] = {
     ("WorkersAvailable", "False"): ("Warning", True),
 }
 _WORDS_COUNT: Final = frozenset({"BudgetAdmitted", "ConfigValid"})
-"""Conditions about the spec: another message is news. Elsewhere messages count workers and change all the time."""
+"""Conditions about the spec: a new message is a new event. Other messages count workers and change all the time."""
 _SPEC_REASONS: Final = frozenset(
     {
         *BudgetReason,
@@ -58,9 +58,9 @@ class Subject:
 def events_of(
     previous: Sequence[Mapping[str, Any]], conditions: Sequence[Mapping[str, Any]], subject: Subject, *, now: str
 ) -> list[dict[str, Any]]:
-    """The events that lead from the previous conditions to these.
+    """Events for the changes from the previous conditions to these.
 
-    An event's name follows from the change it tells of: told again after an interruption, it is refused as existing.
+    An event's name is derived from the change: created again after an interruption, it is refused as existing.
     """
     before = {condition.get("type"): condition for condition in previous}
     events = []
@@ -69,13 +69,13 @@ def events_of(
         kind = _kind(old, condition)
         if kind:
             events.append(_event(kind, old, condition, subject, now=now))
-    # Two conditions may say the same for the same reason.
+    # One event for each type and reason: two conditions may have the same cause.
     return list({(event["type"], event["reason"]): event for event in reversed(events)}.values())[::-1]
 
 
 class Quiet:
-    """Keeps a condition that goes to and fro from telling of it each time: an event, its words left out, is told
-    once in ``seconds``. Other words about the spec are another event. Bounded, forgetting the oldest.
+    """Rate limit for events of conditions that flap: one event per pool, type and reason in ``seconds``; with a message
+    about the spec, one per message too. Keeps at most ``most`` entries, forgetting the oldest.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class Quiet:
         self._told: dict[tuple[str, ...], float] = {}
 
     def lets(self, event: Mapping[str, Any]) -> bool:
-        """Whether to tell."""
+        """Whether the event may be emitted now."""
         told = self._told.get(_topic(event))
         return told is None or self._clock() - told >= self._seconds
 
     def told(self, event: Mapping[str, Any]) -> None:
-        """It was told."""
+        """Record that the event was emitted."""
         topic = _topic(event)
         self._told.pop(topic, None)
         self._told[topic] = self._clock()
@@ -116,7 +116,7 @@ def _kind(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> str:
 
 def _same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     fields = ["status", "reason"]
-    if new["reason"] == Reason.REFUSED:  # in other words each time it is tried
+    if new["reason"] == Reason.REFUSED:  # its message differs at each attempt
         fields.append("observedGeneration")
     elif new["type"] in _WORDS_COUNT:
         fields.append("message")

@@ -1,4 +1,4 @@
-"""What the pods of a pool say about themselves, and what keeps one from starting (pure)."""
+"""A pool's worker pods, read from their manifests, and what keeps one from being ready (pure)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cachefleet_operator.reasons import Reason
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 MAX_MESSAGE: Final = 300
 CRASHES: Final = 2
-"""Restarts of a container that is not ready, from which on it is in trouble and not only unlucky."""
+"""Restarts from which on a container that is not ready counts as crash looping."""
 
 _WAITING: Final[Mapping[str, Reason]] = {
     "CrashLoopBackOff": Reason.CRASH_LOOPING,
@@ -31,17 +31,18 @@ _WAITING: Final[Mapping[str, Reason]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What keeps a pod from being ready, in the kubelet's or the scheduler's words."""
+    """What keeps a pod from being ready, with the kubelet's or the scheduler's message."""
 
     reason: Reason
     pod: str
     container: str
     words: str
     lasting: bool
-    """Nothing that passes by itself within moments: it stops a rollout."""
+    """It does not pass by itself within seconds, and so pauses a rollout."""
 
     @property
     def message(self) -> str:
+        """Pod, container and cause, the cause cut to MAX_MESSAGE characters."""
         where = f"pod {self.pod}" + (f", container {self.container}" if self.container else "")
         return f"{where}: {self.words[:MAX_MESSAGE]}"
 
@@ -57,17 +58,17 @@ class Pod:
     ready: bool = False
     leaving: bool = False
     cost: int | None = None
-    """Its deletion cost as it is; None where it has none."""
+    """Its deletion-cost annotation; None where it has none."""
     trouble: Trouble | None = None
     look_again: float | None = None
-    """Seconds until it may turn out to be in trouble without a further word from anybody."""
+    """Seconds until it counts as unschedulable unless that changes; no event announces it. None otherwise."""
 
 
 def pods_of(
     manifests: Sequence[Mapping[str, Any]], now: dt.datetime, *, grace_seconds: float, ready_seconds: float
 ) -> tuple[Pod, ...]:
-    """Read a pool's pods, by name; those that ended are nobody's. A pod may be unschedulable for a grace, and not ready
-    for ``ready_seconds``: a Deployment has a deadline for rollouts alone, not for a worker more or one made anew.
+    """Read a pool's pods, sorted by name, without those that ended. A pod is in trouble when it was unschedulable for
+    ``grace_seconds`` or not ready for ``ready_seconds``: a Deployment's deadline is for rollouts, not for new workers.
     """
     seconds = (grace_seconds, ready_seconds)
     alive = (each for each in manifests if (each.get("status") or {}).get("phase") not in {"Failed", "Succeeded"})
@@ -75,7 +76,7 @@ def pods_of(
 
 
 def ended(manifests: Sequence[Mapping[str, Any]], now: dt.datetime, *, seconds: float) -> str:
-    """How the youngest pod that failed did so, "" where none did of late: a node may refuse one pod after the other."""
+    """How the youngest failed pod failed, "" where it is older than ``seconds``: a node may refuse pod after pod."""
     failed = [each for each in manifests if (each.get("status") or {}).get("phase") == "Failed"]
     found = max(failed, key=lambda each: str(each["metadata"].get("creationTimestamp")), default=None)
     if found is None or _age(str(found["metadata"].get("creationTimestamp")), now) >= seconds:
@@ -85,7 +86,7 @@ def ended(manifests: Sequence[Mapping[str, Any]], now: dt.datetime, *, seconds: 
 
 
 def worst(pods: Sequence[Pod]) -> Trouble | None:
-    """The trouble to tell of: the first lasting one, else the first."""
+    """The trouble to report: the first lasting one, else the first, None where there is none."""
     troubles = [pod.trouble for pod in pods if pod.trouble is not None]
     return next((trouble for trouble in troubles if trouble.lasting), troubles[0] if troubles else None)
 
@@ -165,7 +166,7 @@ def _late(
 
 
 def _age(stamp: str, now: dt.datetime) -> float:
-    """Seconds; a time that cannot be read is long ago."""
+    """Age in seconds; infinite for a timestamp that cannot be parsed."""
     try:
         return (now - dt.datetime.fromisoformat(stamp)).total_seconds()
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""The fields of a pool's status that the operator owns, and whether they are worth a write now (pure)."""
+"""The fields of a pool's status that the operator owns, and when they are to be written (pure)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from cachefleet_operator.status.pods import Pod
 MAX_MESSAGE: Final = 1024
 MAX_EPOCH: Final = 1024
 CLOCKS: Final = 60.0
-"""Seconds by which two machines' clocks may differ; with more, nothing can be said about times."""
+"""Tolerated clock skew in seconds; a last write further in the future is ignored."""
 
 _PARTS: Final = ("budget", "contract", "hitRatio", "workers", "workersOmitted")
-"""Those that may lose a field; all are the operator's own."""
+"""Fields in which an entry may disappear; only the operator writes them."""
 
 Manifest = dict[str, Any]
 
@@ -39,7 +39,7 @@ def status(
     previous: Mapping[str, Any],
     now: str,
 ) -> Manifest:
-    """All fields. A condition's time moves only with its status; measurements stay when nobody measures."""
+    """All fields. A condition's time changes only with its status; measurements stay where there are no new ones."""
     known = observations.facts.known
     found = findings(verdict, workers, observations)
     value: Manifest = {
@@ -57,8 +57,8 @@ def status(
 
 
 def due(wanted: Mapping[str, Any], live: Mapping[str, Any], *, age: float, seconds: float) -> float | None:
-    """Seconds to wait before ``wanted`` is to be written over ``live``, of which the last write is ``age`` seconds
-    ago; 0 for now, None where there is nothing to write. What moves all the time is written at most every ``seconds``.
+    """Seconds to wait before writing ``wanted`` over ``live``, which was last written ``age`` seconds ago; 0 for now,
+    None where nothing changed. Changes of figures alone are written at most every ``seconds``.
     """
     if holds(wanted, live) and _same_parts(wanted, live):
         return None
@@ -68,7 +68,7 @@ def due(wanted: Mapping[str, Any], live: Mapping[str, Any], *, age: float, secon
 
 
 def written_at(pool: Mapping[str, Any]) -> dt.datetime | None:
-    """When the operator last changed the status, by the API server's clock."""
+    """When the operator last changed the status, by the API server's clock; None where it never did."""
     times = [
         dt.datetime.fromisoformat(entry["time"])
         for entry in pool["metadata"].get("managedFields") or ()
@@ -78,7 +78,7 @@ def written_at(pool: Mapping[str, Any]) -> dt.datetime | None:
 
 
 def _same_parts(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """Whether nothing is there that left: ``holds`` sees only what came."""
+    """Whether no entry has disappeared, which ``holds(wanted, live)`` does not see."""
     return all(holds(live.get(part), wanted.get(part)) for part in _PARTS)
 
 
@@ -100,8 +100,8 @@ def _material(value: Mapping[str, Any]) -> object:
 
 
 def _spec_words(value: Mapping[str, Any]) -> list[object]:
-    """Messages about the spec: other numbers in them are what a user waits for. Not a refusal's: the API server tells
-    the same problems in another order each time, a webhook adds a number of its own.
+    """Messages about the spec, in which new numbers are written at once. Not those of refusals: the API server lists
+    the same problems in another order each time, and a webhook adds a number of its own.
     """
     told = {"ConfigValid", "BudgetAdmitted", "ContractConsistent"}
     found = [each for each in value.get("conditions") or () if each.get("type") in told]
@@ -129,7 +129,7 @@ def _budget(verdict: Verdict, known: PoolFacts | None, previous: Mapping[str, An
     plan = verdict.budget
     if plan is None:
         return {}
-    # Of what is refused nothing comes into force: what runs stays as it is.
+    # A refused budget does not take effect: running workers keep theirs.
     admitted = plan.budget_mib if verdict.admitted else int(previous.get("admittedMiB", 0))
     value = {"requestedMiB": plan.budget_mib, "kvCacheMiB": plan.kv_cache_mib, "admittedMiB": admitted}
     if known is not None and known.block_bytes:
@@ -174,14 +174,14 @@ def _worker(pod: Pod, ranks: Sequence[Member] | None) -> Manifest:
     if not ranks:
         return told
     first = min(ranks, key=lambda member: member.rank)
-    if not first.epoch:  # its agent has said nothing yet
+    if not first.epoch:  # its agent has not reported yet
         return told
     figures = {"warmed": all(member.warmed for member in ranks), "heldBlocks": sum(m.held_blocks for m in ranks)}
     return told | figures | {"epoch": first.epoch[:MAX_EPOCH]}
 
 
 def _state(pod: Pod, ranks: Sequence[Member] | None) -> str:
-    """The kubelet's word where it is final, else the agent's."""
+    """The worker's phase: from the pod where that is decisive, else as its agent reports it."""
     if pod.leaving:
         return Phase.DRAINING
     if pod.trouble is not None and pod.trouble.lasting:

@@ -1,6 +1,6 @@
-"""What kopf is asked to watch. A handler does one thing: it passes on the name of a pool.
+"""Kopf's handlers and settings. A handler only passes on the key of the pool that an event is about.
 
-``on.event`` handlers are told of everything and keep nothing: no finalizer, no annotation, no patch by kopf.
+``on.event`` handlers get every event and store nothing: no finalizer, no annotation, no patch by kopf.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ CHILDREN: Final = (
     ("policy", "v1", "poddisruptionbudgets"),
     ("", "v1", "pods"),
 )
-"""Not Secrets: the operator reads those by name alone. A lost one is made again at the next resync."""
+"""Watched kinds that a pool owns. Not Secrets: the operator may read those by name only, and a deleted one is
+made again at the next resync.
+"""
 
 Enqueue = Callable[[str], None]
 
 
 def registry(enqueue: Enqueue) -> kopf.OperatorRegistry:
-    """Handlers that call ``enqueue`` with "namespace/name", in kopf's thread."""
+    """Handlers that call ``enqueue`` with a pool's key "namespace/name", in kopf's thread."""
     handlers = kopf.OperatorRegistry()
     kopf.on.login(registry=handlers)(_login)
 
@@ -48,15 +50,15 @@ def registry(enqueue: Enqueue) -> kopf.OperatorRegistry:
 
 
 def settings() -> kopf.OperatorSettings:
-    """Kopf as a pure watcher: standalone, silent, fast to stop."""
+    """Settings for kopf as a watcher only: no peering, no events of its own, short timeouts to stop."""
     chosen = kopf.OperatorSettings()
     chosen.peering.standalone = True
     chosen.posting.enabled = False
     chosen.scanning.disabled = True  # the CRD is waited for before kopf starts; this saves two cluster-wide rights
-    chosen.process.ultimate_exiting_timeout = None  # else it would end this process in the middle of a long exit
+    chosen.process.ultimate_exiting_timeout = None  # else it would end this process during a long exit
     chosen.queueing.exit_timeout = 1.0  # handlers end at once
     chosen.queueing.idle_timeout = 1.0
-    # One namespace that may not be read any more is no reason to end the watches of the others.
+    # Retry for ever: a namespace that may not be read any more must not end the watches of the others.
     chosen.networking.error_backoffs = (1, 1, 2, 3, 5, 8, 13) + (20,) * 10_000
     for group, _, plural in CHILDREN:
         chosen.watching.label_selectors[group, plural] = f"{names.MANAGED_BY}={names.OPERATOR}"
@@ -64,7 +66,7 @@ def settings() -> kopf.OperatorSettings:
 
 
 def _login(**given: Any) -> kopf.ConnectionInfo | None:
-    """As our own client does it: the service account where there is one, else the kubeconfig."""
+    """Credentials as ``KubernetesClient`` takes them: the service account where there is one, else the kubeconfig."""
     if not SERVICE_ACCOUNT.exists():
         return kopf.login_with_kubeconfig(**given)
     info = kopf.login_with_service_account(**given)
@@ -72,6 +74,6 @@ def _login(**given: Any) -> kopf.ConnectionInfo | None:
 
 
 def server(environment: Mapping[str, str]) -> str:
-    """By its address: the API server must be found while a cluster's name server is away."""
+    """URL of the API server by IP address, so that it is found while the cluster's DNS is down."""
     host, port = environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

@@ -1,6 +1,6 @@
-"""Runs kopf in a thread with a loop of its own.
+"""Runs kopf in a thread with an event loop of its own.
 
-On our loop it would take over the signal handlers and, when it ends, cancel every task that it did not start.
+On the main loop it would take over the signal handlers and, when it ends, cancel every task that it did not start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cachefleet_operator.watching.handlers import Enqueue, registry, settings
 
 
 class WatchError(Exception):
-    """The watches ended by themselves, or did not end when told to: this process cannot go on."""
+    """The watches ended by themselves, or did not stop in time: this process cannot go on."""
 
 
 class Watch:
@@ -32,10 +32,10 @@ class Watch:
         self.ready = threading.Event()
 
     async def run(self) -> None:
-        """Watch until cancelled, then stop within the bound. WatchError in the cases named there."""
+        """Watch until cancelled, then stop within ``stop_seconds``. WatchError where they fail, end or do not stop."""
         outer = asyncio.get_running_loop()
         ended: asyncio.Future[None] = outer.create_future()
-        ended.add_done_callback(asyncio.Future.exception)  # looked at, also where this task is cancelled first
+        ended.add_done_callback(asyncio.Future.exception)  # retrieved, also where this task is cancelled first
         thread = threading.Thread(target=self._thread, args=(outer, ended), name="watches", daemon=True)
         thread.start()
         try:

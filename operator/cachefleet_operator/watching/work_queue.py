@@ -1,7 +1,7 @@
-"""Names waiting to be reconciled: each at most once, never two workers on one, failures tried again later.
+"""Work queue of keys to reconcile: no duplicates, one worker per key, back-off after failures.
 
-Bounded by the number of pools there are: a name is either waiting, being worked on (and perhaps marked to be looked
-at again or due later), or due at one time.
+Bounded by the number of pools: a key is waiting, being worked on (and perhaps marked for another pass or due later),
+or due at one time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class WorkQueue(Generic[K]):
-    """For one event loop. ``first`` and ``longest`` bound the pause after failures, in seconds."""
+    """A queue for one event loop. ``first`` and ``longest`` bound the pause after failures, in seconds."""
 
     def __init__(self, *, first: float, longest: float) -> None:
         self._first = first
@@ -32,7 +32,7 @@ class WorkQueue(Generic[K]):
         return len(self._waiting)
 
     def add(self, key: K) -> None:
-        """Look at ``key`` soon; while it is being worked on, once more after that."""
+        """Queue ``key`` now; while it is being worked on, for once after that."""
         self._cancel(key)
         if key in self._working:
             self._again.add(key)
@@ -41,7 +41,7 @@ class WorkQueue(Generic[K]):
             self._arrived.set()
 
     def add_later(self, key: K, seconds: float) -> None:
-        """Look at ``key`` after so long; anything that makes somebody look before comes first."""
+        """Queue ``key`` after ``seconds``, unless it is queued or due before that."""
         loop = asyncio.get_running_loop()
         due = self._due.get(key)
         if key in self._waiting or key in self._again or (due and due.when() <= loop.time() + seconds):
@@ -50,7 +50,7 @@ class WorkQueue(Generic[K]):
         self._due[key] = loop.call_later(seconds, self.add, key)
 
     async def get(self) -> K:
-        """The next name. Each must be given back with ``done``."""
+        """Wait for the next key. The caller must end work on it with ``done``."""
         while not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()
@@ -60,7 +60,7 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K, *, failed: bool) -> None:
-        """Work on ``key`` has ended; a failure is tried again after a pause that doubles each time."""
+        """End work on ``key``; a failed one is queued again after a pause that doubles with each failure."""
         self._working.discard(key)
         self._failures[key] = self._failures.get(key, 0) + 1 if failed else 0
         if key in self._again:
@@ -73,11 +73,11 @@ class WorkQueue(Generic[K]):
             del self._failures[key]
 
     def pause(self, failures: int) -> float:
-        """Seconds after the given number of failures in a row."""
+        """Seconds to wait after the given number of failures in a row."""
         return backoff(failures - 1, first=self._first, longest=self._longest)
 
     def close(self) -> None:
-        """Forget what is due."""
+        """Cancel all keys that are due later."""
         for key in tuple(self._due):
             self._cancel(key)
 

@@ -35,7 +35,7 @@ def test_lists_and_secrets_are_read(make_settings: Make) -> None:
         {"engine_url": "ftp://x"},
         {"ranks": 0},
         {"http_port": 70000},
-        {"engine": "rust"},
+        {"backend": "rust"},
     ],
 )
 def test_wrong_values_are_refused(make_settings: Make, changes: dict[str, Any]) -> None:
@@ -46,12 +46,12 @@ def test_wrong_values_are_refused(make_settings: Make, changes: dict[str, Any]) 
 def test_the_code_of_block_keys_is_named_by_the_environment(
     make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("CACHEFLEET_ENGINE", raising=False)
-    assert make_settings().engine == "auto"
-    monkeypatch.setenv("CACHEFLEET_ENGINE", "python")
-    assert make_settings().engine == "python"
-    monkeypatch.setenv("CACHEFLEET_ENGINE", "")
-    assert make_settings().engine == "auto"
+    monkeypatch.delenv("CACHEFLEET_BACKEND", raising=False)
+    assert make_settings().backend == "auto"
+    monkeypatch.setenv("CACHEFLEET_BACKEND", "python")
+    assert make_settings().backend == "python"
+    monkeypatch.setenv("CACHEFLEET_BACKEND", "")
+    assert make_settings().backend == "auto"
 
 
 @pytest.mark.parametrize("text", ["", "not base64!", "c2hvcnQ=", "ä"])
@@ -92,6 +92,6 @@ def test_native_code_that_is_insisted_on_and_not_there_is_named(
     make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cachefleet_native", None)
-    with pytest.raises(ValueError, match="CACHEFLEET_ENGINE: cachefleet_native is not installed"):
-        code_of(make_settings(engine="native"))
-    assert code_of(make_settings(engine="auto")).name == "python"
+    with pytest.raises(ValueError, match="CACHEFLEET_BACKEND: cachefleet_native is not installed"):
+        code_of(make_settings(backend="native"))
+    assert code_of(make_settings(backend="auto")).name == "python"

@@ -23,7 +23,7 @@ def test_every_setting_can_be_given() -> None:
         WORKER_KEY_FILE="/k",
         INDEX_KEY_FILE="/i",
         POLICY_FILE="/p",
-        ENGINE="python",
+        BACKEND="python",
         PLUGIN_OFF=" gate, tokens,",
         HEARTBEAT_SECONDS="0.5",
         CALL_TIMEOUT_SECONDS="3",
@@ -51,7 +51,7 @@ def test_every_setting_can_be_given() -> None:
         ("MAX_BODY_BYTES", "inf", "must be a number above 0"),
         ("KEYS_AT_ONCE", "nan", "must be a number above 0"),
         ("TOKENS_SAMPLE_RATIO", "1.5", "must be a number from 0 to 1, got '1.5'"),
-        ("ENGINE", "rust", "CACHEFLEET_ENGINE: must be one of auto, native, python, got 'rust'"),
+        ("BACKEND", "rust", "CACHEFLEET_BACKEND: must be one of auto, native, python, got 'rust'"),
         ("TOKENS_SAMPLE_RATIO", "nan", "must be a number from 0 to 1"),
     ],
 )

@@ -46,9 +46,9 @@ def boot_of(facts: EngineFacts) -> str:
 def code_of(settings: AgentSettings) -> Code:
     """The code that computes block keys. ValueError where the configured one is not available."""
     try:
-        return choose(settings.engine)
+        return choose(settings.backend)
     except NativeError as error:
-        raise ValueError(f"CACHEFLEET_ENGINE: {error}") from error
+        raise ValueError(f"CACHEFLEET_BACKEND: {error}") from error
 
 
 class _Drained(Exception):  # noqa: N818 - not an error

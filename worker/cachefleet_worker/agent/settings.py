@@ -98,7 +98,7 @@ class AgentSettings(BaseSettings):
     probe_seconds: Seconds = 5.0
     held_back_batches: Positive = 20_000
     held_back_bytes: Positive = 64 * 1024 * 1024
-    engine: Choice = "auto"
+    backend: Choice = "auto"
     """Not of the inference engine: which code computes block keys; "native" insists on ``cachefleet_native``."""
     remembered_blocks: Positive = 262_144
     namespaces: Positive = 1024

@@ -36,7 +36,7 @@ class PluginSettings:
     """JSON of a policy that is in force from the start."""
     plugin_off: frozenset[str] = frozenset()
     """Features switched off by hand."""
-    engine: Choice = "auto"
+    backend: Choice = "auto"
     """Which code computes block keys; "native" insists on ``cachefleet_native``."""
 
     heartbeat_seconds: float = 2.0
@@ -133,7 +133,7 @@ _READERS: Final = {
     "index_key_file": _path,
     "policy_file": _path,
     "plugin_off": _features,
-    "engine": _choice,
+    "backend": _choice,
     "heartbeat_seconds": _positive,
     "call_timeout_seconds": _positive,
     "snapshot_timeout_seconds": _positive,

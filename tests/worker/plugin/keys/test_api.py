@@ -58,7 +58,7 @@ def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["python", pytest.param("native", marks=NATIVE)])
 def settings(tmp_path: Path, request: pytest.FixtureRequest) -> PluginSettings:
     (tmp_path / "index").write_text(base64.urlsafe_b64encode(INDEX_KEY).decode())
-    return PluginSettings(index_key_file=tmp_path / "index", engine=request.param)
+    return PluginSettings(index_key_file=tmp_path / "index", backend=request.param)
 
 
 def service(
@@ -126,21 +126,21 @@ async def test_either_code_answers_with_the_same_bytes(settings: PluginSettings)
     answers = (one(salt="s"), one(IDS[:5]), one(plain=33), Rendered((Prompt(IDS, 100), Prompt([1 << 31], 1)), "", "a"))
     cache = SimpleNamespace(boundaries=lambda _tokenizer, ids: [1, len(ids)])
     said = {}
-    choices: tuple[Choice, ...] = ("python", settings.engine)
+    choices: tuple[Choice, ...] = ("python", settings.backend)
     for choice in choices:
-        made = service(replace(settings, engine=choice), *answers, *answers, cache=cache)
+        made = service(replace(settings, backend=choice), *answers, *answers, cache=cache)
         queries = ({"contract": CONTRACT}, {"contract": CONTRACT, "ids": "1", "block_size": "3"})
         assert made.cache is not None
         assert type(made.cache._keyer(Namespace(CONTRACT), 3)[1]) is choose(choice).keyer
         said[choice] = [(await made.answer(query, b"{}")).content for query in queries for _ in answers]
-    assert said["python"] == said[settings.engine]
+    assert said["python"] == said[settings.backend]
     assert len(set(said["python"])) == 8
 
 
 async def test_the_code_that_was_chosen_is_logged(settings: PluginSettings, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     service(settings)
-    code = choose(settings.engine)
+    code = choose(settings.backend)
     assert f"cachefleet: block keys in {code.name} code: {code.reason}" in caplog.messages
 
 
@@ -156,8 +156,8 @@ async def test_native_code_that_does_not_fit_costs_nothing_but_time(
     made = service(settings, one())
     assert (await asked(made))[0].keys == keyed(IDS)
     assert not made._faults.counts
-    insisting = service(replace(settings, engine="native"))
-    with pytest.raises(HttpError, match="CACHEFLEET_ENGINE: cachefleet_native") as refused:
+    insisting = service(replace(settings, backend="native"))
+    with pytest.raises(HttpError, match="CACHEFLEET_BACKEND: cachefleet_native") as refused:
         await asked(insisting)
     assert (refused.value.status, refused.value.code) == (503, "keys_off")
     assert not insisting._faults.counts

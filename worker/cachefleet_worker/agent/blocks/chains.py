@@ -1,4 +1,4 @@
-"""Held keys as the operations that travel: changes merged into chains, and a whole set as chains, parents first."""
+"""Held keys as report operations: changes merged into chains, and a whole set as chains, parents first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cachefleet_core.blocks import NO_PARENT, BlockKey, Tier, pack_keys
 from cachefleet_core.reports import Cleared, Operation, Removed, Stored
 
 MAX_CHAIN_KEYS: Final = 8192
-"""A chain or a removal grows no longer than this, so that a few always fit a frame."""
+"""Longest chain or removal, so that several always fit a frame."""
 
 
 class Linked(Protocol):
@@ -22,7 +22,7 @@ class Linked(Protocol):
 
 
 class Changes:
-    """Operations in the order they happened, neighbours merged where they continue each other."""
+    """Operations in the order they happened; neighbours that continue each other are merged."""
 
     __slots__ = ("_keys", "_operations", "_parent", "_tier")
 
@@ -33,6 +33,7 @@ class Changes:
         self._tier = Tier.DEVICE
 
     def stored(self, parent: BlockKey, key: BlockKey, tier: Tier) -> None:
+        """Add a stored key; it extends the open chain where ``parent`` is that chain's last key."""
         continues = self._keys and self._parent is not None and self._keys[-1] == parent and self._tier is tier
         if not continues or len(self._keys) >= MAX_CHAIN_KEYS:
             self._close()
@@ -40,16 +41,18 @@ class Changes:
         self._keys.append(key)
 
     def removed(self, key: BlockKey, tier: Tier) -> None:
+        """Add a removed key; removals from one tier are merged."""
         if self._parent is not None or self._tier is not tier or len(self._keys) >= MAX_CHAIN_KEYS:
             self._close()
             self._parent, self._tier = None, tier
         self._keys.append(key)
 
     def cleared(self) -> None:
-        """Whatever happened before no longer matters."""
+        """Replace all operations so far with one Cleared."""
         self._keys, self._operations = [], [Cleared()]
 
     def take(self) -> list[Operation]:
+        """All operations since the last call, in order."""
         self._close()
         operations, self._operations = self._operations, []
         return operations
@@ -68,7 +71,7 @@ class Changes:
 
 
 def chains(blocks: Iterable[Linked], tier: Tier) -> Iterator[Stored]:
-    """Everything in ``blocks`` once, as chains; a chain that continues another comes after it."""
+    """All ``blocks`` once, as chains; a chain that continues another comes after it."""
     children: dict[BlockKey, list[BlockKey]] = {}
     parents: dict[BlockKey, BlockKey] = {}
     for block in blocks:

@@ -1,4 +1,4 @@
-"""Which block an engine's hash stands for: of what is held now and, bounded, of what was held before."""
+"""Blocks by the engine's hash: those held now and, bounded, those held before."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Block:
 
 
 class Keyers:
-    """The keyers of one contract's namespaces; the ``ready`` latest used are kept."""
+    """The keyers of one contract's namespaces; the ``ready`` last used are kept."""
 
     def __init__(
         self, index_key: bytes, contract: str, *, block_size: int, ready: int, make: type[BlockKeyer] = BlockKeyer
@@ -38,6 +38,7 @@ class Keyers:
         return len(self._keyers)
 
     def of(self, salt: str, lora: str) -> BlockKeyer:
+        """The keyer for a salt and an adapter name, made where it is not kept."""
         name = (salt, lora)
         keyer = self._keyers.use(name)
         if keyer is None:
@@ -47,9 +48,9 @@ class Keyers:
 
 
 class Names:
-    """``live`` is what is held. ``remembered`` bounds what is known beside it.
+    """Blocks by hash: ``live`` are held, at most ``remembered`` others are known.
 
-    Where a hash is in neither, it is looked up in ``beneath``.
+    A hash in neither is looked up in ``beneath``.
     """
 
     def __init__(self, *, remembered: int, beneath: Names | None = None) -> None:
@@ -59,11 +60,11 @@ class Names:
         self._past: OrderedDict[EngineHash, Block | None] = OrderedDict()  # None: known, but not to be reported
 
     def above(self) -> Names:
-        """Names of their own that know what these know."""
+        """An empty instance that falls back to this one."""
         return Names(remembered=self._max_remembered, beneath=self)
 
     def find(self, block_hash: EngineHash) -> tuple[bool, Block | None]:
-        """Whether the hash is known at all, and its block where that may be reported."""
+        """Whether the hash is known, and its block where that may be reported."""
         block = self.live.get(block_hash)
         if block is not None:
             return True, block
@@ -76,14 +77,16 @@ class Names:
         return known, replace(block, tiers=0) if block else None
 
     def hold(self, block_hash: EngineHash, block: Block) -> None:
+        """Add a held block."""
         self._past.pop(block_hash, None)
         self.live[block_hash] = block
 
     def let_go(self, block_hash: EngineHash) -> None:
-        """A block is held no more."""
+        """Move a held block to the remembered ones."""
         self._remember(block_hash, self.live.pop(block_hash))
 
     def let_go_of_all(self) -> None:
+        """Move all held blocks to the remembered ones."""
         for block_hash, block in self.live.items():
             block.tiers = 0
             self._past[block_hash] = block
@@ -91,13 +94,13 @@ class Names:
         self._bound()
 
     def mark(self, block_hashes: Iterable[EngineHash]) -> None:
-        """Remember that these blocks, and so their children, are not to be reported."""
+        """Remember that these blocks, and so their children, are not reported."""
         for block_hash in block_hashes:
             if block_hash not in self.live:
                 self._remember(block_hash, None)
 
     def adopt(self, other: Names) -> None:
-        """Hold what ``other`` holds; what it knows is known here as well."""
+        """Hold exactly what ``other`` holds, and remember what it knows."""
         held, self.live = self.live, other.live
         for block_hash, block in held.items():
             if block_hash not in self.live:

@@ -1,15 +1,14 @@
-"""What one engine rank holds, as block keys: engine hash in, key out.
+"""The blocks that one engine rank holds, as block keys: engine hash in, key out.
 
-The set kept here claims a block only when the engine said it stored it and has not said it removed it: a subset of
-what is resident. Sets, not counts: vLLM keeps duplicate copies of a block and announces the removal of each, and
-announces reused blocks as stored again; the first removal withdraws the claim.
+A block counts as held only after the engine reported it stored and not removed since: a subset of what is resident.
+Sets, not counts: vLLM keeps duplicate copies of a block, announces the removal of each and announces reused blocks as
+stored again; the first removal withdraws the block.
 
-Reported is the first full-attention group seen, on the device and in the host's memory. A chain ends at the first
-block whose identity has more in it than tokens, cache salt and LoRA name (an image, embeddings), and at blocks of
-another size than the contract's. The key of a removed block is remembered (bounded), so that a child stored later can
-be keyed.
+Reported is the first full-attention group seen, in device and host memory. A chain ends at the first block whose
+identity holds more than tokens, cache salt and LoRA name (an image, embeddings), and at blocks of another size than the
+contract's. The key of a removed block is remembered (bounded), so that a child stored later can be keyed.
 
-A *draft* is filled from the engine's snapshot beside what is held, and adopted as one: what changes is what differs.
+A *draft* is filled from the engine's snapshot and then adopted as a whole: only the differences are reported.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _BIT: Final = {Tier.DEVICE: 1, Tier.HOST: 2}
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a chain goes on: after ``key``, at ``depth`` blocks, in the keyer's namespace."""
+    """Position where a chain continues: after ``key``, ``depth`` blocks deep, in the keyer's namespace."""
 
     key: BlockKey
     depth: int
@@ -52,8 +51,8 @@ class _Place:
 class Residents:
     """The held set of one rank in one epoch.
 
-    ``contract`` is the index contract's fingerprint. ``remembered`` bounds the keys kept of blocks not held,
-    ``namespaces`` the keyers kept ready. ``code`` computes keys and the digest.
+    ``contract`` is the index contract's fingerprint. ``remembered`` bounds the keys kept of blocks no longer held,
+    ``namespaces`` the keyers kept. ``code`` computes keys and the digest.
     """
 
     def __init__(
@@ -80,20 +79,22 @@ class Residents:
         self._digest = code.digest()
         self._changes = Changes()
         self.held = 0
-        """Distinct (key, tier) held."""
+        """Number of distinct (key, tier) held."""
         self.counts: Counter[str] = Counter()
-        """Events applied, and what was not reported, by reason."""
+        """Events applied, and blocks not reported, by reason."""
 
     @property
     def digest(self) -> int:
+        """Digest of all held (key, tier), as States report it."""
         return self._digest.value
 
     @property
     def changed(self) -> bool:
-        """Whether ``take`` has something to give."""
+        """Whether ``take`` would return operations."""
         return bool(self._changes)
 
     def apply(self, events: Iterable[Event]) -> None:
+        """Apply KV events in order; an unreadable removal withdraws everything."""
         for event in events:
             match event:
                 case BlockStored():
@@ -108,7 +109,7 @@ class Residents:
                     self.forget()
 
     def forget(self) -> None:
-        """Hold nothing; the keys of what was held are remembered."""
+        """Withdraw everything held; the keys are remembered."""
         if self._names.live:
             self._changes.cleared()
         self._names.let_go_of_all()
@@ -118,17 +119,17 @@ class Residents:
         self.held = 0
 
     def agrees(self, totals: Iterable[Total]) -> bool:
-        """Whether the engine has on its device what it has here, reported or not."""
+        """Whether the engine's totals equal the hashes seen here, reported or not."""
         return self._checksum.agrees(totals, self._scope.group)
 
     def draft(self) -> Residents:
-        """An empty set beside this one that knows every hash known here."""
+        """An empty set that knows every hash known here."""
         draft = Residents.__new__(Residents)
         draft._start(self._code, self._keyers, self._names.above(), scope=self._scope.copy())  # noqa: SLF001 - one of our own
         return draft
 
     def adopt(self, draft: Residents) -> None:
-        """Hold what a draft holds. What is gone is withdrawn before anything new is claimed."""
+        """Hold what a draft holds. Removals are reported before additions; a clear where that is shorter."""
         before = {tier: self._claims(tier) for tier in Tier}
         after = {tier: draft._claims(tier) for tier in Tier}
         gone = {tier: [key for key in before[tier] if key not in after[tier]] for tier in Tier}
@@ -148,16 +149,16 @@ class Residents:
         self.counts.update(draft.counts)
 
     def _claims(self, tier: Tier) -> dict[BlockKey, BlockKey]:
-        """The parent of every key held in a tier, in the order they came."""
+        """The parent of every key held in a tier, in the order they were stored."""
         bit = _BIT[tier]
         return {block.key: block.parent for block in self._names.live.values() if block.tiers & bit}
 
     def take(self) -> list[Operation]:
-        """What changed since the last call, in order."""
+        """The changes since the last call, in order."""
         return self._changes.take()
 
     def snapshot(self) -> list[Stored]:
-        """Everything held, parents first; what ``take`` has still to give is in it."""
+        """Everything held, parents first, including changes that ``take`` has not returned yet."""
         blocks = list(self._names.live.values())
         return list(
             chain.from_iterable(chains((b for b in blocks if b.tiers & bit), tier) for tier, bit in _BIT.items())
@@ -190,7 +191,7 @@ class Residents:
             self._skip(event.block_hashes[len(blocks) :], "extra_key")
 
     def _place(self, event: BlockStored) -> _Place | None:
-        """Where the event's chain begins, or None where that cannot be told."""
+        """Where the event's chain begins; None where that is unknown."""
         if event.lora_id is not None and not event.lora_name:
             self._skip(event.block_hashes, "extra_key")
             return None
@@ -209,7 +210,7 @@ class Residents:
         return _Place(parent.key, parent.depth + 1, parent.keyer)
 
     def _identify(self, event: BlockStored, place: _Place) -> list[Block]:
-        """The blocks of the event, as far as they can be reported; only those not known already are hashed."""
+        """The event's blocks as far as they can be reported; only unknown ones are hashed."""
         usable = usable_blocks(event, place.depth)
         blocks: list[Block] = []
         for block_hash in event.block_hashes[:usable]:
@@ -239,7 +240,7 @@ class Residents:
         block = self._names.live.get(block_hash, block)
         owner = self._owners.get(block.key)
         if owner is not None and owner != block_hash:
-            self._release(owner)  # two hashes of one key: an adapter's name now means another adapter
+            self._release(owner)  # two hashes with one key: the adapter of that name was replaced
         if block.tiers & _BIT[tier]:
             return
         self._names.hold(block_hash, block)

@@ -1,4 +1,4 @@
-"""Which blocks of an engine are reported at all: pure."""
+"""Which of an engine's blocks are reported: pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ _FULL_ATTENTION: Final = frozenset({"full_attention", "mla_attention", "sink_ful
 
 
 class Scope:
-    """The group that is reported: the first full-attention one seen; 0 where the engine names no kinds."""
+    """The reported KV cache group: the first full-attention one seen; 0 where the engine names no kinds."""
 
     def __init__(self, group: int | None = None) -> None:
         self._group = group
 
     @property
     def group(self) -> int:
+        """Index of the reported group; 0 before any was seen."""
         return self._group or 0
 
     def copy(self) -> Scope:
+        """A scope with the same group, for a draft."""
         return Scope(self._group)
 
     def covers_store(self, event: BlockStored) -> bool:
+        """Whether a store is of the reported group; the first full-attention one sets the group."""
         group = event.group_idx or 0
         if event.kv_cache_spec_kind is None:
             return group == (self._group or 0)
@@ -35,22 +38,23 @@ class Scope:
         return group == self._group
 
     def covers_removal(self, event: BlockRemoved) -> bool:
+        """Whether a removal is of the reported group, or names none."""
         return event.group_idx is None or event.group_idx == (self._group or 0)
 
 
 def tier_of(event: BlockStored | BlockRemoved) -> Tier | None:
-    """The tier an event speaks of; None where it is no memory of this worker."""
+    """The tier of an event's medium; None where it is not memory of this worker."""
     return None if event.locality == "REMOTE" else _TIERS.get(event.medium)
 
 
 def salt_of(event: BlockStored) -> str:
-    """The cache salt of a chain that starts a prompt."""
+    """The cache salt of a chain that starts a prompt; "" for none."""
     rest = _beyond_lora(event, 0)
     return (rest[0] or "") if len(rest) == 1 else ""
 
 
 def usable_blocks(event: BlockStored, depth: int) -> int:
-    """How many leading blocks are told apart by tokens, LoRA name and (a prompt's first block) salt alone.
+    """Number of leading blocks identified by tokens, LoRA name and (a prompt's first block) salt alone.
 
     ``depth`` is the position, in blocks, of the event's first one.
     """

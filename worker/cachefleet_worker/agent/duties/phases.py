@@ -29,8 +29,8 @@ class Condition:
 def phase(condition: Condition, *, failed_seconds: float) -> Phase:
     """The phase that States report.
 
-    An engine that does not answer is failed while its process exists; a lost one is starting for ``failed_seconds``, then
-    failed.
+    An engine that does not answer is failed while its process exists; a lost one is starting for ``failed_seconds``,
+    then failed.
     """
     if condition.draining:
         return Phase.DRAINING

@@ -113,7 +113,7 @@ class Enforcer:
             return
         self._generations[rank] = generation
         if self._given is not None and generation < self._given.generation:
-            self._given = None  # the engine restarted or was given an older one
+            self._given = None  # it no longer has the policy it was given
             self._wake.set()
 
     def begin(self, *, plugin: bool) -> None:

@@ -64,7 +64,7 @@ class Prefixes:
 
     @property
     def pending(self) -> bool:
-        """Whether a prompt is not cached yet and was not refused."""
+        """Whether a prompt is still to be tried, refused ones excepted."""
         return any(self._open(job) and job.progress is not Progress.REFUSED for job in self._jobs)
 
     @property

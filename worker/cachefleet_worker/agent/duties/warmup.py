@@ -26,7 +26,7 @@ _DEFAULT: Final = Policy(pool="-", generation=0)
 class WarmUp:
     """Caches the pool's warm prefixes at the start of each epoch.
 
-    ``told_in_time`` says whether a control plane may still name prefixes, ``registration`` whether one has admitted this
+    ``told_in_time`` says whether a control plane may still name prefixes, ``registration`` whether one admitted this
     worker.
     """
 
@@ -110,7 +110,7 @@ class WarmUp:
 
     @property
     def _outstanding(self) -> bool:
-        """Whether a prefix is, or may still become, pending."""
+        """Whether a prefix is pending, or a control plane may still name one."""
         awaited = self.policy.warm_prefixes > 0 and not self._prefixes.named
         return self._prefixes.pending or (awaited and self._told_in_time()) or self._expecting
 

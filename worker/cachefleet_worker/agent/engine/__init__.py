@@ -1,1 +1,7 @@
-"""TODO door sign."""
+"""HTTP client of the engine that the agent runs beside, and readers of its answers.
+
+answers            usage, log-probabilities and finish reason out of completions
+client             the requests: facts, metrics, policy, prompts run for their cache
+load_metrics       load out of the text of ``/metrics``
+tokenizer_probes   texts that identify a tokenizer and a chat template by their token ids
+"""

@@ -1,4 +1,4 @@
-"""Reads what all of an engine's answers have in common, and the answer to a prompt that was run for its cache. Pure."""
+"""Reads usage, log-probabilities and finish reason out of an engine's answers. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 ENDS: Final = frozenset({"stop", "length"})
-"""How a request ends that was served whole."""
+"""Finish reasons of a request that was served whole."""
 
 
 class _Details(Struct):
@@ -17,34 +17,36 @@ class _Details(Struct):
 
 
 class Usage(Struct):
-    """Tokens of the prompt, and how many of them were cached: None where the engine does not tell."""
+    """Tokens of the prompt, and how many of them were cached: None where the engine does not report it."""
 
     prompt_tokens: int = 0
     prompt_tokens_details: _Details | None = None
 
     @property
     def cached_tokens(self) -> int | None:
+        """Prompt tokens found in the cache; None where the engine does not report them."""
         return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
 
 
 class Token(Struct):
-    """One produced token's logarithm of probability."""
+    """One produced token's log-probability."""
 
     logprob: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRun:
-    """A prompt that was run: its length, how much of it was cached, how it ended, what its tokens' logarithms were."""
+    """Result of a prompt run for its cache: token counts, finish reason, log-probabilities."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     finish_reason: str = ""
     logprobs: tuple[float | None, ...] = ()
-    """Of the tokens produced, as far as the engine tells."""
+    """One per produced token, as far as the engine reports them."""
 
     @property
     def unfinished(self) -> bool:
+        """Whether the request ended otherwise than by a stop or its length."""
         return self.finish_reason not in ENDS
 
 
@@ -64,7 +66,7 @@ class _Completion(Struct):
 
 
 def read_run(content: bytes) -> PromptRun:
-    """Out of the answer to a chat or a plain completion. ValueError where it is none."""
+    """The result in a chat or plain completion. ValueError where ``content`` is none."""
     try:
         answer = msgspec.json.decode(content, type=_Completion)
     except (UnicodeDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The engine as its agent sees it over HTTP on loopback: what it is, how it does, and a prompt to cache."""
+"""HTTP client of one engine, over loopback: its facts, metrics, policy, and prompts to cache."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 class EngineError(Exception):
-    """The engine did not answer as expected; it may later. The text holds no content of requests."""
+    """The engine did not answer as expected; a retry may succeed. The text holds no content of requests."""
 
 
 class EngineUnreachableError(EngineError):
-    """Nobody accepts connections where the engine should be."""
+    """Nothing accepts connections at the engine's address."""
 
 
 class EngineRefusalError(EngineError):
-    """The engine answers, and finds fault with what it was asked (``status`` 400 to 499)."""
+    """The engine refused a request with ``status`` 400 to 499."""
 
     def __init__(self, path: str, status: int) -> None:
         super().__init__(f"{path}: HTTP {status}")
@@ -49,7 +49,7 @@ class EngineRefusalError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class EventSource:
-    """Where a rank publishes and replays, as the engine was told. ``replay`` is "" where it does not replay."""
+    """Endpoints at which a rank publishes and replays, as configured in the engine; ``replay`` "" for none."""
 
     endpoint: str
     replay: str
@@ -57,9 +57,9 @@ class EventSource:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What an engine is; constant while its process lives.
+    """What identifies an engine; constant for the life of its process.
 
-    ``sources`` is None where it does not tell, ``fleet`` where it has no plugin that answers with the worker key.
+    ``sources`` is None where it does not report them, ``fleet`` without a plugin that accepts the worker key.
     """
 
     model: str
@@ -103,7 +103,7 @@ Json = Mapping[str, object]
 
 
 class EngineClient:
-    """Requests to one engine. Every method raises EngineError where the answer is not what it should be."""
+    """Requests to one engine. Every method raises EngineError where the answer is not as expected."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, *, key: str = "", timeout_seconds: float = 3.0) -> None:
         self._http = http
@@ -113,13 +113,15 @@ class EngineClient:
         self._timeout = timeout_seconds
 
     async def healthy(self) -> None:
+        """EngineError unless ``/health`` answers 200."""
         await self._request("GET", "/health")
 
     async def scrape(self) -> Scrape:
+        """One reading of ``/metrics``."""
         return read_scrape((await self._request("GET", "/metrics")).decode(errors="replace"))
 
     async def facts(self) -> EngineFacts:
-        """Everything there is to know. EngineError until the engine serves and knows its block pool."""
+        """All facts. EngineError until the engine serves and reports its block pool."""
         await self.healthy()
         model = await self._model()
         scrape = await self.scrape()
@@ -139,17 +141,17 @@ class EngineClient:
         )
 
     async def fleet_stats(self) -> Mapping[int, RankStats]:
-        """Each rank's numbers, of an engine with the plugin."""
+        """Each rank's statistics, from the plugin."""
         return _understood(read_stats, await self._fleet_request("GET", STATS_PATH))
 
     async def put_policy(self, policy: Policy) -> Mapping[int, int]:
-        """Give an engine with the plugin a policy; the generation that is in force at each rank then."""
+        """Give the plugin a policy; returns the generation then in force at each rank."""
         return _understood(read_generations, await self._fleet_request("PUT", POLICY_PATH, msgspec.to_builtins(policy)))
 
     async def cache_prompt(
         self, path: str, body: Json, *, timeout_seconds: float, rank: int | None = None
     ) -> PromptRun:
-        """Run a prompt for its cache alone; at one data-parallel rank, each having a cache of its own."""
+        """Run a prompt for its cache; at one data-parallel rank, as each has its own cache."""
         headers = _NO_HEADERS if rank is None else {"X-data-parallel-rank": str(rank)}
         return _understood(read_run, await self._request("POST", path, body, timeout_seconds, headers=headers))
 
@@ -164,7 +166,7 @@ class EngineClient:
         return digest(await self._tokenize({"model": model, "prompt": PROBE_TEXT, "add_special_tokens": True}))
 
     async def _template_digest(self, model: str) -> str:
-        """Empty where the engine has no chat template, or one that takes no probe."""
+        """Digest of the chat template; "" where there is none, or none that renders a probe."""
         for messages in PROBE_CONVERSATIONS:
             try:
                 return digest(await self._tokenize({"model": model, "messages": list(messages)}))
@@ -187,7 +189,7 @@ class EngineClient:
         return {rank: EventSource(source.endpoint, source.replay_endpoint or "") for rank, source in answer.items()}
 
     async def _fleet(self) -> FleetFacts | None:
-        """The plugin's document; None where the engine has no such route, or keeps it shut."""
+        """The plugin's capability document; None without the plugin, or where it refuses the key."""
         try:
             return _understood(read_capabilities, await self._fleet_request("GET", CAPABILITIES_PATH))
         except EngineRefusalError as error:
@@ -240,5 +242,5 @@ def _decode(content: bytes, kind: type[Answer]) -> Answer:
 def _understood(read: Callable[[bytes], Answer], content: bytes) -> Answer:
     try:
         return read(content)
-    except ValueError as error:  # msgspec's errors are of this kind
+    except ValueError as error:  # msgspec's errors are ValueErrors
         raise EngineError("not the answer that was expected") from error

@@ -1,4 +1,4 @@
-"""An engine's load, out of the text of its ``/metrics``: pure."""
+"""An engine's load, parsed from the text of its ``/metrics``: pure."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _WANTED: Final = (
     "process_start_time_seconds",
 )
 _TELLING: Final = ("source", "sleep_state", "finished_reason")
-"""Labels whose values are told apart."""
+"""Labels by whose values samples of one name are kept apart."""
 _SAMPLES_NEEDED: Final = 3
 _WINDOW: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class LoadMetrics:
-    """What one rank's counters say now. Token and time sums are cumulative since the engine started."""
+    """One rank's samples. Token and time sums are cumulative since the engine started."""
 
     running: int = 0
     waiting: int = 0
@@ -53,11 +53,11 @@ class LoadMetrics:
     inter_token_count: float = 0.0
     asleep: bool = False
     corrupted: int = 0
-    """Requests whose logits held something that is no number, where the engine looks for that."""
+    """Requests with NaN in their logits, where the engine checks for it."""
     errors: int = 0
-    """Requests that ended with an error of the engine's own."""
+    """Requests that ended with an internal error."""
     answered: int = 0
-    """Requests that ended in any way but that one, those given up by their client left out."""
+    """Requests that ended otherwise; those aborted by their client are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """One answer of ``/metrics``. ``process`` names the process behind it, None where it does not tell."""
+    """One answer of ``/metrics``. ``process`` identifies the process by its start times, None where unknown."""
 
     ranks: dict[int, LoadMetrics]
     caches: dict[int, CacheConfig]
@@ -93,7 +93,7 @@ class Load:
     prefix_queries: int = 0
     prefix_hits: int = 0
     generation: int | None = None
-    """Of the policy in force in the engine; None where it does not tell."""
+    """Generation of the policy in force in the engine; None without the plugin."""
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class _Samples:
 
 
 def read_scrape(text: str) -> Scrape:
-    """What is known of in the exposition ``text``; samples of other names, and lines that are none, are passed over."""
+    """The known samples in an exposition; others, and malformed lines, are ignored."""
     ranks: dict[int, _Samples] = {}
     caches: dict[int, CacheConfig] = {}
     starts: set[str] = set()
@@ -171,9 +171,9 @@ def _number(text: str) -> float | None:
 
 
 class Rate:
-    """A quotient of two growing sums over the last intervals in which both grew; None until three of them.
+    """Quotient of two growing sums over the last intervals in which both grew; None until there are three.
 
-    An interval lasts until both have grown, so that sums which are counted at different moments stay together.
+    An interval lasts until both have grown, so that sums updated at different times stay together.
     """
 
     def __init__(self) -> None:
@@ -181,6 +181,7 @@ class Rate:
         self._grown: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
 
     def add(self, numerator: float, denominator: float) -> None:
+        """Take a reading of both sums; one that shrank (an engine restart) drops the intervals so far."""
         if self._last is None:
             self._last = (numerator, denominator)
             return
@@ -195,6 +196,7 @@ class Rate:
 
     @property
     def value(self) -> float | None:
+        """Numerator per denominator over the last 16 intervals; None before the third."""
         if len(self._grown) < _SAMPLES_NEEDED:
             return None
         return sum(n for n, _ in self._grown) / sum(d for _, d in self._grown)
@@ -211,7 +213,7 @@ class LoadMeter:
         self.load = Load(blocks_total=blocks_total, blocks_free=blocks_total)
 
     def add(self, load_metrics: LoadMetrics, stats: RankStats | None = None) -> Load:
-        """Take a scrape over; what the plugin counts itself, ``stats``, is more exact than what can be derived."""
+        """Take a scrape; the plugin's own ``stats`` replace what would be derived from it."""
         self.reading = Reading(load_metrics.corrupted, load_metrics.errors, load_metrics.answered)
         self._prefill.add(load_metrics.prefill_tokens, load_metrics.prefill_seconds)
         self._inter_token.add(load_metrics.inter_token_sum, load_metrics.inter_token_count)

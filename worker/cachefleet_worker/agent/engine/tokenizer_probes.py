@@ -1,4 +1,4 @@
-"""The texts by whose token ids a tokenizer and a chat template are known (docs/adr/0002)."""
+"""Texts whose token ids identify a tokenizer and a chat template (docs/adr/0002)."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ PROBE_CONVERSATIONS: Final = (
 
 
 def digest(tokens: list[int]) -> str:
-    """Of token ids, as ``sha256:`` and hex."""
+    """SHA-256 of token ids, as ``sha256:`` and hex."""
     return f"sha256:{hashlib.sha256(struct.pack(f'<{len(tokens)}I', *tokens)).hexdigest()}"

@@ -1,4 +1,4 @@
-"""What a follower knows of one engine process's stream: what is next, what is held back, what was seen. Pure."""
+"""State of one engine process's stream: next number, batches held back, fingerprints of batches seen. Pure."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ class Limits:
     retry_seconds: float = 1.0
     probe_seconds: float = 5.0
     first_probe_seconds: float = 0.5
-    """The first replay may be answered before the live socket is connected: what came between is asked for soon."""
+    """The first replay may end before the live socket is connected: what came between is asked for soon."""
     restore_base_seconds: float = 1.0
     restore_cap_seconds: float = 300.0
-    """Between one snapshot and the next: from the first to the second, doubled each time nothing proved it good."""
+    """Between the first two snapshots; doubled after each one that no mark confirmed."""
     restore_retry_seconds: float = 30.0
-    """Without a snapshot after all attempts, one is tried again after this time."""
+    """From the last failed attempt to the next try."""
     doubt_seconds: float = 5.0
-    """How long what is held in doubt is still claimed while a snapshot is awaited."""
+    """How long unproven blocks are still reported while a snapshot is awaited."""
 
 
 @dataclass(slots=True)
 class Epoch:
-    """One process's stream."""
+    """The stream of one engine process."""
 
     limits: Limits
     next: int = 0
     highest: int = -1
-    """Of the live batches."""
+    """Highest number of a live batch; -1 before the first."""
     covered: int = -1
-    """The sequence of the last snapshot: batches up to it may still be on their way."""
+    """Number of the last snapshot: live batches up to it may still arrive."""
     started: bool = False
     caught_up: bool = False
     held: dict[int, bytes] = field(default_factory=dict)
@@ -46,6 +46,7 @@ class Epoch:
     _seen: dict[int, int] = field(default_factory=dict)
 
     def is_duplicate(self, seq: int, payload: bytes) -> bool:
+        """Whether exactly this batch was seen or is held back."""
         return self.held.get(seq) == payload or self._seen.get(seq) == hash(payload)
 
     def contradicts(self, seq: int, payload: bytes) -> bool:
@@ -55,16 +56,16 @@ class Epoch:
         return seq < self.next and self._seen.get(seq, hash(payload)) != hash(payload)
 
     def is_late(self, seq: int) -> bool:
-        """Whether a live batch is one that the snapshot overtook on the way."""
+        """Whether a live batch is covered by the snapshot that overtook it."""
         return self.highest < seq <= self.covered
 
     def pass_over(self, seq: int, payload: bytes) -> None:
-        """A late live batch: what is held has it already."""
+        """Skip a late live batch, which the snapshot already holds."""
         self.highest = seq
         self._see(seq, payload)
 
     def hold(self, seq: int, payload: bytes) -> bool:
-        """Keep a batch until it is its turn; False where there is no room (it can be asked for again)."""
+        """Keep a batch until its turn; False where there is no room (it can be replayed)."""
         if seq in self.held:
             return True
         limits = self.limits
@@ -76,7 +77,7 @@ class Epoch:
         return True
 
     def drain(self) -> Iterator[tuple[Seq, bytes]]:
-        """What is next, as far as it is there; it counts as applied."""
+        """The next consecutive batches; each counts as applied."""
         while self.next in self.held:
             seq, payload = Seq(self.next), self._drop(self.next)
             self.started = True
@@ -89,7 +90,7 @@ class Epoch:
             del self._seen[next(iter(self._seen))]
 
     def skip_to(self, seq: int) -> int:
-        """Go on at ``seq``, or right after the last batch missing before it; how many are lost."""
+        """Go on at ``seq``, or right after the last missing batch before it; returns how many are lost."""
         target = seq
         while target > self.next and target - 1 in self.held:
             target -= 1
@@ -98,7 +99,7 @@ class Epoch:
         return lost
 
     def restore(self, seq: int) -> None:
-        """What is held is right up to ``seq``."""
+        """Everything up to ``seq`` is applied, by a snapshot."""
         self._go_on_at(seq + 1)
         self.covered = seq
         self.started = True

@@ -1,7 +1,7 @@
-"""From the engine's bytes to what is held, and from there back to the follower: pure.
+"""Decodes event batches and applies them to the held blocks: pure.
 
-The follower says when a batch is to be applied or a snapshot to be taken over; what is found in one (a mark, something
-that cannot be read) is its next input.
+The follower decides when a batch is applied or a snapshot adopted; what a batch holds besides events (a mark, an
+unreadable part) is the follower's next input.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cachefleet_worker.agent.wire.messages import Marked, UnreadableBatch
 
 
 class Intake:
-    """One rank's. ``snapshots`` says whether the follower heals by them; then what cannot be read changes nothing."""
+    """One rank's reader. With ``snapshots``, a batch that cannot be read changes nothing: a snapshot replaces it."""
 
     def __init__(self, residents: Residents, *, snapshots: bool) -> None:
         self._residents = residents
@@ -23,7 +23,7 @@ class Intake:
         self._counts: Counter[str] = Counter()
 
     def apply(self, payload: bytes) -> Marked | UnreadableBatch | None:
-        """Take the next batch."""
+        """Apply the next batch; returns its mark, or that it could not be read, else None."""
         try:
             batch = decode_batch(payload)
         except BatchError:
@@ -36,7 +36,7 @@ class Intake:
         return self._marked(batch.mark) if batch.mark else None
 
     def peek(self, payload: bytes) -> Marked | None:
-        """Whose batch it is, without taking it."""
+        """The mark of a batch that is not applied; None without one."""
         mark = read_mark(payload)
         return Marked(mark.boot) if mark else None
 
@@ -45,16 +45,17 @@ class Intake:
         self._draft = draft
 
     def restore(self) -> None:
-        """Hold what the draft laid ready holds."""
+        """Adopt the draft kept last."""
         if self._draft is not None:
             self._residents.adopt(self._draft)
         self._draft = None
 
     def forget(self) -> None:
+        """Withdraw everything held."""
         self._residents.forget()
 
     def counts(self) -> Counter[str]:
-        """What was met since the last call."""
+        """Events and blocks by outcome since the last call."""
         counts, self._counts = self._counts + self._residents.counts, Counter()
         self._residents.counts.clear()
         return counts

@@ -1,30 +1,30 @@
-"""The order of one engine rank's event stream, as a state machine: inputs in, effects out, no sockets and no clock.
+"""State machine that orders one engine rank's event stream: inputs in, effects out, no sockets and no clock.
 
 vLLM publishes numbered batches on one socket and answers replay requests ("from number N") on another, out of a
-buffer of the last few thousand. An engine with the worker plugin also gives snapshots of everything it holds, exact at
-a number, and marks. What can go wrong, and what is done:
+buffer of the last few thousand. An engine with the worker plugin also gives marks, and snapshots of everything it
+holds, exact at a number. Failures and what is done:
 
-- *Gap*: a live number above the next expected one. Live batches are held back, the missing range is asked for, and
+- *Gap*: a live number above the next expected one. Live batches are held back, the missing range is requested, and
   everything is applied in order. Applying late would let an old store resurrect a removed block.
-- *Loss*: the replay begins above what was asked, or ends without it again and again. Removals may have been among the
-  lost batches. With a plugin a snapshot is taken; else what was held is forgotten, and the batches after the loss are
-  a sound subset of the truth.
-- *Dropped replies*: a replay with a hole further in (its socket drops what is not read in time). The rest is asked
+- *Loss*: the replay begins above the requested number, or repeatedly ends without it. Removals may have been among the
+  lost batches. With a plugin a snapshot is taken; else everything held is withdrawn, and the batches after the loss
+  are a sound subset of the truth.
+- *Dropped replies*: a replay with a hole further in (its socket drops what is not read in time). The rest is requested
   again: the first reply to a request is never dropped, so each round gets further.
-- *Silent tail*: nothing tells that the last batches were lost until another comes: a heartbeat where there is a
-  plugin. When quiet, "from the next one on" is asked.
+- *Silent tail*: lost last batches show only when another comes: a heartbeat where there is a plugin. When quiet, "from
+  the next one on" is requested.
 - *Restart*: numbers of one process only rise. A number that does not, and is no exact duplicate, is from a new
   process; so is whatever comes after a disconnection or a new process start time (``Restarted``), and a mark or a
-  snapshot with another boot id. That is a new epoch: forget all, begin anew.
-- *Late start*: a new epoch whose replay does not reach back to 0. Nothing is held yet, so nothing is forgotten. With a
+  snapshot with another boot id. That is a new epoch: everything held is withdrawn.
+- *Late start*: a new epoch whose replay does not reach back to 0. Nothing is held yet, so nothing is withdrawn. With a
   plugin an epoch starts with a snapshot.
-- *Divergence*: a mark whose sums are not ours, or a batch that cannot be read. A snapshot is taken.
+- *Divergence*: a mark whose totals differ from ours, or a batch that cannot be read. A snapshot is taken.
 
-While a snapshot is awaited everything live is held back; then what it covers is passed over, and the rest applied. What
-was held before is claimed on for a short time (doubt.py). Without a snapshot after several attempts all is as with
-stock vLLM, and it is tried again later.
+While a snapshot is awaited all live batches are held back; then those it covers are skipped, and the rest applied.
+Blocks held before are still reported for a short time (recovery.py). Without a snapshot after several attempts
+everything is as with stock vLLM, and it is tried again later.
 
-Bounded: batches held back (more are dropped and asked for again), fingerprints kept, attempts at one gap.
+Bounded: batches held back (more are dropped and requested again), fingerprints kept, attempts at one gap.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ from cachefleet_worker.agent.wire.messages import (
 
 
 class Follower:
-    """One rank's stream. ``step`` takes an input and the time in seconds and says what is to be done, in order.
+    """One rank's stream. ``step`` takes an input and the time in seconds and returns the effects, in order.
 
     ``replay`` is False where the engine has no replay socket; then every gap is a loss. ``snapshots`` is True where it
-    has the plugin. ``boot`` is its boot id as known from elsewhere, "" where the first one told is to be believed.
+    has the plugin. ``boot`` is its boot id where known, "" to accept the first one reported.
     """
 
     def __init__(
@@ -69,24 +69,27 @@ class Follower:
 
     @property
     def phase(self) -> Phase:
+        """Present phase of the state machine."""
         return self._state.phase
 
     @property
     def next_seq(self) -> Seq:
+        """Number of the next batch to apply."""
         return Seq(self._state.epoch.next)
 
     @property
     def held_back(self) -> int:
+        """Number of live batches waiting for their turn."""
         return len(self._state.epoch.held)
 
     @property
     def settled(self) -> bool:
-        """Whether everything published so far, as far as it is known, has been applied."""
+        """Whether all batches known to be published have been applied."""
         return self.phase in (Phase.FOLLOWING, Phase.PROBING) and not self.held_back
 
     @property
     def whole(self) -> bool:
-        """Whether what is held is all that the engine holds; never known of a stock one."""
+        """Whether everything that the engine holds is known; False for a stock engine."""
         return self.settled and self._state.recovery.whole
 
     def start(self, now: float) -> list[Effect]:
@@ -95,6 +98,7 @@ class Follower:
         return self._state.open()
 
     def step(self, event: Input, now: float) -> list[Effect]:
+        """Effects of one input; answers to an earlier request are only counted."""
         self._state.now = now
         if isinstance(event, self._ANSWERS) and event.ticket != self._state.ticket:
             return [Count("stale_replies")]
@@ -120,7 +124,7 @@ class Follower:
         return self._take(event) or []
 
     def _take(self, event: Live) -> list[Effect] | None:
-        """Hold a batch until it is its turn; where it is not held, what is done instead."""
+        """Hold a batch until its turn and return None; the effects where it is not held."""
         epoch = self._state.epoch
         if epoch.is_duplicate(event.seq, event.payload):
             return [Count("duplicates")]
@@ -177,7 +181,7 @@ class Follower:
         state = self._state
         if state.is_other(event.boot):
             return state.restart("boot")
-        if event.seq + 1 < state.epoch.next:  # it is older than what is applied, which was there when it was asked for
+        if event.seq + 1 < state.epoch.next:  # older than the batches applied when it was requested
             return self._on_snapshot_failed(SnapshotFailed(event.ticket))
         state.epoch.restore(event.seq)
         state.recovery.restored(state.now)

@@ -1,4 +1,4 @@
-"""A follower's state and its moves from one phase to the next; follower.py says which input leads to which. Pure."""
+"""The follower's state and its transitions; follower.py maps inputs to them. Pure."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from cachefleet_worker.agent.wire.messages import (
 
 
 class Phase(Enum):
-    FOLLOWING = auto()  # nothing known to be missing, nothing asked
-    FILLING = auto()  # something is missing and asked for
-    PROBING = auto()  # nothing known to be missing, the tail is asked for
-    WAITING = auto()  # something is missing, the next request waits for its time
-    RESTORING = auto()  # a snapshot is asked for
-    PAUSING = auto()  # a snapshot is wanted, its request waits for its time
+    """What a follower waits for."""
+    FOLLOWING = auto()  # nothing known to be missing, no request open
+    FILLING = auto()  # batches are missing and requested
+    PROBING = auto()  # nothing known to be missing, the tail is requested
+    WAITING = auto()  # batches are missing, the next request is delayed
+    RESTORING = auto()  # a snapshot is requested
+    PAUSING = auto()  # a snapshot is needed, its request is delayed
 
 
 class State:
-    """What ``Follower`` describes; every move gives the effects that go with it."""
+    """The state behind ``Follower``; every transition returns its effects."""
 
     def __init__(self, *, replay: bool, snapshots: bool, boot: str, limits: Limits) -> None:
         self.limits = limits
@@ -40,7 +41,7 @@ class State:
         self.begin(0.0)
 
     def begin(self, now: float) -> None:
-        """Know nothing of any process."""
+        """Reset to a stream of which nothing is known."""
         self.epoch = Epoch(self.limits)
         self.recovery = RecoveryState(self.limits)
         self.now = self.probe_at = self.retry_at = now
@@ -55,11 +56,12 @@ class State:
         return self.phase in (Phase.RESTORING, Phase.PAUSING)
 
     def is_other(self, boot: str) -> bool:
-        """Whether this is another process than the one followed; the first one told is believed."""
+        """Whether ``boot`` names another process; the first boot id is taken as this one's."""
         self.boot = self.boot or boot
         return boot != self.boot
 
     def restart(self, reason: str) -> list[Effect]:
+        """Begin a new epoch, with its first request."""
         self.boot = ""
         self.begin(self.now)
         return [NewEpoch(reason), *self.open()]
@@ -71,7 +73,7 @@ class State:
     # Requests
 
     def ask(self, phase: Phase) -> list[Effect]:
-        """Everything from the next batch on."""
+        """Request a replay of everything from the next batch on; nothing without a replay socket."""
         if not self.replay:
             return []
         self.phase, self.ticket = phase, self._new_ticket()
@@ -79,21 +81,23 @@ class State:
         return [Count("replays"), RequestReplay(self.ticket, Seq(self.asked))]
 
     def ask_snapshot(self) -> list[Effect]:
+        """Request a snapshot."""
         self.phase, self.ticket = Phase.RESTORING, self._new_ticket()
         return [RequestSnapshot(self.ticket)]
 
     def wait(self, phase: Phase, seconds: float) -> None:
+        """Wait ``seconds`` until the next request."""
         self.phase, self.ticket = phase, None
         self.retry_at = self.now + seconds
 
     def progressed(self) -> bool:
-        """Whether anything came of the last request for a replay."""
+        """Whether the last replay request brought batches that were applied."""
         return self.epoch.next > self.asked
 
-    # Moves
+    # Transitions
 
     def settle(self) -> list[Effect]:
-        """Nothing is known to be missing."""
+        """Nothing is known to be missing: follow, and probe for a lost tail after a quiet time."""
         self.phase, self.ticket, self.attempts = Phase.FOLLOWING, None, 0
         quiet = self.limits.probe_seconds if self.epoch.caught_up else self.limits.first_probe_seconds
         self.epoch.caught_up = True
@@ -101,11 +105,11 @@ class State:
         return []
 
     def fill(self) -> list[Effect]:
-        """Something is missing."""
+        """Batches are missing: request them, or give them up without a replay socket."""
         return self.ask(Phase.FILLING) if self.replay else self.give_up()
 
     def give_up(self) -> list[Effect]:
-        """What is missing will not come: go on from a snapshot, or from what is held."""
+        """Missing batches cannot be replayed: take a snapshot, or skip them."""
         effects = self.lose(min(self.epoch.held))
         if self.unrestored:
             return effects
@@ -114,13 +118,13 @@ class State:
         return effects + (self.fill() if self.epoch.held else [])
 
     def lose(self, seq: int) -> list[Effect]:
-        """What is missing before ``seq`` is lost."""
+        """The batches missing before ``seq`` are lost: take a snapshot, or skip them."""
         if self.snapshots and self.recovery.may_ask_soon(self.now):
             return self.restore()
         return self._skip_to(seq)
 
     def restore(self) -> list[Effect]:
-        """Replace what is held, of which nothing can be proven, as soon as a snapshot may be asked for."""
+        """Replace everything held, now unproven, by a snapshot as soon as one may be requested."""
         self.attempts = 0
         if self.epoch.started:
             self.recovery.begin(self.now)
@@ -131,7 +135,7 @@ class State:
         return self.ask_snapshot()
 
     def go_on_without(self) -> list[Effect]:
-        """No snapshot is to be had: as with stock vLLM."""
+        """No snapshot can be had: withdraw what is held and go on as with stock vLLM."""
         epoch = self.epoch
         self.recovery.failed(self.now)
         self.settle()
@@ -143,11 +147,11 @@ class State:
         return effects + (self.fill() if epoch.held else [])
 
     def drain(self) -> list[Effect]:
-        """Apply what is next as far as it is there."""
+        """Apply the next consecutive batches."""
         return [Apply(seq, payload) for seq, payload in self.epoch.drain()]
 
     def _skip_to(self, seq: int) -> list[Effect]:
-        """Go on right after the last batch missing before ``seq``."""
+        """Go on right after the last missing batch before ``seq``."""
         lost = self.epoch.skip_to(seq)
         if lost == 0:
             return []

@@ -1,4 +1,4 @@
-"""When a follower asks its engine for a snapshot, and how long it claims what it doubts: pure."""
+"""When a follower requests a snapshot, and how long it still reports unproven blocks: pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cachefleet_worker.agent.events.epoch import Limits
 
 @dataclass(slots=True)
 class RecoveryState:
-    """Whether what is held is all there is.
+    """Whether the held blocks are proven to be all that the engine holds.
 
-    ``whole`` is True from a snapshot on, or where the engine's sums agree, until something is lost. Snapshots that
-    nothing proves good keep growing distances, so that a fault that they do not cure costs little.
+    ``whole`` is True from a snapshot on, or where the engine's totals agree, until something is lost. Snapshots that no
+    mark confirms keep growing distances, so that a fault which they do not cure costs little.
     """
 
     limits: Limits
@@ -23,32 +23,32 @@ class RecoveryState:
     _unproven: int = 0
 
     def wait(self, now: float) -> float:
-        """Seconds until a snapshot may be asked for."""
+        """Seconds until a snapshot may be requested."""
         return max(0.0, self._next_at - now)
 
     def may_ask_soon(self, now: float) -> bool:
-        """Whether a snapshot is near enough to hold everything back for it."""
+        """Whether a snapshot is near enough to hold all live batches back for it."""
         return self.wait(now) <= self.limits.retry_seconds
 
     def wants(self, now: float) -> bool:
-        """Whether one should be asked for although nothing new happened."""
+        """Whether a snapshot should be requested now, though nothing new happened."""
         return not self.whole and self.wait(now) == 0.0
 
     def begin(self, now: float) -> None:
-        """What is held may be wrong."""
+        """Held blocks are unproven from now on."""
         self.whole = False
         if self._since is None:
             self._since = now
 
     def is_over(self, now: float) -> bool:
-        """Whether what is in doubt should be claimed no more; True once."""
+        """Whether unproven blocks should be withdrawn now; True once."""
         if self._since is None or now - self._since < self.limits.doubt_seconds:
             return False
         self._since = None
         return True
 
     def restored(self, now: float) -> None:
-        """A snapshot was taken over."""
+        """A snapshot was adopted."""
         limits = self.limits
         if now > self._next_at + limits.restore_cap_seconds:
             self._unproven = 0
@@ -58,10 +58,10 @@ class RecoveryState:
         self.whole, self._since = True, None
 
     def failed(self, now: float) -> None:
-        """There was none to be had, and what was held is forgotten."""
+        """No snapshot came after all attempts, and everything held was withdrawn."""
         self.whole, self._since = False, None
         self._next_at = now + self.limits.restore_retry_seconds
 
     def proven(self) -> None:
-        """The engine's sums agree."""
+        """The engine's totals agree."""
         self.whole, self._unproven = True, 0

@@ -1,4 +1,4 @@
-"""The client of vLLM's replay socket: asks for what was missed and hands the answers on as they come."""
+"""Client of vLLM's replay socket: requests missed batches and passes the replies on as they come."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import zmq.asyncio
 from cachefleet_worker.agent.wire.messages import Replayed, ReplayEnded, RequestReplay, read_reply, replay_request
 
 BURST: Final = 256
-"""Messages taken before other tasks have their turn."""
+"""Messages read before other tasks may run."""
 
 
 def configure(socket: zmq.asyncio.Socket, *, max_bytes: int, queue: int) -> None:
-    """The bounds of a socket towards an engine, and how soon it tries again."""
+    """Set a socket's queue length, largest message and reconnect interval."""
     socket.linger = 0
     socket.setsockopt(zmq.RCVHWM, queue)
     socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
@@ -25,7 +25,7 @@ def configure(socket: zmq.asyncio.Socket, *, max_bytes: int, queue: int) -> None
 
 
 class ReplayClient:
-    """``take`` is called with each answer, ``malformed`` for each message that is none."""
+    """``take`` is called with each reply, ``malformed`` for each unreadable message."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ReplayClient:
         self._malformed = malformed
 
     async def request(self, ask: RequestReplay) -> bool:
-        """Whether the end marker came, never long after the last answer. ZMQError where the socket cannot be used."""
+        """Request a replay; returns whether its end marker came before a timeout. ZMQError where the socket fails."""
         with zmq.asyncio.Context.instance().socket(zmq.DEALER) as socket:
             configure(socket, max_bytes=self._max_bytes, queue=self._queue)
             socket.connect(self._endpoint)
@@ -58,7 +58,7 @@ class ReplayClient:
         return False
 
     def _take_replies(self, socket: zmq.Socket[bytes], ask: RequestReplay) -> bool:
-        """Take the answers that have arrived; whether the last was the end marker."""
+        """Take the replies that have arrived; returns whether the last was the end marker."""
         for _ in range(BURST):
             try:
                 frames = socket.recv_multipart(zmq.NOBLOCK)

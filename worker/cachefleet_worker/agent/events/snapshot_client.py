@@ -1,7 +1,7 @@
-"""The client of the worker plugin's snapshots: everything an engine rank holds, over HTTP, exact at a sequence.
+"""Client of the plugin's snapshots: everything an engine rank holds, over HTTP, exact at a sequence number.
 
-The body is frames, each a little-endian u32 length and so many bytes: a header, then event batches as on the wire, then
-one of length 0. Without that last one, or where the sums are not the header's, it is no snapshot.
+The body is frames, each a little-endian u32 length and as many bytes: a header, event batches as on the wire, and a
+last frame of length 0. Without that last one, or where its totals are not the header's, the snapshot is discarded.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _LENGTH_BYTES: Final = 4
 
 
 class SnapshotError(Exception):
-    """No whole snapshot came; another may. The text holds no content of requests."""
+    """No whole snapshot came; a retry may succeed. The text holds no content of requests."""
 
 
 class Head(Struct, frozen=True):
-    """What a snapshot is of. ``blocks`` counts (block, medium)."""
+    """A snapshot's header: process, sequence number, totals. ``blocks`` counts (block, medium)."""
 
     boot: Annotated[str, Meta(min_length=1, max_length=253)]
     sequence: Annotated[int, Meta(ge=-1)]
@@ -37,7 +37,7 @@ class Head(Struct, frozen=True):
 
 
 class Snapshots(Protocol):
-    """Where a source gets snapshots from."""
+    """Where a source fetches snapshots from."""
 
     async def fetch(self, rank: int, draft: Residents) -> Head:
         """Fill the empty draft with everything a rank holds. SnapshotError where it did not come whole."""
@@ -54,7 +54,7 @@ class SnapshotLimits:
 
 
 class SnapshotClient:
-    """Asks the plugin of one engine."""
+    """Fetches snapshots from the plugin of one engine."""
 
     def __init__(self, url: str, *, key: str, limits: SnapshotLimits | None = None) -> None:
         self._url = url
@@ -62,6 +62,7 @@ class SnapshotClient:
         self._limits = limits or SnapshotLimits()
 
     async def fetch(self, rank: int, draft: Residents) -> Head:
+        """As the Protocol says; a timeout is a SnapshotError."""
         timeout = aiohttp.ClientTimeout(total=self._limits.seconds, sock_read=self._limits.silence_seconds)
         try:
             async with (
@@ -88,7 +89,7 @@ class SnapshotClient:
         return head
 
     async def _frames(self, body: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-        """Every frame up to the last one's. SnapshotError where that is missing."""
+        """All frames before the end frame. SnapshotError where that is missing."""
         try:
             while length := int.from_bytes(await body.readexactly(_LENGTH_BYTES), "little"):
                 if length > self._limits.frame_bytes:
@@ -106,7 +107,7 @@ def _head(frame: bytes) -> Head:
 
 
 def _fill(draft: Residents, frame: bytes) -> int:
-    """Put a frame's events in the draft; how many blocks more there are."""
+    """Put a frame's events in the draft; returns how many blocks it adds, less those it removes."""
     try:
         batch = decode_batch(frame)
     except BatchError as error:

@@ -1,4 +1,4 @@
-"""The sockets of one engine rank's event stream: they carry bytes to the follower and do what it says."""
+"""The sockets of one engine rank's event stream: feeds the follower and carries out its effects."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _WILDCARDS: Final = ("*", "0.0.0.0", "::", "[::]", "")  # noqa: S104 (names that
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a rank's events come from. ``bind``: the engine connects to us. ``replay`` is "" where there is none."""
+    """A rank's ZeroMQ endpoints. ``bind``: the engine connects to us. ``replay`` is "" where there is none."""
 
     events: str
     replay: str
@@ -58,7 +58,7 @@ class Endpoints:
 
 
 def endpoints_for(endpoint: str, replay: str, engine_url: str) -> Endpoints:
-    """The sockets to use for an engine that says it publishes at ``endpoint`` and replays at ``replay``.
+    """The sockets for an engine configured to publish at ``endpoint`` and replay at ``replay``.
 
     vLLM binds wildcards and everything that is not TCP, and connects to the rest; its replay socket always binds.
     """
@@ -68,7 +68,7 @@ def endpoints_for(endpoint: str, replay: str, engine_url: str) -> Endpoints:
 
 
 def offset(endpoint: str, rank: int) -> str:
-    """The endpoint of a rank, given rank 0's."""
+    """The endpoint of a rank, given rank 0's: its port plus the rank."""
     head, separator, port = endpoint.rpartition(":")
     return f"{head}{separator}{int(port) + rank}" if endpoint.startswith("tcp://") and port.isdigit() else endpoint
 
@@ -82,6 +82,7 @@ def _reachable(endpoint: str, host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SourceLimits:
+    """Bounds of a source's sockets: messages queued, bytes of one message, seconds per reply."""
     queue: int = 200_000
     max_bytes: int = 64 * 1024 * 1024
     replay_timeout_seconds: float = 5.0
@@ -90,8 +91,8 @@ class SourceLimits:
 class Source:
     """Follows one rank until cancelled. ``snapshots`` is None where the follower takes none.
 
-    ``changed`` is called when the residents have something new, ``restarted`` when the process behind the stream may
-    be another: then this source is of no more use.
+    ``changed`` is called when the held blocks have changed, ``restarted`` when another process may be behind the
+    stream: after that the source does nothing more.
     """
 
     def __init__(
@@ -127,10 +128,11 @@ class Source:
             malformed=lambda: self._count("malformed_messages"),
         )
         self._intake = Intake(residents, snapshots=snapshots is not None)
-        self._request: asyncio.Task[None] | None = None  # the replay or snapshot asked for last
+        self._request: asyncio.Task[None] | None = None  # the last replay or snapshot request
         self._over = False
 
     async def run(self) -> None:
+        """Follow the stream until cancelled. ZMQError where a socket cannot be opened."""
         with self._context.socket(zmq.SUB) as live:
             configure(live, max_bytes=self._limits.max_bytes, queue=self._limits.queue)
             live.subscribe(b"")
@@ -168,7 +170,7 @@ class Source:
             await asyncio.sleep(0)
 
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
-        """A connection over loopback ends only with one of its processes. What it had delivered is taken first."""
+        """Report disconnections, which over loopback mean that a process ended; what had arrived is taken first."""
         while True:
             parse_monitor_message(await monitor.recv_multipart())
             while self._drain(BURST):
@@ -179,12 +181,12 @@ class Source:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             if self._request is not None and self._request.done() and not self._request.cancelled():
-                self._request.result()  # what broke there ends the source, as it does here
+                self._request.result()  # its failure ends the source
             self._step(Tick())
             self._metrics.held_back.labels(self._rank).set(self._follower.held_back)
 
     def _drain(self, limit: int) -> bool:
-        """Take what has arrived; whether there may be more."""
+        """Take what has arrived, at most ``limit`` messages; returns whether there may be more."""
         if self._live is None:
             return False
         socket: zmq.Socket[bytes] = zmq.Socket.shadow(self._live)
@@ -254,7 +256,7 @@ class Source:
                 self._start(effect)
 
     def _found(self, found: Marked | UnreadableBatch | None) -> None:
-        """What a batch says besides its events goes to the follower."""
+        """Pass what a batch held besides events to the follower."""
         if isinstance(found, UnreadableBatch):
             self._count("malformed_batches")
             log.warning("event batch not readable", extra={"rank": self._rank})
@@ -272,7 +274,7 @@ class Source:
         self._intake.forget()
 
     def _start(self, ask: RequestReplay | RequestSnapshot) -> None:
-        """Ask; whatever was asked for before is of no more use."""
+        """Start a request; an earlier one is cancelled."""
         if self._request is not None:
             self._request.cancel()
         if isinstance(ask, RequestReplay):

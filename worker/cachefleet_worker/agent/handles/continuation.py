@@ -47,7 +47,7 @@ class Plan:
 
 
 def plan(request: ContinueRequest, handles: Handles, limits: Limits, now: float) -> Plan:
-    """Check a request. RefusedError where the prefix may not be continued, RequestError where the request is invalid."""
+    """Check a request. RefusedError where the prefix may not be continued, RequestError where it is too long."""
     entry = handles.get(request.prompt_cache_ref.handle, now)
     _check_reference(request.prompt_cache_ref, entry)
     _check_salt(request.cache_salt, entry)
@@ -103,7 +103,7 @@ def mint(request: HandleRequest, handles: Handles, limits: Limits, now: float) -
 
 
 def succeed(chosen: Plan, produced: Sequence[int], handles: Handles, now: float) -> Entry | None:
-    """Keep prompt and answer as the next entry; None where the first one expired or was dropped meanwhile.
+    """Keep prompt and answer as the next entry; None where it does not fit, or the first has expired or was cleared.
 
     The new prefix counts as not ending at a boundary: nothing proves that the answer ends a message.
     """

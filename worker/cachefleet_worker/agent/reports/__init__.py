@@ -1,1 +1,8 @@
-"""TODO door sign."""
+"""Reports of the held blocks and load to every control plane, over WebSockets.
+
+feed      a bounded send queue for each connection
+hello     the Hello frame of a rank: identity, contract, capabilities
+stream    one rank's numbered frames in one epoch
+targets   addresses of the control planes; whether one has admitted this worker
+uplink    the connections, and the commands that come back
+"""

@@ -1,4 +1,4 @@
-"""From the ranks' streams to every connection: a bounded queue for each, and a snapshot where that was too short."""
+"""Distributes the ranks' report frames to all connections: a bounded queue each, and a snapshot after an overflow."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cachefleet_worker.agent.reports.stream import Stream, WorkerState
 
 
 class Outbox:
-    """What one connection still has to send. ``take`` waits for it.
+    """Send queue of one connection; ``take`` waits for frames.
 
-    An outbox starts, and after an overflow or a new epoch starts again, with Hello and Snapshot of every rank.
+    It starts with Hello, Snapshot and State of every rank, and starts again so after an overflow or with a new epoch.
     """
 
     def __init__(self, feed: Feed, *, max_frames: int, max_bytes: int, overflowed: Callable[[], None]) -> None:
@@ -29,8 +29,9 @@ class Outbox:
         self._ready.set()
 
     def put(self, frames: Iterable[bytes]) -> None:
+        """Queue frames; past the bounds, drop the queue and start again with snapshots."""
         if self._opening:
-            return  # what is queued now is in the snapshot to come
+            return  # the snapshot to come holds these changes
         for frame in frames:
             self._frames.append(frame)
             self._bytes += len(frame)
@@ -40,18 +41,19 @@ class Outbox:
         self._ready.set()
 
     def reopen(self) -> None:
-        """Drop what is queued and begin with Hello and Snapshot again."""
+        """Drop the queue and start again with Hello and Snapshot."""
         self._clear()
         self._opening = True
         self._resync.clear()
         self._ready.set()
 
     def resync(self, rank: int) -> None:
-        """Add a snapshot of one rank."""
+        """Add a snapshot of one rank to the frames sent next."""
         self._resync.add(rank)
         self._ready.set()
 
     async def take(self) -> list[bytes]:
+        """All queued frames; waits until there are some."""
         while True:
             await self._ready.wait()
             self._ready.clear()
@@ -61,7 +63,7 @@ class Outbox:
     def _gather(self) -> list[bytes]:
         if self._opening:
             frames = self._feed.opening()
-            self._opening = not frames  # nothing to say before the first epoch
+            self._opening = not frames  # there is nothing to send before the first epoch
         else:
             snapshots = [frame for rank in sorted(self._resync) for frame in self._feed.snapshot(rank)]
             frames = [*self._frames, *snapshots]
@@ -75,7 +77,7 @@ class Outbox:
 
 
 class Feed:
-    """The streams of the present epoch and the outboxes that follow them."""
+    """The streams of the present epoch, and the send queues of all connections."""
 
     def __init__(self, metrics: AgentMetrics) -> None:
         self._metrics = metrics
@@ -87,42 +89,46 @@ class Feed:
 
     @property
     def streams(self) -> Mapping[int, Stream]:
+        """Report stream of each rank in the present epoch; empty before the first."""
         return self._streams
 
     def attach(self, *, max_frames: int, max_bytes: int) -> Outbox:
+        """Add a connection's send queue, with bounds in frames and bytes."""
         outbox = Outbox(self, max_frames=max_frames, max_bytes=max_bytes, overflowed=self._metrics.overflows.inc)
         self._outboxes.add(outbox)
         return outbox
 
     def detach(self, outbox: Outbox) -> None:
+        """Remove a connection's send queue."""
         self._outboxes.discard(outbox)
 
     def begin(self, streams: Mapping[int, Stream], worker_state: Callable[[int], WorkerState]) -> None:
-        """A new epoch: every connection starts again. ``worker_state`` gives what a State says besides its stream."""
+        """Begin an epoch: every connection starts again. ``worker_state`` gives what a State reports besides its stream."""
         self._streams, self._worker_state = streams, worker_state
         self.begun.set()
         for outbox in self._outboxes:
             outbox.reopen()
 
     def flush(self) -> None:
-        """Send what changed."""
+        """Queue the changes since the last call for all connections."""
         for rank, stream in self._streams.items():
             self._send(stream.deltas(), "delta")
             self._metrics.held.labels(rank).set(stream.residents.held)
 
     def publish_state(self) -> None:
-        """Send what changed, and a State of every rank."""
+        """Queue the changes and a State of every rank for all connections."""
         self.flush()
         self._send(self._states(), "state")
 
     def opening(self) -> list[bytes]:
-        """Hello, Snapshot and State of every rank; nothing before the first epoch."""
+        """Hello, Snapshot and State of every rank; empty before the first epoch."""
         self.flush()
         frames = [frame for stream in self._streams.values() for frame in stream.opening()]
         self._metrics.frames.labels("opening").inc(len(frames))
         return frames + self._states()
 
     def snapshot(self, rank: int) -> list[bytes]:
+        """Snapshot frames of a rank; empty where there is no such rank. Flushes changes first."""
         stream = self._streams.get(rank)
         if stream is None:
             return []

@@ -1,4 +1,4 @@
-"""What a rank of an engine says of itself, and where its events come from: pure."""
+"""The Hello frame of an engine's rank, and the endpoints of its event stream: pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_PLUGIN: Final = (
 
 
 def endpoints_of(settings: AgentSettings, facts: EngineFacts, rank: int) -> Endpoints | None:
-    """A rank's sockets: as the engine says, else as configured; None where it publishes nothing."""
+    """A rank's sockets: as the engine reports, else as configured; None where it publishes no events."""
     if facts.sources is not None:
         source = facts.sources.get(rank)
         return (
@@ -34,7 +34,7 @@ def endpoints_of(settings: AgentSettings, facts: EngineFacts, rank: int) -> Endp
 
 
 def hello_of(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch: str) -> Hello:
-    """What a rank of this engine says of itself. EngineError where it has no such rank."""
+    """The Hello frame of a rank. EngineError where the engine has no such rank."""
     cache = facts.caches.get(rank)
     if cache is None:
         raise EngineError(f"the engine has no data-parallel rank {rank}")
@@ -70,7 +70,7 @@ def hello_of(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch: s
 
 
 def capabilities(endpoints: Endpoints | None, fleet: FleetFacts | None) -> tuple[Capability, ...]:
-    """What this engine can do for a fleet, feature by feature; the plugin's own word where there is one."""
+    """The engine's capabilities, feature by feature; those of the plugin where there is one."""
     plugin = fleet.features[:MAX_FEATURES] if fleet else _NO_PLUGIN
     return (*_transport(endpoints), *plugin)
 

@@ -1,4 +1,4 @@
-"""One rank's report stream in one epoch: frames with their own unbroken numbers, from the residents' changes."""
+"""One rank's report stream in one epoch: consecutively numbered frames, made from changes of the held blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cachefleet_worker.agent.engine.load_metrics import Load
 
 MAX_FRAME_OPERATIONS: Final = 8192
 MAX_FRAME_KEYS: Final = MAX_KEYS_PER_FRAME // 2
-"""Half of what the protocol allows: a frame stays far below its bound in bytes."""
+"""Half of the protocol's limit: a frame stays far below its bound in bytes."""
 
 NOT_WARMED: Final = Warmth()
 
@@ -33,7 +33,7 @@ AnyOperation = TypeVar("AnyOperation", Operation, Stored)
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """What a State says besides the stream itself."""
+    """What a State reports besides the stream itself."""
 
     phase: Phase
     load: Load
@@ -43,19 +43,19 @@ class WorkerState:
 
 
 class Stream:
-    """Numbers what is sent. Before a snapshot or a state, ``deltas`` must have been taken."""
+    """Makes and numbers a rank's frames. Call ``deltas`` before ``snapshot`` or ``state``."""
 
     def __init__(self, hello: Hello, residents: Residents) -> None:
         self.hello = hello
         self.residents = residents
         self.sequence = 0
         self.disowned = False
-        """Whatever the engine may hold, nothing is claimed of it."""
+        """The engine is withdrawn: none of its blocks are reported."""
         self.clears = 0
-        """How often everything that was held was withdrawn at once: the engine dropped it, or it became doubtful."""
+        """How often everything held was withdrawn at once: the engine cleared it, or it became unproven."""
 
     def deltas(self) -> list[bytes]:
-        """What changed since the last call, as frames."""
+        """The changes since the last call, as frames."""
         if self.disowned:
             self.residents.forget()
         frames = []
@@ -67,11 +67,11 @@ class Stream:
         return frames
 
     def opening(self) -> list[bytes]:
-        """What a new connection is sent first."""
+        """The first frames of a new connection: Hello and Snapshot."""
         return [encode(self.hello), *self.snapshot()]
 
     def snapshot(self) -> list[bytes]:
-        """Everything held, at the present number."""
+        """Everything held, as frames at the present number."""
         parts = list(_parts(self.residents.snapshot())) or [()]
         return [
             encode(
@@ -81,6 +81,7 @@ class Stream:
         ]
 
     def state(self, worker_state: WorkerState) -> bytes:
+        """A State frame: number, digest and count of the held blocks, and ``worker_state``."""
         load = worker_state.load
         return encode(
             State(
@@ -108,7 +109,7 @@ class Stream:
 
 
 def _parts(operations: Sequence[AnyOperation]) -> Iterator[tuple[AnyOperation, ...]]:
-    """The operations in order, cut so that each part fits a frame."""
+    """The operations in order, split so that each part fits a frame."""
     part: list[AnyOperation] = []
     keys = 0
     for operation in operations:

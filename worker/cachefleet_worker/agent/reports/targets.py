@@ -1,4 +1,4 @@
-"""Where the control planes are: listed, or found by DNS."""
+"""Addresses of the control planes: configured URLs, or resolved by DNS."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from cachefleet_core.reports import PATH
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One control plane replica; ``host`` is the name its certificate must bear, where the URL has an address."""
+    """One control plane replica; ``host`` is its certificate's name where the URL holds an IP address."""
 
     url: str
     host: str | None = None
 
 
 def static_targets(urls: tuple[str, ...]) -> list[Target]:
-    """The listed URLs, with the reports path where they have none."""
+    """The configured URLs, with the reports path where they have none."""
     return [Target(urlunsplit(part._replace(path=part.path.rstrip("/") or PATH))) for part in map(urlsplit, urls)]
 
 
 async def resolve(name: str, *, tls: bool) -> list[Target]:
-    """Every address behind ``host:port``. OSError where the name does not resolve."""
+    """A target for each address of ``host:port``. OSError where the name does not resolve."""
     host, _, port = name.rpartition(":")
     host = host.strip("[]")
     found = await asyncio.get_running_loop().getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
@@ -38,13 +38,13 @@ async def resolve(name: str, *, tls: bool) -> list[Target]:
 
 @dataclass(slots=True)
 class Registration:
-    """Whether a control plane knows this worker; without any to report to, that is not waited for."""
+    """Whether a control plane has admitted this worker; without any configured, readiness does not wait."""
 
     wanted: bool
     registered: bool = False
-    """A control plane has admitted it once."""
+    """A control plane has admitted the worker at least once."""
 
     @property
     def done(self) -> bool:
-        """Nothing has to be waited for any more."""
+        """Whether readiness need not wait for a control plane."""
         return self.registered or not self.wanted

@@ -1,4 +1,4 @@
-"""One WebSocket to every control plane: found, kept, and told everything."""
+"""One WebSocket to every control plane: resolved, reconnected, sent all report frames; commands come back."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from cachefleet_worker.agent.settings import AgentSettings
 log = logging.getLogger(__name__)
 
 _STABLE_SECONDS: Final = 10.0
-"""A connection that lived this long was a success: the next one is not delayed for what failed before it."""
+"""A connection that lasted this long resets the reconnect delay."""
 _REFUSED_CODES: Final = frozenset({1002, 1003, 1007, 1008, 1009, 4400, 4401, 4403, 4404, 4409})
-"""Close codes that mean "not like this": another attempt soon would end the same way."""
+"""Close codes after which a reconnect waits for the longest delay: it would be refused again."""
 _CONNECT_SECONDS: Final = 5.0
 _ADMITTED_SECONDS: Final = 0.5
-"""A control plane that has not closed so long after it was told everything has admitted this worker."""
+"""A connection still open so long after the first frames were sent counts as admitted."""
 
 
 class Commands(Protocol):
-    """What control planes may ask of a worker."""
+    """Commands that control planes send to a worker."""
 
     def policy(self, policy: Policy) -> None: ...
     def warm(self, warm: Warm) -> None: ...
@@ -69,11 +69,12 @@ class Uplink:
         self._http = http
         self._jitter = jitter
         self._tasks: dict[Target, asyncio.Task[None]] = {}
-        self._trouble: dict[str, str] = {}  # what was logged last, by where: said once, until it is over
+        self._trouble: dict[str, str] = {}  # the last error logged by target: each is logged once until it is over
         self.connected = 0
         """Connections open now on which everything held has been sent."""
 
     async def run(self) -> None:
+        """Resolve targets periodically and keep their connections until cancelled."""
         try:
             while True:
                 self._follow(await self._targets())
@@ -82,7 +83,7 @@ class Uplink:
             await self._stop()
 
     async def _targets(self) -> list[Target]:
-        """The replicas as they are known now; those of before where the name does not resolve."""
+        """The replicas known now; those of before where the name does not resolve."""
         targets = static_targets(self._settings.control_planes)
         if self._settings.control_plane_dns:
             tls = self._settings.control_plane_ca_file is not None
@@ -124,7 +125,7 @@ class Uplink:
             await asyncio.sleep(self._jitter() * pause)
 
     async def _attempt(self, target: Target) -> bool:
-        """One connection from its opening to its end; whether the control plane refused it."""
+        """Run one connection until it ends; returns whether the control plane refused it."""
         try:
             return await self._connect(target)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
@@ -154,7 +155,7 @@ class Uplink:
             return ws.close_code in _REFUSED_CODES
 
     def _headers(self) -> dict[str, str]:
-        """Read at each connection: tokens are renewed on disk."""
+        """Request headers; the token is read for each connection, as it is rotated on disk."""
         path = self._settings.token_file
         return {"Authorization": f"Bearer {path.read_text().strip()}"} if path else {}
 
@@ -210,7 +211,7 @@ class Uplink:
                 continue
             try:
                 frame = decode_down(message.data)
-            except ValueError as error:  # FrameError, and what text that is none raises
+            except ValueError as error:  # FrameError, or UnicodeDecodeError for invalid text
                 self._metrics.refused_frames.inc()
                 log.warning("frame not understood", extra={"error": type(error).__name__})
                 continue

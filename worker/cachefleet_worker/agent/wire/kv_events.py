@@ -1,11 +1,11 @@
-"""vLLM's KV event batches, read tolerantly: what one event lacks or has too much never costs its neighbours.
+"""Reads vLLM's KV event batches, each event by itself: a malformed one does not cost its neighbours.
 
 Known forms: events as maps tagged ``type`` (0.26 and later) or as arrays led by the tag (before); block hashes as
 integers or bytes; trailing defaults left out; fields and event types of later releases ignored. A store that cannot be
-read is skipped, for a block not claimed is only a chance lost. A removal that cannot be read becomes ``Unreadable``
-in its place, because everything held before it is in doubt from there on.
+read is skipped: a block not reported only misses a hit. A removal that cannot be read becomes ``Unreadable`` in its
+place, because any block held before it may be gone.
 
-The worker plugin's heartbeats are batches without events that bear a *mark* behind their three fields.
+The worker plugin's heartbeats are batches without events that carry a *mark* after their three fields.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ TokenId = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
 
 
 class BatchError(ValueError):
-    """A payload that is no event batch; the message never says what was in it."""
+    """A payload that is no event batch; the message holds none of its content."""
 
 
 class BlockStored(Struct, tag="BlockStored"):
-    """A chain of blocks now in a medium, first to last."""
+    """A chain of blocks stored in a medium, first to last."""
 
     block_hashes: list[EngineHash]
     parent_block_hash: EngineHash | None
@@ -44,14 +44,14 @@ class BlockStored(Struct, tag="BlockStored"):
     locality: str | None = None
 
     def extras(self, index: int) -> list[str | None]:
-        """What a block's identity has besides its tokens: text (a LoRA name, the salt), or None for anything else."""
+        """A block's identity besides its tokens: text (a LoRA name, the salt), or None for anything else."""
         if not self.extra_keys or index >= len(self.extra_keys):
             return []
         return [_text(raw) for raw in self.extra_keys[index] or ()]
 
 
 class BlockRemoved(Struct, tag="BlockRemoved"):
-    """Blocks gone from a medium; vLLM sends one for each physical copy."""
+    """Blocks removed from a medium; vLLM sends one for each physical copy."""
 
     block_hashes: list[EngineHash]
     medium: str | None = None
@@ -77,14 +77,14 @@ class _ClearedArray(AllBlocksCleared, array_like=True, tag="AllBlocksCleared"):
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands where a removal or a reset stood that could not be read."""
+    """Stands for a removal or a reset that could not be read."""
 
 
 Event = BlockStored | BlockRemoved | AllBlocksCleared | Unreadable
 
 
 class Total(Struct, frozen=True, array_like=True):
-    """How many blocks of a group are on the device, and the sum of their hashes modulo 2**64."""
+    """Number of a group's blocks on the device, and the sum of their hashes modulo 2**64."""
 
     group: int
     blocks: int
@@ -92,7 +92,7 @@ class Total(Struct, frozen=True, array_like=True):
 
 
 class Mark(Struct, frozen=True):
-    """What the engine says of itself right after the batches before it; ``totals`` is None where it keeps none."""
+    """The engine's state right after the batches before it; ``totals`` is None where it keeps none."""
 
     boot: Annotated[str, Meta(min_length=1, max_length=253)]
     totals: list[Total] | None = None
@@ -100,7 +100,7 @@ class Mark(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one engine step published, in order; ``unknown`` and ``malformed`` events were left out."""
+    """The events of one engine step, in order; ``unknown`` and ``malformed`` ones were left out."""
 
     events: list[Event]
     unknown: int = 0
@@ -109,7 +109,7 @@ class Batch:
 
     @property
     def readable(self) -> bool:
-        """Whether nothing in it puts what was held before it in doubt."""
+        """Whether no removal or reset in it was unreadable."""
         return not any(isinstance(event, Unreadable) for event in self.events)
 
 
@@ -132,7 +132,7 @@ _READ_ERRORS: Final = (
     msgspec.DecodeError,
     UnicodeDecodeError,
     RecursionError,
-)  # bad text and deep nesting are no DecodeError
+)  # invalid UTF-8 and deep nesting raise no DecodeError
 _envelope: Final = msgspec.msgpack.Decoder(_Envelope)
 _mark: Final = msgspec.msgpack.Decoder(Mark)
 _map_event: Final = msgspec.msgpack.Decoder(BlockStored | BlockRemoved | AllBlocksCleared)
@@ -144,7 +144,7 @@ _KNOWN: Final = _REMOVING | {"BlockStored"}
 
 
 def decode_batch(payload: bytes) -> Batch:
-    """The events of one message. BatchError where the payload is no batch at all."""
+    """The events of one message. BatchError where the payload is no batch."""
     try:
         envelope = _envelope.decode(payload)
     except _READ_ERRORS as error:
@@ -166,7 +166,7 @@ def decode_batch(payload: bytes) -> Batch:
 
 
 def read_mark(payload: bytes) -> Mark | None:
-    """The mark of a message, if it has one that can be read."""
+    """The mark of a message; None where it has none that can be read."""
     try:
         return _read_mark(_envelope.decode(payload).mark)
     except _READ_ERRORS:
@@ -188,7 +188,7 @@ def _decode_event(raw: msgspec.Raw) -> Event:
 
 
 def _tag_of(raw: msgspec.Raw) -> str | None:
-    """The event's type, or None where not even that can be read."""
+    """The event's type; None where that cannot be read either."""
     try:
         return _array_tag.decode(raw).type if _is_array(raw) else _map_tag.decode(raw).type
     except _READ_ERRORS:

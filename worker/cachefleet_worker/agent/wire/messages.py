@@ -1,4 +1,4 @@
-"""What a follower is told and what it answers, and the engine's frames that carry it: plain values."""
+"""Inputs and effects of the follower, and the frames of vLLM's event sockets: plain values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, Literal, NewType
 
 Seq = NewType("Seq", int)
 Ticket = NewType("Ticket", int)
-"""Names one request for a replay or a snapshot, so that answers to an earlier one are told apart."""
+"""Identifies one replay or snapshot request, so that replies to an earlier one are recognised."""
 
 _NUMBER_BYTES: Final = 8
 _END: Final = b"\xff" * _NUMBER_BYTES
@@ -25,7 +25,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A batch that answers a replay request."""
+    """A batch in reply to a replay request."""
 
     ticket: Ticket
     seq: Seq
@@ -48,7 +48,7 @@ class ReplayFailed:
 
 @dataclass(frozen=True, slots=True)
 class Snapped:
-    """A whole snapshot of process ``boot``, exact at ``seq`` (-1: nothing was published yet), lies ready."""
+    """A whole snapshot of process ``boot``, exact at ``seq`` (-1: nothing was published yet), is ready to be adopted."""
 
     ticket: Ticket
     seq: Seq
@@ -57,14 +57,14 @@ class Snapped:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFailed:
-    """The snapshot asked for did not come whole."""
+    """The requested snapshot did not come whole."""
 
     ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A mark of process ``boot``; ``agrees`` says whether its sums are ours right there, None where it is not known."""
+    """A mark of process ``boot``; ``agrees`` says whether its totals equal ours, None where that is unknown."""
 
     boot: str
     agrees: bool | None = None
@@ -72,12 +72,12 @@ class Marked:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """The batch applied last could not be read, and may have removed anything."""
+    """The batch applied last could not be read, and may have removed any block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """Proof from outside the stream that the process behind it may be another."""
+    """Evidence from outside the stream that another process may be behind it."""
 
     reason: str
 
@@ -105,7 +105,7 @@ Input = (
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Take the next batch."""
+    """Apply the next batch."""
 
     seq: Seq
     payload: bytes
@@ -121,42 +121,42 @@ class RequestReplay:
 
 @dataclass(frozen=True, slots=True)
 class RequestSnapshot:
-    """Request everything the engine holds."""
+    """Request a snapshot of everything the engine holds."""
 
     ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Hold what the snapshot that lies ready holds, as one."""
+    """Adopt the snapshot that is ready, as a whole."""
 
     seq: Seq
 
 
 @dataclass(frozen=True, slots=True)
 class PeekMark:
-    """Look at nothing but the mark of a batch that is not applied."""
+    """Read only the mark of a batch that is not applied."""
 
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Batches are lost for good, or could not be read (0): nothing held so far can be proven."""
+    """Withdraw everything held: ``lost`` batches are lost for good, or one could not be read (0)."""
 
     lost: int
 
 
 @dataclass(frozen=True, slots=True)
 class NewEpoch:
-    """Another process: nothing of before is true."""
+    """Another process: its epoch begins with nothing held."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Something to be counted."""
+    """Count an occurrence in the stream's metrics."""
 
     what: Literal[
         "gaps",
@@ -178,14 +178,14 @@ Effect = Apply | RequestReplay | RequestSnapshot | Restore | PeekMark | Forget |
 
 
 def read_live(frames: list[bytes]) -> Live | None:
-    """The batch in a message of the live socket (topic, number, payload), or None where it is no such message."""
+    """The batch in a message of the live socket (topic, number, payload); None where it is malformed."""
     if len(frames) != 3 or len(frames[1]) != _NUMBER_BYTES:
         return None
     return Live(Seq(int.from_bytes(frames[1], "big")), frames[2])
 
 
 def read_reply(frames: list[bytes], ticket: Ticket) -> Replayed | ReplayEnded | None:
-    """The answer in a message of the replay socket (empty, topic, number, payload), or None where it is no answer."""
+    """The reply in a message of the replay socket (empty, topic, number, payload); None where it is malformed."""
     if len(frames) != 4 or len(frames[2]) != _NUMBER_BYTES:
         return None
     if frames[2] == _END:
@@ -194,5 +194,5 @@ def read_reply(frames: list[bytes], ticket: Ticket) -> Replayed | ReplayEnded | 
 
 
 def replay_request(start: Seq) -> list[bytes]:
-    """The message that asks for everything from ``start`` on."""
+    """The message that requests everything from ``start`` on."""
     return [b"", start.to_bytes(_NUMBER_BYTES, "big")]

@@ -1,4 +1,4 @@
-"""What the worker plugin says under ``/v1/fleet``, read into values: pure."""
+"""Answers of the worker plugin's routes under ``/v1/fleet``, as values: pure."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class FleetFacts:
     features: tuple[Capability, ...] = ()
     plugin: str = ""
     vocab_size: int | None = None
-    """Token ids are below it; None where the plugin does not tell."""
+    """Token ids are below it; None where the plugin does not report it."""
     modes: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "modes", {feature.feature: feature.mode for feature in self.features})
 
     def mode(self, feature: str) -> str:
-        """What a feature does here; "off" where the document does not name it."""
+        """Mode of a feature; "off" where the document does not name it."""
         return self.modes.get(feature, OFF)
 
 
 class RankStats(Struct, frozen=True):
-    """How one rank is, and which policy is in force there."""
+    """One rank's load, and the generation of the policy in force there."""
 
     boot: BootId
     sequence: int = -1
@@ -64,7 +64,7 @@ class RankStats(Struct, frozen=True):
     blocks_idle: Count | None = None
     budget_blocks: Count | None = None
     generation: int = -1
-    """-1 before any policy was given."""
+    """-1 before any policy was applied."""
 
 
 class _Document(Struct):
@@ -86,13 +86,13 @@ class _PolicyAnswer(Struct):
     ranks: dict[Rank, _InForce]
 
 
-_document = msgspec.json.Decoder(_Document, strict=False)  # keys of JSON objects are texts, ranks are numbers
+_document = msgspec.json.Decoder(_Document, strict=False)  # JSON object keys are strings, ranks are integers
 _stats = msgspec.json.Decoder(_Stats, strict=False)
 _policy = msgspec.json.Decoder(_PolicyAnswer, strict=False)
 
 
 def read_capabilities(content: bytes) -> FleetFacts:
-    """The capability document. ValueError where it is none."""
+    """The capability document. ValueError where ``content`` is none."""
     document = _read(_document, content)
     sizes = [rank.vocab_size for rank in document.ranks.values() if rank.vocab_size is not None]
     vocabulary = document.vocab_size if document.vocab_size is not None else min(sizes, default=None)
@@ -100,12 +100,12 @@ def read_capabilities(content: bytes) -> FleetFacts:
 
 
 def read_stats(content: bytes) -> Mapping[int, RankStats]:
-    """Each rank's numbers. ValueError where these are none."""
+    """Each rank's statistics. ValueError where ``content`` holds none."""
     return _read(_stats, content).ranks
 
 
 def read_generations(content: bytes) -> Mapping[int, int]:
-    """The generation in force at each rank, out of the answer to a policy. ValueError where it is none."""
+    """The generation in force at each rank, from the answer to a policy. ValueError where it is none."""
     return {rank: answer.generation for rank, answer in _read(_policy, content).ranks.items()}
 
 

@@ -164,9 +164,9 @@ def _index_key(process: Process) -> bytes:
 
 def _code(process: Process) -> Code:
     try:
-        return choose(process.settings.engine)
+        return choose(process.settings.backend)
     except NativeError as error:
-        raise UnsupportedError(f"CACHEFLEET_ENGINE: {error}") from error
+        raise UnsupportedError(f"CACHEFLEET_BACKEND: {error}") from error
 
 
 def _check_vllm() -> None:
