@@ -189,7 +189,7 @@ def timed_protocol(bounds: ClientTimeouts, shutdown: ShutdownState) -> type[Time
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server that leaves signals to ``__main__``; end it with ``stop``, after ``leave`` where there is time."""
+    """A uvicorn server that leaves signals to ``__main__``; end it with ``leave``, if time allows, and ``stop``."""
 
     def __init__(self, config: uvicorn.Config, shutdown: ShutdownState) -> None:
         super().__init__(config)
@@ -245,7 +245,7 @@ class HttpServer(uvicorn.Server):
             task.cancel("the server stops")
 
     async def listening(self) -> int:
-        """The port number, once it is open. RuntimeError where it cannot be opened, TimeoutError after START_SECONDS."""
+        """The port number, once open. RuntimeError where it cannot be opened, TimeoutError after START_SECONDS."""
         async with asyncio.timeout(START_SECONDS):
             while not self.started:
                 if self.should_exit:

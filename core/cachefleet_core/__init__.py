@@ -1,4 +1,18 @@
-"""The vocabulary every part shares: pools, block keys, contracts, budgets, report frames, tenants.
+"""Formats and formulas that all processes share: pools, block keys, contracts, budgets, report frames, tenant keys.
 
-Pure: nothing here opens a socket, reads a clock, touches a database or knows who calls it.
+Pure: nothing here opens a socket, reads a clock, uses a database or depends on its caller.
+
+pool/          PrefixCachePool: schema, validation, CRD
+blocks         block keys
+bodies         token ids in a JSON body
+budget         memory arithmetic of a device
+continuation   schemas of /v1/continue and /v1/handles
+contract       index contract and render profile
+digest         digest of a set of held blocks
+engine         vLLM's command line, environment and policy for a pool
+native         choice of the native or the Python backend
+native_blocks  block keys by the native backend
+prompt_keys    binary answer of /v1/fleet/keys
+reports        frames between agent and control plane
+tenancy        fleet key, derived keys, salts, API keys
 """

@@ -1,4 +1,4 @@
-"""Block keys: what a block of tokens is called outside its engine.
+"""Block keys: names of token blocks that do not depend on the engine.
 
 A key is 64 bits and commits to every token before it, in one namespace. Engines keep their own hashes; the
 agent beside each engine translates, so workers may differ in hash algorithm, seed or vLLM version.
@@ -34,7 +34,7 @@ from cachefleet_core.bodies import token_ids
 BlockKey = NewType("BlockKey", int)
 
 NO_PARENT: Final = BlockKey(0)
-"""Stands for the root where a parent is asked for; never the key of a block."""
+"""Stands for the root where a parent is expected; never the key of a block."""
 
 KEY_VERSION: Final = 1
 GOLDEN: Final = 0x9E3779B97F4A7C15
@@ -111,14 +111,13 @@ class BlockKeyer:
         return out
 
     def packed_keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> bytes:
-        """What ``keys`` gives, as ``pack_keys`` packs it."""
+        """The same as ``keys``, packed as by ``pack_keys``."""
         return pack_keys(self.keys(tokens, parent, position))
 
     def packed_json(self, body: bytes, field: str) -> tuple[int, bytes]:
-        """The number of token ids that a JSON object has as an array in ``field``, and their packed keys.
+        """The number of token ids in the array ``field`` of a JSON object, and their packed keys.
 
-        BodyError where it has none there. What is around the array need not be looked at closely: some of what is no
-        JSON may pass.
+        BodyError where there is no such array. The text around it need not be checked: some invalid JSON may pass.
         """
         tokens = token_ids(body, field)
         return len(tokens), self.packed_keys(tokens)
@@ -135,13 +134,13 @@ class BlockKeyer:
 
 
 def namespace_secrets(index_key: bytes, namespace: Namespace) -> tuple[int, int, int, int]:
-    """The words ``root``, ``finish``, ``lane`` and ``position`` of step 1."""
+    """The words ``root``, ``finish``, ``lane`` and ``position`` of step 1 of the formula."""
     root, finish, lane, position = _words(hmac.digest(index_key, _message(namespace), "sha256"))
     return root, finish, lane, position
 
 
 def pack_keys(keys: Iterable[int]) -> bytes:
-    """Keys as little-endian u64, the form in which they travel. OverflowError for a key outside 64 bits."""
+    """Keys as little-endian u64, their form in frames. OverflowError for a key outside 64 bits."""
     return _little_endian(array("Q", keys)).tobytes()
 
 
@@ -153,7 +152,7 @@ def unpack_keys(data: bytes) -> list[BlockKey]:
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:
-    """Token ids as little-endian u32. ValueError for what is none."""
+    """Token ids as little-endian u32. ValueError for values that are none."""
     if isinstance(tokens, (bytes, bytearray)):
         tokens = list(tokens)  # an array would take them for packed numbers
     try:

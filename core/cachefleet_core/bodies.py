@@ -1,4 +1,4 @@
-"""The token ids of a JSON body: one field of its object, an array of integers."""
+"""Reads token ids from a JSON body: an array of integers in one field of its object."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import msgspec
 from msgspec import Meta, Raw
 
 _UNREADABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-"""What msgspec raises for what it cannot read."""
+"""What msgspec raises for input that it cannot decode."""
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _tokens = msgspec.json.Decoder(list[Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]])
 
 
 class BodyError(ValueError):
-    """A body without token ids where they were expected; the message says what is wrong with it."""
+    """A body without valid token ids in the expected field; the message says what is wrong with it."""
 
 
 def token_ids(body: bytes, field: str) -> list[int]:
-    """The integers of the array that is ``body``'s field; of the last where there are several. BodyError."""
+    """Token ids of the array ``field``, the last where it occurs several times. BodyError where there is none."""
     try:
         fields = _fields.decode(body)
     except _UNREADABLE as error:

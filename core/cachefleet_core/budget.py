@@ -1,4 +1,4 @@
-"""What fits on a device: the memory arithmetic of a pool, and the bytes of a block.
+"""Memory arithmetic of a pool's device: KV cache, budget for idle blocks, share for running requests.
 
 All of it is per device. MiB are 2**20 bytes.
 """
@@ -33,7 +33,7 @@ class BudgetPlan:
     budget_mib: int
     running_mib: int
     admitted: bool | None
-    """None while the bytes of a token are unknown and nothing else speaks against it."""
+    """None while the bytes of a token are unknown and no other check fails."""
     reason: BudgetReason
     message: str
 

@@ -1,7 +1,7 @@
-"""``POST /v1/continue`` and ``/v1/handles`` of an agent: a prompt as a handle to ids the engine has seen, and the rest.
+"""Schemas of an agent's ``POST /v1/continue`` and ``/v1/handles``: a handle to ids the engine has seen, ids to append.
 
 The field names of ``prompt_cache_ref`` and ``append_token_ids`` are fixed; unknown fields are refused. docs/continue.md
-tells the whole story. A refusal is never an error of the conversation: the caller sends all ids instead.
+describes the protocol. A refusal does not fail the conversation: the caller sends all ids instead.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 
 
 class RefusalCode(StrEnum):
-    """Why a prefix is not continued; each is a 409 and means: send all ids."""
+    """Why a prefix is not continued; each is a 409, after which the caller sends all ids."""
 
     HANDLE_UNKNOWN = "handle_unknown"
     STALE_EPOCH = "stale_epoch"
-    """Minted by another life of this engine, by another engine, or before its cache was cleared."""
+    """Minted in another run of this engine, by another engine, or before its cache was cleared."""
     HANDLE_EXPIRED = "handle_expired"
     HANDLE_CORRUPT = "handle_corrupt"
     HANDLE_NOT_KEPT = "handle_not_kept"
@@ -58,7 +58,7 @@ class RefusalCode(StrEnum):
 
 
 class Fingerprints(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a prefix was rendered by and with; all must be equal where it is continued."""
+    """Model, renderer, template, instructions and tools of a rendered prefix; all must be equal to continue it."""
 
     model: Name
     tokenizer_fingerprint: Text
@@ -82,7 +82,7 @@ MISMATCHES: Final = {
 
 
 class PromptCacheRef(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A prefix by its handle, and everything that must be as it was."""
+    """Reference to a prefix: its handle, and everything that must be unchanged."""
 
     handle: Handle
     prefix_hash: Hash
@@ -97,7 +97,7 @@ class PromptCacheRef(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ExtraArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Of the engine's ``extra_args``: what the worker plugin understands, and vLLM's own wish for block events."""
+    """Allowed ``extra_args`` of the engine: those of the worker plugin, and vLLM's own for reports of its KV cache."""
 
     cache_hit_threshold: Annotated[float, Meta(ge=0.0, le=1.0)] | UnsetType = UNSET
     cachefleet_resumable: Annotated[int, Meta(ge=0, le=1)] | UnsetType = UNSET
@@ -105,7 +105,7 @@ class ExtraArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The engine's sampling parameters, by their names there; what is left out is at the engine's default."""
+    """The engine's sampling parameters, under its names; those left out have the engine's defaults."""
 
     n: Annotated[int, Meta(ge=1, le=1)] | UnsetType = UNSET
     max_tokens: Tokens | UnsetType = UNSET
@@ -129,7 +129,7 @@ class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
 
 class StreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As the engine has them."""
+    """The engine's stream options."""
 
     include_usage: bool = True
     continuous_usage_stats: bool = False
@@ -140,7 +140,7 @@ class ContinueRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     prompt_cache_ref: PromptCacheRef
     append_token_ids: Raw
-    """[int]; read by ``appended``, since what is wrong with it has codes of its own."""
+    """[int]; decoded by ``appended``, because its errors have codes of their own."""
     sampling_params: Sampling = Sampling()
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -151,15 +151,15 @@ class ContinueRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class HandleRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Make a handle: to ids, or to the beginning of what another handle stands for."""
+    """Make a handle: to ids, or to the first ids of another handle."""
 
     fingerprints: Fingerprints
     prompt_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
     handle: Handle | None = None
     prefix_token_count: Tokens | None = None
-    """How much of ``handle``'s prefix; all of it where left out."""
+    """Number of leading ids of ``handle``; all of them where left out."""
     prefix_hash: Hash | None = None
-    """Of the ids meant; checked where given."""
+    """Hash of the ids meant; checked where given."""
     ends_at_boundary: bool = False
     """Whether the caller has proven that the prefix ends where a message does."""
     ttl_seconds: Annotated[float, Meta(gt=0.0, le=float(MAX_TTL_SECONDS))] = 3600.0
@@ -167,7 +167,7 @@ class HandleRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class PromptCache(Struct, frozen=True, kw_only=True):
-    """A handle as it is told: what a ``prompt_cache_ref`` to it must say."""
+    """A new handle as it is answered: what a ``prompt_cache_ref`` to it must contain."""
 
     handle: str
     prefix_hash: str
@@ -177,7 +177,7 @@ class PromptCache(Struct, frozen=True, kw_only=True):
 
 
 class RequestError(ValueError):
-    """A body that is no such request; the message names the field and what may stand there, never what did."""
+    """An invalid request body; the message names the field and what is allowed there, never its value."""
 
 
 class Digest(Protocol):
@@ -191,7 +191,7 @@ _appended = msgspec.json.Decoder(list[TokenId])
 
 
 def read_request(body: bytes, kind: type[Request]) -> Request:
-    """The request in a body. RequestError."""
+    """Decode a request of type ``kind``. RequestError where the body is invalid."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -201,7 +201,7 @@ def read_request(body: bytes, kind: type[Request]) -> Request:
 
 
 def appended(request: ContinueRequest) -> list[int]:
-    """The ids to append. RequestError, of which ``append_token_ids`` is the field."""
+    """The ids to append. RequestError where ``append_token_ids`` is invalid."""
     try:
         return _appended.decode(request.append_token_ids)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -209,12 +209,12 @@ def appended(request: ContinueRequest) -> list[int]:
 
 
 def ids_array(ids: Iterable[int]) -> array[int]:
-    """Token ids at four bytes each."""
+    """Token ids as an array of four bytes each."""
     return array("I", ids)
 
 
 def packed(ids: array[int]) -> memoryview:
-    """The bytes of ids, little-endian."""
+    """Token ids as little-endian u32."""
     if sys.byteorder == "big":
         ids = ids[:]
         ids.byteswap()
@@ -222,17 +222,17 @@ def packed(ids: array[int]) -> memoryview:
 
 
 def prefix_hash(ids: Iterable[int]) -> str:
-    """The name of a prefix: SHA-256 of its ids, each as four bytes, little-endian."""
+    """Name of a prefix: SHA-256 of its ids, each as four bytes, little-endian."""
     return hash_name(hashlib.sha256(packed(ids if isinstance(ids, array) else ids_array(ids))))
 
 
 def hash_name(digest: Digest) -> str:
-    """As ``prefix_hash``, of a digest of packed ids."""
+    """The same as ``prefix_hash``, from a SHA-256 of packed ids."""
     return f"sha256:{digest.hexdigest()}"
 
 
 def _placed(message: str) -> str:
-    """The decoder's words with the place in front: ``sampling_params.top_p: Expected `float` <= 1.0``."""
+    """The decoder's message with the field's path in front: ``sampling_params.top_p: Expected `float` <= 1.0``."""
     text, _, place = message.rpartition(" - at `$")
     if not text:
         return f"body: {message}"

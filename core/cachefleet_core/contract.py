@@ -1,4 +1,4 @@
-"""What must be equal for two workers to mean the same thing by a block, and by a rendered prompt.
+"""Index contract and render profile of a worker: what block keys, and what rendered prompts, depend on.
 
 The *index contract* decides whether a worker's blocks may be compared with its pool's; a worker whose contract
 differs is excluded and the differing values are shown. The *render profile* says how a worker turns messages into
@@ -19,7 +19,7 @@ BlockSize = Annotated[int, msgspec.Meta(ge=1, le=65536)]
 
 
 class IndexContract(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of blocks: equal contracts, equal keys for equal tokens.
+    """What block keys depend on: equal contracts give equal keys for equal tokens.
 
     ``tokenizer`` is a digest of the token ids the engine's own tokenizer gives for a fixed probe text; ``weights``
     and ``revision`` name what the engine loaded.
@@ -37,7 +37,7 @@ class IndexContract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RenderProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """How messages become tokens on a worker; every field may be empty where it is unknown.
+    """How a worker turns messages into tokens; a field is empty where it is unknown.
 
     ``template`` is a digest of the token ids a fixed probe conversation renders to.
     """
@@ -55,7 +55,7 @@ class RenderProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One field in which a worker's contract is not its pool's."""
+    """A field in which a worker's contract differs from its pool's."""
 
     field: str
     expected: str

@@ -1,4 +1,4 @@
-"""The digest of a set of held blocks, equal on both ends of a report stream whatever its history.
+"""Digest of a set of held blocks, by which both ends of a report stream compare what they have.
 
 ``sum over the set of splitmix64(key xor salt of the tier)``, modulo 2**64. Many keys at once are summed several times
 faster than one by one, so changes are gathered: Python integers of any length serve as vector registers. Keys lie in
@@ -18,7 +18,7 @@ from cachefleet_core.blocks import GOLDEN, MASK, Tier, splitmix64, unpack_keys
 _TIER_SALT: Final = {Tier.DEVICE: 0, Tier.HOST: 0xA5A5_5A5A_C3C3_3C3C}
 _LANES: Final = 1024
 _FEW: Final = 16
-"""Up to this many, one by one is faster."""
+"""Up to this many keys, summing one by one is faster."""
 _LANE_BITS: Final = 128
 _ONES: Final = sum(1 << (_LANE_BITS * lane) for lane in range(_LANES))
 _LOW: Final = _ONES * MASK
@@ -29,7 +29,7 @@ Keys = Collection[int] | bytes
 
 
 class AnyDigest(Protocol):
-    """What ``Digest`` does, in whatever code."""
+    """Interface of ``Digest``, for the native and the Python backend."""
 
     @property
     def value(self) -> int: ...
@@ -41,8 +41,8 @@ class AnyDigest(Protocol):
 class Digest:
     """A commutative fingerprint of a set of (key, tier), kept in constant time per change.
 
-    Order and history do not matter. The caller adds each element once and removes only what is in: it fingerprints a
-    set, it does not hold one. Up to _LANES changes of a kind wait to be summed together.
+    Order and history do not matter. The set itself is not held: the caller adds each element once and removes only
+    elements that are in. Up to _LANES changes of a kind wait to be summed together.
     """
 
     __slots__ = ("_added", "_removed", "_value")
@@ -52,17 +52,21 @@ class Digest:
 
     @property
     def value(self) -> int:
+        """The digest, 64 bits. Sums the changes that wait."""
         for tier in Tier:
             self._settle(tier)
         return self._value
 
     def add(self, keys: Keys, tier: Tier = Tier.DEVICE) -> None:
+        """Add keys, none of which may be in the set."""
         self._change(self._added[tier], keys, tier)
 
     def remove(self, keys: Keys, tier: Tier = Tier.DEVICE) -> None:
+        """Remove keys, each of which must be in the set."""
         self._change(self._removed[tier], keys, tier)
 
     def clear(self) -> None:
+        """Reset to the empty set."""
         self._value = 0
         self._added: tuple[list[int], ...] = tuple([] for _ in Tier)
         self._removed: tuple[list[int], ...] = tuple([] for _ in Tier)
@@ -80,7 +84,7 @@ class Digest:
 
 
 def engine_number(block_hash: int | bytes) -> int:
-    """An engine's block hash as its own sum of hashes counts it: 64 bits, the last ones of a longer hash."""
+    """An engine's block hash as 64 bits, for checksums of engine hashes: the last 8 bytes of a longer hash."""
     return block_hash if isinstance(block_hash, int) else int.from_bytes(block_hash[-8:], "big")
 
 

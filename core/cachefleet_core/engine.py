@@ -1,4 +1,4 @@
-"""What a pool means to one vLLM engine: its command line, its environment, its policy."""
+"""vLLM's command line and environment for the engines of a pool, and the policy of its workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
 from cachefleet_core.pool.worker import Role
 
 SCHEDULER: Final = "cachefleet_worker.plugin.scheduler.create"
-"""What makes the plugin's scheduler, as vLLM imports it."""
+"""The plugin's scheduler factory, as vLLM imports it."""
 PLUGIN: Final = "cachefleet"
 """The plugin's name in VLLM_PLUGINS."""
 REPLAY_BATCHES: Final = 50_000
@@ -22,8 +22,8 @@ _TAG: Final = re.compile(r":v?([0-9]+\.[0-9]+(\.[0-9]+)?)([-+._a-z][^/]*)?$")
 _KV_ROLES: Final = {Role.BOTH: "kv_both", Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
 IN_PROCESS: Final = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-"""The model runs in the engine core's process, as on one GPU. What vLLM picks on CPUs is one process more, which spins
-while it waits: a quarter of a core and 800 MB for each idle engine. Its own name for this one, "uni", it replaces."""
+"""The model runs in the engine core's process, as on one GPU. vLLM's choice on CPUs is one process more, which spins
+while it waits: a quarter of a core and 800 MB for each idle engine. It replaces its own name for this one, "uni"."""
 _THREADS: Final = ("OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND")
 
 CPU_ENVIRONMENT: Final = {
@@ -54,12 +54,12 @@ def engine_arguments(
 ) -> list[str]:
     """The arguments after ``python -m vllm.entrypoints.openai.api_server``.
 
-    ``plugin`` says that cachefleet is installed beside vLLM: it bounds the idle cache itself, live. ``version`` is
-    vLLM's where it is known. ``shutdown_seconds`` is how long a told engine lets running requests end; 0 cuts them
-    off, as vLLM does by itself.
+    ``plugin``: cachefleet is installed beside vLLM and bounds the idle cache at run time. ``version`` is vLLM's, ""
+    where it is unknown. ``shutdown_seconds`` is how long an engine lets requests end after SIGTERM; 0, vLLM's
+    default, cuts them off.
 
     ``model_path`` is where the engine finds the weights, ``chat_template`` a file. vLLM binds an events endpoint
-    that is a wildcard, an IPv6 form or no TCP, and connects to any other; its replay endpoint it always binds. The
+    that is a wildcard, an IPv6 form or no TCP, and connects to any other; it always binds its replay endpoint. The
     credential is not among the arguments, which every user of a machine can read: set VLLM_API_KEY.
 
     ValueError where the pool leaves no memory for a KV cache; ``budget.plan_budget`` says so beforehand.
@@ -81,7 +81,7 @@ def engine_arguments(
 
 
 def engine_environment(spec: PoolSpec, *, plugin: bool = False, plugins: str | None = None) -> dict[str, str]:
-    """The environment variables of an engine, those of the pool last; ``valueFrom`` is for whoever starts pods.
+    """The environment variables of an engine, those of the pool last, without those from ``valueFrom``.
 
     ``plugins`` is the VLLM_PLUGINS that the engine would inherit; with ``plugin`` cachefleet is added to it or to the
     pool's own. vLLM then loads no plugin that is not named. The engine must not inherit VLLM_CPU_KVCACHE_SPACE: it
@@ -94,7 +94,7 @@ def engine_environment(spec: PoolSpec, *, plugin: bool = False, plugins: str | N
 
 
 def with_plugin(plugins: str) -> str:
-    """A VLLM_PLUGINS that lets cachefleet load beside what it names."""
+    """A value of VLLM_PLUGINS, comma separated, with cachefleet added."""
     named = [name.strip() for name in plugins.split(",") if name.strip()]
     return ",".join(dict.fromkeys([*named, PLUGIN]))
 
@@ -102,26 +102,26 @@ def with_plugin(plugins: str) -> str:
 def image_version(image: str) -> str:
     """The version of vLLM that an image's tag names ("vllm/vllm-openai:v0.32.0" has "0.32.0"), "" where it names none.
 
-    A digest says nothing; a tag before it does.
+    A digest names none; a tag before it does.
     """
     found = _TAG.search(image.partition("@")[0])
     return found[1] if found else ""
 
 
 def scale_out(version: str) -> list[str]:
-    """What opens vLLM's render and token routes; before 0.30 they are open and the option is not known."""
+    """Arguments that open vLLM's render and token routes: none before 0.30, where they are open."""
     numbers = version.lstrip("v").split(".")[:2]
     old = len(numbers) == 2 and all(part.isdigit() for part in numbers) and tuple(map(int, numbers)) < (0, 30)
     return [] if old else ["--enable-scale-out"]
 
 
 def keeps_blocks(spec: PoolSpec) -> bool:
-    """Whether a pool's engines keep blocks of finished requests at all."""
+    """Whether a pool's engines keep blocks of finished requests."""
     return spec.prefix_cache.enabled and spec.prefix_cache.budget_mib > 0
 
 
 def engine_policy(pool: PrefixCachePool) -> reports.Policy:
-    """What the workers of a pool are told to do."""
+    """The policy frame for the workers of a pool."""
     spec = pool.spec
     cache = spec.prefix_cache
     return reports.Policy(
@@ -139,7 +139,7 @@ def engine_policy(pool: PrefixCachePool) -> reports.Policy:
 
 
 def _in_process(spec: PoolSpec) -> list[str]:
-    """Where the model needs one process only. Its threads cannot be bound there: not where a pool says how."""
+    """Run the model in the engine core's process where one is enough and the pool does not bind threads."""
     bound = any(env.name in _THREADS for env in spec.engine.env)
     alone = spec.engine.tensor_parallel_size == 1 and not bound
     return ["--distributed-executor-backend", IN_PROCESS] if alone else []
@@ -166,9 +166,9 @@ def _sizes(spec: PoolSpec) -> list[str]:
 
 
 def _caching(spec: PoolSpec, *, plugin: bool) -> list[str]:
-    """Prefix caching; stock vLLM has none at a budget of 0, as it would keep idle blocks all the same.
+    """Prefix caching: off for stock vLLM at a budget of 0, because it would keep idle blocks all the same.
 
-    The plugin keeps none at 0, and can be told of another budget later.
+    The plugin keeps none at 0, and takes another budget at run time.
     """
     cache = spec.prefix_cache
     if not cache.enabled or not (cache.budget_mib or plugin):

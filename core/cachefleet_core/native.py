@@ -1,6 +1,6 @@
-"""Which code computes block keys and digests: native where a module that fits is installed, else its Python twin.
+"""Chooses the backend of block keys and digests: native where a compatible module is installed, else Python.
 
-This is the one place that decides; keys and digests are the same either way.
+Keys and digests are the same either way.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from cachefleet_core.digest import AnyDigest, Digest
 
 MODULE: Final = "cachefleet_native"
 API: Final = 1
-"""Of the native module's interface that this code is written for."""
+"""Version of the native module's interface that this code is written for."""
 
 Choice = Literal["auto", "native", "python"]
 
 
 class NativeError(ValueError):
-    """The native code was asked for by name and cannot be had; the message says why."""
+    """The native backend was asked for and cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Makers of keyers and digests, and why these."""
+    """A backend: its keyer and digest, and why it was chosen."""
 
     name: Literal["native", "python"]
     reason: str
@@ -38,7 +38,7 @@ PYTHON: Final = Code("python", "set so")
 
 
 def choose(choice: Choice = "auto") -> Code:
-    """The code to use. NativeError for "native" where there is none that fits."""
+    """The backend to use. NativeError for "native" where no compatible module is installed."""
     if choice == "python":
         return PYTHON
     lack = lacking()
@@ -50,7 +50,7 @@ def choose(choice: Choice = "auto") -> Code:
 
 
 def lacking() -> str:
-    """Why native code cannot be used here; "" where it can."""
+    """Why the native backend cannot be used, "" where it can."""
     try:
         native = import_module(MODULE)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""What ``/v1/fleet/keys`` answers: for each prompt of a request its length, safe boundaries and block keys. Pure.
+"""Binary answer of ``/v1/fleet/keys``: for each prompt its length, safe boundaries and block keys (pure).
 
 All numbers are little-endian. A document begins with
 
@@ -18,7 +18,7 @@ and each prompt follows as
     u64[]    block keys: of the leading full blocks that have one
     u32[]    token ids
 
-A document ends with its last prompt. ``decode`` returns one that is whole and sound, or raises PromptKeysError.
+A document ends with its last prompt. ``decode`` returns the prompts of a valid one, or raises PromptKeysError.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _PROMPT: Final = struct.Struct("<5I")
 
 
 class PromptKeysError(ValueError):
-    """Bytes that are no such document; the message says what is wrong."""
+    """Bytes that are no valid document; the message says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedPrompt:
-    """One rendered prompt as it travels: keys as ``pack_keys`` packs them, ids as ``pack_tokens`` does."""
+    """One rendered prompt as it is sent: keys as ``pack_keys`` packs them, ids as ``pack_tokens`` does."""
 
     tokens: int
     block_size: int
@@ -66,13 +66,13 @@ class PromptKeys:
     tokens: int
     block_size: int
     boundaries: tuple[int, ...] = ()
-    """Where a prefix may end, as counts of leading tokens; proposals, to be held against the next turn's ids."""
+    """Where a prefix may end, as counts of leading tokens; proposals, to be checked against the next turn's ids."""
     keys: tuple[BlockKey, ...] = ()
     ids: tuple[int, ...] = ()
     """Empty where they were not asked for."""
 
     def packed(self) -> PackedPrompt:
-        """OverflowError for numbers that do not fit."""
+        """The prompt as it is sent. OverflowError for numbers that do not fit."""
         return PackedPrompt(self.tokens, self.block_size, self.boundaries, pack_keys(self.keys), _pack(self.ids))
 
 

@@ -6,8 +6,8 @@ State each second and on change. A receiver that misses a number, or whose diges
 sequence, asks for a Resync. A new epoch starts with a new Hello.
 
 Frames are maps, so fields can be added; a receiver ignores fields it does not know. Operations are arrays, for size.
-Everything received is checked against the limits here: ``decode_up`` and ``decode_down`` return a frame that is
-whole and sound, or raise FrameError and nothing has happened.
+Everything received is checked against the limits here: ``decode_up`` and ``decode_down`` return a valid frame or
+raise FrameError.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Url = Annotated[str, Meta(max_length=2048)]
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame of this protocol; the message says which field and why, never what was in it."""
+    """Bytes that are no valid frame; the message says which field and why, never its value."""
 
 
 class Phase(StrEnum):
-    """Where a worker is in its life, as its agent sees it."""
+    """Life-cycle phase of a worker, as its agent sees it."""
 
     STARTING = "starting"
     WARMING = "warming"
@@ -54,13 +54,14 @@ class Phase(StrEnum):
 
 
 class Stored(Struct, tag=0, array_like=True, frozen=True):
-    """A chain of keys now held, first to last; ``parent`` is the key before the first, 0 where they start a prompt."""
+    """A chain of keys now held, in order; ``parent`` is the key before the first, 0 where they begin a prompt."""
 
     parent: Key
     keys: PackedKeys
     tier: Tier = Tier.DEVICE
 
     def unpack(self) -> list[BlockKey]:
+        """The keys in chain order. ValueError where the packed length is no multiple of 8."""
         return unpack_keys(self.keys)
 
 
@@ -71,6 +72,7 @@ class Removed(Struct, tag=1, array_like=True, frozen=True):
     tier: Tier = Tier.DEVICE
 
     def unpack(self) -> list[BlockKey]:
+        """The keys. ValueError where the packed length is no multiple of 8."""
         return unpack_keys(self.keys)
 
 
@@ -82,7 +84,7 @@ Operation = Stored | Removed | Cleared
 
 
 class Capability(Struct, frozen=True, kw_only=True):
-    """What one feature of the worker plugin does on this engine, and why it is not better."""
+    """The mode of one feature of the worker plugin on this engine, and why it is not a better one."""
 
     feature: Name
     mode: Name
@@ -90,7 +92,7 @@ class Capability(Struct, frozen=True, kw_only=True):
 
 
 class Hello(Struct, tag="hello", frozen=True, kw_only=True):
-    """Who speaks, for which stream, and what its blocks mean."""
+    """Begins a stream: worker, rank, epoch, addresses, contract and capabilities."""
 
     worker: Name
     pool: Name
@@ -111,7 +113,7 @@ class Hello(Struct, tag="hello", frozen=True, kw_only=True):
 
 
 class Snapshot(Struct, tag="snapshot", frozen=True, kw_only=True):
-    """One part of everything held at ``sequence``: chains with parents first, across parts too."""
+    """One part of all blocks held at ``sequence``: chains with parents first, across parts too."""
 
     rank: Rank = 0
     sequence: Count
@@ -121,7 +123,7 @@ class Snapshot(Struct, tag="snapshot", frozen=True, kw_only=True):
 
 
 class Delta(Struct, tag="delta", frozen=True, kw_only=True):
-    """What changed since ``sequence - 1``, in order."""
+    """Changes since ``sequence - 1``, in order."""
 
     rank: Rank = 0
     sequence: Count
@@ -129,7 +131,7 @@ class Delta(Struct, tag="delta", frozen=True, kw_only=True):
 
 
 class Warmth(Struct, frozen=True, kw_only=True):
-    """How far the warm prefixes of this epoch are cached."""
+    """How many warm prefixes are cached in this epoch, of how many, and which failed."""
 
     done: Count = 0
     total: Count = 0
@@ -137,7 +139,7 @@ class Warmth(Struct, frozen=True, kw_only=True):
 
 
 class State(Struct, tag="state", frozen=True, kw_only=True):
-    """A worker's load and the check on its stream: ``digest`` of all held (key, tier) at ``sequence``.
+    """A worker's load metrics, and the ``digest`` of all held (key, tier) at ``sequence`` to check its stream.
 
     Fields that this engine cannot tell are None.
     """
@@ -149,7 +151,7 @@ class State(Struct, tag="state", frozen=True, kw_only=True):
     """Distinct (key, tier) held."""
     phase: Phase
     reason: Text = ""
-    """Why the worker takes no traffic, or took some before it was warm: words of a fixed set, comma separated."""
+    """Why the worker takes no traffic, or took it before it was warm: words of a fixed set, comma separated."""
     running: Count
     waiting: Count
     waiting_tokens: Count | None = None
@@ -157,7 +159,7 @@ class State(Struct, tag="state", frozen=True, kw_only=True):
     blocks_free: Count = 0
     """Blocks a new request may take, idle cached ones included."""
     blocks_idle: Count | None = None
-    """Idle cached blocks: held for reuse, used by nobody."""
+    """Idle cached blocks: kept for reuse, used by no request."""
     preemptions: Count = 0
     prefill_tokens_per_second: Seconds | None = None
     inter_token_seconds: Seconds | None = None
@@ -171,7 +173,7 @@ class State(Struct, tag="state", frozen=True, kw_only=True):
 
 
 class Policy(Struct, tag="policy", frozen=True, kw_only=True):
-    """What a pool asks of its workers; one with an older generation of the same pool is ignored."""
+    """What a pool's workers are to enforce; one with an older generation of the same pool is ignored."""
 
     pool: Name
     uid: Text = ""
@@ -185,11 +187,11 @@ class Policy(Struct, tag="policy", frozen=True, kw_only=True):
     warm_prefixes: Count = 0
     """Prefixes that a standing Warm will name; 0 where there are none to wait for."""
     warm_timeout_seconds: Seconds = 600.0
-    """How long a worker stays out of traffic for them."""
+    """How long a worker takes no traffic while it caches them."""
 
 
 class Resync(Struct, tag="resync", frozen=True, kw_only=True):
-    """Send a snapshot of this rank's stream now."""
+    """Asks for a snapshot of this rank's stream."""
 
     rank: Rank = 0
     reason: Text = ""
@@ -210,7 +212,7 @@ class Prefix(Struct, frozen=True, kw_only=True):
 class Warm(Struct, tag="warm", frozen=True, kw_only=True):
     """Cache these prompts; where ``standing``, again in each epoch and whenever the cache was cleared.
 
-    A standing Warm names all of a pool's warm prefixes, and takes the place of one that is not of a later generation.
+    A standing Warm names all of a pool's warm prefixes, and replaces an earlier one unless that has a later generation.
     """
 
     prefixes: Annotated[tuple[Prefix, ...], Meta(max_length=256)]
@@ -220,7 +222,7 @@ class Warm(Struct, tag="warm", frozen=True, kw_only=True):
 
 
 class Drain(Struct, tag="drain", frozen=True, kw_only=True):
-    """Take no new work and be done within ``seconds``."""
+    """Take no new requests, and finish the running ones within ``seconds``."""
 
     seconds: Seconds
 
@@ -246,7 +248,7 @@ def encode(frame: UpFrame | DownFrame) -> bytes:
 
 
 def decode_up(data: bytes) -> UpFrame:
-    """What an agent sent, whole and sound, or FrameError."""
+    """Decode an agent's frame. FrameError where it is invalid."""
     frame = _decode(_up, data)
     match frame:
         case Delta():
@@ -257,7 +259,7 @@ def decode_up(data: bytes) -> UpFrame:
 
 
 def decode_down(data: bytes) -> DownFrame:
-    """What a control plane sent, whole and sound, or FrameError."""
+    """Decode a control plane's frame. FrameError where it is invalid."""
     return _decode(_down, data)
 
 
@@ -271,7 +273,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[F], data: bytes) -> F:
 
 
 def _without_value(error: Exception) -> str:
-    """What a decoder says, less the value it quotes, which may be anything a sender put there."""
+    """A decoder's message without the value that it quotes, which is the sender's."""
     return "text that is not UTF-8" if isinstance(error, UnicodeDecodeError) else _QUOTED.sub("value", str(error))
 
 
@@ -285,7 +287,7 @@ def _check_operations(operations: tuple[Operation, ...]) -> None:
 
 
 def _check_keys(operation: Stored | Removed) -> int:
-    """How many keys it has."""
+    """The number of keys of an operation. FrameError where they are invalid."""
     try:
         keys = operation.unpack()
     except ValueError as error:

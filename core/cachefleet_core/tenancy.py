@@ -1,4 +1,4 @@
-"""The fleet's one secret, what is derived from it, and the salts that keep tenants apart.
+"""The fleet key, the keys derived from it, tenants' cache salts and clients' API keys.
 
 One fleet key; from it, by HKDF (RFC 5869, SHA-256): the index key (agents and gateway: block keys), the salt key
 (gateway only: tenants' salts), the API key hash key (control plane only: what clients' keys are stored as), the history
@@ -19,7 +19,7 @@ TenantId = NewType("TenantId", str)
 DEFAULT_TENANT = TenantId("default")
 API_KEY_PREFIX: Final = "cf-"
 API_KEY_HINT: Final = len(API_KEY_PREFIX) + 6
-"""So many first characters of an API key are kept, to recognise it by: 36 bits of its 256."""
+"""Number of leading characters of an API key that are kept to recognise it: 36 bits of its 256."""
 _KEY_BYTES = 32
 
 
@@ -35,6 +35,7 @@ class FleetKey:
 
     @classmethod
     def generate(cls) -> FleetKey:
+        """A new random key."""
         return cls(secrets.token_bytes(_KEY_BYTES))
 
     @classmethod
@@ -46,26 +47,27 @@ class FleetKey:
             raise ValueError("a fleet key is 32 bytes in URL-safe base64") from error
 
     def format(self) -> str:
+        """The key as text, which ``parse`` reads."""
         return base64.urlsafe_b64encode(self._secret).decode()
 
     @property
     def index_key(self) -> bytes:
-        """Seeds block keys; held by agents and the gateway."""
+        """Key of the namespaces of block keys; held by agents and the gateway."""
         return self._derive("index")
 
     @property
     def salt_key(self) -> bytes:
-        """Makes tenants' salts; held by the gateway alone."""
+        """Key of tenants' cache salts; held by the gateway alone."""
         return self._derive("salt")
 
     @property
     def api_key_hash_key(self) -> bytes:
-        """Hashes clients' API keys for the store; held by the control plane alone."""
+        """Key of the hashes by which API keys are stored; held by the control plane alone."""
         return self._derive("api-keys")
 
     @property
     def history_key(self) -> bytes:
-        """Seals stored conversations and names them; held by the control plane alone."""
+        """Key that encrypts and names stored conversations; held by the control plane alone."""
         return self._derive("history")
 
     def worker_key(self, pool: str) -> str:
@@ -82,7 +84,7 @@ class FleetKey:
 
 
 def parse_index_key(text: bytes) -> bytes:
-    """What an index key file holds. ValueError where it is not 32 bytes in URL-safe base64."""
+    """The index key in the text of its file. ValueError where it is not 32 bytes in URL-safe base64."""
     if b"+" in text or b"/" in text:  # which the decoder takes as well
         raise ValueError("not URL-safe base64")
     try:
@@ -95,7 +97,7 @@ def parse_index_key(text: bytes) -> bytes:
 
 
 def tenant_salt(salt_key: bytes, tenant: TenantId, version: int = 1) -> str:
-    """The ``cache_salt`` of a tenant: stable, unpredictable without the salt key, new with each key version."""
+    """The ``cache_salt`` of a tenant: stable, unpredictable without the salt key, new with each ``version``."""
     message = f"{version}/{tenant}".encode()
     return base64.urlsafe_b64encode(hmac.digest(salt_key, message, "sha256")).decode().rstrip("=")
 
@@ -108,5 +110,5 @@ def new_api_key(secret: bytes) -> str:
 
 
 def api_key_hash(hash_key: bytes, key: bytes) -> str:
-    """What is stored and looked up instead of an API key: without ``hash_key`` nobody can check a guess against it."""
+    """Hash that is stored instead of an API key: without ``hash_key`` no guess can be checked against it."""
     return hmac.digest(hash_key, key, "sha256").hex()

@@ -1,9 +1,10 @@
-"""What every process needs and what touches the outside: one of each, used by all packages but the plugin.
+"""Infrastructure that all processes but the plugin share: Kubernetes client, logging, caches, event streams, tasks.
 
-backoff      the pause before the next try
-kubernetes   the Kubernetes API over HTTP: requests, watches, two families of errors
-logs         the process's logging
-lru          a map bounded in entries
-sse          server-sent events out of bytes
-tasks        a task that is started again where it fails
+backoff     exponential back-off
+expiring    bounded cache whose entries expire
+kubernetes  Kubernetes API over HTTP: requests, watches, retryable and permanent errors
+logs        logging set-up of a process
+lru         map bounded in entries
+sse         splits a byte stream into server-sent events
+tasks       background tasks, restarted or run once
 """

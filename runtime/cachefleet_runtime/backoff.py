@@ -1,4 +1,4 @@
-"""The pause before the next try: exponential and capped. Pure."""
+"""Exponential back-off with a cap (pure)."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ _MOST_DOUBLINGS = 32
 
 
 def backoff(doublings: int, *, first: float, longest: float) -> float:
-    """``first * 2**doublings``, at most ``longest``; in the unit of both, seconds as a rule."""
+    """Pause before the next attempt: ``first * 2**doublings``, at most ``longest``; in their unit, usually seconds."""
     return min(longest, first * 2.0 ** min(max(doublings, 0), _MOST_DOUBLINGS))

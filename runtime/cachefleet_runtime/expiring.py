@@ -1,4 +1,4 @@
-"""Answers remembered for a while, up to a number."""
+"""A bounded cache whose entries expire."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ V = TypeVar("V")
 
 
 class Expiring(Generic[K, V]):
-    """A cache of at most ``size`` values, each for its own time; the least recently used goes first."""
+    """A cache of at most ``size`` values, each with its own time to live; evicts the least recently used."""
 
     def __init__(self, size: int, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._entries: LruMap[K, tuple[float, V]] = LruMap(size)
 
     def get(self, key: K) -> V | None:
+        """The value of ``key``, None where there is none or it has expired. Counts as a use."""
         if (entry := self._entries.use(key)) is None:
             return None
         expires, value = entry
@@ -28,6 +29,7 @@ class Expiring(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V, *, seconds: float) -> None:
+        """Set a value that expires ``seconds`` from now."""
         self._entries.put(key, (self._clock() + seconds, value))
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The Kubernetes API over HTTP: requests, watches, and two families of errors.
+"""The Kubernetes API over HTTP: requests, watches, retryable and permanent errors.
 
 ``kubernetes.aio`` carries the requests: it knows service accounts, kubeconfigs and the renewal of their tokens. Objects
 are plain dicts.
@@ -23,11 +23,11 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/tok
 MAX_MESSAGE: Final = 1024
 
 _REFUSALS: Final = ("failed to create typed patch object", "Internal error occurred: failed calling webhook")
-"""What is told with a status of 500 though it lasts: a field that is unknown, an admission webhook that is away."""
+"""Messages of permanent errors that come with status 500: an unknown field, an unreachable admission webhook."""
 
 
 class KubernetesError(Exception):
-    """A request that did not do what it asked for. ``status`` is HTTP's, 0 where no answer came."""
+    """A failed request. ``status`` is the HTTP status, 0 where no answer came."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{status} {reason}: {message}" if status else f"{reason}: {message}")
@@ -37,20 +37,20 @@ class KubernetesError(Exception):
 
     @property
     def gone(self) -> bool:
-        """The version asked for is too old: everything must be listed again."""
+        """Whether the resource version asked for is too old (410): everything must be listed again."""
         return self.status == 410
 
 
 class RetryableError(KubernetesError):
-    """Worth trying again: no answer, an overloaded or failing server, a conflict."""
+    """Worth another attempt: no answer, an overloaded or failing server, a conflict."""
 
 
 class RefusedError(KubernetesError):
-    """The same request will be refused again: it is invalid or not allowed."""
+    """Permanent: the request is invalid or not allowed and will be refused again."""
 
 
 class KubernetesApi(Protocol):
-    """What reads and reviews need; every failure is a KubernetesError."""
+    """The requests that reads and token reviews need; every failure is a KubernetesError."""
 
     async def get(self, path: str, query: Query, *, seconds: float) -> Object: ...
 
@@ -62,14 +62,14 @@ class KubernetesApi(Protocol):
 
 
 class KubernetesClient:
-    """KubernetesApi over HTTP; made by ``connect``, ended by ``close``."""
+    """``KubernetesApi`` over HTTP; made by ``connect``, ended by ``close``."""
 
     def __init__(self, connection: client.ApiClient) -> None:
         self._connection = connection
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> KubernetesClient:
-        """As the service account of this pod unless a kubeconfig is named, else by one; sends nothing yet."""
+        """A client as this pod's service account, else by the given or default kubeconfig; sends nothing."""
         # The import costs a second and 100 MB, which only a process in a cluster should pay.
         from kubernetes.aio import client, config  # noqa: PLC0415
 
@@ -82,17 +82,17 @@ class KubernetesClient:
         return cls(client.ApiClient(configuration))
 
     async def get(self, path: str, query: Query, *, seconds: float) -> Object:
-        """What is at ``path``, in ``seconds`` at most."""
+        """The object at ``path``, answered within ``seconds``."""
         return read(*await self.exchange("GET", path, query=query, seconds=seconds))
 
     async def post(self, path: str, body: Object, *, seconds: float) -> Object:
-        """The answer to a body sent to ``path``, in ``seconds`` at most."""
+        """The object that answers ``body`` at ``path``, within ``seconds``."""
         return read(*await self.exchange("POST", path, body=body, seconds=seconds))
 
     async def exchange(
         self, method: str, path: str, *, query: Query | None = None, body: Object | None = None, seconds: float
     ) -> tuple[int, bytes]:
-        """Status and body of one request's answer. RetryableError where there is none."""
+        """Status and body of one request's answer. RetryableError where no answer comes within ``seconds``."""
         timeouts = aiohttp.ClientTimeout(total=seconds)
         response = await self._send(method, path, query=query or {}, body=body, timeouts=timeouts)
         try:
@@ -117,7 +117,7 @@ class KubernetesClient:
             response.close()
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         await self._connection.close()  # type: ignore[no-untyped-call]
 
     async def _send(
@@ -141,14 +141,14 @@ class KubernetesClient:
 
 
 def read(status: int, text: bytes) -> Object:
-    """The object in an answer. KubernetesError where it refuses or is none."""
+    """The object in an answer. KubernetesError for a status other than 2xx or a body that is no JSON object."""
     if not 200 <= status < 300:
         raise error_of(status, text)
     return _decoded(text)
 
 
 def error_of(status: int, text: bytes) -> KubernetesError:
-    """The error that a refusing answer stands for. Status objects carry a reason and a message; proxies do not."""
+    """The error of an answer that is not 2xx. A Status object has a reason and a message, a proxy's page has not."""
     try:
         answer = msgspec.json.decode(text, type=Object)
     except (msgspec.DecodeError, UnicodeDecodeError):

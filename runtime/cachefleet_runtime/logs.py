@@ -1,4 +1,4 @@
-"""Where and how a process logs: one handler on the root logger, JSON lines or text.
+"""Logging set-up of a process: one handler on the root logger, JSON lines or text.
 
 Fields given as ``extra=`` are part of a JSON line. Never log prompts, token ids, salts or credentials.
 """
@@ -24,9 +24,9 @@ _QUIET: Final[Mapping[str, int]] = MappingProxyType(
         "uvicorn.access": logging.WARNING,
         "aiohttp.access": logging.WARNING,
         "alembic": logging.WARNING,
-        # Tells of every event it passes on; what becomes of them is told by us.
+        # Logs every event that it passes on; the operator logs what it does about them.
         "kopf": logging.WARNING,
-        # Warns at each start that it does not handle signals, which is how we want it (watching/kopf_thread.py).
+        # Warns at each start that it does not handle signals, as intended (watching/kopf_thread.py).
         "kopf._core.reactor.running": logging.ERROR,
     }
 )

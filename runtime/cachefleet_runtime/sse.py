@@ -1,4 +1,4 @@
-"""Server-sent events out of a byte stream that may be split anywhere, also inside a character.
+"""Splits a byte stream into server-sent events; its pieces may begin anywhere, also inside a character.
 
 An event here is its raw bytes with the blank line that ends it, so events joined are the stream.
 """
@@ -16,11 +16,11 @@ _ENDS: Final = frozenset({b"message_stop", b"response.completed", b"response.inc
 
 
 class StreamTooLargeError(ValueError):
-    """An event longer than the bound."""
+    """An unfinished event is longer than the limit."""
 
 
 class EventSplitter:
-    """Feed bytes, get whole events; ``rest`` is what no blank line has ended yet."""
+    """Splits bytes, fed in any pieces, into whole events."""
 
     __slots__ = ("_limit", "_pending", "_scanned")
 
@@ -30,7 +30,7 @@ class EventSplitter:
         self._scanned = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The events that ``data`` completes. StreamTooLargeError where one passes the limit."""
+        """The events that ``data`` completes. StreamTooLargeError where more than the limit stays unfinished."""
         if self._pending:
             data = self._pending + data
         start, scan = 0, self._scanned
@@ -45,11 +45,12 @@ class EventSplitter:
 
     @property
     def rest(self) -> bytes:
+        """The bytes after the last whole event."""
         return self._pending
 
 
 def event_data(event: bytes) -> bytes:
-    """The payload of an event of one ``data`` line, which its name may precede; b"" for anything else."""
+    """The payload of an event of one ``data`` line, after its name or without one; b"" for anything else."""
     if event.startswith(_EVENT):
         event = event[event.find(b"\n") + 1 :]
     if not event.startswith(_DATA):
@@ -59,22 +60,22 @@ def event_data(event: bytes) -> bytes:
 
 
 def event_name(event: bytes) -> bytes:
-    """The name of an event that begins with it; b"" for one without."""
+    """The name of an event whose first line is its name; b"" for any other."""
     return event[len(_EVENT) : event.find(b"\n")].strip() if event.startswith(_EVENT) else b""
 
 
 def is_prelude(event: bytes) -> bool:
-    """It only says that work has begun: a client who has not seen it has lost nothing."""
+    """Whether an event only says that work has begun, so that a client without it has lost nothing."""
     return event_name(event) in _PRELUDES
 
 
 def is_end(event: bytes) -> bool:
-    """Nothing that a client waits for comes after it."""
+    """Whether an event is the last that a client waits for."""
     return event_data(event) == DONE or event_name(event) in _ENDS
 
 
 def _event_end(data: bytes, start: int) -> int:
-    """Where the first event ends, blank line included; 0 where none does."""
+    """Index at which the first event ends, blank line included; 0 where none does."""
     plain = data.find(b"\n\n", start)
     carriage = data.find(b"\r\n\r\n", start) if b"\r" in data else -1
     if carriage >= 0 and (plain < 0 or carriage < plain):

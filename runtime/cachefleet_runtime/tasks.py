@@ -1,4 +1,4 @@
-"""Tasks that nobody awaits: one that is started again where it ends, and many that run to their end."""
+"""Background tasks: one that is restarted when it ends, and groups that run to completion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 async def restarting(
     name: str, work: Callable[[], Awaitable[None]], *, pause_seconds: float, failed: Callable[[str], None]
 ) -> NoReturn:
-    """Run ``work`` until cancelled, again ``pause_seconds`` after each end; ``failed`` is told of ends by an error."""
+    """Run ``work`` until cancelled, again ``pause_seconds`` after each end; ``failed`` is called after errors."""
     while True:
         try:
             await work()
@@ -24,7 +24,7 @@ async def restarting(
 
 
 class BackgroundTasks:
-    """Tasks that run to their end beside whoever starts them; ``failed`` is called after each that ends by an error."""
+    """Tasks that run to completion beside their caller; ``failed`` is called after each that ends by an error."""
 
     def __init__(self, name: str, *, failed: Callable[[], None]) -> None:
         self._name = name
@@ -35,18 +35,18 @@ class BackgroundTasks:
         return len(self._tasks)
 
     def start(self, work: Coroutine[None, None, None]) -> None:
-        """Run ``work`` as a task; returns at once."""
+        """Run ``work`` as a task; return at once."""
         task = asyncio.create_task(work, name=self._name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     async def settled(self) -> None:
-        """Wait until none is left."""
+        """Wait until no task is left, those started meanwhile included."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
     def cancel(self) -> None:
-        """Cancel all; they end when the loop comes to them."""
+        """Cancel all tasks without waiting for their end."""
         for task in self._tasks:
             task.cancel()
 

@@ -1,4 +1,4 @@
-"""What agents say, taken over into index and roster; and what is said to them."""
+"""Agents' connections: applies their frames to index and registry; sends policies, warm prefixes and resyncs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_RANKS: Final = 256
 
 
 class RefusedError(Exception):
-    """A connection that cannot go on; ``code`` is a word for metrics and for the agent's log."""
+    """A connection must be closed; ``code`` is one of ``report_limits.CLOSE_CODES``."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -47,28 +47,30 @@ class RefusedError(Exception):
 
 
 class Link(Protocol):
-    """The way to one connected agent; neither method waits."""
+    """Sends to one connected agent; neither method waits."""
 
-    def send(self, frame: DownFrame) -> None: ...
+    def send(self, frame: DownFrame) -> None:
+        """Queue a frame; may close the connection instead."""
 
-    def close(self, code: str, reason: str) -> None: ...
+    def close(self, code: str, reason: str) -> None:
+        """Close the connection; queued frames may be lost."""
 
 
 @dataclass(slots=True)
 class Connection:
-    """One agent's connection: whose it is, and its streams by rank."""
+    """One agent's connection: its worker, and its streams by rank."""
 
     number: int
     link: Link
     worker: tuple[str, str] | None = None
-    """Pool and worker name, after the first Hello."""
+    """Pool and worker name; None before the first Hello."""
     ranks: dict[int, Worker] = field(default_factory=dict)
     warmed_epoch: str | None = None
-    """The epoch in which it was told last what to keep cached."""
+    """The epoch in which it was last sent the standing Warm."""
 
 
 class AgentConnections:
-    """Carries out what ``residency`` decides."""
+    """Runs ``stream_machine`` for each stream and carries out its effects."""
 
     def __init__(self, index: BlockIndex, registry: Registry) -> None:
         self._index = index
@@ -77,19 +79,20 @@ class AgentConnections:
         self._numbers = 0
         self._ticked_at = float("-inf")
         self.notes: Counter[StreamEvent] = Counter()
-        """Everything noted so far."""
+        """Events of all streams so far."""
         self.refused_frames = 0
-        """Frames that the index found unsound, of which nothing was taken."""
+        """Frames that the index found malformed; nothing of them was applied."""
         self.shed_frames = 0
-        """Frames not taken because the index was full, or had been for their worker in this epoch."""
+        """Frames not applied because the index was full, now or earlier in their worker's epoch."""
 
     def connect(self, link: Link) -> Connection:
+        """Add a connection; each has a greater number than those before it."""
         self._numbers += 1
         connection = self._connections[self._numbers] = Connection(self._numbers, link)
         return connection
 
     def hello(self, connection: Connection, hello: Hello, now: float) -> list[StreamEvent]:
-        """A stream begins. RefusedError: it cannot; nothing has changed."""
+        """Begin a stream; its events. RefusedError: nothing has changed."""
         worker = self._welcome(connection, hello)
         pool = self._registry.pools[hello.pool]
         self._supersede(worker, connection)
@@ -107,10 +110,10 @@ class AgentConnections:
         return notes
 
     def receive(self, connection: Connection, frame: Report, now: float) -> list[StreamEvent]:
-        """A frame of a stream.
+        """Process a frame of a stream; its events.
 
-        RefusedError: no Hello announced it; nothing has changed. FrameError: the blocks it tells of are not sound, and
-        nothing has changed; or those of a Delta held back before are not, and the stream awaits its next snapshot.
+        RefusedError: no Hello announced its rank; nothing has changed. FrameError: its blocks are malformed and nothing
+        has changed, or those of a Delta held back before are, and the stream awaits its next snapshot.
         """
         worker = connection.ranks.get(frame.rank)
         if worker is None:
@@ -118,12 +121,13 @@ class AgentConnections:
         return self._step(worker, Received(connection.number, frame), now)
 
     def disconnect(self, connection: Connection, now: float) -> None:
+        """Remove a closed connection; blocks of its streams stay until they are too old."""
         self._connections.pop(connection.number, None)
         for worker in connection.ranks.values():
             self._step(worker, Closed(connection.number), now)
 
     def expire(self, now: float) -> None:
-        """Let silence have its consequences; cheap to call at any time."""
+        """Apply report timeouts; at most every TICK_SECONDS, so cheap to call at any time."""
         if now - self._ticked_at < TICK_SECONDS:
             return
         self._ticked_at = now
@@ -134,7 +138,7 @@ class AgentConnections:
                 self.removed(worker)
 
     def removed(self, worker: Worker) -> None:
-        """A worker is no more: drop its blocks, hear its agent no longer, and drop the agent's connection."""
+        """A worker was removed: drop its blocks, and close its agent's connection."""
         self._index.forget(worker.id)
         connection = self._connections.get(worker.stream.connection)
         if connection is not None:
@@ -143,11 +147,11 @@ class AgentConnections:
             connection.link.close("unknown_pool", f"{worker.pool}/{worker.name} is not in a pool any more")
 
     def announce_policy(self, pool: Pool) -> None:
-        """Tell all connected workers of a pool what it asks of them now."""
+        """Send a pool's policy to all its connected workers."""
         self._announce(pool, pool.policy)
 
     def announce_warm(self, pool: Pool) -> None:
-        """Tell all connected workers of a pool what to keep cached now."""
+        """Send a pool's standing Warm to all its connected workers."""
         if pool.warm is not None:
             self._announce(pool, pool.warm)
 
@@ -157,10 +161,11 @@ class AgentConnections:
             self._connections[number].link.send(frame)
 
     def connected(self, worker: Worker) -> bool:
+        """Whether the agent of a worker's stream is connected."""
         return worker.stream.connection in self._connections
 
     def send(self, worker: Worker, frame: DownFrame) -> bool:
-        """Say something to a worker's agent; False where it is not connected."""
+        """Send a frame to a worker's agent; False where it is not connected."""
         connection = self._connections.get(worker.stream.connection)
         if connection is None:
             return False
@@ -204,7 +209,7 @@ class AgentConnections:
         return notes
 
     def _withdraw(self, worker: Worker, before: Stream, now: float, *, whole: bool) -> None:
-        """A frame was refused: all that it would have meant is undone, or where a part of it stands, that goes too."""
+        """Undo the step of a refused frame; where a part of it was applied, drop all blocks instead."""
         if whole:
             worker.follow(before)
         else:
@@ -212,10 +217,10 @@ class AgentConnections:
             worker.follow(spoil(worker.stream, now))
 
     def _digest(self, worker: Worker, event: StreamInput) -> int:
-        """What the index says of a stream, where that matters."""
+        """The index's digest of a stream, where the step needs it."""
         if not (isinstance(event, Received) and isinstance(event.frame, State)):
             return 0
-        # Nothing is held on purpose of a worker that did not fit: that is no divergence.
+        # The index holds none of a worker's blocks that did not fit: that is no divergence.
         return event.frame.digest if worker.unindexed else self._index.digest(worker.id)
 
     def _carry_out(self, worker: Worker, effect: Effect, now: float) -> None:
@@ -239,7 +244,7 @@ class AgentConnections:
             else:
                 self._index.replace(worker.id, [part.data for part in effect.parts])
         except (IndexFullError, IndexDefectError) as error:
-            # Half of a worker's blocks would diverge at each report: none of them, until it starts anew.
+            # Half of a worker's blocks would diverge at each report, so none are kept until its next epoch.
             logger.warning("a worker's blocks are left out of the index: %s", error, extra={"worker": worker.id})
             self._index.forget(worker.id)
             worker.leave_out()

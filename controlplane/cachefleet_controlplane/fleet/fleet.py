@@ -1,6 +1,6 @@
-"""The live picture: pools, workers, what they hold and do, and decisions in flight.
+"""The live state: pools, workers, their blocks and load, and requests in flight.
 
-One event loop owns a Fleet; nothing in it awaits, so between two awaits of its callers the picture stands still.
+One event loop owns a Fleet; nothing in it awaits, so between two awaits of its callers nothing changes.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from cachefleet_core.tenancy import TenantId
 logger = logging.getLogger(__name__)
 
 MakeSelector = Callable[[Any, Registry], Selector]
-"""Makes what decides over an index of its kind and a roster."""
+"""Makes a selector over an index of its kind and a registry."""
 
 
 class Fleet:
-    """See the module; ``clock`` is monotonic, ``wall`` is Unix time, both in seconds; ``index_key`` seeds keys.
+    """Live state and decisions; ``clock`` is monotonic, ``wall`` Unix time, in seconds; ``index_key`` seeds block keys.
 
-    Where ``texts`` is given, an index of its own, prompts whose blocks are not known are decided on by their text.
-    Workers are told of warm prefixes where there is a ``salt_key`` to salt them with; ``salt_version`` is a tenant's.
+    ``texts``, an index of its own, decides on prompts whose blocks are not known, by their text. With a ``salt_key``
+    workers are told of warm prefixes, salted with it; ``salt_version`` gives the version of a tenant's salt.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Fleet:
         policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE,
     ) -> None:
         self.policy = policy
-        """What decides where ``route`` is told nothing else; may be changed at any time."""
+        """What decides where ``route`` is given no policy; may be changed at any time."""
         self._index = index
         self._clock = clock
         self._keyers = Keyers(index_key, keyer)
@@ -77,12 +77,12 @@ class Fleet:
         self._decisions = 0
         self._listeners: list[Callable[[], None]] = []
         self.informed = asyncio.Event()
-        """Set once the pools are known: before, a Hello cannot be answered."""
+        """Set once the pools are known; before that a Hello cannot be answered."""
 
     # Pools and models.
 
     def update_pools(self, views: Sequence[PoolView]) -> None:
-        """The whole picture of pools and endpoints, as a PoolSource gives it."""
+        """Apply the whole state of pools and endpoints, as a PoolSource gives it."""
         change = self._registry.update(views)
         for worker in change.removed:
             self._agents.removed(worker)
@@ -111,21 +111,21 @@ class Fleet:
         return sorted(by_endpoint, key=lambda endpoint: (by_endpoint[endpoint], endpoint.name))
 
     def render_facts(self, model: str) -> RenderFacts:
-        """What rendering for a model rests on, as its pools and workers say now."""
+        """Facts that rendering for a model depends on now."""
         return self._render_facts.of(model)
 
     def announced(self, model: str) -> list[Hello]:
-        """What the ready workers of a model said of themselves, rank by rank."""
+        """The Hellos of a model's ready workers, one per rank."""
         workers = [worker for pool in self._registry.fleet(model) for worker in pool.workers.values()]
         return [worker.hello for worker in workers if worker.ready and worker.hello]
 
     def keyer(self, model: str, *, salt: str = "", lora: str = "") -> BlockKeyer | None:
-        """What computes a prompt's block keys; None until a worker has announced the fleet's contract."""
+        """The block keyer for a model; None until a worker has announced the fleet's contract."""
         contract = next((pool.contract for pool in self._registry.fleet(model) if pool.contract), None)
         return self._keyers.get(contract, salt=salt, lora=lora) if contract else None
 
     def update_tenants(self) -> None:
-        """Whatever warm prefixes the pools have now, and whatever their tenants' salts are: workers are told of it."""
+        """Send workers their warm prefixes where prefixes or tenants' salts have changed."""
         if self._warming is None:
             return
         self._warming.keep(frozenset(self._registry.pools))
@@ -150,7 +150,7 @@ class Fleet:
         """Decide, and change nothing: pass the decision to ``begin`` before awaiting anything.
 
         ``exclude`` names workers as ``Decision.full_name`` or ``Decision.id`` do. Without a ready worker the verdict is
-        REJECT with the reason NO_READY_WORKER, without room QUEUE or REJECT: see ``routing.decide``.
+        REJECT with the reason NO_READY_WORKER, without room QUEUE or REJECT: see ``scoring.decide``.
         """
         now = self._clock()
         self._agents.expire(now)
@@ -165,7 +165,7 @@ class Fleet:
             return again(model, blind, policy=policy, now=now, exclude=exclude, duty=duty)
 
     def begin(self, decision: Decision, prompt: Prompt) -> InFlightRequest:
-        """Count a request that is about to be sent where ``decision`` says, until its flight is finished."""
+        """Count a request that is about to be sent where ``decision`` says, until the result is finished."""
         self._decisions += 1
         worker = self._registry.worker(decision.id)
         inflight_requests = worker.inflight_requests if worker else InFlightRequests(_nobody, _nobody)
@@ -190,14 +190,14 @@ class Fleet:
         return inflight
 
     def restarted(self, worker: WorkerId, since: float) -> bool:
-        """Whether a worker began a new epoch after that time, or is gone."""
+        """Whether a worker began a new epoch after ``since``, or is gone."""
         known = self._registry.worker(worker)
         return known is None or known.history.began > since
 
     def evicted(self, worker: WorkerId, keys: bytes, since: float) -> bool:
-        """Whether any of these packed keys was removed from a worker then or later, or the index lacks it now.
+        """Whether any of these packed keys was removed from a worker at ``since`` or later, or the index lacks it now.
 
-        Removals are known of while requests are under way there, back to ``history.MAX_BYTES``.
+        Removals are kept while requests are in flight there, up to ``recent_removals.MAX_BYTES``.
         """
         known = self._registry.worker(worker)
         if known is None or known.stream.stale(self._clock()) or known.unindexed:
@@ -206,9 +206,9 @@ class Fleet:
         return held < len(keys) // KEY_BYTES or known.history.lost(keys, since=since)
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """Call ``changed``, which must not wait, when there may be room that was not there: a report, an end, a pool.
+        """Call ``changed``, which must not wait, when there may be new room: a report, a finished request, a pool.
 
-        What time alone brings, as a report that becomes stale, is told to nobody.
+        Changes by time alone, such as a report that becomes stale, do not call it.
         """
         self._listeners.append(changed)
 
@@ -217,7 +217,7 @@ class Fleet:
             changed()
 
     def worker_failed(self, worker: str) -> None:
-        """It could not be reached: prefer others for a moment, longer after each failure in a row.
+        """It could not be reached: prefer others for a while, longer after each failure in a row.
 
         ``worker`` is a ``Decision.full_name``, which means all ranks, or a ``Decision.id``.
         """
@@ -229,11 +229,11 @@ class Fleet:
     # Agents.
 
     def connect(self, link: Link) -> Connection:
-        """An agent has connected."""
+        """Add the connection of an agent."""
         return self._agents.connect(link)
 
     def hello(self, connection: Connection, hello: Hello) -> list[StreamEvent]:
-        """A stream begins on a connection. RefusedError: it cannot, and nothing has changed."""
+        """Begin a stream on a connection; its events. RefusedError: nothing has changed."""
         now = self._clock()
         notes = self._agents.hello(connection, hello, now)
         if StreamEvent.EPOCH in notes:
@@ -252,11 +252,11 @@ class Fleet:
         return notes
 
     def disconnect(self, connection: Connection) -> None:
-        """An agent's connection is gone; what it reported stays until it is too old."""
+        """Remove an agent's closed connection; what it reported stays until it is too old."""
         self._agents.disconnect(connection, self._clock())
 
     def expire(self) -> None:
-        """Let silence have its consequences; decisions and views do so by themselves."""
+        """Apply report timeouts; decisions and views do so by themselves."""
         self._agents.expire(self._clock())
 
     def tell(self, worker: WorkerId, frame: DownFrame) -> bool:
@@ -264,10 +264,10 @@ class Fleet:
         known = self._registry.worker(worker)
         return known is not None and self._agents.send(known, frame)
 
-    # The picture.
+    # Views.
 
     def view(self) -> FleetView:
-        """Everything at this moment, as frozen values."""
+        """All pools and workers now, as frozen values."""
         now, wall = self._clock(), self._registry.wall()
         self._agents.expire(now)
         stats, shares = self._index.stats(), self._index.shares()
@@ -295,4 +295,4 @@ class Fleet:
 
 
 def _nobody() -> None:
-    """For a worker that is gone."""
+    """Callback of requests to a worker that is gone."""

@@ -1,4 +1,4 @@
-"""Gauges read from the live picture at each scrape: one series a pool, one a worker's rank, gone when they are gone."""
+"""Prometheus gauges read from a view at each scrape: one series per pool, one per worker rank, removed with them."""
 
 from __future__ import annotations
 
@@ -56,22 +56,23 @@ _REPORT_TOTALS: Final[Mapping[str, tuple[str, Callable[[State], float | None]]]]
 
 
 class FleetCollector(Collector):
-    """Reads ``view`` once a scrape; in the event loop that owns the fleet."""
+    """Calls ``view`` once per scrape, in the event loop that owns the fleet."""
 
     def __init__(self, view: Callable[[], FleetView]) -> None:
         self._view = view
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing ahead of time, so that registering reads no fleet."""
+        """Nothing, so that registering does not read the fleet."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
+        """All metrics of one view; values that are None have no sample."""
         view = self._view()
         for name, (text, size) in _INDEX.items():
             yield _gauge(name, text, size(view.index))
         for name, (text, count) in _INDEX_TOTALS.items():
             yield CounterMetricFamily(f"cachefleet_{name}", text, value=count(view.index))
-        yield _gauge("inflight_requests", "Requests under way to workers", view.inflight_requests)
+        yield _gauge("fleet_inflight_requests", "Requests under way to workers", view.inflight_requests)
         for name, (text, read) in _POOL.items():
             yield _family(GaugeMetricFamily, name, text, ("pool",), (((p.key,), read(p)) for p in view.pools))
         for name, (text, of) in _WORKER.items():
@@ -97,7 +98,7 @@ def _family(
     labels: tuple[str, ...],
     values: Iterable[tuple[tuple[str, ...], float | None]],
 ) -> Metric:
-    """One family; what is None has no sample."""
+    """One metric family; None values have no sample."""
     family = kind(f"cachefleet_{name}", text, labels=labels)
     for sample, value in values:
         if value is not None:

@@ -1,8 +1,7 @@
-"""A replica that starts hears from the workers first: what they hold, and how busy they are.
+"""Not ready until every ready worker's agent has reported to this replica, or a timeout.
 
-Until then it would route by load alone, and with other replicas about nobody has to be served that badly. So it is not
-ready while a ready worker's agent has not reported to it, but not for ever: an agent that cannot report is no reason to
-do without a gateway. Once over it stays over.
+Before that, this replica would route by load alone, while other replicas know the caches. The timeout is for agents
+that cannot report: the gateway then serves without them. Once open, the gate stays open.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MAX_SHOWN: Final = 16
 
 
 class StartupGate:
-    """Begins when the pools are known, and takes ``seconds`` at most."""
+    """Starts when the pools are known, and takes ``seconds`` at most."""
 
     def __init__(self, *, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -28,12 +27,12 @@ class StartupGate:
         self._over = False
 
     def begin(self) -> None:
-        """The pools are known; only the first time counts."""
+        """The pools are known; only the first call counts."""
         if self._began is None:
             self._began = self._clock()
 
     def awaited(self, workers: Callable[[], Iterable[WorkerStatus]]) -> list[str]:
-        """The names of those still waited for, at most MAX_SHOWN; none once that is over."""
+        """The names of workers still waited for, at most MAX_SHOWN; none once the gate is open."""
         if self._over or self._began is None:
             return []
         names = sorted({f"{one.pool}/{one.name}" for one in workers() if one.ready and not _known(one)})
@@ -42,5 +41,5 @@ class StartupGate:
 
 
 def _known(worker: WorkerStatus) -> bool:
-    """Its agent is here, and has said all that it holds and how busy it is."""
+    """Its agent is connected, and has reported its blocks and load."""
     return worker.connected and worker.stream == StreamState.LIVE and worker.report is not None

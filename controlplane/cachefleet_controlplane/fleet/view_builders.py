@@ -1,4 +1,4 @@
-"""From the live picture to its frozen view."""
+"""Builds the frozen views of pools, workers and index from live state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOT_WARMED = Warmth()
 
 
 def pool_status(pool: Pool, now: float, *, wall: float) -> PoolStatus:
-    """``wall`` is ``now`` in Unix seconds."""
+    """The view of a pool; ``wall`` is ``now`` in Unix seconds."""
     workers = list(pool.workers.values())
     return PoolStatus(
         key=pool.key,
@@ -31,6 +31,7 @@ def pool_status(pool: Pool, now: float, *, wall: float) -> PoolStatus:
 
 
 def index_status(stats: IndexStats, agents: AgentConnections) -> IndexStatus:
+    """The view of the index, with the frames that were not applied."""
     return IndexStatus(
         keys=stats.keys,
         held=sum(stats.held.values()),
@@ -41,6 +42,7 @@ def index_status(stats: IndexStats, agents: AgentConnections) -> IndexStatus:
 
 
 def hit_ratio(pool: Pool, now: float, *, wall: float) -> HitRatio:
+    """The hit ratio of a pool's window that ends at ``now``; ``wall`` is that in Unix seconds."""
     queried, hit = pool.window.sums(now)
     objective = pool.declared.spec.hit.objective
     return HitRatio(
@@ -55,6 +57,7 @@ def hit_ratio(pool: Pool, now: float, *, wall: float) -> HitRatio:
 def worker_status(
     worker: Worker, now: float, *, held_blocks: int, cache_value: float, agents: AgentConnections
 ) -> WorkerStatus:
+    """The view of one rank; what it has not announced or reported is 0, "" or None."""
     load, hello, endpoint = worker.load, worker.hello, worker.endpoint
     return WorkerStatus(
         id=worker.id,

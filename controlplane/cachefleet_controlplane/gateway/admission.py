@@ -1,4 +1,4 @@
-"""In front of every route: whose request it is, whether it may come in now, and what it has used when it leaves."""
+"""Admission of requests: the tenant by API key, the tenant's limits, and accounting of usage."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from cachefleet_controlplane.wire.http_exchange import Scope
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, api_key_hash
 
 ADMITTED: Final = "cachefleet.visit"
-"""Where a request's scope holds its Visit."""
+"""Member of the ASGI scope that holds the AdmittedRequest."""
 HOUR: Final = 3600
 INVALID_KEY: Final = "invalid_api_key"
 DISABLED: Final = "tenant_disabled"
 UNREAD_RETRY_SECONDS: Final = 5
 FIRST_READ_SECONDS: Final = 10.0
-"""How long a request waits for a store that answers nothing at all; then it goes on as if the store had failed."""
+"""Longest wait for the first read of the tenant store; then the request goes on as if that had failed."""
 CANCELLED: Final = "cancelled"
-"""How the last attempt ended where the client went away."""
+"""Outcome of an attempt whose client disconnected."""
 CHECK: Final = "gateway"
-"""What the check of clients' keys is called in the metric of all checks."""
+"""Label of the client key check in the metric of all authentication checks."""
 
 _MESSAGES: Final = {
     Unknown.MISSING: "An API key is needed, as `Authorization: Bearer KEY` or as `x-api-key: KEY`.",
@@ -45,7 +45,7 @@ _OVER: Final = {
 
 
 class Known(Protocol):
-    """Who tenants and keys are, and an event that is set as soon as that is known as well as it can be."""
+    """Tenants and their keys; ``informed`` is set once the store was read, or its read has failed."""
 
     @property
     def directory(self) -> Directory: ...
@@ -56,21 +56,22 @@ class Known(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AdmittedRequest:
-    """One request that was let in."""
+    """One admitted request."""
 
     tenant: TenantRecord
     settle: Callable[[Trace], None]
-    """Takes note of what became of the request; to be called once, at its end."""
+    """Accounts for the request; to be called once, at its end."""
 
 
 def admitted_request(scope: Scope) -> AdmittedRequest:
+    """Return the AdmittedRequest in a scope; the gateway puts it there before any handler runs."""
     admitted = scope[ADMITTED]
-    assert isinstance(admitted, AdmittedRequest)  # noqa: S101 - the door put it there
+    assert isinstance(admitted, AdmittedRequest)  # noqa: S101 - set before any handler runs
     return admitted
 
 
 class AdmissionMiddleware:
-    """Knows the tenants, what each does now, and where usage is noted; ``hash_key`` hashes API keys."""
+    """Admits requests by API key and tenant limits, and records their usage; ``hash_key`` hashes API keys."""
 
     def __init__(
         self,
@@ -92,11 +93,11 @@ class AdmissionMiddleware:
         self._loads: dict[TenantId, Load] = {}
 
     def salt_version(self, tenant: TenantId) -> int:
-        """The present version of a tenant's salt."""
+        """Return the present version of a tenant's salt."""
         return self._known.directory.salt_version(tenant)
 
     def named(self, tenant: str | None) -> TenantRecord:
-        """A tenant by its name, without one the default tenant. ApiError 404."""
+        """Return a tenant by its name; the default tenant for None. ApiError 404."""
         directory = self._known.directory
         if tenant is None or tenant == DEFAULT_TENANT:
             return directory.default()
@@ -106,7 +107,7 @@ class AdmissionMiddleware:
         return known
 
     async def informed(self) -> None:
-        """Wait until the tenants are known, which is at once but just after the start, or FIRST_READ_SECONDS."""
+        """Wait until the tenants are known, FIRST_READ_SECONDS at most; returns at once except after the start."""
         if not self._known.informed.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_READ_SECONDS):
@@ -114,7 +115,7 @@ class AdmissionMiddleware:
 
     @contextmanager
     def enter(self, headers: Iterable[Header], *, limited: bool) -> Iterator[AdmittedRequest]:
-        """Let a request in for as long as the context lasts; ``limited``: it counts against its tenant's limits.
+        """Admit a request for as long as the context lasts; ``limited``: it counts against its tenant's limits.
 
         ApiError 401, 403, 429, or 503 where keys are required and the store could never be read.
         """
@@ -161,9 +162,9 @@ class AdmissionMiddleware:
         raise ApiError(429, message, code=limit, headers={"retry-after": str(seconds)})
 
     def _settle(self, tenant: TenantRecord, load: Load, trace: Trace) -> None:
-        """What the worker told counts as used; of who left before that, the limit still counts what was to compute."""
+        """Count the worker's usage; without it, for a client that left, the limit counts the uncached prompt."""
         if not trace.attempts:
-            return  # no worker had to do with it
+            return  # no worker was asked
         usage, decision = trace.usage, trace.decision
         if usage is None:
             if decision is not None and trace.attempts[-1].outcome == CANCELLED:

@@ -1,4 +1,4 @@
-"""The routes of the gateway, as a raw ASGI application."""
+"""The gateway as a raw ASGI application: its routes, and accounting of each request."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ Handler = Callable[[Scope, Receive, Reply], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayBounds:
-    """Bytes and seconds of a request's body, how many requests may be under way, and seconds a client may not read
-    its answer or may send nothing of its body.
+    """Bounds on a body (bytes, seconds), on concurrent requests, and on the seconds for which a client may not read its
+    answer (``send_seconds``) or send nothing of its body (``stall_seconds``).
     """
 
     body_bytes: int
@@ -76,7 +76,7 @@ class GatewayBounds:
 
 
 class Gateway:
-    """OpenAI's and Anthropic's APIs in front of a fleet."""
+    """ASGI application of the APIs, for all models and tenants; ``under_way`` counts open requests."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Gateway:
             await reply.error(error)
         except ClientGoneError:
             raise
-        except Exception:  # the root of a request's task: one that breaks takes no other with it
+        except Exception:  # the root of a request's task: a defect fails this request only
             logger.exception("a request failed unexpectedly", extra={"path": scope["path"]})
             self._parts.metrics.task_error("gateway")
             if not reply.started:
@@ -194,7 +194,7 @@ class Gateway:
         return await self._turns.begin(ask, headers, tenant=tenant, model=model)
 
     async def _whole(self, ask: RequestInfo, tenant: TenantRecord, model: ServedModel) -> RequestInfo:
-        """The request with all that it continues."""
+        """Return the request with the stored conversation that it continues."""
         return without_history(ask) if self._turns is None else await self._turns.whole(ask, tenant, model)
 
     async def _route(self, scope: Scope, receive: Receive, reply: Reply) -> None:
@@ -206,7 +206,7 @@ class Gateway:
                 raise ClientGoneError
 
     async def _decide(self, ask: RequestInfo, scope: Scope, reply: Reply, trace: Trace) -> None:
-        """The decision alone: nothing is sent, so nothing counts as under way."""
+        """Answer with the decision alone: nothing is sent to a worker, or counted as in flight there."""
         model, tenant = self._input_builder.find(ask.model), admitted_request(scope).tenant
         trace.model = model.name
         routing_input = await self._input_builder.place(await self._whole(ask, tenant, model), tenant)
@@ -227,7 +227,7 @@ class Gateway:
         return card(model, self._parts.fleet.announced(model.name))
 
     async def _stored(self, scope: Scope, _: Receive, reply: Reply) -> None:
-        """A stored response, by its id: shown or deleted, where any model's are stored."""
+        """Show or delete a stored response by its id; 400 where no model's responses are stored."""
         response = scope["path"].removeprefix(f"{Endpoint.RESPONSES}/")
         stored = any(allowance(model.declared).history for model in self._parts.fleet.models())
         if self._turns is None or not stored or "/" in response or scope["method"] == "POST":
@@ -248,7 +248,7 @@ class Gateway:
 
     @contextmanager
     def _accounted(self, trace: Trace, reply: Reply, admitted: AdmittedRequest) -> Iterator[None]:
-        """Settle the accounts of a request however it ends, with the status its client is told."""
+        """Account for a request however it ends, with the status that its client gets."""
         try:
             yield
         except ClientGoneError:

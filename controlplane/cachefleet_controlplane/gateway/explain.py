@@ -1,4 +1,4 @@
-"""What would be decided for a request now, in full: nothing is sent to a worker but the wish to render it."""
+"""Dry-run decisions, in full: workers are asked to render the prompt, and for nothing else."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, parse
 from cachefleet_controlplane.workers.views import ServedModel
 
 DRY_RUN: Final = "dry-run"
-"""Stands for the id of what was not decided."""
+"""Id in the record of a dry run."""
 
 Whole = Callable[[RequestInfo, TenantRecord, ServedModel], Awaitable[RequestInfo]]
-"""Adds to a request what it continues."""
+"""Adds to a request the stored conversation that it continues."""
 
 _endpoint = msgspec.json.Decoder(Endpoint)
 
 
 class Explainer:
-    """Decides without consequences: no ledger, queue or record knows of it."""
+    """Decides without side effects: nothing is counted in flight, queued or recorded."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Explainer:
         self._wall_clock = wall_clock
 
     async def __call__(self, body: bytes, tenant: str | None = None) -> DecisionRecord:
-        """The record of a request with this body, with all candidates; of the default tenant where none is named.
+        """Return the decision record for a body, with all candidates; for the default tenant where none is named.
 
         ApiError as its client would get it; 404 for a tenant that does not exist.
         """
@@ -63,7 +63,7 @@ class Explainer:
         return trace.told(trace.decision, whole=True)
 
     def _decide(self, routing_input: RoutingInput) -> Decision:
-        """As for a request that came this moment."""
+        """Decide as for a request that arrives now: others may be queued before it."""
         decision = routing_input.decide()
         line = routing_input.model.namespace, routing_input.model.upstream
         arrived, priority = self._parts.clock(), routing_input.tenant.priority
@@ -72,7 +72,7 @@ class Explainer:
 
 
 def endpoint_of(fields: Fields) -> Endpoint:
-    """The endpoint that a question for a decision is about: told by its body, or named there and taken out."""
+    """Return a dry run's endpoint: member `endpoint`, which is removed, else by other members. ApiError 400."""
     named = fields.pop("endpoint", None)
     if named is None:
         told_by = {"messages": Endpoint.CHAT, "input": Endpoint.RESPONSES}

@@ -1,7 +1,7 @@
-"""What requests share is noted as they are placed; ids of what is hot are fetched behind them, a few at a time.
+"""Notes placed requests in the tracker of hot prefixes, and fetches the token ids of hot ones in the background.
 
-The request's own rendering brings no ids: a worker's plugin and the memo give keys alone, and arrays of ids are not
-taken apart for nothing. So one request of those that share a prefix is rendered once more, after it was placed.
+A request's own rendering has no ids: the worker's plugin and the render cache give keys alone, and arrays of ids are
+not parsed for nothing. So one request of those that share a prefix is rendered once more, after it was placed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from cachefleet_runtime.tasks import BackgroundTasks
 logger = logging.getLogger(__name__)
 
 FETCHES: Final = 2
-"""Prompts that are rendered once more at a time."""
+"""Prompts being rendered once more at the same time, at most."""
 FETCH_SECONDS: Final = 1.0
-"""Between two of them: what that costs is bounded, however many prefixes turn out to be shared."""
+"""Least time between two fetches: bounds their cost, however many prefixes are shared."""
 _SHARED: Final = TenantId(DEFAULT_TENANT)
 
 
 class HotObserver:
-    """Notes placings in ``hot``. Close it to end what it fetches."""
+    """Notes placed requests in ``hot``; ``close`` cancels its fetches."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class HotObserver:
         size.set_function(lambda: hot.size)
 
     def note(self, routing_input: RoutingInput) -> None:
-        """A request was placed; returns at once."""
+        """Note a placed request, and start a fetch if its prefix needs one; never waits."""
         prompt = routing_input.prompt
         if prompt.knowledge is not Knowledge.EXACT or not any(
             keeps_blocks(pool.spec) for pool in routing_input.model.declared
@@ -77,7 +77,7 @@ class HotObserver:
         self._tasks.start(self._fetch(wanted, routing_input))
 
     def update_tenants(self, tenants: Mapping[TenantId, TenantRecord], salter: Salter) -> None:
-        """Forget tenants that are gone, and what was salted otherwise."""
+        """Drop prefixes of tenants and models that are gone, and those under an outdated salt."""
         models = {f"{model.namespace}/{model.upstream}": model for model in self._fleet.models()}
 
         def valid(line: Line) -> bool:
@@ -90,6 +90,7 @@ class HotObserver:
         self._hot.keep(valid)
 
     async def close(self) -> None:
+        """Cancel the fetches, and wait for their ends."""
         self._tasks.cancel()
         await self._tasks.settled()
 
@@ -111,7 +112,7 @@ class HotObserver:
 
 
 def _ids(wanted: Wanted, routing_input: RoutingInput, again: RoutingInput) -> bytes:
-    """The prefix's, as little-endian u32; b"" where the prompt was rendered otherwise the second time."""
+    """The prefix's ids as little-endian u32; b"" where the second rendering has other keys, or too few ids."""
     prompt = again.rendering.prompt
     tokens = wanted.blocks * prompt.block_size
     if prompt.keys != routing_input.prompt.keys or prompt.ids is None or len(prompt.ids) < tokens:

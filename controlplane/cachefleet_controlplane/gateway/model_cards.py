@@ -1,4 +1,4 @@
-"""Models as ``/v1/models`` tells of them: OpenAI's members, and what the fleet behind a name can do. Pure."""
+"""Objects of ``/v1/models``: OpenAI's members, and the capabilities of the fleet that serves the model. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _RUNNER: Final = "--runner"
 
 
 def card(model: ServedModel, announced: Sequence[Hello]) -> dict[str, object]:
-    """One model; ``announced`` is what its ready workers said of themselves.
+    """Return one model's object; ``announced`` are the Hellos of its ready workers.
 
-    A capability is true where every one of them has it, so that no request depends on where it goes.
+    A capability is true where every one of them has it, so that it does not depend on routing.
     """
     return {
         "id": model.name,
@@ -39,13 +39,13 @@ def card(model: ServedModel, announced: Sequence[Hello]) -> dict[str, object]:
 
 
 def endpoints(pools: Iterable[PrefixCachePool]) -> list[str]:
-    """What may be asked of pools, as they are declared: a pooling runner generates nothing."""
+    """Return the paths that pools serve, as they are declared: a pooling runner generates nothing."""
     pooling = {_pools(pool.spec.engine.extra_args) for pool in pools}
     return [*(GENERATING if False in pooling else ()), *(_POOLING if True in pooling else ())]
 
 
 def _longest(model: ServedModel, announced: Sequence[Hello]) -> int | None:
-    """As the workers were started; as declared where none has told."""
+    """In tokens, as the workers announce it; as declared where none has."""
     return max((hello.max_model_len for hello in announced), default=0) or model.max_model_len
 
 

@@ -1,6 +1,6 @@
 """The gateway's OpenAPI document: ``GET /openapi.json``.
 
-``tests/controlplane/admin/test_schema_cases.py`` holds the gateway to it.
+``tests/controlplane/admin/test_schema_cases.py`` checks the gateway against it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _STATUSES: Final[Mapping[int, str]] = {
     504: "The worker was silent for too long.",
 }
 _LOCAL: Final = (400, 401, 403, 404, 405, 503)
-"""Of what no worker has to do with."""
+"""Statuses of operations that ask no worker."""
 _HEADERS: Final[Mapping[str, str]] = {
     "x-cachefleet-decision": "Id of the decision's record.",
     "x-cachefleet-knowledge": "What was known of the prompt: exact, approximate or load.",
@@ -62,9 +62,9 @@ class _Operation:
     takes: str = ""
     streams: bool = False
     decided: bool = True
-    """Its answers tell of a decision."""
+    """Its answers have the headers of a decision."""
     parameters: tuple[str, ...] = ()
-    """Of the path."""
+    """Names in the path."""
     statuses: tuple[int, ...] = tuple(_STATUSES)
 
 
@@ -118,7 +118,7 @@ _OPERATIONS: Final = (
 
 @cache
 def document() -> bytes:
-    """The whole document as JSON."""
+    """Return the whole document as JSON; built once."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in _OPERATIONS:
         paths.setdefault(str(operation.path), {})[operation.method] = _told(operation)
@@ -135,7 +135,7 @@ def document() -> bytes:
 
 
 async def serve_document(_: Scope, __: Receive, reply: Reply) -> None:
-    """Answer with it."""
+    """Answer with the document; an ASGI handler."""
     await reply.whole(200, [JSON], document())
 
 

@@ -1,7 +1,7 @@
-"""The bodies of the gateway's OpenAPI document: what it takes, what it answers, and its errors. JSON Schema, pure.
+"""JSON Schemas of the gateway's OpenAPI document: request bodies, answers and errors. Pure.
 
-Members that are not named are passed to the worker as they are, so no body forbids any; answers are the worker's, of
-which only what clients rely on is named.
+Members that are not named are passed to the worker as they are, so no body forbids any; answers are the worker's,
+and only the members that clients rely on are named.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ TOKEN: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
 
 
 def ref(name: str) -> Schema:
-    """A schema of this document by its name."""
+    """Return a reference to a schema of this document."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def optional(schema: Schema) -> Schema:
-    """Or null."""
+    """Return the schema that allows null as well."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
 def object_of(properties: Mapping[str, Schema], *, required: tuple[str, ...] = (), about: str = "") -> Schema:
-    """An object with these members, of which some must be there, and any others."""
+    """Return the schema of an object with these members, some of them required, and any others."""
     described = {"description": about} if about else {}
     return {"type": "object", "properties": dict(properties), "required": list(required), **described}
 
 
 def array_of(schema: Schema) -> Schema:
+    """Return the schema of a list whose items all have ``schema``."""
     return {"type": "array", "items": schema}
 
 
 def listed(**members: Schema) -> Schema:
-    """An answer's object with exactly these members told of, all of them there."""
+    """Return the schema of an object in which each member named is required."""
     return object_of(members, required=tuple(members))
 
 

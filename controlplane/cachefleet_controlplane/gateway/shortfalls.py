@@ -1,4 +1,4 @@
-"""The facts of a shortfall, gathered at a request's end from what was noted of it and from the fleet as it is then."""
+"""Finds at a request's end, from its trace and the fleet, why less of it was cached than predicted."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from cachefleet_core.tenancy import TenantId
 logger = logging.getLogger(__name__)
 
 _CONTINUED: Final = frozenset({Outcome.HANDED_BACK, Outcome.CUT_OFF})
-"""How an attempt ends whose answer another worker goes on with."""
+"""Outcomes of an attempt whose answer another worker continues."""
 
 
 def find_shortfall(trace: Trace, fleet: Fleet, salt_version: Callable[[TenantId], int]) -> ShortfallRecord | None:
-    """Of the last prediction, else of the first, where the request went elsewhere before it was answered.
+    """Return the shortfall of the last prediction, else that of the first one; None without any.
 
-    None without one. Of an answer that several workers gave, it is the first one's: usage is of the prompt alone.
+    For an answer by several workers it is the first worker's: usage counts the prompt alone.
     """
     usage, basis, answered = trace.usage, trace.basis, _answered(trace)
     if usage is None or usage.cached_tokens is None or basis is None or answered is None:
@@ -42,7 +42,7 @@ def find_shortfall(trace: Trace, fleet: Fleet, salt_version: Callable[[TenantId]
 
 
 def _answered(trace: Trace) -> Decision | None:
-    """The decision for the worker whose cache the usage speaks of; None where it is not known any more."""
+    """The decision for the worker whose cache the usage reports; None where it is not kept any more."""
     began = next((attempt.worker for attempt in trace.attempts if attempt.outcome in _CONTINUED), None)
     if began is None:
         return trace.decision
@@ -76,7 +76,7 @@ def _facts(
 
 
 def _evicted(fleet: Fleet, decision: Decision, keys: bytes) -> bool:
-    """False where an index that fails cannot tell: the request has its answer, and is accounted for."""
+    """Whether predicted blocks were evicted; False where the index fails, since accounting has to go on."""
     try:
         return fleet.evicted(decision.id, keys, decision.at)
     except IndexDefectError:

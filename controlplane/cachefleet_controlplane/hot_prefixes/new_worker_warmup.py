@@ -1,9 +1,9 @@
-"""New workers are told of the hottest prefixes: once in an epoch that began with nothing cached, behind what stands.
+"""Tells new workers of the hottest prefixes: once in an epoch that began with an empty cache, after the standing Warm.
 
-The Warm is not a standing one: the agent tries each prompt once, after the pool's own prefixes. The worker takes no
-traffic meanwhile, for as long as its pool lets it warm. They are told as soon as the agent has heard what stands, which
-is while it still waits for that. Every replica of the control plane tells what it knows; what two of them name is
-computed once.
+This Warm is not standing: the agent tries each prompt once, after the pool's own prefixes. The worker takes no traffic
+meanwhile, for as long as its pool allows for warming. It is sent as soon as the agent has received the standing Warm,
+while the worker still waits for that. Every replica of the control plane sends what it knows; a prefix that two of them
+name is computed once.
 """
 
 from __future__ import annotations
@@ -30,40 +30,44 @@ from cachefleet_runtime.lru import LruMap
 logger = logging.getLogger(__name__)
 
 MAX_PREFIXES: Final = 256
-"""The protocol's bound on one frame."""
+"""The protocol's bound of prefixes in one frame."""
 MAX_REMEMBERED: Final = 8192
-"""Workers whose epoch is remembered; more than may report."""
+"""Workers whose epoch is kept; more than may report."""
 MAX_IDS_BYTES: Final = 1024 * 1024
-"""The protocol's bound on one prefix."""
+"""The protocol's bound of one prefix's ids."""
 _PREFIX_BYTES: Final = 2048
-"""What one takes in a frame besides its ids, at most."""
+"""Upper bound of a prefix's bytes in a frame besides its ids."""
 _BYTES_A_TOKEN: Final = 3
-"""Of text; rather few."""
+"""Of text; a low estimate."""
 _TAKING: Final = (Phase.WARMING, Phase.READY)
-"""It takes prompts of its agent."""
+"""Phases in which a worker accepts prompts of its agent."""
 
 
 UNMEASURED_TOKENS: Final = 65_536
-"""The most where no worker has told how fast it computes prompts."""
+"""Token bound where no worker has reported a prefill rate."""
 
 
 class Workers(Protocol):
-    """What pools and workers there are."""
+    """What is needed of ``fleet.Fleet``."""
 
-    def models(self) -> list[ServedModel]: ...
+    def models(self) -> list[ServedModel]:
+        """Every model that a pool serves."""
+        ...
 
-    def view(self) -> FleetView: ...
+    def view(self) -> FleetView:
+        """All pools and workers at this time."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
     epoch: str
     empty: bool
-    """It held nothing when it was first heard of, and has not been told."""
+    """It held nothing at its first State, and has not been told."""
 
 
 class HotWarming:
-    """Says what a worker is to be told when it reports; ``tokens`` and ``seconds`` bound what it computes for that."""
+    """Decides what a reporting worker is told to cache; ``tokens`` and ``seconds`` bound what it computes for that."""
 
     def __init__(
         self,
@@ -86,7 +90,7 @@ class HotWarming:
         self._prefixes = Counter("cachefleet_hot_warmed_prefixes", "Hot prefixes they were told of", registry=registry)
 
     def reported(self, hello: Hello, state: State) -> Warm | None:
-        """A report of a worker that said ``hello``; what it is to be told, if anything."""
+        """The Warm to send after a State of the worker that sent ``hello``; None where there is none."""
         name = hello.pool, hello.worker
         known = self._joined.get(name)
         if known is None or known.epoch != hello.epoch:
@@ -96,7 +100,7 @@ class HotWarming:
             return None
         pool = self._pool(hello.pool)
         if pool is None or (pool.spec.prefix_cache.warm_prefixes and not state.warmth.total):
-            return None  # it has not heard yet what stands, and would try the hot ones first
+            return None  # it has not received the standing Warm yet, and would try the hot ones first
         self._note(name, _Joined(hello.epoch, empty=False))
         return self._warm(hello, pool)
 
@@ -119,7 +123,7 @@ class HotWarming:
         return Warm(prefixes=prefixes)
 
     def _in_time(self, pool: PrefixCachePool) -> int:
-        """Tokens that a worker of the pool computes in the time there is, as the others' median tells."""
+        """Tokens that a worker of the pool computes in ``seconds``, at the median of the reported rates."""
         reports = [one.report for one in self._fleet.view().workers if one.pool == pool.key and one.report]
         rates = [report.prefill_tokens_per_second for report in reports if report.prefill_tokens_per_second]
         return round(median(rates) * self._seconds) if rates else UNMEASURED_TOKENS
@@ -144,7 +148,7 @@ def budget_tokens(pool: PrefixCachePool, hello: Hello) -> int:
 
 
 def standing_tokens(pool: PrefixCachePool, hello: Hello) -> int:
-    """About how many tokens the pool's own prefixes take, which were cached first and would be the first to go."""
+    """About how many tokens the pool's own prefixes take; cached first, they would be evicted first."""
     return sum(
         (
             sum(len(message.content.encode()) for message in prefix.messages) // _BYTES_A_TOKEN
@@ -156,7 +160,7 @@ def standing_tokens(pool: PrefixCachePool, hello: Hello) -> int:
 
 
 def _carried(found: Sequence[HotPrefix]) -> tuple[Prefix, ...]:
-    """Those that one frame carries."""
+    """The prefixes that fit into one frame, hottest first."""
     room = MAX_BYTES
     prefixes: list[Prefix] = []
     for one in found:
@@ -167,5 +171,5 @@ def _carried(found: Sequence[HotPrefix]) -> tuple[Prefix, ...]:
 
 
 def _prefix(number: int, hot: HotPrefix) -> Prefix:
-    """Its name tells only how hot it is among others."""
+    """Its name tells only its rank among the hot ones."""
     return Prefix(name=f"hot-{number}", ids=hot.ids, salt=hot.line.salt)

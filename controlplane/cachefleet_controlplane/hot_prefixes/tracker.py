@@ -1,13 +1,14 @@
-"""Which beginnings of prompts are asked for again and again, for new workers to have before their first request.
+"""Which prefixes of prompts are hot: shared by several requests lately. New workers cache them before their first
+request.
 
-A prefix is hot where requests share it: as far as the blocks of two prompts go together. Block keys tell that without
-a single token id, since each commits to all before it, so every request counts, whatever rung keyed it. Ids are only
-fetched for what turned out to be shared (``note`` asks for them), and are all that is kept besides keys: in memory,
-bounded, never written down. Hotness is a count of requests that halves every ``half_life_seconds``.
+A prefix is hot where requests share it: as far as the blocks of two prompts are equal. Block keys tell that without
+token ids, since each commits to all before it, so every request counts, whichever rung gave its keys. Ids are fetched
+only for prefixes found to be shared (``note`` asks for them), and are all that is kept besides keys: in memory,
+bounded, never written to disk. Heat is a count of requests that halves every ``half_life_seconds``.
 
-A conversation's next prompt shares its whole last one. However many came in between, it is known by where that ended;
-and what it shares grows: as long as nobody else asks for it, it stays one prefix, with its heat, and the ids of its
-beginning until the rest is learnt. Pure.
+A conversation's next prompt shares its whole last one. It is recognised by the key at which that one ended, however
+many prompts came in between. Its shared prefix grows: as long as no other conversation uses it, it stays one entry,
+with its heat, and with the ids of its beginning until the rest is learnt. Pure.
 """
 
 from __future__ import annotations
@@ -23,20 +24,22 @@ from cachefleet_runtime.lru import LruMap
 
 ID_BYTES: Final = 4
 RECENT_PROMPTS: Final = 8
-"""Prompts of one beginning that a new one is held against."""
+"""Prompts with one first block that a new one is compared with."""
 MAX_ENDS: Final = 8192
-"""Prompts that are remembered by where they ended alone."""
+"""Prompts of which only the last key is kept."""
 SCANNED_BLOCKS: Final = 512
-"""How far back from its end a prompt is searched for the end of one before it."""
+"""How many blocks back from its end a prompt is searched for the end of an earlier one."""
 PROMPT_BYTES: Final = 700
-"""What a remembered prompt takes besides its keys."""
+"""Memory of a kept prompt besides its keys, in bytes."""
 RETRY_SECONDS: Final = 60.0
-"""Before ids that could not be had are asked for again."""
+"""Pause before ids that could not be fetched are asked for again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Whose prompts may share blocks: one fleet under one contract, one tenant with one salt; both "" where shared."""
+    """Which prompts may share blocks: those of one fleet, contract, tenant and salt (the last two "" where tenants
+    share).
+    """
 
     model: str
     contract: str
@@ -46,7 +49,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotBounds:
-    """Prefixes remembered, and bytes of their ids and of the keys that prompts are compared by."""
+    """Prefixes kept, and bytes of their ids and of the keys that prompts are compared by."""
 
     entries: int = 64
     bytes: int = 16 * 1024 * 1024
@@ -55,7 +58,7 @@ class HotBounds:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A hot prefix without ids: the last of its keys, and how many blocks it has."""
+    """A hot prefix without ids: its last key, and its length in blocks."""
 
     key: bytes
     blocks: int
@@ -63,7 +66,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class HotPrefix:
-    """What is worth caching: ids as little-endian u32."""
+    """A prefix worth caching: ids as little-endian u32."""
 
     line: Line
     ids: bytes = field(repr=False)
@@ -78,7 +81,7 @@ class _Entry:
     heat: float
     at: float
     ids: bytes = b""
-    """Of its beginning where ``learnt`` is not set."""
+    """Only of its beginning where ``learnt`` is not set."""
     learnt: bool = False
     uses: int = 0
     """Requests for it since it was added."""
@@ -87,14 +90,14 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Recent:
-    """The last prompts that begin with one block, and the prefixes known among them, by the last of their keys."""
+    """The last prompts that begin with one block, and the prefixes known among them, by their last key."""
 
     prompts: deque[bytes] = field(default_factory=deque)
     known: set[bytes] = field(default_factory=set)
 
 
 class HotPrefixes:
-    """See the module. Half of the bytes are for keys, half for ids; what is coldest or oldest makes room."""
+    """Tracks prefixes. Half of the bytes are for keys, half for ids; the coldest or oldest are dropped first."""
 
     def __init__(self, bounds: HotBounds) -> None:
         self._bounds = bounds
@@ -109,13 +112,13 @@ class HotPrefixes:
 
     @property
     def size(self) -> int:
-        """Of ids and keys together."""
+        """Bytes of ids and keys together."""
         return self._key_bytes + self._id_bytes
 
     def note(self, line: Line, keys: bytes, now: float, *, ask: bool = True) -> Wanted | None:
-        """A request for a prompt with these packed keys.
+        """Count a request whose prompt has these packed keys.
 
-        What comes back where one may ``ask`` is its hottest prefix whose ids are to be fetched.
+        Returns its hottest prefix whose ids are to be fetched, if any, and only where it may ``ask``.
         """
         if len(keys) < KEY_BYTES or not self._bounds.entries:
             return None
@@ -133,7 +136,7 @@ class HotPrefixes:
         return self._wanted(held, now) if ask else None
 
     def learn(self, key: bytes, ids: bytes) -> None:
-        """The ids of a wanted prefix, b"" where they could not be had; what does not fit is not kept."""
+        """Keep the ids of a wanted prefix, b"" where they could not be fetched; ids that do not fit are dropped."""
         entry = self._entries.get(key)
         room = self._bounds.bytes // 2
         if entry is None or not ids or len(ids) > room:
@@ -144,7 +147,7 @@ class HotPrefixes:
             self._drop(self._coldest(entry.at, but=key))
 
     def hottest(self, serves: Callable[[Line], bool], now: float, *, tokens: int, most: int) -> list[HotPrefix]:
-        """Known prefixes of the lines that a worker serves, hottest first: ``most``, and ``tokens`` of them in all.
+        """Prefixes with ids of the lines that a worker serves, hottest first: at most ``most``, with ``tokens`` in all.
 
         What a prefix has in common with a hotter one counts once, as it is cached once.
         """
@@ -159,7 +162,7 @@ class HotPrefixes:
         return chosen
 
     def keep(self, valid: Callable[[Line], bool]) -> None:
-        """Forget what belongs to any other line: a tenant that is gone, a salt that was changed."""
+        """Drop prefixes of other lines: of a tenant that was deleted, a salt that was changed."""
         for key, entry in list(self._entries.items()):
             if not valid(entry.line):
                 self._drop(key)
@@ -176,7 +179,7 @@ class HotPrefixes:
         entry.uses += 1
 
     def _add(self, line: Line, keys: bytes, blocks: int, now: float) -> bytes:
-        """A prefix that the second request for it has just shown: both count."""
+        """Add a prefix at the second request for it; both count."""
         while len(self._entries) >= self._bounds.entries:
             self._drop(self._coldest(now))
         key, first = _key(keys, blocks), keys[:KEY_BYTES]
@@ -185,7 +188,7 @@ class HotPrefixes:
         return key
 
     def _continued(self, keys: bytes) -> int:
-        """Blocks of the longest prompt before that this one goes on from; its own end is remembered."""
+        """Blocks of the longest earlier prompt that this one continues; keeps its own end."""
         ends = memoryview(keys).cast("Q")
         places = range(len(ends), max(0, len(ends) - SCANNED_BLOCKS), -1)
         found = next((place for place in places if ends[place - 1] in self._ends), 0)
@@ -193,7 +196,7 @@ class HotPrefixes:
         return found
 
     def _grow(self, held: list[bytes], key: bytes) -> list[bytes]:
-        """Let a new prefix take the place of what it was before: the longest held, where nobody else has used it."""
+        """Let a new prefix replace the longest held one where nobody else has used that."""
         held = [known for known in held if known in self._entries]  # adding it may have dropped the coldest
         new, before = self._entries[key], max(held, key=lambda one: self._entries[one].blocks, default=None)
         if before is not None and self._entries[before].blocks < new.blocks and self._entries[before].uses == 1:
@@ -205,7 +208,7 @@ class HotPrefixes:
         return [*held, key]
 
     def _coldest(self, now: float, *, but: bytes = b"") -> bytes:
-        """Of those with ids where one of them is to be spared."""
+        """Only among those with ids where ``but`` is given."""
         candidates = (key for key, entry in self._entries.items() if key != but and (entry.ids or not but))
         return min(candidates, key=lambda key: self._heat(self._entries[key], now))
 
@@ -216,7 +219,7 @@ class HotPrefixes:
             recent.known.discard(key)
 
     def _remember(self, recent: _Recent, keys: bytes, common: Sequence[int]) -> None:
-        """A prompt takes the place of one that it goes on from; ``common`` are the blocks it shares with each."""
+        """Keep a prompt, in place of one that it continues; ``common`` are the blocks it shares with each."""
         pairs = zip(recent.prompts, common, strict=True)
         covered = next((prompt for prompt, blocks in pairs if blocks * KEY_BYTES == len(prompt)), None)
         if covered is not None:
@@ -250,7 +253,7 @@ class HotPrefixes:
 
 
 def common_blocks(one: bytes, other: bytes) -> int:
-    """How many leading blocks two prompts share: equal keys at a place mean equal keys at all before."""
+    """How many leading blocks two prompts share: equal keys at a position mean equal keys before it."""
     mine, theirs = memoryview(one).cast("Q"), memoryview(other).cast("Q")
     low, high = 0, min(len(mine), len(theirs))
     while low < high:
@@ -271,7 +274,7 @@ def _key(keys: bytes, blocks: int) -> bytes:
 
 
 def _common(entry: _Entry, chosen: HotPrefix) -> int:
-    """Bytes of ids; told only of prefixes of each other, which is how prompts share."""
+    """Bytes of ids in common; only of prefixes of each other, which is how prompts share."""
     if entry.line != chosen.line:
         return 0
     if entry.ids.startswith(chosen.ids):

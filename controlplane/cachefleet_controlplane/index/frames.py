@@ -1,7 +1,7 @@
-"""Frames of report streams as they are received: what they announce, and the blocks they tell of still in their bytes.
+"""Received frames of report streams: what their heads announce, with their blocks still encoded.
 
-A stream's course is decided by a frame's rank and number alone. What else is in a Delta or a Snapshot part is read and
-checked by the index that takes it, whole or not at all; of one that is not taken nobody reads more.
+A stream's state depends on a frame's rank and number alone. The rest of a Delta or a Snapshot part is decoded and
+checked by the index that applies it, whole or not at all; frames that are not applied are not decoded.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _SnapshotHead(Struct, tag="snapshot", frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class DeltaFrame:
-    """A Delta of a stream; ``data`` is all of it."""
+    """A Delta of a stream; ``data`` is the whole frame."""
 
     rank: int
     sequence: int
@@ -52,7 +52,7 @@ class DeltaFrame:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFrame:
-    """One part of a Snapshot; ``data`` is all of it."""
+    """One part of a Snapshot; ``data`` is the whole frame."""
 
     rank: int
     sequence: int
@@ -62,7 +62,7 @@ class SnapshotFrame:
 
 
 Report = SnapshotFrame | DeltaFrame | State
-"""What may follow a Hello."""
+"""Frames that may follow a Hello."""
 
 _head: msgspec.msgpack.Decoder[Hello | State | _DeltaHead | _SnapshotHead] = msgspec.msgpack.Decoder(
     Hello | State | _DeltaHead | _SnapshotHead
@@ -71,7 +71,7 @@ _KINDS: Final = {Hello: "hello", SnapshotFrame: "snapshot", DeltaFrame: "delta",
 
 
 def read(data: bytes) -> Hello | Report:
-    """A frame that an agent sent. FrameError where its head is not sound, or a Hello or State is not."""
+    """Decode a Hello, a State, or the head of another frame. FrameError where that is malformed."""
     match _read(data):
         case _DeltaHead(sequence, rank):
             return DeltaFrame(rank, sequence, data)
@@ -82,7 +82,7 @@ def read(data: bytes) -> Hello | Report:
 
 
 def kind(frame: Hello | Report) -> str:
-    """Its type as it says it."""
+    """The name of a frame's type."""
     return _KINDS[type(frame)]
 
 
@@ -95,7 +95,7 @@ def delta_operations(data: bytes) -> tuple[Operation, ...]:
 
 
 def snapshot_chains(parts: Sequence[bytes]) -> tuple[Stored, ...]:
-    """The chains of a snapshot, whose parts these must be: all of them and in order. FrameError where they are not."""
+    """The chains of a snapshot. FrameError where ``parts`` are not all parts of one snapshot, in order."""
     frames = [_snapshot(part) for part in parts]
     stream = {(frame.rank, frame.sequence) for frame in frames}
     order = [(frame.part, frame.last) for frame in frames]
@@ -116,6 +116,6 @@ def _read(data: bytes) -> Hello | State | _DeltaHead | _SnapshotHead:
         if len(data) <= MAX_FRAME_BYTES:
             return _head.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # said better by who reads all of it
+        pass  # the full decoder says it better
     decode_up(data)
     raise FrameError("not a frame")

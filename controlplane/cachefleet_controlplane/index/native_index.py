@@ -1,6 +1,6 @@
-"""The BlockIndex in native code (``native/``): the same answers as ``PythonIndex``, sooner and in less memory.
+"""The BlockIndex in native code (``native/``): the answers of ``PythonIndex``, faster and in less memory.
 
-Importing this module needs ``cachefleet_native``; ``engines`` decides whether it is there.
+Importing this module needs ``cachefleet_native``; ``wiring`` checks that it is installed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from cachefleet_core.reports import Cleared, FrameError, Operation, Removed, Sto
 
 
 class NativeIndex:
-    """A BlockIndex; ``docs/index.md`` has its structure."""
+    """A BlockIndex in native code, described in ``docs/index.md``. Calls raise IndexDefectError where it fails."""
 
     def __init__(self, *, max_workers: int = 4096, max_held: int = 50_000_000) -> None:
         self.native = cachefleet_native.Index(max_workers=max_workers, max_held=max_held)
 
     def apply(self, worker: WorkerId, operation: Operation) -> None:
+        """Apply one operation."""
         with _errors():
             match operation:
                 case Stored(parent, keys, tier):
@@ -40,10 +41,12 @@ class NativeIndex:
                     self.native.clear(worker)
 
     def ingest(self, worker: WorkerId, delta: bytes) -> None:
+        """Apply a Delta frame, decoded in native code."""
         with _errors():
             self.native.ingest(worker, delta)
 
     def replace(self, worker: WorkerId, parts: Sequence[bytes]) -> None:
+        """Apply the parts of a snapshot, decoded in native code."""
         with _errors():
             self.native.replace(worker, list(parts))
 
@@ -55,26 +58,31 @@ class NativeIndex:
         tier: Tier = Tier.DEVICE,
         limit: int | None = None,
     ) -> list[int]:
+        """Matched keys of each candidate, in one native call."""
         with _errors():
             return self.native.match(keys, candidates, tier=tier, limit=limit)
 
     def forget(self, worker: WorkerId) -> None:
+        """Remove a worker."""
         self.native.forget(worker)
 
     def digest(self, worker: WorkerId) -> int:
+        """Digest of a worker's blocks."""
         return self.native.digest(worker)
 
     def shares(self) -> Mapping[WorkerId, float]:
+        """Blocks that the fleet would lose with each worker, estimated."""
         return cast("dict[WorkerId, float]", self.native.shares())
 
     def stats(self) -> IndexStats:
+        """Size by worker and in all."""
         held, keys, size = self.native.stats()
         return IndexStats(held=cast("dict[WorkerId, int]", held), keys=keys, bytes=size)
 
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Native errors by the names that the twin gives them."""
+    """Raise native errors as the exceptions of ``protocol``."""
     try:
         yield
     except cachefleet_native.OperationError as error:

@@ -1,7 +1,7 @@
-"""Which worker holds which block.
+"""The block index in Python: which worker holds which block.
 
-``PythonIndex`` is the plain implementation of ``BlockIndex``: the oracle of every other one, and what runs where no
-other is at hand.
+``PythonIndex`` is the reference that other implementations are tested against, and runs where native code is not
+installed.
 
 *Structure.* For each tier a dict from block key to a bit mask of worker slots, and for each slot the set of keys it
 holds. A match is one walk over the prompt's keys that narrows a mask of the candidates until it is empty: its cost does
@@ -40,7 +40,7 @@ _BYTES_A_HOLDING: Final = 60
 
 @dataclass(slots=True)
 class _Slot:
-    """One worker's life in the index: its bit, and per tier the keys it holds."""
+    """One worker in the index until it is forgotten: its bit, and per tier the keys it holds."""
 
     bit: int
     held: tuple[set[int], ...] = field(default_factory=lambda: tuple(set() for _ in Tier))
@@ -51,7 +51,7 @@ class _Slot:
 
 
 class PythonIndex:
-    """The plain BlockIndex; see the module for its structure."""
+    """The BlockIndex in Python; its structure is in the module's docstring."""
 
     def __init__(self, *, max_workers: int = 4096, max_held: int = 50_000_000) -> None:
         self._max_workers = max_workers
@@ -65,6 +65,7 @@ class PythonIndex:
         self._masks: dict[int, int] = {}
 
     def apply(self, worker: WorkerId, operation: Operation) -> None:
+        """Apply one operation, and sweep up to SWEEP_KEYS keys of retired slots."""
         match operation:
             case Stored():
                 self._store(worker, operation)
@@ -75,12 +76,14 @@ class PythonIndex:
         self._sweep(SWEEP_KEYS)
 
     def ingest(self, worker: WorkerId, delta: bytes) -> None:
+        """Apply a Delta frame, after checking that all of it fits."""
         operations = delta_operations(delta)
         self._room_for(worker, [operation for operation in operations if isinstance(operation, Stored)])
         for operation in operations:
             self.apply(worker, operation)
 
     def replace(self, worker: WorkerId, parts: Sequence[bytes]) -> None:
+        """Apply a snapshot, after checking that all of it fits."""
         chains = snapshot_chains(parts)
         self._room_for(worker, chains, replaces=True)
         self.forget(worker)
@@ -95,6 +98,7 @@ class PythonIndex:
         tier: Tier = Tier.DEVICE,
         limit: int | None = None,
     ) -> list[int]:
+        """Matched keys of each candidate, in one walk over the keys for all of them."""
         slots = self._slots
         bits = [slots[worker].bit if worker in slots else 0 for worker in candidates]
         depths = dict.fromkeys(bits, 0)
@@ -114,15 +118,18 @@ class PythonIndex:
         return [depths[bit] for bit in bits]
 
     def forget(self, worker: WorkerId) -> None:
+        """Retire a worker's slot; later operations sweep its keys."""
         slot = self._slots.pop(worker, None)
         if slot is not None:
             self._retired.append(slot)
 
     def digest(self, worker: WorkerId) -> int:
+        """Digest of a worker's blocks; kept up to date, so it takes constant time."""
         slot = self._slots.get(worker)
         return slot.digest.value if slot else 0
 
     def shares(self) -> Mapping[WorkerId, float]:
+        """Blocks that the fleet would lose with each worker, estimated from SAMPLED_KEYS keys of each tier."""
         live = self._live_mask()
         return {worker: len(slot) * self._exclusivity(slot, live) for worker, slot in self._slots.items() if len(slot)}
 
@@ -136,6 +143,7 @@ class PythonIndex:
         return sum(shares) / len(shares)
 
     def stats(self) -> IndexStats:
+        """Size by worker and in all; memory is estimated from counts."""
         keys = sum(map(len, self._tables))
         return IndexStats(
             held={worker: len(slot) for worker, slot in self._slots.items()},
@@ -194,7 +202,7 @@ class PythonIndex:
         self._held -= len(gone)
 
     def _room_for(self, worker: WorkerId, chains: Sequence[Stored], *, replaces: bool = False) -> None:
-        """Make sure that all of these fit. What else a frame removes is not reckoned with: never too late."""
+        """Check that all chains fit. What else a frame removes is not counted, so the check is never too lenient."""
         slot = self._slots.get(worker)
         if chains and slot is None:
             self._check_workers()
@@ -247,7 +255,7 @@ class PythonIndex:
 
 
 def _settle(depths: dict[int, int], mask: int, depth: int) -> None:
-    """The workers of ``mask`` end at ``depth``."""
+    """Set the depth of the workers of ``mask``, whose prefix ends there."""
     while mask:
         bit = mask & -mask
         depths[bit] = depth

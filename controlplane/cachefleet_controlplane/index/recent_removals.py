@@ -1,4 +1,4 @@
-"""What a worker lost lately: its last changes, kept as they came, for whoever asks why a block is gone."""
+"""The last changes of a worker's blocks, kept as received, to tell why a block is gone."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from cachefleet_core.blocks import Tier
 from cachefleet_core.reports import Cleared, FrameError, Operation, Removed
 
 MAX_BYTES: Final = 64 * 1024
-"""Of the Delta frames remembered of one worker: some 8,000 blocks."""
+"""Delta frames kept of one worker, in bytes: some 8,000 blocks."""
 _KEY_BYTES: Final = 8
 
 
 class History:
-    """Of one worker; times in seconds on one clock. Changes are read only when somebody asks."""
+    """The last Delta frames of one worker; times in seconds on one clock. Frames are decoded only by ``lost``."""
 
     __slots__ = ("_bytes", "_deltas", "began")
 
     def __init__(self) -> None:
         self.began = float("-inf")
-        """When its epoch did."""
+        """When its epoch began."""
         self._deltas: deque[tuple[float, bytes]] = deque()
         self._bytes = 0
 
     def begin(self, now: float) -> None:
-        """A new epoch: what was before says nothing now."""
+        """Start a new epoch: earlier changes are dropped."""
         self.began = now
         self._deltas.clear()
         self._bytes = 0
 
     def note(self, delta: bytes, now: float) -> None:
-        """A Delta frame that came; the oldest are forgotten beyond MAX_BYTES."""
+        """Keep a received Delta frame; the oldest are dropped beyond MAX_BYTES."""
         self._deltas.append((now, delta))
         self._bytes += len(delta)
         while self._bytes > MAX_BYTES:
             self._bytes -= len(self._deltas.popleft()[1])
 
     def lost(self, keys: bytes, *, since: float) -> bool:
-        """Whether any of these packed keys was removed then or later, as far as is remembered."""
+        """Whether any of these packed keys was removed at ``since`` or later, as far as frames are kept."""
         asked = set(_split(keys))
         recent = (delta for at, delta in reversed(self._deltas) if at >= since)
         return bool(asked) and any(_removes(delta, asked) for delta in recent)
@@ -57,7 +57,7 @@ def _removes(delta: bytes, asked: set[bytes]) -> bool:
 
 
 def _operations(delta: bytes) -> tuple[Operation, ...]:
-    """Nothing of a frame that is not sound: one that was only held back may yet turn out to be so."""
+    """The operations of a frame; none where it is malformed, as a frame held back and not yet checked may be."""
     try:
         return delta_operations(delta)
     except FrameError:

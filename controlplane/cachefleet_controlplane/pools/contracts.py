@@ -1,9 +1,9 @@
-"""Which index contract a pool goes by, and how a worker's differs from it.
+"""The index contract in force in a pool, and how a worker's contract differs from it.
 
 The pool's declaration comes first: block size, weights and (where it names one) revision must be as declared. Among
-contracts that fit it, the first one announced holds, for as long as it fits and some worker announces it, or nobody
-announces a fitting one: editing a pool does not make its workers strangers before the first new worker is there, and
-once all of them came back with another contract, that one holds.
+contracts that fit it, the first one announced is in force as long as it fits and some worker announces it, or nobody
+announces a fitting one. So editing a pool does not exclude its workers before the first new worker is there, and once
+all of them came back with another contract, that one is in force.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cachefleet_core.pool.spec import PoolSpec
 
 
 def undeclared(spec: PoolSpec, contract: IndexContract) -> tuple[Difference, ...]:
-    """Every field in which a contract is not what the pool declares."""
+    """Every field in which a contract differs from what the pool declares."""
     declared = [("weights", spec.model.source, contract.weights), ("block_size", spec.block_size, contract.block_size)]
     if spec.model.revision:
         declared.append(("revision", spec.model.revision, contract.revision))
@@ -23,13 +23,13 @@ def undeclared(spec: PoolSpec, contract: IndexContract) -> tuple[Difference, ...
 
 
 def in_force(spec: PoolSpec, current: IndexContract | None, announced: Iterable[IndexContract]) -> IndexContract | None:
-    """The contract to go by, given the one so far and those that workers announce, oldest first."""
+    """The contract in force, given the one so far and those that workers announce, oldest first."""
     fitting = [contract for contract in announced if not undeclared(spec, contract)]
     return current if current in fitting else next(iter(fitting), current)
 
 
 def strangeness(spec: PoolSpec, current: IndexContract | None, contract: IndexContract) -> tuple[Difference, ...]:
-    """Why a worker's blocks are not its pool's; empty where they are."""
+    """The fields in which a worker's contract differs from its pool's; empty where its blocks are usable."""
     if current is not None:
         return tuple(differences(current, contract))
     return undeclared(spec, contract)

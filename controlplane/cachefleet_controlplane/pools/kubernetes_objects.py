@@ -1,4 +1,4 @@
-"""Kubernetes objects as the control plane sees them: parsed, kept by name, merged into the picture of pools. Pure."""
+"""PrefixCachePools and EndpointSlices: parsed, kept by name, and merged into pool views. Pure."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class ObjectError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Resource(Generic[T]):
-    """One kind of object: where it is served, which of its objects are asked for, and how one is read.
+    """One kind of object: its API path, its label selector, and its parser.
 
-    ``parse`` gives None for an object that is none of ours and raises ObjectError for one that cannot be used.
+    ``parse`` gives None for an object that is not ours and raises ObjectError for one that cannot be used.
     """
 
     api: str
@@ -39,14 +39,16 @@ class Resource(Generic[T]):
     selector: str = ""
 
     def path(self, namespace: str) -> str:
+        """The URL path of its objects in a namespace, "" for all namespaces."""
         scope = f"namespaces/{namespace}/" if namespace else ""
         return f"/apis/{self.api}/{scope}{self.plural}"
 
     def list_query(self, *, limit: int, token: str) -> Query:
+        """The query of one page of a list; ``token`` continues after the page before, "" for the first."""
         return self._query({"limit": str(limit)} | ({"continue": token} if token else {}))
 
     def watch_query(self, *, version: str, seconds: int) -> Query:
-        """The server ends the watch after ``seconds``, with a bookmark just before: an idle watch stays recent."""
+        """The query of a watch that the server ends after ``seconds``, with a bookmark: an idle watch stays recent."""
         return self._query(
             {
                 "watch": "true",
@@ -63,7 +65,7 @@ class Resource(Generic[T]):
 class Objects(Generic[T]):
     """The objects of one resource in one namespace (or all), as of ``version``.
 
-    An object that can no longer be read keeps its last good form; ``invalid`` says which and why.
+    An object that can no longer be read keeps its last good form; ``invalid`` tells which and why.
     """
 
     def __init__(self, resource: Resource[T]) -> None:
@@ -74,10 +76,11 @@ class Objects(Generic[T]):
         self._items: dict[str, T] = {}
 
     def values(self) -> Iterable[T]:
+        """The parsed objects, in no particular order."""
         return self._items.values()
 
     def replace(self, objects: Sequence[Object], version: str) -> None:
-        """Take a complete list for what there is."""
+        """Replace all objects by a complete list."""
         known, self._items = self._items, {}
         self.invalid = {}
         for item in objects:
@@ -88,7 +91,7 @@ class Objects(Generic[T]):
         self.listed = True
 
     def apply(self, event: Object) -> bool:
-        """One event of a watch; whether it may have changed the picture. KubernetesError for the server's ERROR."""
+        """Apply one watch event; whether any object may have changed. KubernetesError for the server's ERROR."""
         item = _mapping(event.get("object"))
         match event.get("type"):
             case "ADDED" | "MODIFIED":
@@ -150,14 +153,15 @@ class _EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class PoolEndpoints:
-    """What one EndpointSlice says of one pool's workers."""
+    """The workers of one pool in one EndpointSlice."""
 
     pool: str
     endpoints: tuple[Endpoint, ...]
 
 
 def parse_pool(item: Object) -> PrefixCachePool:
-    # The status belongs to the operator, whose version may be another.
+    """A PrefixCachePool without its status. ObjectError where it is invalid."""
+    # The status is written by the operator, whose version may differ.
     declared = {name: value for name, value in item.items() if name != "status"}
     try:
         return read_pool({"apiVersion": API_VERSION, "kind": KIND} | declared)
@@ -166,6 +170,7 @@ def parse_pool(item: Object) -> PrefixCachePool:
 
 
 def parse_slice(item: Object) -> PoolEndpoints | None:
+    """The pool's workers in an EndpointSlice; None for a slice of any other Service. ObjectError."""
     try:
         found = msgspec.convert(item, _EndpointSlice)
     except msgspec.ValidationError as error:
@@ -183,7 +188,7 @@ SLICES: Final = Resource("discovery.k8s.io/v1", "endpointslices", parse_slice, s
 
 
 def merge(pools: Iterable[PrefixCachePool], slices: Iterable[PoolEndpoints]) -> tuple[PoolView, ...]:
-    """The picture: a worker that several slices name is taken once, ready and IPv4 before others."""
+    """Pools with their workers; of several endpoints of one worker, a ready one wins, then IPv4."""
     workers: dict[str, dict[str, Endpoint]] = {}
     for part in slices:
         known = workers.setdefault(part.pool, {})
@@ -205,7 +210,7 @@ def _worker(endpoint: _Endpoint, address_type: str) -> Endpoint:
     name = endpoint.target_ref.name if endpoint.target_ref else ""
     ready = (
         endpoint.conditions is None or endpoint.conditions.ready is not False
-    )  # unknown counts as ready, says the API
+    )  # the API counts unknown as ready
     return Endpoint(name, f"http://{address}:{ENGINE_PORT}", f"http://{address}:{AGENT_PORT}", ready)
 
 

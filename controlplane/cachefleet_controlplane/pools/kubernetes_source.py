@@ -1,9 +1,9 @@
 """Pools from Kubernetes: PrefixCachePools and the EndpointSlices of their workers, listed and then watched.
 
-Theory of operation. Each resource, in each namespace, has a feed of its own. A feed lists everything, then watches
-from the list's version. The server ends each watch before ``inactivity_seconds`` are over, so a watch that is silent
-for longer is broken without having said so. A watch that ended is taken up where it was; after an error, a silence or
-a 410 everything is listed again. While the API server is away the last good picture stands.
+Theory of operation. Each resource, in each namespace, has a feed of its own. A feed lists everything, then watches from
+the list's version. The server ends each watch before ``inactivity_seconds`` are over, so a watch that is silent for
+longer is a broken connection. A watch that ended is continued from its last version; after an error, a silence or a 410
+everything is listed again. While the API server is unreachable the last good state stays.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from cachefleet_runtime.kubernetes import KubernetesApi, KubernetesError, Object
 logger = logging.getLogger(__name__)
 
 _GATHER_SECONDS: Final = 0.02
-"""Changes that come together make one picture."""
+"""Changes within this time are given as one state."""
 _WATCH_SHARE: Final = 0.8
 """Part of the inactivity bound after which the server is asked to end a watch."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchBounds:
-    """Seconds, and objects a page."""
+    """Times in seconds; ``page`` is the objects per page of a list."""
 
     inactivity_seconds: float = 25.0
     request_seconds: float = 10.0
@@ -43,7 +43,7 @@ class WatchBounds:
 
 
 class KubePoolSource:
-    """A PoolSource over the API server; reads only. One ``watch()`` at a time."""
+    """A PoolSource over the Kubernetes API, read-only. One ``watch()`` at a time."""
 
     def __init__(
         self,
@@ -69,9 +69,11 @@ class KubePoolSource:
 
     @property
     def problem(self) -> str:
+        """The problems of all feeds; "" while all is well."""
         return "; ".join(sorted({feed.problem for feed in self._feeds} - {""}))
 
     async def watch(self) -> AsyncIterator[tuple[PoolView, ...]]:
+        """The state once every feed has listed its objects, then at each change."""
         tasks = [asyncio.create_task(feed.run(), name=f"watch {feed}") for feed in self._feeds]
         try:
             async for picture in self._pictures():
@@ -127,9 +129,11 @@ class Feed:
 
     @property
     def listed(self) -> bool:
+        """Whether it has listed its objects at least once."""
         return self._objects.listed
 
     async def run(self) -> None:
+        """List and watch until cancelled; after an error again, with growing pauses."""
         while True:
             try:
                 await self._list()
@@ -182,7 +186,7 @@ class Feed:
     def _failed(self, kind: str, problem: str) -> None:
         self._failures += 1
         self._metrics.pool_source_error(kind)
-        if kind == "gone":  # expected after a compaction: the next list heals it
+        if kind == "gone":  # expected after a compaction: everything is listed again
             return
         told, self.problem = self.problem, f"{self._path}: {problem}"
         if told != self.problem:
@@ -197,7 +201,7 @@ class Feed:
 
 @asynccontextmanager
 async def paced(seconds: float) -> AsyncIterator[None]:
-    """What is within takes at least this long if it succeeds: a server that ends watches at once is not flooded."""
+    """Take at least ``seconds`` on success, so that a server that ends watches at once is not flooded."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     yield
@@ -205,7 +209,7 @@ async def paced(seconds: float) -> AsyncIterator[None]:
 
 
 def pause(failures: int, bounds: WatchBounds, chance: float) -> float:
-    """Seconds before the next try: doubling from the first pause to the longest, up to half as much again by chance."""
+    """Seconds before the next try: doubling from the first pause to the longest, plus up to half of that at random."""
     seconds = backoff(failures - 1, first=bounds.first_pause_seconds, longest=bounds.longest_pause_seconds)
     return seconds * (1 + chance / 2)
 

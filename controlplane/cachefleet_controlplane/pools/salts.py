@@ -1,4 +1,4 @@
-"""Which salt a tenant's requests carry to the workers of a fleet."""
+"""The cache salt that a tenant's requests carry to the workers of a fleet."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MAX_REMEMBERED: Final = 4096
 
 
 def isolation(pools: Iterable[PrefixCachePool]) -> Isolation:
-    """What holds in a fleet of these pools: blocks are shared only where every one of them shares."""
+    """The isolation of a fleet: SHARED only where every one of its pools shares blocks."""
     shared = all(pool.spec.tenancy.isolation == Isolation.SHARED for pool in pools)
     return Isolation.SHARED if shared else Isolation.PER_TENANT
 
 
 class Salter:
-    """Knows the salt key, and the MAX_REMEMBERED salts used last."""
+    """Derives salts from the salt key; caches the MAX_REMEMBERED last used ones."""
 
     def __init__(self, salt_key: bytes) -> None:
         self._salt_key = salt_key
@@ -29,7 +29,7 @@ class Salter:
     def salt(self, pools: Iterable[PrefixCachePool], tenant: TenantId, version: int = 1) -> str:
         """The tenant's salt in a fleet of these pools; "" where every one of them shares its blocks.
 
-        Each ``version`` (1 and up) has a salt of its own, so a tenant with a new one finds nothing of what was cached.
+        Each ``version`` (1 and up) has a salt of its own, so with a new one nothing that was cached is found.
         """
         if isolation(pools) is Isolation.SHARED:
             return ""

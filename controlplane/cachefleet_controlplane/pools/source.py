@@ -1,7 +1,7 @@
-"""Which pools there are and which workers are ready, seen by the control plane; and the source that reads two files.
+"""Pools with their workers' endpoints: the PoolSource Protocol, and the source that reads two files.
 
-A source is level-triggered: it gives the whole picture at first and again at each change, so a consumer that was slow
-has missed nothing. A source that loses its origin goes on with the last good picture and says so in ``problem``.
+A source is level-triggered: it gives the whole state at first and again at each change, so a slow consumer misses
+nothing. A source that loses its origin keeps the last good state and says so in ``problem``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WorkerEndpoint:
-    """One worker of a pool and where to reach its engine (``url``) and its agent (``agent``, "" without one)."""
+    """One worker of a pool: the URL of its engine (``url``) and of its agent (``agent``, "" without one)."""
 
     name: str
     url: str
@@ -36,26 +36,27 @@ class WorkerEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """One pool as declared, with the workers there are for it."""
+    """One pool as declared, with its workers."""
 
     pool: PrefixCachePool
     workers: tuple[WorkerEndpoint, ...]
 
     @property
     def key(self) -> str:
+        """"namespace/name"."""
         return self.pool.key
 
 
 class PoolSource(Protocol):
-    """Where pools come from."""
+    """Where pools and endpoints come from."""
 
     @property
     def problem(self) -> str:
-        """Why the picture may be out of date, for people; "" while all is well."""
+        """Why the state may be out of date, as a sentence; "" while all is well."""
         ...
 
     def watch(self) -> AsyncIterator[tuple[PoolView, ...]]:
-        """The whole picture first, as soon as there is one, then again at each change; never ends by itself."""
+        """The whole state as soon as it is known, then again at each change; never ends by itself."""
         ...
 
 
@@ -85,9 +86,11 @@ class FilePoolSource:
 
     @property
     def problem(self) -> str:
+        """The problems of both files; "" while all is well."""
         return "; ".join(filter(None, (self._pools.problem, self._endpoints.problem)))
 
     async def watch(self) -> AsyncIterator[tuple[PoolView, ...]]:
+        """The state at first and at each change, polled every ``poll_seconds``."""
         last: tuple[PoolView, ...] | None = None
         while True:
             picture = self.poll()
@@ -98,7 +101,7 @@ class FilePoolSource:
             await asyncio.sleep(self._poll_seconds)
 
     def poll(self) -> tuple[PoolView, ...] | None:
-        """The picture as the files have it now; None until a sound pool file was seen."""
+        """The state of the files now; None until a valid pool file was read."""
         if (text := self._pools.changed()) is not None:
             self._declare(text)
         if (text := self._endpoints.changed()) is not None:
@@ -123,12 +126,12 @@ class FilePoolSource:
 
 
 def parse_endpoints(text: bytes) -> Endpoints:
-    """The endpoints file; empty means no workers. msgspec.DecodeError says what is wrong and where."""
+    """The endpoints file; an empty one means no workers. msgspec.DecodeError tells what is wrong and where."""
     return msgspec.json.decode(text, type=Endpoints) if text else {}
 
 
 def pool_views(pools: Sequence[PrefixCachePool], endpoints: Mapping[str, Sequence[Endpoint]]) -> tuple[PoolView, ...]:
-    """Pools with their workers, in a fixed order; endpoints of an undeclared pool are left out."""
+    """Pools with their workers, sorted; endpoints of an undeclared pool are left out."""
     return tuple(
         PoolView(
             pool,
@@ -142,7 +145,7 @@ def pool_views(pools: Sequence[PrefixCachePool], endpoints: Mapping[str, Sequenc
 
 
 class _WatchedFile:
-    """A file that is read again when its inode, size or time of change differs; each problem is told once."""
+    """A file that is read again when its inode, size or modification time differs; each problem is logged once."""
 
     def __init__(self, path: Path, *, metrics: Metrics, optional: bool = False) -> None:
         self._path = path
@@ -152,7 +155,7 @@ class _WatchedFile:
         self.problem = ""
 
     def changed(self) -> bytes | None:
-        """The content where it is new; b"" for an optional file that never was there; else None."""
+        """The content where it is new; b"" for an optional file that never existed; else None."""
         try:
             return self._read()
         except FileNotFoundError:
@@ -164,12 +167,13 @@ class _WatchedFile:
         return None
 
     def accept(self) -> None:
+        """The last content is valid: clear ``problem``."""
         if self.problem:
             logger.info("%s is sound again", self._path.name, extra={"file": str(self._path)})
         self.problem = ""
 
     def reject(self, kind: str, text: str) -> None:
-        """Keep what was last good; tell and count each problem once."""
+        """The last good content stays; log and count each problem once."""
         problem = f"{self._path.name}: {text}"
         if problem == self.problem:
             return

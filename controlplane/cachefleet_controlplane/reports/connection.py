@@ -1,4 +1,4 @@
-"""One agent's connection, from its acceptance to its end."""
+"""One agent's WebSocket connection, from acceptance to close."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from cachefleet_core.reports import DownFrame, FrameError, Hello, State, encode
 
 @dataclass(frozen=True, slots=True)
 class Farewell:
-    """The last thing to be said."""
+    """Why the connection is closed: a code of CLOSE_CODES, and a sentence for the agent's log."""
 
     code: str
     reason: str
 
 
 class Outbox:
-    """A bounded queue of frames and at most one farewell; the Link that a fleet speaks through."""
+    """A bounded queue of frames for an agent, and at most one farewell; the Link of a connection."""
 
     def __init__(self, frames: int) -> None:
         self._queue: asyncio.Queue[bytes] = asyncio.Queue(frames)
         self.farewell: asyncio.Future[Farewell] = asyncio.get_running_loop().create_future()
 
     def send(self, frame: DownFrame) -> None:
+        """Queue a frame; a full queue closes the connection as slow. Never waits."""
         try:
             self._queue.put_nowait(encode(frame))
         except asyncio.QueueFull:
@@ -44,26 +45,28 @@ class Outbox:
             self.close("internal", str(error))
 
     def close(self, code: str, reason: str) -> None:
+        """Set the farewell; only the first one counts."""
         if not self.farewell.done():
             self.farewell.set_result(Farewell(code, reason))
 
     async def take(self) -> bytes:
+        """The next frame as bytes; waits for one."""
         return await self._queue.get()
 
 
 logger = logging.getLogger(__name__)
 
 TOO_BIG: Final = 1009
-"""Close code with which the server itself ends a connection whose message passes its bound (RFC 6455)."""
+"""Close code with which uvicorn ends a connection whose message exceeds its bound (RFC 6455)."""
 _MAX_REASON: Final = 120
-"""A close frame has room for 123 bytes."""
+"""Bytes; a close frame has room for 123."""
 _RESYNCS: Final = frozenset(
     {StreamEvent.GAP, StreamEvent.DIVERGENCE, StreamEvent.BROKEN_SNAPSHOT, StreamEvent.TOO_LARGE, StreamEvent.OVERDUE}
 )
 
 
 class Session:
-    """Reads until the agent goes, is silent, or says something that is not to be borne."""
+    """Reads frames until the agent disconnects, is silent too long, or violates the protocol."""
 
     def __init__(
         self,
@@ -89,6 +92,7 @@ class Session:
         self._who = ""
 
     async def run(self) -> None:
+        """Serve the connection to its end; sends the farewell, if there is one."""
         reading = asyncio.create_task(self._read())
         writing = asyncio.create_task(self._write())
         ends: set[asyncio.Future[Any]] = {reading, writing, self._outbox.farewell}
@@ -120,7 +124,7 @@ class Session:
                 return  # the connection is gone; the reader ends as well
 
     async def _read(self) -> None:
-        """Every end of this sets a farewell, except that the agent has gone."""
+        """Every end of this sets a farewell, except that the agent has disconnected."""
         connection: Connection | None = None
         try:
             first = await self._first()
@@ -143,7 +147,7 @@ class Session:
                 self._fleet.disconnect(connection)
 
     async def _first(self) -> Hello | None:
-        """The Hello that opens the connection, allowed; None where the agent has gone."""
+        """The Hello that opens the connection, authorized; None where the agent has disconnected."""
         async with asyncio.timeout(self._limits.hello_seconds):
             data = await self._frame(self._limits.first_frame_bytes)
         if data is None:
@@ -169,7 +173,7 @@ class Session:
         self._who = f"{hello.pool}/{hello.worker}"
 
     async def _informed(self) -> None:
-        """A control plane that has just started knows no pools yet: that is not the agent's fault."""
+        """Wait until this control plane knows its pools, which one that just started does not."""
         try:
             async with asyncio.timeout(self._limits.hello_seconds):
                 await self._fleet.informed.wait()
@@ -200,7 +204,7 @@ class Session:
         self._count(notes)
 
     def _warm(self, connection: Connection, state: State) -> None:
-        """All ranks of a worker are one engine's, and told as one."""
+        """All ranks of a worker share one engine, which is told once."""
         hello = connection.ranks[state.rank].hello
         if self._joiners is None or hello is None or state.rank != min(connection.ranks):
             return

@@ -1,4 +1,4 @@
-"""What a connection may cost, and how it may end."""
+"""Bounds of an agent's connection, and its close codes."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ CLOSE_CODES: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportLimits:
-    """Bounds on connections of agents; times in seconds."""
+    """Bounds of agents' connections; times in seconds."""
 
     connections: int = 4096
     hello_seconds: float = 5.0
-    """From opening to the first Hello, and from there until this control plane knows its pools."""
+    """From acceptance to the first Hello, and from there until this control plane knows its pools."""
     authorize_seconds: float = 15.0
     idle_seconds: float = 60.0
-    """Longest silence; a healthy agent speaks every second."""
+    """Longest silence; a healthy agent reports every second."""
     first_frame_bytes: int = 256 * 1024
-    """Bound on a Hello, which is read before anybody is trusted."""
+    """Bound of a Hello, which is read before the agent is authorized."""
     frame_bytes: int = MAX_FRAME_BYTES
     outbox_frames: int = 64
-    """Frames waiting for an agent that does not read."""
+    """Frames queued for an agent that does not read."""
 
 
 class ReportMetrics(Protocol):
-    """What is counted."""
+    """The part of ``metrics.Metrics`` that counts reports."""
 
     def reports_connected(self) -> None: ...
     def reports_disconnected(self) -> None: ...

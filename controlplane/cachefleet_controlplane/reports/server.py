@@ -1,9 +1,9 @@
-"""``/v1/reports``: a raw ASGI WebSocket application, one task a connection.
+"""``/v1/reports``: a raw ASGI WebSocket application, one task per connection.
 
-Admission: subprotocol, a bearer token, a Hello in time, and the authorizer's word on token and Hello. After that a
-frame is either sound and taken over, or it ends the connection with a code and nothing of it has been applied. The
-event loop gets a turn after every frame. The last part of a snapshot applies all of them at once, which takes a
-millisecond for each 30,000 blocks in native code and for each 1,500 in Python.
+A connection needs the subprotocol, a bearer token, a Hello in time, and the authorizer's consent to both. After that a
+frame is either sound and applied, or it ends the connection with a code and nothing of it has been applied. The event
+loop gets a turn after every frame. The last part of a snapshot applies all of them at once, which takes a millisecond
+for each 30,000 blocks in native code and for each 1,500 in Python.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from cachefleet_core.reports import SUBPROTOCOL, Hello
 logger = logging.getLogger(__name__)
 
 Authorizer = Callable[[str, Hello], Awaitable[bool]]
-"""Whether the bearer of this token may report as this worker."""
+"""Whether the bearer of this token may report as the worker of this Hello."""
 
 _UPGRADE: Final = b"this is a WebSocket endpoint\n"
 
 
 class ReportsServer:
-    """Takes agents' reports over into a fleet."""
+    """Serves agents' connections for one fleet."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ReportsServer:
         limits: ReportLimits | None = None,
         joiners: HotWarming | None = None,
     ) -> None:
-        """``joiners`` says what new workers are told to cache."""
+        """``joiners`` decides which hot prefixes new workers are told of."""
         self._joiners = joiners
         self._fleet = fleet
         self._authorize = authorize

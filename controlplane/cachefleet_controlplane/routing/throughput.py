@@ -65,6 +65,7 @@ class _Rates:
 
     @classmethod
     def learn(cls, measured: Iterable[tuple[str, float | None]], default: float) -> _Rates:
+        """Medians of measured (pool, value) pairs, by pool and of all."""
         pools: dict[str, list[float]] = {}
         for pool, value in measured:
             if value:
@@ -76,5 +77,6 @@ class _Rates:
         return cls(medians, statistics.median(everything))
 
     def resolve(self, pool: str, value: float | None) -> float:
+        """The rate of one worker, given its pool and own measurement."""
         usual = self.of_pool.get(pool, self.default)
         return value if value and not 1 / OUTLIER <= value / usual <= OUTLIER else usual

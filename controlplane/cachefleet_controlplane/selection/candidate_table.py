@@ -1,4 +1,4 @@
-"""The candidates of one fleet, kept between decisions: rows of load that only change where something has happened.
+"""The candidates of one fleet as rows of load, kept between decisions and updated only where something has changed.
 
 Importing this module needs ``cachefleet_native``.
 """
@@ -20,12 +20,12 @@ from cachefleet_controlplane.workers.registry import Pool
 from cachefleet_controlplane.workers.worker import Worker
 
 EARLY_SECONDS: Final = 1e-6
-"""By how much sooner than reckoned a row is looked at again: sums of times are not exact."""
+"""How much earlier than computed a row is updated: sums of times are not exact."""
 _version = attrgetter("version")
 
 
 class UnreckonableError(ValueError):
-    """A worker says of its load what the native code does not take."""
+    """A worker reports load that native code does not accept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +34,33 @@ class Row:
 
     view: CandidateView
     reported_at: float | None
-    """When it gave the report by which its blocks are known; None where they are not."""
+    """When the report came by which its blocks are known; None where they are not."""
 
     @classmethod
     def of(cls, worker: Worker, now: float, *, percent: int) -> Row:
+        """The row of a worker, of whose blocks ``percent`` are to stay free."""
         view = worker.candidate(b"", 0, now, percent=percent)
         return cls(view, worker.load.at if worker.load and view.report_age is not None else None)
 
     @property
     def certain_room(self) -> float:
-        """The most blocks of a request that has room there whatever is held of it."""
+        """The largest request, in blocks, that has room there whatever is cached of it."""
         view = self.view
         if view.stale or view.blocks_free is None or view.blocks_total is None:
             return float("inf")
         return min(view.blocks_free, view.blocks_total) if view.requests else view.blocks_total
 
     def seen(self, *, matched: int, sent: int, now: float) -> CandidateView:
-        """With a prompt, of which the index knows ``matched`` blocks there and ``sent`` were sent there just now."""
+        """This row as a candidate for one prompt: ``matched`` blocks in the index, ``sent`` blocks just sent there."""
         known = self.reported_at is not None
         age = None if self.reported_at is None else now - self.reported_at
         return replace(self.view, matched_blocks=matched if known else 0, sent_blocks=sent, report_age=age)
 
 
 class CandidateTable:
-    """Made for the pools of a fleet as they are; made anew where they or who is eligible changes.
+    """The candidates of a fleet's pools; made again where the pools or the eligible workers change.
 
-    UnreckonableError: its workers have to be judged without it.
+    UnreckonableError: native code cannot score them.
     """
 
     def __init__(self, pools: Sequence[Pool], now: float) -> None:
@@ -78,7 +79,7 @@ class CandidateTable:
         self._sum_up()
 
     def follow(self, now: float) -> bool:
-        """Take over what has happened since; False where another board is needed."""
+        """Update rows that have changed; False where a new table is needed."""
         versions = list(map(_version, self._workers))
         if versions == self._versions and now < self._next:
             return True
@@ -94,7 +95,7 @@ class CandidateTable:
         return True
 
     def sent(self, keys: bytes, now: float) -> list[tuple[int, int]]:
-        """Places of candidates that were just sent the beginning of this prompt, and how many blocks of it."""
+        """Rows that were just sent a prefix of this prompt, and how many blocks of it."""
         return [
             (place, blocks)
             for place, worker in enumerate(self.candidates)
@@ -102,7 +103,7 @@ class CandidateTable:
         ]
 
     def strained(self, needed: int) -> list[int]:
-        """Places of candidates that may have no room for a request of so many blocks."""
+        """Rows that may have no room for a request of so many blocks."""
         if needed <= self._least_room:
             return []
         return [place for place, row in enumerate(self.rows) if needed > row.certain_room]
@@ -125,7 +126,7 @@ class CandidateTable:
         self._sum_up()
 
     def _learn(self, places: Sequence[int]) -> None:
-        """Take over these rows; what to assume of them depends on all."""
+        """Pass these rows to native code; throughputs depend on all rows."""
         if len(places) == len(self.rows):
             views = [row.view for row in self.rows]
             throughputs = Throughputs.learn(views)
@@ -158,7 +159,7 @@ class CandidateTable:
         self._next = min(self._until, default=float("inf"))
 
     def _due(self, member: int, now: float) -> float:
-        """When time alone may change this worker's row, a little early."""
+        """When time alone may change this worker's row, less EARLY_SECONDS."""
         coming = (due - EARLY_SECONDS for due in self._workers[member].due() if due + EARLY_SECONDS > now)
         return min(coming, default=float("inf"))
 

@@ -1,4 +1,4 @@
-"""Decisions in native code: match and cost of all candidates in one call, the same ones as ``routing.decide`` makes.
+"""Decisions in native code: match and cost of all candidates in one call, with the results of ``scoring.decide``.
 
 Importing this module needs ``cachefleet_native``.
 """
@@ -40,14 +40,14 @@ from cachefleet_controlplane.selection.selection import NO_ONE, Duty, Selector, 
 from cachefleet_controlplane.workers.registry import Registry
 
 _NO_FIT: Final = "no_fit"
-"""What native code says where nobody has room."""
+"""Native code's reason where no worker has room."""
 
 
 class NativeSelector(Selector):
-    """Keeps a board for each fleet asked for. What is rare is decided as the plain one does.
+    """Keeps a table of candidates for each fleet; rare cases are decided in Python.
 
-    That is: another policy, workers excluded because they just failed, blocks that are doubted, loads too strange for
-    native numbers, and workers that have room, or have none, for another reason than the native code knows.
+    These are: another policy, excluded workers, refuted blocks, loads that native code does not accept, and workers
+    whose room native code may judge wrongly.
     """
 
     def __init__(self, index: NativeIndex, registry: Registry) -> None:
@@ -66,6 +66,7 @@ class NativeSelector(Selector):
         exclude: frozenset[str] = NO_ONE,
         duty: Duty = Duty.ANSWER,
     ) -> Decision:
+        """As ``Selector.choose``, with equal decisions."""
         usual = policy is RoutingPolicy.CACHE_AWARE and not exclude and not self._distrusted(prompt)
         table = self._table(model, duty, now) if usual else None
         if table is None or not table.candidates:
@@ -74,11 +75,11 @@ class NativeSelector(Selector):
         return decision or super().choose(model, prompt, policy=policy, now=now, duty=duty)
 
     def _distrusted(self, prompt: Prompt) -> bool:
-        """Not all that the index says of it is to be gone by."""
+        """Whether matches of the prompt may not be used as they are."""
         return _disowned(prompt) or bool(self._registry.refuted_blocks.bounds(prompt.keys))
 
     def _table(self, model: str, duty: Duty, now: float) -> CandidateTable | None:
-        """None where there is none to be had."""
+        """The up-to-date table; None where native code cannot score its workers."""
         if self._version != self._registry.version:
             self._tables.clear()
             self._version = self._registry.version
@@ -93,7 +94,7 @@ class NativeSelector(Selector):
         return table
 
     def _ask(self, table: CandidateTable, prompt: Prompt, now: float) -> Decision | None:
-        """None where native code may be wrong about who has room."""
+        """None where native code may be wrong about room."""
         sent = table.sent(prompt.keys, now) if prompt.keys else []
         choice = self._match(table, prompt, sent)
         seen = _Seen(table, prompt, choice.depths, dict(sent), now)
@@ -147,12 +148,12 @@ class NativeSelector(Selector):
 
 
 def _disowned(prompt: Prompt) -> bool:
-    """It has keys that are not to be gone by."""
+    """Whether the prompt has keys that must not be used."""
     return bool(prompt.keys) and prompt.knowledge is Knowledge.LOAD
 
 
 class _Seen:
-    """Candidates with a prompt, as they are at the moment of its decision, for whoever asks later."""
+    """The candidates for one prompt at the time of its decision; scores are computed when asked for."""
 
     def __init__(
         self, table: CandidateTable, prompt: Prompt, depths: bytes, sent: Mapping[int, int], now: float
@@ -171,7 +172,7 @@ class _Seen:
         return score(self._prompt, view, self._throughputs[place])
 
     def misjudged(self, place: int) -> bool:
-        """Native code, which knows of no blocks that are shared and none that are not there, sees room otherwise."""
+        """Whether native code, which knows neither shared nor missing blocks, judges this row's room differently."""
         row, needed = self._rows[place], needed_blocks(self._prompt)
         view = row.view
         known = row.reported_at is not None and not view.stale
@@ -180,7 +181,7 @@ class _Seen:
         return plain != fits(view, needed=needed, held=held)
 
     def possible(self) -> bool:
-        """Somebody could have room some time."""
+        """Whether any worker could ever have room."""
         return any(could(row.view, needed=needed_blocks(self._prompt)) for row in self._rows)
 
     def all(self) -> list[CandidateScore]:

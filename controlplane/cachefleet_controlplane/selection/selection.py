@@ -1,4 +1,4 @@
-"""Selects a worker for a prompt: those whose pool has the role for it, then ``routing`` decides between them."""
+"""Selects a worker for a prompt: the eligible workers of pools with the right role, then ``scoring.decide``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cachefleet_core.pool.worker import Role
 
 
 class Duty(StrEnum):
-    """What a worker is wanted for."""
+    """The task that a worker is selected for."""
 
     ANSWER = "answer"
     """To answer a client."""
@@ -30,7 +30,7 @@ _ROLES: Final[Mapping[Duty, frozenset[Role]]] = MappingProxyType(
 
 _Rule = Callable[[Worker, float], bool]
 
-# Dropped from the last to the first until a worker is left.
+# Dropped from the last to the first until some worker satisfies the others.
 _PREFERENCES: Final[tuple[_Rule, ...]] = (
     lambda worker, _now: not worker.differences,
     lambda worker, _now: not worker.leaving,
@@ -39,17 +39,17 @@ _PREFERENCES: Final[tuple[_Rule, ...]] = (
 
 
 def on_duty(pools: Sequence[Pool], duty: Duty) -> list[Pool]:
-    """Those whose role it is."""
+    """The pools whose role allows this duty."""
     return [pool for pool in pools if pool.declared.spec.role in _ROLES[duty]]
 
 
 def stream_state(worker: Worker, now: float) -> tuple[bool, ...]:
-    """All that ``eligible`` knows of a worker."""
+    """All properties of a worker that ``eligible`` looks at."""
     return worker.ready, *(rule(worker, now) for rule in _PREFERENCES)
 
 
 def eligible(pools: Sequence[Pool], exclude: frozenset[str], now: float) -> list[Worker]:
-    """Ready workers of pools that are not excluded by full name or id, the preferred ones where there are any."""
+    """Ready workers not excluded by full name or id; only preferred ones (see _PREFERENCES) where there are any."""
     ready = [worker for pool in pools for worker in pool.workers.values() if worker.ready]
     if exclude:
         ready = [worker for worker in ready if worker.full_name not in exclude and worker.id not in exclude]
@@ -63,7 +63,7 @@ def eligible(pools: Sequence[Pool], exclude: frozenset[str], now: float) -> list
 
 
 def percents(pools: Sequence[Pool]) -> dict[str, int]:
-    """By pool: how many percent of a worker's blocks are to stay free there."""
+    """Percent of a worker's blocks to keep free, by pool key."""
     return {pool.key: pool.declared.spec.admission.min_free_block_percent for pool in pools}
 
 
@@ -71,7 +71,7 @@ NO_ONE: Final[frozenset[str]] = frozenset()
 
 
 class Selector:
-    """Looks at every worker anew for each decision."""
+    """Scores every worker for each decision."""
 
     def __init__(self, index: BlockIndex, registry: Registry) -> None:
         self._index = index
@@ -87,7 +87,7 @@ class Selector:
         exclude: frozenset[str] = NO_ONE,
         duty: Duty = Duty.ANSWER,
     ) -> Decision:
-        """Where a prompt is best served, of the workers of this duty that are not excluded by full name or id."""
+        """Decide among the workers of this duty that are not excluded by full name or id; ``now`` is monotonic."""
         pools = on_duty(self._registry.fleet(model), duty)
         return decide(prompt, self._candidates(pools, prompt, exclude, now), policy, now)
 

@@ -1,4 +1,4 @@
-"""Decisions where a prompt's blocks are not known: its text is held against what was sent to whom."""
+"""Decisions by prompt text where block keys are unknown: compares it with texts sent to each worker."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from cachefleet_controlplane.workers.worker import Worker
 logger = logging.getLogger(__name__)
 
 UNKNOWN_ROOM: Final = 16_384
-"""Chunks that a worker is taken to hold whose size nobody has told: 8 MiB of text."""
+"""Chunks assumed to fit into a worker of unknown size: 8 MiB of text."""
 
 
 class TextSelector(Selector):
-    """Over an index of its own, of chunks; what ``decide`` is shown of them are blocks."""
+    """A selector over an index of text chunks of its own; matched chunks are converted to blocks for ``decide``."""
 
     def __init__(self, index: BlockIndex, registry: Registry) -> None:
         super().__init__(index, registry)
@@ -37,14 +37,15 @@ class TextSelector(Selector):
         exclude: frozenset[str] = NO_ONE,
         duty: Duty = Duty.ANSWER,
     ) -> Decision:
+        """As ``Selector.choose``, by the prompt's chunks; never TOO_LARGE, as sizes are estimates."""
         known = replace(prompt, keys=prompt.chunks.keys)
         decision = super().choose(model, known, policy=policy, now=now, exclude=exclude, duty=duty)
-        if decision.reason is Reason.TOO_LARGE:  # no estimate refuses anybody
+        if decision.reason is Reason.TOO_LARGE:  # an estimate refuses no request
             return super().choose(model, Prompt(), policy=policy, now=now, exclude=exclude, duty=duty)
         return decision
 
     def sent(self, worker: Worker, prompt: Prompt) -> None:
-        """A prompt has gone to a worker."""
+        """A prompt was sent to a worker."""
         chunks = prompt.chunks
         if not chunks.keys:
             return
@@ -54,11 +55,11 @@ class TextSelector(Selector):
             logger.exception("the index of texts failed and begins anew", extra={"worker": worker.id})
 
     def keep(self, workers: Sequence[WorkerId]) -> None:
-        """All others are gone."""
+        """Drop the texts of all other workers."""
         self._texts.keep(workers)
 
     def _follow(self, worker: Worker) -> None:
-        """Without an agent nobody tells that it was started anew; it is, as a rule, where it could not be reached."""
+        """Drop texts of an older epoch; without an agent to tell it, a failed request counts as a restart."""
         if worker.hello is None and worker.failures:
             self._texts.forget(worker.id)
         else:
@@ -80,7 +81,7 @@ class TextSelector(Selector):
 
 
 def _view(worker: Worker, blocks: int, now: float, *, percent: int) -> CandidateView:
-    """We saw ourselves what was sent: it is expected there even while reports are stale."""
+    """This replica knows what it sent: it is expected there even while reports are stale."""
     return worker.candidate(b"", blocks, now, percent=percent, sent=blocks)
 
 
@@ -90,7 +91,7 @@ def _blocks(chunks: int, prompt: Prompt) -> int:
 
 
 def _room(worker: Worker, prompt: Prompt) -> int:
-    """Chunks of such a prompt that a worker's cache has room for."""
+    """Chunks of such a prompt that fit into a worker's cache."""
     blocks = worker.load.state.blocks_total if worker.load else 0
     blocks = blocks or (worker.hello.blocks_total if worker.hello else 0)
     if not blocks or not prompt.block_size or prompt.chunks.tokens_each <= 0:

@@ -1,1 +1,13 @@
-"""What the control plane remembers across restarts. Losing it never stops routing."""
+"""The database: decision records, tenants, API keys, usage. Losing it never stops routing.
+
+database              SQLite or PostgreSQL: opening, migrating, transactions, recovery from corruption
+decision_log          bounded queue of decision records in front of the repository
+decision_records      the record of one decision, without prompts, token ids or secrets
+decision_repository   decision records in memory or in SQL
+sql_tenants           tenants and API keys in SQL
+store_errors          errors of database drivers to StoreError
+tenant_records        records of tenants, keys and usage
+usage_log             usage summed in memory and written to SQL
+migrations/           Alembic migrations
+schema/               tables
+"""

@@ -1,6 +1,6 @@
-"""The database: its engine, its transactions, and how it is brought up, migrated, and made anew after damage.
+"""The database: SQLAlchemy engine, transactions, opening with migration, and recovery from corruption.
 
-A SQLite file that is corrupt is moved aside, never deleted; one that vanished is noticed at the next transaction.
+A corrupt SQLite file is moved aside, never deleted; a file that vanished is noticed at the next transaction.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from cachefleet_controlplane.store.store_errors import StoreError, store_error
 logger = logging.getLogger(__name__)
 
 ALIVE: Final = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 11_000}
-"""A PostgreSQL server that vanished without a word is given up after 11 s, unless the URL says otherwise."""
+"""A PostgreSQL server that stops answering is given up after 11 s, unless the URL says otherwise."""
 MAX_ASIDE: Final = 8
-"""Corrupt files kept; beyond this the disk is at fault and a new file would not help."""
+"""Corrupt files kept; with more, the disk is at fault and a new file would not help."""
 _FILES: Final = ("", "-wal", "-shm")
 
 
 class Database:
-    """One database by URL, for repositories to share. All calls block; failures are StoreErrors."""
+    """One database by URL, shared by repositories. All calls block; failures are StoreErrors."""
 
     def __init__(self, url: str, *, timeout_seconds: float, now: Callable[[], float] = time.time) -> None:
         self._url = usable_url(url)
@@ -40,9 +40,9 @@ class Database:
         self._engine: Engine | None = None
         self._identity: tuple[int, int] | None = None
         self._suspect = True
-        """Whether the file is to be checked at the next open: at the first, and after an error that says so."""
+        """Whether to check the file at the next open: at the first, and after an error that reports corruption."""
         self._opening = Lock()
-        """Of two repositories that find a corrupt file, the second must not move the new one aside."""
+        """Two repositories may find one corrupt file; the second must not move the new one aside."""
 
     def open(self) -> None:
         """Connect, check and migrate; a corrupt SQLite file is moved aside and a new one made."""
@@ -67,6 +67,7 @@ class Database:
             raise
 
     def close(self) -> None:
+        """Close all connections; ``open`` connects again."""
         if self._engine is not None:
             self._engine.dispose()
         self._engine = None
@@ -191,13 +192,13 @@ def _engine(url: URL, timeout_seconds: float) -> Engine:
 
 
 def _patience(url: URL, timeout_seconds: float) -> dict[str, Any]:
-    """How long PostgreSQL may keep us waiting for a connection and for a sign of life; what the URL says goes first."""
+    """PostgreSQL's timeouts for connecting and for silent connections; those in the URL win."""
     ours = ALIVE | {"connect_timeout": max(1, round(timeout_seconds))}
     return {name: value for name, value in ours.items() if name not in url.query}
 
 
 def _bound_locks(engine: Engine, timeout_seconds: float) -> None:
-    """A bounded wait for locks, which a replica that hangs may hold; in each transaction, as poolers share sessions."""
+    """Bounded waits for locks, which a hanging replica may hold; set in each transaction, as poolers share sessions."""
 
     @event.listens_for(engine, "begin")
     def _begun(connection: Connection) -> None:
@@ -205,7 +206,7 @@ def _bound_locks(engine: Engine, timeout_seconds: float) -> None:
 
 
 def _tune_sqlite(engine: Engine, timeout_seconds: float) -> None:
-    """Write-ahead log, a bounded wait for locks, checked foreign keys; and transactions that include schema changes."""
+    """Write-ahead log, bounded waits for locks, foreign keys; transactions that include schema changes."""
 
     @event.listens_for(engine, "connect")
     def _connected(connection: sqlite3.Connection, _record: ConnectionPoolEntry) -> None:

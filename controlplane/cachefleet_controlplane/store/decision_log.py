@@ -1,8 +1,8 @@
-"""The log of decisions: recording never waits, writing happens behind a bounded queue, and reads see both.
+"""Log of decisions: recording never waits, a bounded queue is written in batches, and reads see queue and database.
 
-The database is used from two threads of this log alone, one that writes and one that reads. Synchronous SQLAlchemy
-in a thread was chosen over aiosqlite: alembic needs a synchronous engine anyway, PostgreSQL needs no second driver,
-and aiosqlite is a thread as well.
+Two threads of this log alone use the database, one for writes and one for reads. Synchronous SQLAlchemy in a thread was
+chosen over aiosqlite: Alembic needs a synchronous engine anyway, PostgreSQL needs no second driver, and aiosqlite is a
+thread as well.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _NOT_OPENED = "not opened yet"
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """How much the log holds back and for how long; seconds."""
+    """Bounds of the queue and its batches; times in seconds."""
 
     queue: int = 4096
     batch: int = 256
     flush_seconds: float = 0.25
     prune_every: int = 500
-    """Records written between two looks at the ring's size, and so what it may hold too many."""
+    """Records written between two prunings, and so how many the ring may hold too many."""
     retry_seconds: float = 5.0
     read_seconds: float = 5.0
 
 
 class DecisionLog:
-    """Decisions of this process and, as long as the repository works, of those before it.
+    """Decision records of this process and, as long as the repository works, of earlier ones.
 
     Run ``run()`` as a task; without it records wait in memory. A failing repository is opened and tried again every
-    ``retry_seconds``; meanwhile ``problem`` says why, and what comes beyond the queue's bound is dropped, oldest first.
+    ``retry_seconds``; meanwhile ``problem`` says why, and records beyond the queue's bound are dropped, oldest first.
     """
 
     def __init__(self, repository: DecisionRepository, *, metrics: Metrics, bounds: LogBounds | None = None) -> None:
@@ -59,7 +59,7 @@ class DecisionLog:
         self.problem = _NOT_OPENED
 
     def record(self, record: DecisionRecord) -> None:
-        """Remember a decision; one with the same id is replaced. Never waits, never fails."""
+        """Queue a record; it replaces one with the same id. Never waits, never fails."""
         self._waiting.pop(record.id, None)
         self._waiting[record.id] = record
         if len(self._waiting) > self._bounds.queue:
@@ -68,13 +68,13 @@ class DecisionLog:
         self._arrived.set()
 
     async def get(self, decision_id: str) -> DecisionRecord | None:
-        """One decision. StoreError where only the repository could know and it does not answer."""
+        """One record or None. StoreError where it is not queued and the repository does not answer."""
         if waiting := self._waiting.get(decision_id):
             return waiting
         return await self._read(lambda: self._repository.get(decision_id))
 
     async def recent(self, limit: int, model: str | None = None) -> list[DecisionRecord]:
-        """The latest decisions, last first; without the repository those that wait to be written."""
+        """The latest records, last first; where the repository fails, only those still queued."""
         waiting = [r for r in reversed(self._waiting.values()) if model is None or r.model == model][:limit]
         try:
             stored = await self._read(lambda: self._repository.recent(limit, model))
@@ -84,7 +84,7 @@ class DecisionLog:
         return (waiting + [record for record in stored if record.id not in known])[:limit]
 
     async def run(self) -> None:
-        """Write what is recorded until cancelled; then flush what still waits, once, and close."""
+        """Write queued records until cancelled; then flush once and close the repository."""
         try:
             while True:
                 await self._step()

@@ -1,4 +1,4 @@
-"""What is remembered of a decision. No prompt, token id, salt or credential has a field here."""
+"""Records of decisions. No prompt, token id, salt or credential has a field here."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cachefleet_controlplane.routing.decision import CandidateScore
 class AttemptRecord:
     """One attempt to have a worker answer; ``status`` is the worker's HTTP status where it gave one.
 
-    ``kind`` is "answer", or "prefill" where it computed the prompt for another one. ``threshold`` is the share of its
-    prompt that had to be cached, None where the gateway said nothing of that.
+    ``kind`` is "answer", or "prefill" where it computed the prompt for another worker. ``threshold`` is the share of
+    the prompt that had to be cached, None where the gateway set none.
     """
 
     worker: str
@@ -27,7 +27,7 @@ class AttemptRecord:
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
 class CandidateRecord:
-    """What one worker would have cost, as the decision saw it: the parts of its score, in tokens and seconds.
+    """The cost of one worker in a decision: the parts of its score, in tokens and seconds.
 
     Never changed.
     """
@@ -38,7 +38,7 @@ class CandidateRecord:
     chosen: bool = False
     matched_blocks: int
     matched_tokens: int = 0
-    """Of the prompt, that the index says are held there; counted upon only while the report is fresh."""
+    """Prompt tokens that the index says are held there; used only where the report is fresh."""
     predicted_tokens: int
     expected_tokens: int
     queued_tokens: int
@@ -52,7 +52,7 @@ class CandidateRecord:
     seconds: float
     report_age: float | None
     needed_blocks: int = 0
-    """These four: what it would take, what it may, what stays free, and what there is; not in the oldest records."""
+    """These four: blocks it would take, may take, that stay free, and in all; not in the oldest records."""
     free_blocks: int | None = None
     reserved_blocks: int = 0
     total_blocks: int | None = None
@@ -60,6 +60,7 @@ class CandidateRecord:
 
     @classmethod
     def of(cls, score: CandidateScore, *, block_size: int = 0, chosen: bool = False) -> CandidateRecord:
+        """The record of a score; ``block_size`` in tokens."""
         same = dict(zip(_OF_SCORES, _of_score(score), strict=True))
         rank = score.id.rpartition("#")[2]
         matched = score.matched_blocks * block_size
@@ -73,10 +74,10 @@ _of_score: Final = attrgetter(*_OF_SCORES)
 
 @dataclass(frozen=True, slots=True)
 class ShortfallRecord:
-    """The engine served so many ``tokens`` less from its cache than ``worker`` was expected to, and why."""
+    """The engine served ``tokens`` less from its cache than was predicted for ``worker``, and why."""
 
     cause: str
-    """A ``shortfall.Cause``."""
+    """A ``cache_shortfall.Cause``."""
     tokens: int
     worker: str
 
@@ -85,12 +86,12 @@ class ShortfallRecord:
 class DecisionRecord:
     """One request: where it went, why, and what the cache then did. ``at`` is Unix time in seconds.
 
-    ``cached_tokens`` and what follows it are None where the answer did not tell or did not come; ``status`` is the
-    HTTP status the client got (499 where it went away before one). ``candidates`` are those that tell most, the chosen
-    one first (see ``decisions.leading_places``), and ``candidates_left_out`` is the number of the others.
-    ``queued_seconds`` is how long it waited for room, None where it did not. ``tenant`` is "" in the oldest records;
-    ``isolation`` is its pools' rule, with the version of the salt where that is one for each tenant. ``rung`` is where
-    the prompt's ids came from, ``render_failure`` why there are none.
+    ``cached_tokens`` and what follows it are None where the answer did not tell or did not come; ``status`` is the HTTP
+    status the client got (499 where it went away before one). ``candidates`` are those that ``decision.leading_places``
+    selects, the chosen one first, and ``candidates_left_out`` is the number of the others. ``queued_seconds`` is how
+    long it waited for room, None where it did not. ``tenant`` is "" in the oldest records; ``isolation`` is its pools'
+    rule, with the version of the salt where that is one for each tenant. ``rung`` is where the prompt's ids came from,
+    ``render_failure`` why there are none.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Where decision records are kept: the Protocol, one in memory, one in SQL."""
+"""Storage of decision records: the Protocol, an implementation in memory and one in SQL."""
 
 from __future__ import annotations
 
@@ -19,55 +19,64 @@ class DecisionRepository(Protocol):
     """A bounded ring of decision records. Calls block; every failure is a StoreError and has changed nothing."""
 
     def open(self) -> None:
-        """Make it ready, creating or migrating what is needed; may be called again after a StoreError."""
+        """Connect and migrate what is needed; may be called again after a StoreError."""
         ...
 
     def save(self, records: Sequence[DecisionRecord]) -> None:
-        """Keep records; one with the id of an older one replaces it and counts as recent."""
+        """Store records; one with the id of an older one replaces it and counts as recent."""
         ...
 
-    def get(self, decision_id: str) -> DecisionRecord | None: ...
+    def get(self, decision_id: str) -> DecisionRecord | None:
+        """The record with this id, None where it is not stored any more."""
+        ...
 
     def recent(self, limit: int, model: str | None = None) -> list[DecisionRecord]:
         """At most ``limit`` records, the last saved first."""
         ...
 
     def prune(self) -> int:
-        """Forget a batch of the oldest beyond the ring's size; how many. Called until it gives 0."""
+        """Delete a batch of the oldest records beyond the ring's size; their number. Called until it is 0."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close connections; ``open`` may follow."""
 
 
 class InMemoryDecisions:
-    """The ring as a dict, which remembers the order of insertion."""
+    """A DecisionRepository in a dict, which keeps the order of insertion."""
 
     def __init__(self, *, max_rows: int) -> None:
         self._max_rows = max_rows
         self._records: dict[str, DecisionRecord] = {}
 
     def open(self) -> None:
+        """Nothing to open."""
         return
 
     def save(self, records: Sequence[DecisionRecord]) -> None:
+        """Store records; one that replaces another moves to the end."""
         for record in records:
             self._records.pop(record.id, None)
             self._records[record.id] = record
 
     def get(self, decision_id: str) -> DecisionRecord | None:
+        """The record with this id; None where it was pruned."""
         return self._records.get(decision_id)
 
     def recent(self, limit: int, model: str | None = None) -> list[DecisionRecord]:
+        """At most ``limit`` records, the last saved first; of one model where given."""
         found = (r for r in reversed(self._records.values()) if model is None or r.model == model)
         return [record for record, _ in zip(found, range(limit), strict=False)]
 
     def prune(self) -> int:
+        """Delete all records beyond ``max_rows`` at once; their number."""
         excess = max(0, len(self._records) - self._max_rows)
         for decision_id in list(self._records)[:excess]:
             del self._records[decision_id]
         return excess
 
     def close(self) -> None:
+        """Nothing to close; records stay."""
         return
 
 
@@ -77,27 +86,31 @@ _seq = _decisions.c.seq
 
 
 class SqlDecisions:
-    """The ring as rows in the order of their ``seq``."""
+    """A DecisionRepository in SQL: rows in the order of their ``seq``."""
 
     def __init__(self, database: Database, *, max_rows: int) -> None:
         self._database = database
         self._max_rows = max_rows
 
     def open(self) -> None:
+        """Connect, check and migrate the database."""
         self._database.open()
 
     def save(self, records: Sequence[DecisionRecord]) -> None:
+        """Insert records in one transaction, after deleting those with the same ids."""
         rows = [msgspec.to_builtins(record) for record in records]
         with self._database.transaction(write=True) as connection:
             connection.execute(delete(_decisions).where(_decisions.c.id.in_([row["id"] for row in rows])))
             connection.execute(insert(_decisions), rows)
 
     def get(self, decision_id: str) -> DecisionRecord | None:
+        """The record with this id; StoreError where its row cannot be read."""
         with self._database.transaction() as connection:
             row = connection.execute(select(_decisions).where(_decisions.c.id == decision_id)).mappings().first()
         return None if row is None else _record(row)
 
     def recent(self, limit: int, model: str | None = None) -> list[DecisionRecord]:
+        """At most ``limit`` records, the last saved first; of one model where given."""
         query = select(_decisions).order_by(_seq.desc()).limit(limit)
         if model is not None:
             query = query.where(_decisions.c.model == model)
@@ -105,6 +118,7 @@ class SqlDecisions:
             return [_record(row) for row in connection.execute(query).mappings()]
 
     def prune(self) -> int:
+        """Delete at most _PRUNE_ROWS of the oldest beyond ``max_rows``; their number."""
         newest_out = select(_seq).order_by(_seq.desc()).offset(self._max_rows).limit(1).scalar_subquery()
         batch = select(_seq).where(_seq <= newest_out).order_by(_seq).limit(_PRUNE_ROWS)
         with self._database.transaction(write=True) as connection:
@@ -112,6 +126,7 @@ class SqlDecisions:
         return result.rowcount
 
     def close(self) -> None:
+        """Close the database, which other repositories may share."""
         self._database.close()
 
 

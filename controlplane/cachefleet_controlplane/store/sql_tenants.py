@@ -1,4 +1,4 @@
-"""Tenants and their keys in SQL. Each change raises the revision in its own transaction, so that others see it."""
+"""Tenants and their keys in SQL. Each change raises the revision in its own transaction, so that replicas notice it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 MAX_TENANTS: Final = 10_000
 MAX_KEYS: Final = 100
-"""Keys of one tenant; ended ones give way to new ones, oldest first."""
+"""Keys of one tenant; ended ones are deleted for new ones, oldest first."""
 
 _tenancy = cast("Table", TenancyRow.__table__)  # type: ignore[attr-defined]  # SQLModel makes it
 _tenants = cast("Table", TenantRow.__table__)  # type: ignore[attr-defined]
@@ -36,20 +36,21 @@ class TenantNotFoundError(LookupError):
 
 
 class TenantConflictError(Exception):
-    """It exists already, there would be too many, or what is changed here would be unknown to other replicas."""
+    """It exists already, there would be too many, or other replicas would not see the change."""
 
 
 class SqlTenants:
-    """See the module. Calls block; every failure of the database is a StoreError and has changed nothing."""
+    """Repository of tenants and keys. Calls block; a failure of the database is a StoreError and changes nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def open(self) -> None:
+        """Connect and migrate; may be called again after a StoreError."""
         self._database.open()
 
     def load(self, known: Tenancy | None) -> Tenancy | None:
-        """All there is; None where that is what is ``known``. A store made anew takes over what is known."""
+        """All tenants and keys; None where that is ``known``. A new, empty database is filled from ``known``."""
         with self._database.transaction() as connection:
             store, revision = _state(connection)
             if known is not None and (known.store, known.revision) == (store, revision):
@@ -64,12 +65,12 @@ class SqlTenants:
             return _tenant_records(connection)
 
     def tenant(self, name: TenantId) -> TenantRecord:
-        """TenantNotFoundError."""
+        """One tenant. TenantNotFoundError."""
         with self._database.transaction() as connection:
             return _tenant(connection, name)
 
     def create(self, tenant: TenantRecord) -> None:
-        """TenantConflictError where there is one of that name, or there are MAX_TENANTS."""
+        """Add a tenant. TenantConflictError where the name is taken, or there are MAX_TENANTS."""
         with self._changing() as connection:
             if connection.execute(select(_tenants.c.name).where(_tenants.c.name == tenant.name)).first():
                 raise TenantConflictError(f"tenant {tenant.name} exists already")
@@ -78,7 +79,7 @@ class SqlTenants:
             connection.execute(insert(_tenants), _row(tenant))
 
     def change(self, name: TenantId, fields: Mapping[str, object]) -> TenantRecord:
-        """Set some fields of a TenantRecord; the tenant as it is then. TenantNotFoundError."""
+        """Set some fields of a tenant; the changed tenant. TenantNotFoundError."""
         with self._changing() as connection:
             _tenant(connection, name)
             if fields:
@@ -86,7 +87,7 @@ class SqlTenants:
             return _tenant(connection, name)
 
     def delete(self, name: TenantId) -> None:
-        """With all its keys and conversations; what it used stays. TenantNotFoundError."""
+        """Delete a tenant with its keys and conversations; its usage stays. TenantNotFoundError."""
         with self._changing() as connection:
             _tenant(connection, name)
             own = select(_conversations.c.id).where(_conversations.c.tenant == name)
@@ -103,12 +104,12 @@ class SqlTenants:
             return _key_records(connection, tenant)
 
     def add_key(self, key: KeyRecord) -> None:
-        """TenantNotFoundError, TenantConflictError where the tenant has MAX_KEYS that are active."""
+        """Add a key. TenantNotFoundError; TenantConflictError where the tenant has MAX_KEYS active ones."""
         with self._changing() as connection:
             _add(connection, key)
 
     def rotate(self, key: KeyRecord, *, grace_seconds: float) -> None:
-        """A new key, and the tenant's others end ``grace_seconds`` after it was made. As ``add_key``."""
+        """Add a key; the tenant's others end ``grace_seconds`` after it was made. Errors as ``add_key``."""
         end = key.created + grace_seconds
         with self._changing() as connection:
             living = (_keys.c.tenant == key.tenant) & _keys.c.revoked.is_(None)
@@ -117,7 +118,7 @@ class SqlTenants:
             _add(connection, key)
 
     def revoke(self, tenant: TenantId, key_id: str, *, now: float) -> KeyRecord:
-        """The key as it is then; one that was revoked before stays as it was. TenantNotFoundError."""
+        """Revoke a key; its record, unchanged where it was revoked before. TenantNotFoundError."""
         with self._changing() as connection:
             named = (_keys.c.tenant == tenant) & (_keys.c.id == key_id)
             connection.execute(update(_keys).where(named & _keys.c.revoked.is_(None)).values(revoked=now))
@@ -128,7 +129,7 @@ class SqlTenants:
 
     @contextmanager
     def _changing(self) -> Iterator[Connection]:
-        """The revision first: on a server its row is the lock that has changes follow one another."""
+        """A write transaction that raises the revision first: in PostgreSQL its row is the lock that orders changes."""
         with self._database.transaction(write=True) as connection:
             connection.execute(update(_tenancy).values(revision=_tenancy.c.revision + 1))
             yield connection

@@ -1,4 +1,4 @@
-"""What a database's failure means: every driver's error becomes a StoreError of one kind."""
+"""Maps the errors of SQLAlchemy and of every database driver to StoreErrors of one kind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS: Final = {
     sqlite3.SQLITE_CORRUPT: "corrupt",
     sqlite3.SQLITE_NOTADB: "corrupt",
 }
-# PostgreSQL's SQLSTATEs.
+# SQLSTATEs of PostgreSQL.
 _STATES: Final = {
     "55P03": "locked",  # lock_not_available
     "40P01": "locked",  # deadlock_detected
@@ -26,7 +26,9 @@ _STATES: Final = {
 
 
 class StoreError(Exception):
-    """The store cannot do this now; ``kind`` (locked, full, corrupt, missing, newer, unavailable) labels a metric."""
+    """The store cannot do this now; ``kind`` is a metric's label: locked, full, corrupt, missing, newer, unreadable,
+    ...
+    """
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -43,6 +45,6 @@ def store_error(error: Exception) -> StoreError:
 
 
 def _words(cause: BaseException) -> str:
-    """What a driver says; PostgreSQL's details, which quote values, are left out."""
+    """A driver's message without PostgreSQL's details, which quote values."""
     told = getattr(cause, "diag", None)
     return getattr(told, "message_primary", None) or str(cause)

@@ -1,4 +1,4 @@
-"""What is remembered of tenants, of their API keys (never a key itself) and of what they used.
+"""Records of tenants, of their API keys (never a key itself) and of their usage.
 
 Times are Unix seconds.
 """
@@ -14,21 +14,21 @@ from cachefleet_core.tenancy import TenantId
 DEFAULT_PRIORITY: Final = 50
 LOWEST_PRIORITY: Final = 100
 MAX_NUMBER: Final = 2**31 - 1
-"""The largest salt version and limit."""
+"""Upper bound of salt versions and limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRecord:
-    """A tenant: what its requests are salted with, how early they get their turn, and how many they may be."""
+    """A tenant: the version of its salt, its priority in the queue, and its limits."""
 
     name: TenantId
     salt_version: int = 1
     """1 and up."""
     priority: int = DEFAULT_PRIORITY
-    """0 gets its turn first, LOWEST_PRIORITY last."""
+    """0 is served first, LOWEST_PRIORITY last."""
     requests_at_once: int | None = None
     tokens_per_minute: int | None = None
-    """Of computed prompt tokens and completion tokens."""
+    """Computed prompt tokens and completion tokens."""
     disabled: bool = False
     created: float = 0.0
 
@@ -54,6 +54,7 @@ class KeyRecord:
     revoked: float | None = None
 
     def state(self, now: float) -> KeyState:
+        """Whether it is accepted at ``now``."""
         if self.revoked is not None:
             return KeyState.REVOKED
         return KeyState.EXPIRED if self.expires is not None and now >= self.expires else KeyState.ACTIVE
@@ -61,7 +62,7 @@ class KeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class Tenancy:
-    """All tenants and keys of one moment: ``revision`` grows with each change, ``store`` names the database."""
+    """All tenants and keys at one revision: ``revision`` grows with each change, ``store`` names the database."""
 
     store: str
     revision: int
@@ -78,6 +79,6 @@ class UsageRecord:
     model: str
     requests: int = 0
     prompt_tokens: int = 0
-    """All of them, cached ones included."""
+    """Cached ones included."""
     cached_tokens: int = 0
     completion_tokens: int = 0

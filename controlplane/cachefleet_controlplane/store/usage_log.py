@@ -1,4 +1,4 @@
-"""What tenants use: summed in memory, written to SQL now and then, one row for each hour, tenant and model."""
+"""Usage of tenants: summed in memory and written to SQL at intervals, one row per hour, tenant and model."""
 
 from __future__ import annotations
 
@@ -30,22 +30,28 @@ _Key = tuple[int, TenantId, str]
 
 
 class UsageRepository(Protocol):
-    """Where sums are kept. Calls block; every failure is a StoreError and has changed nothing."""
+    """Storage of usage sums. Calls block; every failure is a StoreError and has changed nothing."""
 
-    def open(self) -> None: ...
+    def open(self) -> None:
+        """Connect and migrate; may be called again after a StoreError."""
 
-    def add(self, records: Sequence[UsageRecord]) -> None: ...
+    def add(self, records: Sequence[UsageRecord]) -> None:
+        """Add to the stored sums; no two records may be of one hour, tenant and model."""
 
-    def between(self, start: int, end: int, *, tenant: TenantId | None = None, limit: int) -> list[UsageRecord]: ...
+    def between(self, start: int, end: int, *, tenant: TenantId | None = None, limit: int) -> list[UsageRecord]:
+        """Hours that begin at ``start`` or later and before ``end`` (Unix seconds), in order; ``limit`` at most."""
+        ...
 
-    def prune(self, before: int) -> int: ...
+    def prune(self, before: int) -> int:
+        """Delete hours that began before ``before`` (Unix seconds); the number of rows deleted."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class UsageBounds:
-    """``queue``: sums that may wait to be written, one for each hour, tenant and model; ``days`` are remembered.
+    """``queue``: sums that may wait to be written, one per hour, tenant and model; ``days``: how long they are kept.
 
-    Nobody waits longer than ``answer_seconds`` for the store: neither who asks, nor the end of the process.
+    No reader waits longer than ``answer_seconds`` for the store, nor does the end of the process.
     """
 
     queue: int = 10_000
@@ -55,9 +61,9 @@ class UsageBounds:
 
 
 class UsageLog:
-    """Sums that wait to be written; run ``run()`` as a task.
+    """Sums usage and writes it; run ``run()`` as a task.
 
-    Where the store fails they wait and grow; what would be one sum more than the queue's bound is dropped and counted.
+    Where the store fails, sums wait and grow; a new sum beyond the queue's bound is dropped and counted.
     """
 
     def __init__(
@@ -81,7 +87,7 @@ class UsageLog:
         self.problem = ""
 
     def record(self, used: UsageRecord) -> None:
-        """Take note of something used. Never waits, never fails."""
+        """Add the usage of one request. Never waits, never fails."""
         key = _key(used)
         before = self._waiting.get(key)
         if before is None and len(self._waiting) >= self._bounds.queue:
@@ -90,7 +96,7 @@ class UsageLog:
         self._waiting[key] = used if before is None else _sum(before, used)
 
     async def between(self, start: int, end: int, *, tenant: TenantId | None = None, limit: int) -> list[UsageRecord]:
-        """What was used by now; of other replicas what they have written. StoreError. See the repository."""
+        """Usage by now, of other replicas what they have written; arguments as in ``SqlUsage.between``. StoreError."""
         try:
             async with asyncio.timeout(self._bounds.answer_seconds):
                 await self.flush()
@@ -99,7 +105,7 @@ class UsageLog:
             raise StoreError("unavailable", "the store did not answer in time") from error
 
     async def flush(self) -> None:
-        """Write what waits. StoreError, and then it still waits. Who awaits this may leave: the writing goes on."""
+        """Write what waits. After a StoreError it still waits. Cancelling the caller does not cancel the write."""
         task = asyncio.create_task(self._flush())
         self._flushing.add(task)
         task.add_done_callback(self._flushing.discard)
@@ -139,7 +145,7 @@ class UsageLog:
                 self._opened = False
                 self._put_back(batch.values())
                 return error
-            except Exception:  # the root of a task; what cannot be written would hold up all that follows
+            except Exception:  # the root of a task; a batch that cannot be written would block the next ones
                 logger.exception("usage could not be written and is dropped", extra={"records": len(batch)})
                 self._metrics.task_error("usage")
                 self._metrics.usage_dropped(sum(record.requests for record in batch.values()))
@@ -149,7 +155,7 @@ class UsageLog:
         if not self._opened:
             self._repository.open()
             self._opened = True
-        # First of all: were it to fail afterwards, what is written already would wait to be written again.
+        # Before adding: if it failed afterwards, sums already written would be written again.
         hour = int(self._wall_clock()) // _HOUR_SECONDS
         if hour != self._pruned_hour:
             self._repository.prune((hour * _HOUR_SECONDS) - self._bounds.days * _DAY_SECONDS)
@@ -187,19 +193,20 @@ _SUMS: Final = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens
 
 
 class SqlUsage:
-    """Calls block; every failure is a StoreError and has changed nothing."""
+    """Usage sums in SQL. Calls block; every failure is a StoreError and has changed nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def open(self) -> None:
+        """Connect and migrate; may be called again after a StoreError."""
         self._database.open()
 
     def add(self, records: Sequence[UsageRecord]) -> None:
-        """Add to what is there; no two records may be of one hour, tenant and model."""
+        """Add to the stored sums; no two records may be of one hour, tenant and model."""
         with self._database.transaction(write=True) as connection:
             rows = [msgspec.to_builtins(record) for record in records]
-            rows.sort(key=lambda row: [row[name] for name in _KEY])  # replicas lock them in one order
+            rows.sort(key=lambda row: [row[name] for name in _KEY])  # replicas lock rows in one order
             connection.execute(_addition(connection), rows)
 
     def between(self, start: int, end: int, *, tenant: TenantId | None = None, limit: int) -> list[UsageRecord]:
@@ -212,13 +219,13 @@ class SqlUsage:
             return [msgspec.convert(dict(row), UsageRecord) for row in connection.execute(query).mappings()]
 
     def prune(self, before: int) -> int:
-        """Forget hours that began before; how many rows those were."""
+        """Delete hours that began before ``before`` (Unix seconds); the number of rows deleted."""
         with self._database.transaction(write=True) as connection:
             return connection.execute(delete(_usage).where(_usage.c.hour < before)).rowcount
 
 
 def _addition(connection: Connection) -> Any:
-    """INSERT that adds where there is a row: replicas add to the same ones. SQLite and PostgreSQL spell it alike."""
+    """INSERT that adds to an existing row, since replicas share rows; SQLite and PostgreSQL have the same syntax."""
     made = postgresql.insert(_usage) if connection.dialect.name == "postgresql" else sqlite.insert(_usage)
     sums = {name: _usage.c[name] + made.excluded[name] for name in _SUMS}
     return made.on_conflict_do_update(index_elements=_KEY, set_=sums)

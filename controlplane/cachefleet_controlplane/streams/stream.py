@@ -1,4 +1,4 @@
-"""What is known of one report stream, what may happen to it, and what follows: the values of ``residency``."""
+"""The values of ``stream_machine``: one report stream, its inputs, its events to count, and the effects of a step."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cachefleet_controlplane.index.frames import DeltaFrame, Report, SnapshotFra
 from cachefleet_core.reports import Hello, Resync, State
 
 STALE_SECONDS: Final = 5.0
-"""Without a State for this long, or out of step, what a worker holds says nothing any more."""
+"""Without a State, or out of step, for this long, a stream's blocks are not trusted."""
 
 
 class StreamState(StrEnum):
-    """How far the index may be trusted for this stream."""
+    """How far the index may be trusted for this stream; the transitions are in ``stream_machine``."""
 
     UNKNOWN = "unknown"
     AWAITING = "awaiting"
@@ -26,7 +26,7 @@ class StreamState(StrEnum):
 
 
 class StreamEvent(StrEnum):
-    """What is worth counting."""
+    """What happened on a stream, to be counted; the value is a metric's label."""
 
     EPOCH = "epoch"
     GAP = "gap"
@@ -41,7 +41,7 @@ class StreamEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A Hello arrived on a connection; later connections have greater numbers."""
+    """Input: a Hello arrived on a connection; later connections have greater numbers."""
 
     connection: int
     hello: Hello
@@ -49,7 +49,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Another frame arrived on a connection."""
+    """Input: another frame arrived on a connection."""
 
     connection: int
     frame: Report
@@ -57,14 +57,14 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A connection is gone."""
+    """Input: a connection is closed."""
 
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed."""
+    """Input: time has passed."""
 
 
 StreamInput = Opened | Received | Closed | Tick
@@ -72,38 +72,40 @@ StreamInput = Opened | Received | Closed | Tick
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Take a Delta over into the index."""
+    """Effect: apply a Delta to the index."""
 
     delta: DeltaFrame
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Hold exactly what these parts of one snapshot say."""
+    """Effect: replace the worker's blocks by those of a snapshot, all of whose parts these are."""
 
     parts: tuple[SnapshotFrame, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Hold nothing."""
+    """Effect: remove the worker's blocks from the index."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestResync:
-    """Send this to the agent."""
+    """Effect: send this frame to the agent."""
 
     frame: Resync
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
+    """Effect: count an event."""
+
     note: StreamEvent
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """A State of this stream: take its load over."""
+    """Effect: take over the load that this State reports."""
 
     state: State
 
@@ -113,13 +115,13 @@ Effect = Apply | Replace | Drop | RequestResync | Count | Accept
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembly:
-    """A snapshot whose last part is not in yet, and the Deltas that came between its parts."""
+    """A snapshot whose last part is still missing, and the Deltas that came between its parts."""
 
     sequence: int
     parts: tuple[SnapshotFrame, ...] = ()
     held_back: tuple[DeltaFrame, ...] = ()
     size: int = 0
-    """Bytes of all these."""
+    """Bytes of all these frames."""
 
 
 _FRESHNESS: Final = ("stream_state", "reported", "heard_at", "strayed_at")
@@ -127,42 +129,42 @@ _FRESHNESS: Final = ("stream_state", "reported", "heard_at", "strayed_at")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """What is known of one worker rank's stream."""
+    """One worker rank's report stream."""
 
     rank: int = 0
     stream_state: StreamState = StreamState.UNKNOWN
     epoch: str = ""
     connection: int = 0
     sequence: int = 0
-    """Of the last Delta or snapshot that the index has."""
+    """Number of the last Delta or snapshot applied to the index."""
     assembly: Assembly | None = None
     heard_at: float = 0.0
-    """Of the last State, or of the first Hello where there was none since."""
+    """When the last State came, or the first Hello where there was none since."""
     reported: bool = False
-    """A State has come in this epoch."""
+    """Whether a State has come in this epoch."""
     asked_at: float = 0.0
     attempts: int = 0
     """Snapshots asked for since a digest agreed."""
     strayed_at: float | None = None
-    """Since when a whole snapshot is waited for; None while in step."""
+    """Since when it waits for a whole snapshot; None while in step."""
     dropped: bool = False
-    """The index holds nothing of it until that snapshot."""
+    """The index holds none of its blocks until that snapshot."""
 
     def stale(self, now: float) -> bool:
-        """Its blocks say nothing: too long without a report or out of step, or forgotten."""
+        """Whether its blocks are not trusted: forgotten, or without a report or out of step for too long."""
         idle = self.stream_state in (StreamState.UNKNOWN, StreamState.FORGOTTEN)
         return idle or not self.reported or max(now - self.heard_at, self.strayed(now)) > STALE_SECONDS
 
     def due(self) -> Iterator[float]:
-        """When ``stale`` may change if nothing is heard."""
+        """The times at which ``stale`` may change if no frame arrives."""
         yield self.heard_at + STALE_SECONDS
         if self.strayed_at is not None:
             yield self.strayed_at + STALE_SECONDS
 
     def as_fresh_as(self, other: Stream) -> bool:
-        """``stale`` gives the same for both at every time."""
+        """Whether ``stale`` gives the same for both at every time."""
         return all(getattr(self, name) == getattr(other, name) for name in _FRESHNESS)
 
     def strayed(self, now: float) -> float:
-        """Seconds for which what the index holds has not been kept up."""
+        """Seconds since it got out of step; 0 while in step."""
         return 0.0 if self.strayed_at is None else now - self.strayed_at

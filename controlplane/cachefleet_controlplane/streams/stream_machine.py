@@ -1,21 +1,21 @@
-"""One worker rank's report stream as a state machine: frames in, index operations and questions out.
+"""State machine of one worker rank's report stream: frames in, index operations and requests for snapshots out.
 
-A stream is (worker, rank, epoch) on one connection. What may happen to it:
+A stream is (worker, rank, epoch) on one connection. Its transitions:
 
 ==============  ====================  =========================================================================
-standing        event                 what follows
+state           event                 what follows
 ==============  ====================  =========================================================================
 any             Hello                 awaiting; another epoch than before drops the blocks, the same keeps them
-any             frame of another      ignored and counted: an older connection never splices into a newer one
+any             frame of another      ignored and counted: an older connection cannot alter a newer one's stream
                 connection
 any but unknown Closed                adrift: the blocks stay until the report is too old
-live,           frame whose blocks  the standing and what is held stay; the connection is closed as malformed
-assembling      are unsound
-assembling      last part, and of   awaiting; the blocks are dropped, and the connection is closed as malformed
-                what was held back
-                some is unsound
+live,           frame whose blocks    state and blocks stay; the connection is closed as malformed
+assembling      are malformed
+assembling      last part, and some   awaiting; the blocks are dropped, and the connection is closed as malformed
+                Delta held back is
+                malformed
 any but unknown 15 s without State    forgotten: the blocks are dropped
-awaiting,       15 s since it was     the blocks are dropped; the standing stays, the snapshot may still come
+awaiting,       15 s since it was     the blocks are dropped; the state stays, the snapshot may still come
 assembling,     last live
 adrift
 awaiting, live  Snapshot, first part  assembling; the blocks stay as they are until the last part
@@ -23,7 +23,7 @@ assembling      Snapshot, next part   the last one replaces the blocks at once, 
 assembling      Delta in order        held back
 live            Delta in order        applied
 live            Delta, number known   ignored and counted: applying it again would undo later ones
-live,           number or part out    awaiting, a Resync is asked for; what is held stays as it is
+live,           number or part out    awaiting, a Resync is asked for; the blocks stay as they are
 assembling      of order
 live            State, same number,   awaiting, a Resync is asked for
                 other digest
@@ -32,9 +32,9 @@ assembling,
 forgotten
 ==============  ====================  =========================================================================
 
-Waiting between two Resyncs doubles while they do not help, up to MAX_RETRY_SECONDS; a State whose digest agrees ends
-it. Everything here is a value: ``step`` takes the state, an event, the time and the index's digest of this stream, and
-gives the next state and what is to be done. Numbers in seconds on the caller's clock.
+The wait between two Resyncs doubles while they do not help, up to MAX_RETRY_SECONDS; a State whose digest agrees resets
+it. Everything here is a value: ``step`` takes the stream, an input, the time and the index's digest of this stream, and
+gives the next stream and the effects. Times in seconds on the caller's clock.
 """
 
 from __future__ import annotations
@@ -66,12 +66,13 @@ from cachefleet_core.reports import Resync, State
 from cachefleet_runtime.backoff import backoff
 
 FORGET_SECONDS: Final = 15.0
-"""Without a State for this long, or out of step, its blocks are dropped."""
+"""Without a State, or out of step, for this long, its blocks are dropped."""
 RETRY_SECONDS: Final = 2.0
 MAX_RETRY_SECONDS: Final = 30.0
 MAX_SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
-"""Of all parts of one snapshot, and of the Deltas held back behind it: some 8 million blocks, 3 million where each is a
-chain of its own."""
+"""All parts of one snapshot and the Deltas held back behind it: some 8 million blocks, 3 million where each is a chain
+of its own.
+"""
 MAX_PARTS: Final = 4096
 MAX_HELD_BACK: Final = 4096
 """Deltas held back behind one snapshot."""
@@ -80,7 +81,7 @@ Step = tuple[Stream, tuple[Effect, ...]]
 
 
 def step(stream: Stream, event: StreamInput, now: float, *, digest: int = 0) -> Step:
-    """What follows from an event; ``digest`` is the index's own for this stream, before the event."""
+    """The stream after an input, and the effects; ``digest`` is the index's own for this stream, before the input."""
     match event:
         case Received():
             return _receive(stream, event, now, digest)
@@ -93,7 +94,7 @@ def step(stream: Stream, event: StreamInput, now: float, *, digest: int = 0) -> 
 
 
 def spoil(stream: Stream, now: float) -> Stream:
-    """The stream of which only the beginning of a step could be taken: nothing is held until a snapshot comes."""
+    """The stream after only some effects of a step could be applied: no blocks are held until a snapshot comes."""
     since = _since(stream, now)
     return replace(
         stream, stream_state=StreamState.AWAITING, assembly=None, asked_at=now, strayed_at=since, dropped=True
@@ -153,7 +154,7 @@ def _tick(stream: Stream, now: float) -> Step:
 
 
 def _since(stream: Stream, now: float) -> float:
-    """Since when it is out of step, being so now."""
+    """Since when it has been out of step."""
     return now if stream.strayed_at is None else stream.strayed_at
 
 
@@ -183,7 +184,7 @@ def _remind(stream: Stream, _state: State, now: float, _digest: int) -> Step:
 
 
 def _revive(stream: Stream, _state: State, now: float, _digest: int) -> Step:
-    """It was silent so long that its blocks were dropped, on a connection that never closed."""
+    """A State after its blocks were dropped for silence, on a connection that never closed."""
     return _resync(stream, now, StreamEvent.GAP)
 
 
@@ -192,7 +193,7 @@ def _patience(stream: Stream) -> float:
 
 
 def _resync(stream: Stream, now: float, note: StreamEvent) -> Step:
-    """Await a snapshot; ask for it at once, or when the last question has had its time."""
+    """Await a snapshot; ask for it at once, or when the last request is overdue."""
     awaiting = replace(stream, stream_state=StreamState.AWAITING, assembly=None, strayed_at=_since(stream, now))
     if stream.attempts and now - stream.asked_at < _patience(stream):
         return awaiting, (Count(note),)
@@ -221,7 +222,7 @@ def _extend(stream: Stream, part: SnapshotFrame, now: float) -> Step:
     if size > MAX_SNAPSHOT_BYTES or part.part >= MAX_PARTS:
         return _resync(stream, now, StreamEvent.TOO_LARGE)
     grown = replace(assembly, parts=(*assembly.parts, part), size=size)
-    # Parts that keep coming are progress: the snapshot is not overdue.
+    # While parts keep coming the snapshot is not overdue.
     return _complete(stream, grown) if part.last else (replace(stream, assembly=grown, asked_at=now), ())
 
 
@@ -262,7 +263,7 @@ def _ignore(stream: Stream, _delta: DeltaFrame, _now: float) -> Step:
 
 
 _DEAF: Final = frozenset({StreamState.UNKNOWN, StreamState.ADRIFT})
-"""No connection speaks for the stream."""
+"""States in which no connection is the stream's."""
 _SNAPSHOTS: Final[Mapping[StreamState, Callable[[Stream, SnapshotFrame, float], Step]]] = {
     StreamState.AWAITING: _begin,
     StreamState.ASSEMBLING: _extend,

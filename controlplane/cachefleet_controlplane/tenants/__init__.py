@@ -1,1 +1,6 @@
-"""TODO door sign."""
+"""Tenants of the gateway: whose API key a request has, and whether its tenant is within its limits.
+
+directory        tenants and keys by name and hash, kept fresh from the store
+limits           requests at once and tokens per minute of one tenant
+tenant_metrics   Prometheus counters per tenant
+"""

@@ -1,7 +1,7 @@
-"""Whose a request is: the directory of tenants and keys, a pure value, and the actor that keeps it fresh.
+"""The directory of tenants and keys, a pure value, and ``Tenants``, which keeps it fresh from the store.
 
-The directory comes from the store: again at once where a change is made through this replica, and within the poll's
-seconds where it is made elsewhere. A store that fails, or that comes back empty, changes nothing of what is known.
+The store is read at once after a change through this replica, and within ``poll_seconds`` after one made elsewhere. A
+store that fails, or that comes back empty, changes nothing of what is known.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EVERYONE: Final = TenantRecord(name=DEFAULT_TENANT)
-"""The default tenant where nobody has changed it."""
+"""The default tenant where the store has none."""
 ANSWER_SECONDS: Final = 10.0
-"""How long somebody waits for a question or change; then it may still be done, if it was begun."""
+"""How long a caller waits for the store; a change that was begun may still be made after that."""
 _BEARER: Final = b"bearer "
 _NOT_READ: Final = "not read yet"
 
 
 class Unknown(StrEnum):
-    """Why it cannot be said whose a request is; a metric's label."""
+    """Why a request has no tenant; the value is a metric's label."""
 
     MISSING = "missing"
-    """There are keys, and the request has none."""
+    """Keys exist, and the request has none."""
     WRONG = "wrong"
     ENDED = "ended"
     """Its key was revoked or has expired."""
@@ -56,9 +56,9 @@ def given_key(headers: Iterable[Header]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """Tenants by name and keys by hash, at one moment.
+    """Tenants by name and keys by hash, as of one read of the store.
 
-    Without any key, be it ended, everyone is the default tenant, unless keys are ``required``.
+    Without any key, not even an ended one, every request is the default tenant's, unless keys are ``required``.
     """
 
     tenants: Mapping[TenantId, TenantRecord] = field(default_factory=dict)
@@ -69,19 +69,21 @@ class Directory:
 
     @classmethod
     def of(cls, tenancy: Tenancy, *, required: bool) -> Directory:
+        """The directory of what the store holds."""
         tenants = {tenant.name: tenant for tenant in tenancy.tenants}
         return cls(tenants, {key.hash: key for key in tenancy.keys}, required)
 
     @property
     def open(self) -> bool:
-        """Everyone is the default tenant."""
+        """Whether every request is the default tenant's."""
         return not self.keys and not self.required
 
     def default(self) -> TenantRecord:
+        """The default tenant; EVERYONE where the store has none."""
         return self.tenants.get(DEFAULT_TENANT, EVERYONE)
 
     def owner(self, key_hash: str, now: float) -> TenantRecord | Unknown:
-        """Whose key that is; ``key_hash`` is "" without a key, ``now`` Unix time."""
+        """The tenant of a key, or why there is none; ``key_hash`` is "" without a key, ``now`` Unix time in seconds."""
         if not self.read:
             return Unknown.UNREAD
         if not key_hash:
@@ -93,24 +95,26 @@ class Directory:
         return tenant if key.state(now) is KeyState.ACTIVE else Unknown.ENDED
 
     def salt_version(self, tenant: TenantId) -> int:
+        """The version of a tenant's salt; 1 for an unknown tenant."""
         found = self.tenants.get(tenant)
         return 1 if found is None else found.salt_version
 
 
 class TenantRepository(Protocol):
-    """What the actor needs of the store. Calls block; every failure is a StoreError and has changed nothing."""
+    """What ``Tenants`` needs of the store. Calls block; every failure is a StoreError and has changed nothing."""
 
-    def open(self) -> None: ...
+    def open(self) -> None:
+        """Connect and migrate; may be called again after a StoreError."""
 
     def load(self, known: Tenancy | None) -> Tenancy | None:
-        """All there is; None where that is what is ``known``. A store made anew takes over what is known."""
+        """All tenants and keys; None where that is ``known``. A new, empty database is filled from ``known``."""
         ...
 
 
 class Tenants:
     """Keeps ``directory`` fresh; run ``run()`` as a task.
 
-    ``poll_seconds`` is how old it may be where somebody else changes the store.
+    ``poll_seconds`` is how old it may be after a change made elsewhere.
     """
 
     def __init__(
@@ -134,11 +138,11 @@ class Tenants:
         self._listeners.append(listener)
 
     def salt_version(self, tenant: TenantId) -> int:
-        """The present version of a tenant's salt."""
+        """The current version of a tenant's salt."""
         return self.directory.salt_version(tenant)
 
     async def run(self) -> None:
-        """Read the store again and again until cancelled."""
+        """Read the store every ``poll_seconds`` until cancelled."""
         try:
             while True:
                 await self.refresh()
@@ -148,7 +152,7 @@ class Tenants:
             raise
 
     async def refresh(self) -> None:
-        """Read the store now; where it fails, ``problem`` says why and all stays as it is."""
+        """Read the store now; where it fails, ``problem`` says why and the directory stays."""
         try:
             self._take(await self._in_thread(self._load))
         except StoreError as error:
@@ -157,17 +161,17 @@ class Tenants:
             self.informed.set()
 
     async def change(self, work: Callable[[], T]) -> T:
-        """Change the store, and know of it at once. What ``work``, which may block, raises is raised; StoreError."""
+        """Run ``work``, which may block and changes the store, then reread it; errors of ``work``, StoreError."""
         result, tenancy = await self._in_time(lambda: (work(), self._look()))
         self._take(tenancy)
         return result
 
     async def ask(self, question: Callable[[], T]) -> T:
-        """Read the store; StoreError."""
+        """Run ``question``, which may block and reads the store. StoreError."""
         return await self._in_time(question)
 
     def _look(self) -> Tenancy | None:
-        """After a change, which is made: should it not be seen now, the next poll sees it."""
+        """Reread after a change; where that fails, the next poll sees the change."""
         try:
             return self._load()
         except StoreError:
@@ -181,7 +185,7 @@ class Tenants:
             logger.info("tenants can be read again")
         self.problem = ""
         if tenancy is None or tenancy == self._known:
-            return  # a poll that began before a change was known here finds the same again
+            return  # a poll that overlapped a change finds it once more
         self._known = tenancy
         self.directory = Directory.of(tenancy, required=self._required)
         for listener in self._listeners:

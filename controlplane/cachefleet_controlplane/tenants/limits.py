@@ -1,4 +1,4 @@
-"""What one tenant does at once and has spent in the last minute, held against its limits. Pure; seconds."""
+"""One tenant's requests in flight and tokens of the last minute, checked against its limits. Pure; seconds."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from cachefleet_controlplane.store.tenant_records import TenantRecord
 
 WINDOW_SECONDS: Final = 60
 RETRY_SECONDS: Final = 1
-"""What a client is told to wait for one of its tenant's requests to end: nobody knows when that will be."""
+"""Retry-After where too many requests are in flight: nobody knows when one will end."""
 
 
 class Limit(StrEnum):
-    """Which limit a request is over; a metric's label."""
+    """Which limit a request would exceed; the value is a metric's label."""
 
     REQUESTS_AT_ONCE = "requests_at_once"
     TOKENS_PER_MINUTE = "tokens_per_minute"
 
 
 class Spent:
-    """Tokens of the last minute, by the whole second they were spent in: at most WINDOW_SECONDS entries."""
+    """Tokens of the last minute by the whole second they were spent in: at most WINDOW_SECONDS entries."""
 
     __slots__ = ("_seconds", "total")
 
@@ -31,6 +31,7 @@ class Spent:
         self.total = 0
 
     def add(self, tokens: int, now: float) -> None:
+        """Count tokens as spent at ``now``."""
         self.expire(now)
         second = floor(now)
         if self._seconds and self._seconds[-1][0] >= second:
@@ -41,11 +42,14 @@ class Spent:
         self.total += tokens
 
     def expire(self, now: float) -> None:
+        """Drop what was spent WINDOW_SECONDS ago or earlier."""
         while self._seconds and self._seconds[0][0] + WINDOW_SECONDS <= now:
             self.total -= self._seconds.popleft()[1]
 
     def wait(self, limit: int, now: float) -> int:
-        """Whole seconds until less than ``limit`` are left of what is spent by ``now``; 0 where that is so already."""
+        """Whole seconds until less than ``limit`` of the tokens spent by ``now`` are left in the window; 0 where that
+        is so.
+        """
         self.expire(now)
         left, until = self.total, now
         for second, tokens in self._seconds:
@@ -57,7 +61,7 @@ class Spent:
 
 
 class Load:
-    """One tenant's requests under way and tokens spent."""
+    """One tenant's requests in flight and tokens spent."""
 
     __slots__ = ("requests", "spent")
 
@@ -66,7 +70,7 @@ class Load:
         self.spent = Spent()
 
     def over(self, tenant: TenantRecord, now: float) -> tuple[Limit, int] | None:
-        """The limit that one more request would be over, and the seconds to wait; None where there is room."""
+        """The limit that one more request would exceed, and the seconds to wait; None where there is none."""
         if tenant.requests_at_once is not None and self.requests >= tenant.requests_at_once:
             return Limit.REQUESTS_AT_ONCE, RETRY_SECONDS
         if tenant.tokens_per_minute is not None and (wait := self.spent.wait(tenant.tokens_per_minute, now)):
@@ -74,6 +78,6 @@ class Load:
         return None
 
     def idle(self, now: float) -> bool:
-        """Nothing of it needs to be remembered."""
+        """Whether nothing of it needs to be kept."""
         self.spent.expire(now)
         return not self.requests and not self.spent.total

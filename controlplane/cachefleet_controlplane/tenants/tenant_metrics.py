@@ -1,4 +1,4 @@
-"""What is counted for each tenant. A tenant is a label only up to MAX_TENANTS distinct ones, "other" beyond."""
+"""Prometheus counters per tenant. A tenant is a label only up to MAX_TENANTS distinct ones, "other" beyond."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TenantMetrics:
         self._refusals = self._counter("refusals", "Requests of a tenant refused at the door", "reason")
 
     def used(self, tenant: str, *, prompt: int, cached: int, completion: int) -> None:
-        """One request that was sent to a worker, and what that told of it."""
+        """Count one request that was sent to a worker, and its tokens."""
         name = self._name(tenant)
         self._requests.labels(name).inc()
         self._prompt.labels(name).inc(prompt)
@@ -33,7 +33,7 @@ class TenantMetrics:
         self._completion.labels(name).inc(completion)
 
     def refused(self, tenant: str, reason: str) -> None:
-        """One request of a known tenant refused: disabled, requests_at_once or tokens_per_minute."""
+        """Count a refused request of a known tenant: disabled, requests_at_once or tokens_per_minute."""
         self._refusals.labels(self._name(tenant), reason).inc()
 
     def _name(self, tenant: str) -> str:

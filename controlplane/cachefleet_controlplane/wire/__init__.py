@@ -1,1 +1,7 @@
-"""TODO door sign."""
+"""HTTP and JSON details that several rooms share.
+
+errors          error bodies and error events in the shape of each client API
+headers         which request headers a worker is sent
+http_exchange   one HTTP exchange over ASGI: body in, answer out, disconnects
+json_members    reads and edits members of a JSON object as bytes
+"""

@@ -1,6 +1,6 @@
 """Errors in the shape of the API that a path belongs to, as a whole answer and as the end of a stream.
 
-OpenAI: ``{"error": {"message", "type", "param", "code"}}``; in a stream the same as an event and ``[DONE]``, of
+OpenAI: ``{"error": {"message", "type", "param", "code"}}``; in a stream the same as an event and ``[DONE]``, for
 responses an event of type ``error``. Anthropic: ``{"type": "error", "error": {"type", "message"}}`` in both.
 """
 
@@ -47,9 +47,9 @@ _encode = msgspec.json.encode
 
 
 class ApiError(Exception):
-    """What the client is told instead of an answer; ``headers`` go with it. Its shape is its path's.
+    """An error for the client, with extra ``headers``; its path decides its shape.
 
-    ``code`` says more exactly what is wrong, where the shape has a place for it; else the status stands there.
+    ``code`` names the error more exactly than ``status``, which stands in its field without one.
     """
 
     def __init__(
@@ -70,17 +70,17 @@ class ApiError(Exception):
 
 
 def error_body(path: str, error: ApiError) -> bytes:
-    """The body of an answer that is an error."""
+    """The body of an error answer."""
     return _shape(path).body(error)
 
 
 def error_event(path: str, error: ApiError, *, sequence: int = 0) -> bytes:
-    """What ends a stream that broke after its first byte; ``sequence`` is the number of events before it."""
+    """The bytes that end a stream that failed after its first byte; ``sequence`` is the number of events before it."""
     return _shape(path).event(error, sequence)
 
 
 def no_ready_worker(model: str, *, retry_after: int) -> ApiError:
-    """503: there is nobody to ask, or everybody who was asked failed before the first byte."""
+    """503: no worker is ready, or all that were tried failed before their first byte."""
     message = f"No worker of model `{model}` is ready. Try again in {retry_after} s."
     return ApiError(503, message, headers={"retry-after": str(retry_after)})
 
@@ -124,5 +124,5 @@ _SHAPES: Final[tuple[tuple[str, _Shape], ...]] = ((ANTHROPIC_PATH, _Anthropic())
 
 
 def _shape(path: str) -> _Shape:
-    """The one place that knows which path speaks which API."""
+    """The only place that knows which path belongs to which API."""
     return next((shape for root, shape in _SHAPES if path == root or path.startswith(root + "/")), _PLAIN)

@@ -1,6 +1,6 @@
-"""The server's side of one HTTP exchange: the body in, bounded; the answer out; and whether the client is still there.
+"""One HTTP exchange over plain ASGI: reads the bounded body, writes the answer, watches for the client's disconnect.
 
-Types are ASGI's own; nothing of a framework stands between uvicorn and the hot routes.
+No framework stands between uvicorn and the hot routes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _STALLED: Final = "Nothing of the body arrived for {:g} s."
 
 
 class ClientGoneError(Exception):
-    """The client went away before its answer ended."""
+    """The client disconnected before its answer ended."""
 
 
 class Reply:
     """The answer to one request; ``started`` and ``ended`` tell how far it is.
 
-    A client that takes nothing for ``seconds`` counts as gone: it would hold a worker for ever. Errors have the shape
-    of the API that ``path`` belongs to.
+    A client that takes nothing for ``seconds`` counts as gone, or it would hold a worker for ever. Errors have the
+    shape of the API that ``path`` belongs to. Methods raise ClientGoneError.
     """
 
     def __init__(self, send: Send, *, seconds: float, path: str = "") -> None:
@@ -44,27 +44,31 @@ class Reply:
         self.status = 0
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:
+        """Send status and headers; once, before the body."""
         self.started = True
         self.status = status
         await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     async def write(self, data: bytes) -> None:
-        """Returns once the client has taken enough: a slow client slows the worker, not our memory."""
+        """Send a piece of the body; returns once the client has taken enough, so a slow client slows the worker."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
+        """Send the last piece of the body."""
         self.ended = True
         await self._send({"type": "http.response.body", "body": data})
 
     async def whole(self, status: int, headers: Iterable[Header], body: bytes) -> None:
+        """Send a whole answer with its content-length."""
         await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
         await self.end(body)
 
     async def error(self, error: ApiError, headers: Iterable[Header] = ()) -> None:
+        """Send a whole answer that is an error, with its own headers and ``headers``."""
         await self.whole(error.status, [JSON, *error.headers, *headers], error_body(self._path, error))
 
     async def broken(self, error: ApiError, *, sequence: int) -> None:
-        """End a stream that broke; ``sequence`` is the number of the event that says so."""
+        """End a stream with an error event, whose number is ``sequence``."""
         await self.end(error_event(self._path, error, sequence=sequence))
 
     async def _send(self, message: Message) -> None:
@@ -75,7 +79,7 @@ class Reply:
 
 
 async def _within(seconds: float, awaited: Awaitable[T]) -> T:
-    """What is awaited. TimeoutError where that takes too long; what is there at once, as most is, sets no timer."""
+    """Await with a timeout. TimeoutError. A result that is there at once, as most are, sets no timer."""
     steps = awaited.__await__()
     try:
         waited_for = next(steps)
@@ -87,7 +91,7 @@ async def _within(seconds: float, awaited: Awaitable[T]) -> T:
 
 
 class _Begun(Generic[T]):
-    """The rest of an awaitable whose first step was taken already, and what it waits for since."""
+    """The rest of an awaitable whose first step was taken, and the future it waits for since."""
 
     def __init__(self, steps: Generator[Any, Any, T], waited_for: Any) -> None:
         self._steps = steps
@@ -113,7 +117,7 @@ async def read_body(
 ) -> bytes:
     """The whole body.
 
-    ApiError 413 over ``limit`` bytes, 408 where it takes over ``seconds`` or nothing comes for ``stall_seconds``;
+    ApiError 413 over ``limit`` bytes, 408 where it takes over ``seconds`` or nothing arrives for ``stall_seconds``;
     ClientGoneError.
     """
     _check_length(scope, limit)
@@ -128,7 +132,7 @@ async def read_body(
 
 
 async def while_present(work: Coroutine[Any, Any, None], receive: Receive, reply: Reply) -> bool:
-    """Run ``work``; cancel it as soon as the client goes. False where that was so. ``work``'s own errors pass."""
+    """Run ``work``, cancelled when the client disconnects; False where it was. Errors of ``work`` are raised."""
     leaving = _Leaving(reply)
     watch = asyncio.ensure_future(_disconnected(receive))
     watch.add_done_callback(leaving)
@@ -146,7 +150,7 @@ async def while_present(work: Coroutine[Any, Any, None], receive: Receive, reply
 
 
 class _Leaving:
-    """Called when the client goes, cancels the task it was made in, unless its answer has ended."""
+    """Callback for a disconnect: cancels the task it was made in, unless the answer has ended."""
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
@@ -159,7 +163,7 @@ class _Leaving:
             self._task.cancel()
 
     def settled(self) -> bool:
-        """Whether this has cancelled the task, and nobody else; to be called once, it takes that back."""
+        """Whether this object alone cancelled the task; call it once, since it takes the cancellation back."""
         return self.gone and self._task is not None and self._task.uncancel() == 0
 
 
@@ -169,7 +173,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def _read(receive: Receive, limit: int, patience: Callable[[], float]) -> bytes:
-    """``patience`` tells how many seconds there are to wait for more. TimeoutError."""
+    """``patience`` gives the seconds to wait for the next piece. TimeoutError."""
     pieces: list[bytes] = []
     size = 0
     while True:

@@ -19,7 +19,7 @@ ZERO: Final = Raw(b"0")
 NULL: Final = Raw(b"null")
 
 READ_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-"""What msgspec raises for what it cannot read; text that is not UTF-8 is no DecodeError."""
+"""What msgspec raises for input it cannot read; text that is not UTF-8 is not a DecodeError."""
 
 _LAX_TRUE: Final = re.compile(rb'true|1(\.0+)?|"(1|true|t|y|yes|on)"', re.IGNORECASE)
 _LIST_OF_PROMPTS: Final = re.compile(rb'\[\s*["\[]')
@@ -42,7 +42,7 @@ def parse_fields(body: bytes) -> Fields:
 
 
 def members(raw: Raw) -> Fields | None:
-    """The members of a value; None where it is no object. ApiError 400: what we cannot read we cannot sanitise."""
+    """The members of a value; None where it is no object. ApiError 400: what cannot be read cannot be sanitised."""
     try:
         return _fields.decode(raw)
     except msgspec.ValidationError:
@@ -52,12 +52,12 @@ def members(raw: Raw) -> Fields | None:
 
 
 def is_null(fields: Mapping[str, Raw], name: str) -> bool:
-    """Absent or null."""
+    """Whether a member is absent or null."""
     return name not in fields or bytes(fields[name]) == b"null"
 
 
 def lax_bool(raw: Raw | None) -> bool:
-    """Whether the engine takes a value for true; what it would refuse counts as false, the refusal is its to give."""
+    """Whether the engine reads a value as true; values that it refuses count as false, and it refuses them itself."""
     if raw is None:
         return False
     value = bytes(raw)
@@ -73,7 +73,7 @@ def number(raw: Raw | None) -> int | None:
 
 
 def text(fields: Mapping[str, Raw], name: str) -> str:
-    """A member that is text; "" where it is absent or null. ApiError 400."""
+    """A text member; "" where it is absent or null. ApiError 400."""
     if is_null(fields, name):
         return ""
     try:
@@ -83,23 +83,23 @@ def text(fields: Mapping[str, Raw], name: str) -> str:
 
 
 def is_list(raw: Raw) -> bool:
-    """Told by how it opens."""
+    """Whether a value is a list, judged by its first byte."""
     return bytes(memoryview(raw)[:1]) == b"["
 
 
 def first_of(raw: Raw) -> Raw | None:
-    """The first of a list of prompts; None for one prompt, be it text or ids."""
+    """The first of a list of prompts; None for a single prompt, as text or ids."""
     items = _listed(raw)
     return items[0] if items else None
 
 
 def count_of(raw: Raw | None) -> int:
-    """How many prompts there are: 1 for one that is no list of them."""
+    """The number of prompts: 1 for a value that is no list of them."""
     return len(_listed(raw)) or 1 if raw is not None else 1
 
 
 def _listed(raw: Raw) -> list[Raw]:
-    if _LIST_OF_PROMPTS.match(memoryview(raw)) is None:  # a long list of ids is not to be taken apart for that
+    if _LIST_OF_PROMPTS.match(memoryview(raw)) is None:  # a long list of ids need not be decoded
         return []
     try:
         return _raws.decode(raw)
@@ -112,7 +112,7 @@ def _unreadable(error: Exception) -> ApiError:
 
 
 def edited(body: bytes, changes: Mapping[str, Raw | None]) -> tuple[bytes, int]:
-    """A body with these members, without those that are None; and how many it has then. It is one of ours: JSON."""
+    """A body with ``changes`` made, members of None removed, and its number of members. The body must be valid JSON."""
     fields = _fields.decode(body)
     for name, value in changes.items():
         if value is None:

@@ -1,4 +1,4 @@
-"""How much of what a pool's engines looked up in their prefix caches they found, over a sliding window."""
+"""Hit ratio of a pool: tokens that its engines looked up and found in their prefix caches, over a sliding window."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ BUCKETS: Final = 60
 
 @dataclass(slots=True)
 class Counters:
-    """One engine's cumulative counters, turned into what was added since the last look."""
+    """One engine's cumulative counters, turned into increments."""
 
     queries: int | None = None
     hits: int = 0
 
     def advance(self, state: State) -> tuple[int, int]:
-        """Tokens looked up and found since the last State; nothing at the first, all at a restart of the engine."""
+        """Tokens looked up and found since the last State; 0 at the first, all at a restart of the engine."""
         first, restarted = self.queries is None, state.prefix_queries < (self.queries or 0)
         before_queries, before_hits = (0, 0) if restarted else (self.queries or 0, self.hits)
         self.queries, self.hits = state.prefix_queries, state.prefix_hits
@@ -37,6 +37,7 @@ class HitWindow:
     _parts: deque[tuple[float, int, int]] = field(default_factory=deque)
 
     def add(self, queries: int, hits: int, now: float) -> None:
+        """Add tokens looked up and found at ``now``."""
         if not queries and not hits:
             return
         self._expire(now)

@@ -1,9 +1,8 @@
-"""What this control plane has sent to a worker that the worker's report does not show yet.
+"""Requests of this replica in flight to a worker that the worker's report does not show yet.
 
-A flight counts its prompt's uncached tokens as work until its first token, at most PATIENCE_SECONDS. Its prompt's
-blocks are expected on the worker from the moment it is sent: for EXPECTED_SECONDS, or as long as it is being
-prefilled. So a burst of one prompt does not scatter, and the turns of a conversation follow each other to one worker
-without waiting for its reports.
+A request's uncached tokens count as work until its first token, at most PATIENCE_SECONDS. Its prompt's blocks are
+expected on the worker from the time it is sent: for EXPECTED_SECONDS, or as long as it is being prefilled. So a burst
+of one prompt goes to one worker, and so do the turns of a conversation, without waiting for reports.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from cachefleet_controlplane.routing.reservations import BlockReservations, Rese
 EXPECTED_SECONDS: Final = 2.0
 PATIENCE_SECONDS: Final = 30.0
 MAX_EXPECTED: Final = 256
-"""Prompts remembered for each worker."""
+"""Prompts kept for each worker."""
 TYPICAL_TOKENS: Final = 512
-"""Length assumed of prompts until some were seen."""
+"""Prompt length assumed until some were seen."""
 _SMOOTHING: Final = 0.1
 
 
 class InFlightRequest:
-    """One request under way to a worker; a context manager that finishes it."""
+    """One request in flight to a worker; a context manager that finishes it."""
 
     __slots__ = (
         *(
@@ -58,8 +57,8 @@ class InFlightRequest:
     ) -> None:
         """``tokens`` have to be computed.
 
-        It needs ``blocks``, of which it takes ``taken`` out of those that were free (all, unless told), and may share
-        those with the keys ``common``. ``ended`` is called once it is over.
+        It needs ``blocks``, of which it takes ``taken`` out of the free ones (all by default), and may share those with
+        the keys ``common``. ``ended`` is called once it is over.
         """
         self._inflight_requests = inflight_requests
         self._clock = clock
@@ -96,16 +95,17 @@ class InFlightRequest:
         self.finish()
 
     def working(self, now: float) -> bool:
-        """Its prompt still has to be computed, as far as we know."""
+        """Whether its prompt still has to be computed, as far as is known."""
         return not (self.done or self.prefilled) and now - self.sent_at < PATIENCE_SECONDS
 
     def expected(self, now: float) -> bool:
+        """Whether its prompt's blocks count as held by the worker though no report shows them."""
         return self.working(now) or now - self.sent_at < EXPECTED_SECONDS
 
 
 @dataclass(slots=True)
 class InFlightRequests:
-    """All flights of one worker."""
+    """All in-flight requests of one worker."""
 
     answered: Callable[[], None]
     """Called when a request got its first token or its end from the engine."""
@@ -116,10 +116,10 @@ class InFlightRequests:
     typical_tokens: float = TYPICAL_TOKENS
     reservations: BlockReservations = field(default_factory=BlockReservations)
     ended_blocks: int = 0
-    """Needed by flights that have ended since the worker's last report."""
+    """Blocks needed by requests that ended since the worker's last report."""
 
     def begin(self, inflight: InFlightRequest, *, prompt_tokens: int, held: int = 0) -> None:
-        """A request is sent; ``held`` blocks of its prompt are there, as far as the index knows."""
+        """A request is sent; ``held`` blocks of its prompt are there according to the index."""
         self.changed()
         self.open[id(inflight)] = inflight
         inflight.reservation = self.reservations.take(inflight.common, blocks=inflight.blocks, held=held)
@@ -129,6 +129,7 @@ class InFlightRequests:
             self.typical_tokens += _SMOOTHING * (prompt_tokens - self.typical_tokens)
 
     def landed(self, inflight: InFlightRequest) -> None:
+        """A request has its first token: its blocks are there, and others may share them."""
         self.changed()
         if not inflight.done:
             if inflight.reservation is not None:
@@ -136,6 +137,7 @@ class InFlightRequests:
             self.answered()
 
     def close(self, inflight: InFlightRequest, cached_tokens: int | None) -> None:
+        """A request is over; without ``cached_tokens`` and a first token it failed, and its blocks are not expected."""
         self.changed()
         self.open.pop(id(inflight), None)
         if inflight.reservation is not None:
@@ -147,7 +149,7 @@ class InFlightRequests:
             self.recent.remove(inflight)  # it failed: its blocks will not come
 
     def due(self) -> Iterator[float]:
-        """When a flight stops counting as work if nothing is heard of it."""
+        """The times at which requests stop counting as work if nothing is heard of them."""
         return (inflight.sent_at + PATIENCE_SECONDS for inflight in self.open.values() if not inflight.prefilled)
 
     def tokens(self, now: float) -> int:
@@ -155,10 +157,11 @@ class InFlightRequests:
         return sum(inflight.tokens for inflight in self.open.values() if inflight.working(now))
 
     def blocks_since(self, moment: float) -> int:
-        """Blocks that what was sent after ``moment`` takes of those that were free."""
+        """Free blocks that requests sent after ``moment`` take."""
         return sum(inflight.taken for inflight in self.open.values() if inflight.sent_at > moment)
 
     def waiting(self, now: float) -> int:
+        """Number of requests whose prompt still has to be computed."""
         return sum(1 for inflight in self.open.values() if inflight.working(now))
 
     def match(self, keys: bytes, now: float) -> int:
@@ -167,7 +170,7 @@ class InFlightRequests:
             self.recent.popleft()
         best, start, wanted = 0, 0, keys[:8]
         for inflight in self.recent:
-            # Most have nothing more in common than what was found already, and there may be many.
+            # Most share no more than what was found already, and there may be many.
             if inflight.keys[start : start + 8] == wanted and inflight.expected(now):
                 best = shared_blocks(keys, inflight.keys, at_least=best)
                 start = 8 * best

@@ -1,4 +1,4 @@
-"""Block keyers in use, by model contract, salt and adapter: making one costs more than using it on a short prompt."""
+"""Cache of block keyers by contract, salt and adapter: making one costs more than keying a short prompt."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class Keyers:
         self._keyers: LruMap[Namespace, BlockKeyer] = LruMap(MAX_KEYERS)
 
     def get(self, contract: IndexContract, *, salt: str, lora: str) -> BlockKeyer:
+        """The keyer of a namespace, made where it is not cached."""
         namespace = Namespace(contract=contract.fingerprint(), salt=salt, lora=lora)
         keyer = self._keyers.use(namespace)
         if keyer is None:

@@ -1,7 +1,7 @@
-"""Blocks that the index says are held and that an engine has just said it has not. Pure.
+"""Blocks that the index says are held and that an engine has just denied. Pure.
 
-The engine is the truth. What it refuted is not taken out of the index, whose digest would then differ from the
-agent's: it is doubted for SECONDS, which is longer than a report takes. A doubt is about one block of one worker and so
+The engine is right. A refuted block is not removed from the index, whose digest would then differ from the agent's: it
+is not counted on for SECONDS, which is longer than a report takes. An entry is about one block of one worker, and so
 about the prompts that contain it; it ends early where a prompt with that block was computed there.
 """
 
@@ -16,7 +16,7 @@ from cachefleet_controlplane.index.protocol import WorkerId
 
 SECONDS: Final = 10.0
 MAX_REFUTED: Final = 1024
-"""Over all workers; the oldest go first."""
+"""Entries of all workers; the oldest are dropped first."""
 _KEY_BYTES: Final = 8
 
 
@@ -27,7 +27,7 @@ class _Doubt:
 
 
 class RefutedBlocks:
-    """``clock`` is monotonic, in seconds; keys are packed as ``blocks.pack_keys`` packs them."""
+    """Refuted blocks of all workers. ``clock`` is monotonic, in seconds; keys are packed by ``blocks.pack_keys``."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -37,7 +37,7 @@ class RefutedBlocks:
         return len(self._known)
 
     def add(self, worker: WorkerId, keys: bytes, *, lacking: int, held: int) -> None:
-        """A worker lacks block number ``lacking`` of a prompt, and is trusted with the first ``held`` of them only.
+        """A worker lacks block number ``lacking`` of a prompt; only the first ``held`` of its blocks are counted on.
 
         Nothing happens where the prompt has no such block.
         """
@@ -50,7 +50,7 @@ class RefutedBlocks:
             self._known.popitem(last=False)
 
     def bounds(self, keys: bytes) -> dict[WorkerId, int]:
-        """How many of a prompt's blocks to believe in at most, by worker; of most workers nothing is doubted."""
+        """The most of a prompt's blocks to count on, by worker; workers without refuted blocks are left out."""
         self._expire()
         found: dict[WorkerId, int] = {}
         for (worker, lacking, key), doubt in self._known.items():
@@ -59,7 +59,7 @@ class RefutedBlocks:
         return found
 
     def settle(self, worker: WorkerId, keys: bytes) -> None:
-        """A worker has computed a prompt: it holds these blocks now."""
+        """A worker has computed a prompt and holds its blocks: drop their entries."""
         if self._known:
             over = [(at, n, key) for at, n, key in self._known if at == worker and _key(keys, n) == key]
             for known in over:

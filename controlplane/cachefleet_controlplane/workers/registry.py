@@ -1,4 +1,4 @@
-"""The pools and workers there are: what the pool source lists, joined with what agents announce."""
+"""The registry of pools and workers: what the pool source lists, joined with what agents announce."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ MAX_UNLISTED: Final = 1024
 
 @dataclass(slots=True)
 class Pool:
-    """One declared pool and what its workers agreed on."""
+    """One declared pool with its workers and the contract in force."""
 
     declared: PrefixCachePool
     policy: Policy
     window: HitWindow
     contract: IndexContract | None = None
     warm: Warm | None = None
-    """Its warm prefixes as its workers are told of them; None where this control plane tells nobody."""
+    """Its standing Warm frame; None where this control plane has no salt key."""
     workers: dict[WorkerId, Worker] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
+        """"namespace/name"."""
         return self.declared.key
 
     @property
     def fleet(self) -> tuple[str, str]:
-        """Namespace and model name: pools that have both in common form a fleet."""
+        """Namespace and model name: pools that share both form a fleet."""
         return self.declared.metadata.namespace, self.declared.spec.model.name
 
     def settle_contract(self) -> None:
-        """Choose the contract to go by, and note of each worker how it differs."""
+        """Choose the contract in force, and set each worker's differences from it."""
         announced = [worker.hello.contract for worker in self.workers.values() if worker.hello]
         self.contract = in_force(self.declared.spec, self.contract, announced)
         for worker in self.workers.values():
@@ -56,10 +57,10 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a new picture of the pools brought, besides being in force."""
+    """Consequences of a new state of the pools."""
 
     new_policy: list[Pool]
-    """Known pools whose workers must be told a new policy."""
+    """Known pools whose workers must be sent a new policy."""
     removed: list[Worker]
 
 
@@ -69,18 +70,18 @@ class Registry:
     def __init__(self, wall: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
         self.pools: dict[str, Pool] = {}
         self.refuted_blocks = RefutedBlocks(clock)
-        """What engines have said against the index lately."""
+        """Blocks that engines have denied lately."""
         self.version = 0
-        """Another one whenever a pool, or who is in it, or whether it fits there, has changed."""
+        """Raised whenever a pool, its workers or their contracts change."""
         self.wall = wall
         self._created: dict[tuple[str, str], int] = {}
         self._known_at = 0
         self._fleets: dict[str, tuple[Pool, ...]] = {}
         self._served: dict[str, ServedModel] = {}
-        """Both by the names that somebody asked for and that are served, as they were at the version ``_known_at``."""
+        """Both by model names that were asked for and are served, as of version ``_known_at``."""
 
     def update(self, views: Sequence[PoolView]) -> Change:
-        """Take a whole picture over."""
+        """Apply the whole state of a pool source."""
         self.version += 1
         before = list(self.workers())
         declared = {view.key for view in views}
@@ -93,10 +94,12 @@ class Registry:
         return Change(new_policy=changed, removed=[worker for worker in before if id(worker) not in kept])
 
     def workers(self) -> Iterator[Worker]:
+        """All ranks of all workers, by pool."""
         for pool in self.pools.values():
             yield from pool.workers.values()
 
     def worker(self, worker: WorkerId) -> Worker | None:
+        """The rank with this id; None where there is none."""
         return next((p.workers[worker] for p in self.pools.values() if worker in p.workers), None)
 
     def announce(self, pool: Pool, name: str, rank: int) -> Worker | None:
@@ -113,20 +116,21 @@ class Registry:
         return worker
 
     def settle(self, pool: Pool) -> None:
-        """Take over what a worker of a pool says of itself."""
+        """A worker of a pool has sent a Hello: choose the contract again."""
         pool.settle_contract()
         self.version += 1
 
     def remove(self, worker: Worker) -> None:
+        """Remove a rank; the pool's contract is chosen again."""
         pool = self.pools.get(worker.pool)
         if pool is not None:
             pool.workers.pop(worker.id, None)
-            self.settle(pool)  # it may have been the last that announced the one in force
+            self.settle(pool)  # it may have been the last one with the contract in force
 
     # Fleets.
 
     def fleet(self, model: str) -> list[Pool]:
-        """The pools that serve ``model``, which may be qualified as "namespace/name"; by key."""
+        """The pools that serve ``model``, which may be qualified as "namespace/name"; sorted by key."""
         self._refresh()
         known = self._fleets.get(model)
         if known is None:
@@ -150,10 +154,12 @@ class Registry:
         return tuple(sorted((pool for pool in exact if pool.fleet[0] == namespace), key=lambda pool: pool.key))
 
     def models(self) -> list[ServedModel]:
+        """Every served model, sorted by name."""
         names = {pool.fleet[1] for pool in self.pools.values()}
         return [served for name in sorted(names) if (served := self.serving(name)) is not None]
 
     def serving(self, model: str) -> ServedModel | None:
+        """The fleet of a model name, or of "namespace/name"; None where no pool serves it."""
         self._refresh()
         if model not in self._served:
             pools = self.fleet(model)
@@ -177,7 +183,7 @@ class Registry:
     # Pools.
 
     def _update_pool(self, view: PoolView) -> Pool | None:
-        """Take one pool over; the pool, if its policy is new."""
+        """Apply one pool; the pool where its policy is new."""
         pool = self.pools.get(view.key)
         policy = engine_policy(view.pool)
         objective = view.pool.spec.hit.objective

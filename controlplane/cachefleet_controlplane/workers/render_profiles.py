@@ -1,4 +1,4 @@
-"""What rendering a model's prompts rests on, besides the prompt: contract, render profiles, and who can give keys."""
+"""Facts that rendering for a model depends on: contract, render profiles, and which workers can give block keys."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.contract import IndexContract
 
 KEYS_FEATURE: Final = "keys"
-"""As the worker plugin calls it."""
+"""Name of the worker plugin's feature that gives block keys."""
 _OFF: Final = "off"
 
 
 @dataclass(frozen=True, slots=True)
 class RenderFacts:
-    """Of one fleet, as its pools and workers say."""
+    """Facts of one fleet, from its pools and workers."""
 
     model: str = ""
     """ "namespace/name"."""
     pool: str = ""
-    """The first pool, whose worker key its renderers take; "" where there is none."""
+    """The first pool, whose worker key its renderers accept; "" where there is none."""
     contract: str = ""
-    """Fingerprint of the contract in force; "" until a worker has announced it."""
+    """Fingerprint of the contract in force; "" until a worker has announced one."""
     block_size: int = 0
     profiles: tuple[str, ...] = ()
-    """Of its ready workers: fingerprints, in order."""
+    """Fingerprints of its ready workers' render profiles, sorted."""
     keys_at: frozenset[str] = frozenset()
-    """Addresses of workers whose plugin gives keys under that contract."""
+    """URLs of workers whose plugin gives block keys under that contract."""
 
     @property
     def renderer(self) -> str:
-        """What tells apart what renders differently, or is keyed differently."""
+        """Cache key: differs where prompts are rendered or keyed differently."""
         return "\n".join((self.model, self.contract, *self.profiles))
 
 
@@ -40,7 +40,7 @@ NO_FACTS: Final = RenderFacts()
 
 
 class RenderFactBook:
-    """Facts by model name, made anew when the roster has changed."""
+    """Facts by model name, computed again after the registry has changed."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -48,7 +48,7 @@ class RenderFactBook:
         self._facts: dict[str, RenderFacts] = {}
 
     def of(self, model: str) -> RenderFacts:
-        """Of a served model; NO_FACTS of any other."""
+        """The facts of a served model; NO_FACTS of any other."""
         if self._version != self._registry.version:
             self._facts.clear()
             self._version = self._registry.version

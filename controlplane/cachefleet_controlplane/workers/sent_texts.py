@@ -1,7 +1,7 @@
-"""Which prompts' texts were sent to which worker: what is known of caches where token ids are not.
+"""Texts of prompts sent to each worker, as a substitute for its block keys where those are not known.
 
-A worker is taken to hold the texts sent to it last, as many as its cache has room for. Whatever it evicts besides, or
-loses at a restart, is forgotten with its epoch. One event loop owns this.
+A worker is assumed to hold the texts sent to it last, as many as its cache has room for. Other evictions are not known;
+a new epoch begins with nothing. Owned by one event loop.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from cachefleet_core.blocks import pack_keys, unpack_keys
 from cachefleet_core.reports import Removed, Stored
 
 MAX_CHUNKS: Final = 262_144
-"""Of one worker, whatever its size: 128 MiB of text."""
+"""Chunks of one worker, whatever its size: 128 MiB of text."""
 
 
 class SentTexts:
-    """Chunks by worker, those sent last."""
+    """Keys of text chunks by worker, those sent last."""
 
     def __init__(self, index: BlockIndex) -> None:
         self._index = index
         self._sent: dict[WorkerId, tuple[str, OrderedDict[int, None]]] = {}
 
     def sent(self, worker: WorkerId, epoch: str, keys: bytes, *, room: int) -> None:
-        """A prompt has gone to a worker that has room for so many chunks; another epoch begins with nothing."""
+        """A prompt was sent to a worker with room for ``room`` chunks; another epoch begins with nothing."""
         known, held = self._sent.get(worker, ("", OrderedDict[int, None]()))
         if known != epoch:
             self.forget(worker)
@@ -39,20 +39,21 @@ class SentTexts:
         self._evict(worker, held, len(held) - min(room, MAX_CHUNKS))
 
     def match(self, keys: bytes, workers: Sequence[WorkerId]) -> list[int]:
-        """How many of a prompt's first chunks were sent to each."""
+        """How many of a prompt's first chunks were sent to each worker."""
         return self._index.match(keys, workers)
 
     def follow(self, worker: WorkerId, epoch: str) -> None:
-        """A worker is in this epoch: what it was sent in another one is forgotten."""
+        """Set a worker's epoch: texts sent in another one are dropped."""
         if worker in self._sent and self._sent[worker][0] != epoch:
             self.forget(worker)
 
     def forget(self, worker: WorkerId) -> None:
+        """Drop a worker's texts."""
         self._sent.pop(worker, None)
         self._index.forget(worker)
 
     def keep(self, workers: Sequence[WorkerId]) -> None:
-        """All others are gone."""
+        """Drop the texts of all other workers."""
         for worker in self._sent.keys() - set(workers):
             self.forget(worker)
 
@@ -61,7 +62,7 @@ class SentTexts:
             self._index.apply(worker, Stored(0, pack_keys(chunks)))
         except IndexFullError:
             return False
-        # The end of a prompt goes before its beginning, as an engine evicts blocks.
+        # The end of a prompt is evicted before its beginning, as in an engine.
         for chunk in reversed(chunks):
             held.pop(chunk, None)
             held[chunk] = None

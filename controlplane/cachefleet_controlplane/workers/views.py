@@ -1,4 +1,4 @@
-"""The live picture as frozen values, for the admin API, metrics and tests."""
+"""Frozen views of models, pools and workers, for the admin API, metrics and tests."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class ServedModel:
     """
 
     name: str
-    """As it was asked for."""
+    """The name that was asked for."""
     upstream: str
-    """As its workers know it."""
+    """The name that its workers use."""
     namespace: str
     pools: tuple[str, ...]
     declared: tuple[PrefixCachePool, ...]
     max_model_len: int | None
-    """The longest prompt and answer that any worker takes; None where nobody has told."""
+    """The longest prompt and answer, in tokens, that any worker takes; None where none tells."""
     created: int
     """When it was first seen, in Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HitRatio:
-    """Prompt tokens that the engines looked up and found, over a sliding window; ratio None where none were."""
+    """Prompt tokens that the engines looked up and found in their caches, over a sliding window."""
 
     window_seconds: float
     objective: float | None
@@ -44,24 +44,25 @@ class HitRatio:
 
     @property
     def ratio(self) -> float | None:
+        """Found of looked-up tokens; None where none were looked up."""
         return self.hit_tokens / self.queried_tokens if self.queried_tokens else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
-    """One pool: what is declared, and what its workers say."""
+    """One pool: its declaration, and counts of its workers."""
 
     key: str
     model: str
     namespace: str
     generation: int
     contract: IndexContract | None
-    """The one in force; None until a worker has announced one that fits the pool."""
+    """The contract in force; None until a worker has announced one that fits the pool."""
     hit_ratio: HitRatio
     workers: int
     ready: int
     fresh: int
-    """Workers whose blocks are known: live stream and a report that is not stale."""
+    """Workers whose blocks are known: live stream, and a report that is not stale."""
     excluded: int
 
 
@@ -76,12 +77,12 @@ class WorkerStatus:
     url: str
     agent: str
     listed: bool
-    """The pool source knows it."""
+    """Whether the pool source lists it."""
     ready: bool
-    """The pool source calls it ready."""
+    """Whether the pool source lists it as ready."""
     connected: bool
     stream: str
-    """unknown | awaiting | assembling | live | adrift | forgotten."""
+    """Its StreamState."""
     epoch: str
     sequence: int
     report: State | None
@@ -90,7 +91,7 @@ class WorkerStatus:
     stale: bool
     held_blocks: int
     indexed: bool
-    """Its blocks fit into the index, which holds none of a worker whose blocks do not."""
+    """Whether its blocks fit into the index, which otherwise holds none of them."""
     cache_value: float
     excluded: bool
     differences: tuple[Difference, ...]
@@ -98,7 +99,7 @@ class WorkerStatus:
     inflight_requests: int
     inflight_tokens: int
     policy_generation: int
-    """Generation of the pool whose policy is in force there; 0 where nobody has told."""
+    """Generation of the pool spec whose policy is in force there; 0 where it has not reported."""
     block_bytes: int
     engine_version: str
     capabilities: tuple[Capability, ...]
@@ -107,23 +108,23 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexStatus:
-    """The index, and what it has not taken."""
+    """Size of the index, and frames it has refused."""
 
     keys: int
-    """Distinct blocks of a tier."""
+    """Distinct blocks by tier."""
     held: int
-    """Blocks of a tier over all workers."""
+    """Blocks by tier, summed over all workers."""
     bytes: int
     """Its memory, estimated."""
     refused_frames: int
-    """Frames that were not sound."""
+    """Frames that were malformed."""
     shed_frames: int
-    """Frames not taken because it was full."""
+    """Frames not applied because it was full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
-    """Everything at one moment."""
+    """All pools and workers at one time."""
 
     policy: str
     pools: tuple[PoolStatus, ...]

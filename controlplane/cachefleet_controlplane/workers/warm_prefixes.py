@@ -1,4 +1,4 @@
-"""What the workers of a pool are told to keep cached: its warm prefixes under the salts of their tenants. Pure."""
+"""The standing Warm frame of a pool: its warm prefixes under the salts of their tenants. Pure."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGES_BYTES: Final = 1024 * 1024
-"""The protocol's bound on one prefix."""
+"""The protocol's bound of one prefix."""
 MAX_BYTES: Final = MAX_FRAME_BYTES - 4096
-"""Prefixes of one frame; the rest is room for what is around them."""
+"""Bytes of all prefixes in one frame; the rest is for the frame around them."""
 
 Inputs = tuple[object, ...]
 
 
 class Warming:
-    """Makes the frames, each anew only where what it is made of has changed; ``version`` is that of a tenant's salt."""
+    """Builds frames and keeps them until their inputs change; ``version`` gives that of a tenant's salt."""
 
     def __init__(self, salter: Salter, version: Callable[[TenantId], int] = lambda _: 1) -> None:
         self._salter = salter
@@ -34,7 +34,7 @@ class Warming:
         self._made: dict[str, tuple[Inputs, Warm]] = {}
 
     def frame(self, pool: PrefixCachePool, fleet: Sequence[PrefixCachePool]) -> Warm:
-        """The standing Warm of a pool that is part of a fleet."""
+        """The standing Warm of a pool in its fleet; the same object as long as its inputs are equal."""
         salted = bool(self._salter.salt(fleet, DEFAULT_TENANT))
         meta, kept = pool.metadata, keeps_blocks(pool.spec)
         prefixes = pool.spec.prefix_cache.warm_prefixes
@@ -46,7 +46,7 @@ class Warming:
         return made[1]
 
     def keep(self, keys: frozenset[str]) -> None:
-        """Forget every other pool."""
+        """Drop the frames of all other pools."""
         self._made = {key: made for key, made in self._made.items() if key in keys}
 
     def _make(self, pool: PrefixCachePool, fleet: Sequence[PrefixCachePool]) -> Warm:

@@ -1,4 +1,4 @@
-"""One rank of one worker as the control plane knows it: endpoint, stream, report, and what we sent it."""
+"""One rank of one worker: endpoint, report stream, load, and the requests sent to it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from cachefleet_core.reports import Hello, Phase, State
 from cachefleet_runtime.backoff import backoff
 
 SAMPLES_NEEDED: Final = 3
-"""Reports with a measured prefill rate before it is believed."""
+"""Reports with a prefill rate that are needed before it is used."""
 BACKOFF_SECONDS: Final = 1.0
 MAX_BACKOFF_SECONDS: Final = 10.0
 
 
 @dataclass(slots=True)
 class Load:
-    """A worker's last State, and what of it is other senders' work."""
+    """A worker's last State, and the part of its waiting work that other senders caused."""
 
     state: State
     at: float
@@ -37,7 +37,7 @@ class Load:
 
 @dataclass(slots=True)
 class Worker:
-    """Mutable; owned by the roster."""
+    """One rank of one worker. Mutable; owned by the registry."""
 
     pool: str
     name: str
@@ -59,7 +59,7 @@ class Worker:
     failures: int = 0
     backoff_until: float = 0.0
     version: int = 0
-    """Another one whenever a decision may see it differently, other than by time or by what the roster knows of it."""
+    """Raised whenever a decision may see it differently, except through time or through the registry."""
 
     def __post_init__(self) -> None:
         self.id = worker_id(self.pool, self.name, self.rank)
@@ -67,31 +67,33 @@ class Worker:
 
     @property
     def full_name(self) -> str:
+        """Pool and name: the worker with all its ranks."""
         return full_name(self.pool, self.name)
 
     @property
     def ready(self) -> bool:
+        """Whether the pool source lists it as ready."""
         return self.endpoint is not None and self.endpoint.ready
 
     @property
     def leaving(self) -> bool:
-        """Its agent says that it takes no new work."""
+        """Whether its agent reports that it takes no new work."""
         return self.load is not None and self.load.state.phase in (Phase.DRAINING, Phase.FAILED)
 
     def failed(self, now: float) -> None:
-        """It could not be reached: pause it, longer each time."""
+        """It could not be reached: back off, longer after each failure in a row."""
         pause = backoff(self.failures, first=BACKOFF_SECONDS, longest=MAX_BACKOFF_SECONDS)
         self.failures += 1
         self.backoff_until = now + pause
         self._touch()
 
     def use(self, number: int) -> None:
-        """A decision of this number is for it."""
+        """Decision number ``number`` chose it."""
         self.last_used = number
         self._touch()
 
     def follow(self, stream: Stream) -> None:
-        """Its stream went on."""
+        """Set the new state of its stream."""
         if not stream.as_fresh_as(self.stream):
             self._touch()
         self.stream = stream
@@ -102,7 +104,7 @@ class Worker:
         self._touch()
 
     def due(self) -> Iterator[float]:
-        """When a decision may see it differently though nothing happens; times gone by are among them."""
+        """Times at which a decision may see it differently though nothing happens; past ones among them."""
         yield from self.inflight_requests.due()
         yield from self.stream.due()
         yield self.backoff_until
@@ -119,7 +121,7 @@ class Worker:
         self.backoff_until = 0.0
 
     def accept(self, state: State, now: float) -> None:
-        """Take a report over."""
+        """Take a State over; its waiting work beyond our own in-flight requests is counted as that of others."""
         own = self.inflight_requests
         others = max(0, state.waiting - own.waiting(now))
         tokens = (
@@ -134,7 +136,7 @@ class Worker:
         self.samples += bool(state.prefill_tokens_per_second)
 
     def restarted(self) -> None:
-        """A new epoch: nothing measured before says anything now."""
+        """A new epoch: drop load and measurements of the one before."""
         self._touch()
         self.load = None
         self.samples = 0
@@ -142,7 +144,7 @@ class Worker:
         self.inflight_requests.recent.clear()
 
     def room(self, now: float, *, percent: int) -> Capacity | None:
-        """What a new request may take of its blocks where ``percent`` stay free; None where that is not known."""
+        """Blocks that a new request may take where ``percent`` stay free; None where that is not known."""
         load, own = self._known_load(now), self.inflight_requests
         if load is None:
             return None
@@ -154,9 +156,11 @@ class Worker:
     def candidate(
         self, keys: bytes, matched: int, now: float, *, percent: int = 0, sent: int | None = None
     ) -> CandidateView:
-        """How a decision sees it: ``matched`` blocks of the prompt held by the index, ``percent`` to stay free.
+        """The worker as a decision sees it, with ``matched`` blocks of the prompt in the index and ``percent`` to stay
+        free.
 
-        ``sent``: blocks of it that were sent there just now, where somebody knows better than the ledger.
+        ``sent``: blocks of the prompt that were sent there just now, where the caller knows better than the in-flight
+        requests.
         """
         own, load = self.inflight_requests, self._known_load(now)
         room = self.room(now, percent=percent)
@@ -191,7 +195,7 @@ class Worker:
 
 
 def _blank(load: Load | None, own: InFlightRequests) -> int | None:
-    """Blocks that hold nothing: what is free less what is cached and idle, as the engine or its agent says."""
+    """Blocks that hold nothing: free ones less idle cached ones, as the engine or its agent counts them."""
     if load is None or not load.state.blocks_total:
         return None
     state = load.state

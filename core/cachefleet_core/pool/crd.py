@@ -1,7 +1,7 @@
 """The CustomResourceDefinition of PrefixCachePool, made from its models.
 
-``python -m cachefleet_core.pool.crd`` writes it, for kubectl and for the chart; with ``--check`` it only tells, by exit
-status 1, that a file is not what the models say.
+``python -m cachefleet_core.pool.crd`` writes it, for kubectl and for the chart; with ``--check`` it writes nothing and
+exits with status 1 where a file differs from the models.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COLUMNS: Final = (
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes everything out: not every reader of manifests follows aliases."""
+    """Dumper without aliases, which not every reader of manifests follows."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # PyYAML names it
         return True
@@ -109,6 +109,7 @@ def _schema() -> Schema:
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Write or check the files of the definition; returns the exit status."""
     parser = argparse.ArgumentParser(prog="cachefleet_core.pool.crd", description="Write the CRD of PrefixCachePool.")
     parser.add_argument(
         "--output", type=Path, action="append", help=f"file to write, any number (default: {FILE} and {CHART_FILE})"

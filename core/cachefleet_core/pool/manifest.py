@@ -1,7 +1,7 @@
-"""YAML to plain values, the way an API server's clients read it, and within bounds.
+"""Reads YAML into plain values as Kubernetes' clients do, within bounds.
 
-Times stay text and ``1:30`` is no number, as in Kubernetes' own reader; a field given twice is a problem, not a
-silent choice; aliases may not blow a small file up.
+Times stay text and ``1:30`` is no number, as in Kubernetes' own reader; a field given twice is an error; aliases count
+as what they stand for, so that a small file cannot expand without bound.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 
 
 class _UnsoundError(ValueError):
-    """YAML that is well formed but not taken."""
+    """YAML that is well formed but not accepted."""
 
 
 def documents(text: str) -> list[tuple[int, Any]]:
@@ -105,7 +105,7 @@ def _line(node: yaml.Node) -> int:
 
 
 def _said(error: Exception) -> str:
-    """What the parser says and where, without the text around it, which may hold anything."""
+    """The parser's message with line and column, without the text around it, which may hold anything."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         return f"{error.problem} (line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1})"
     return str(error).split("\n", maxsplit=1)[0]

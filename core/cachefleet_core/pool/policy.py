@@ -1,4 +1,4 @@
-"""The part of a pool that says how its caches are used: budget, hits, preemption, admission, tenants, rollout."""
+"""Sections of a pool's spec on its caches: budget, hits, preemption, admission, tenants, rollout."""
 
 from __future__ import annotations
 

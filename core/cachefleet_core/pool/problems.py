@@ -1,4 +1,4 @@
-"""What is wrong with a pool file, one line for each problem: path, value given, and what may stand there."""
+"""Problems of a pool file, one line each: path, value given, and what is allowed there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HIDDEN: Final = frozenset({"content", "value"})
 
 MISSING: Final = "missing"
 _IDENTITY: Final = frozenset({"apiVersion", "kind"})
-"""Where these name something else, nothing more is worth saying about a document."""
+"""Where these are wrong, a document's other problems are left out."""
 
 Path = tuple[str | int, ...]
 Schema = dict[str, Any]
@@ -30,7 +30,7 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong: where, what was given (shortened), and what is allowed there, in words.
+    """One problem: path, value given (shortened), and what is allowed there, in words.
 
     ``where`` names the document in a file of several.
     """
@@ -45,7 +45,7 @@ class Problem:
 
 
 class PoolError(ValueError):
-    """Text that describes no pool; its string has one line for each problem."""
+    """An invalid pool; the error's text has one line for each problem."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -53,7 +53,7 @@ class PoolError(ValueError):
 
 
 def problems_of(model: type[M], document: Any, *, where: str = "") -> tuple[M | None, list[Problem]]:
-    """The model a decoded document describes, or None and why it describes none."""
+    """Validate a decoded document: the model and no problems, or None and its problems."""
     try:
         return model.model_validate(document, by_alias=True, by_name=False), []
     except ValidationError as error:
@@ -101,7 +101,7 @@ def _problem(model: type[BaseModel], document: Any, details: ErrorDetails, *, wh
 
 
 def path_text(path: Path) -> str:
-    """A path in the notation of Kubernetes: ``spec.engine.env[0].name``."""
+    """A path as Kubernetes writes it: ``spec.engine.env[0].name``."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{_shortened(str(step))}" for step in path)
     return text.removeprefix(".")
 
@@ -185,7 +185,7 @@ def _node(model: type[BaseModel], path: Path) -> Schema:
 
 
 def _resolved(root: Schema, node: Schema) -> Schema:
-    """The schema a reference or an optional value stands for, with what is said beside it."""
+    """The schema of a reference or an optional value, with the keywords beside it."""
     aside = {name: value for name, value in node.items() if name not in {"$ref", "anyOf"}}
     if "anyOf" in node:
         return {**_resolved(root, node["anyOf"][0]), **aside}
@@ -213,5 +213,5 @@ def _shortened(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """No character that breaks, hides or reorders a line on a terminal."""
+    """The text with characters escaped that break, hide or reorder a line on a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

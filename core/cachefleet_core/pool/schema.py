@@ -1,4 +1,4 @@
-"""Pydantic models as a structural schema, the dialect of JSON Schema that an API server takes.
+"""Pydantic models as a structural schema, the dialect of JSON Schema that Kubernetes takes.
 
 What differs: no references and no titles, optional fields instead of unions with null, no closed objects (the
 server drops unknown fields by itself), and the rules of each section as CEL. Descriptions end with range and default,
@@ -38,7 +38,7 @@ _KEPT: Final = (
     "x-kubernetes-preserve-unknown-fields",
     "x-kubernetes-validations",
 )
-"""What a structural schema takes of JSON Schema, in the order in which it reads well."""
+"""Keywords of JSON Schema that a structural schema has, in the order of the output."""
 _FORMATS: Final = {"integer": "int64", "number": "double"}
 
 
@@ -49,7 +49,7 @@ def structural_schema(model: type[BaseModel]) -> Schema:
 
 
 class _Generator(GenerateJsonSchema):
-    """Adds to each section its rules."""
+    """Adds each section's rules as x-kubernetes-validations."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         made = super().model_schema(schema)
@@ -84,7 +84,7 @@ def _structural(node: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def _resolved(node: Schema, definitions: dict[str, Schema]) -> Schema:
-    """What a reference or an optional value stands for, overlaid with what is said beside it."""
+    """The schema of a reference or an optional value, overlaid with the keywords beside it."""
     aside = {name: value for name, value in node.items() if name not in {"$ref", "anyOf"} and value is not None}
     if "anyOf" in node:
         return _resolved(node["anyOf"][0], definitions) | aside
@@ -94,7 +94,7 @@ def _resolved(node: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def _described(node: Schema) -> str:
-    """What is said of a field, its range, and its default in the words of its docstring or else of the schema."""
+    """A field's description, range, and default: in the words of its docstring, else of the schema."""
     said, _, default = node.get("description", "").partition(" Default: ")
     if not default and not isinstance(node.get("default"), dict | list | None):
         default = f"{literal(node['default'])}."

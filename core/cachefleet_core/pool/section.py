@@ -1,4 +1,4 @@
-"""What every part of a pool's schema is made of: sections, the rules across their fields, and bounded types.
+"""Base of a pool's schema: sections, rules across their fields, bounded types.
 
 A rule is written twice in one place, as CEL for the API server and as Python for everyone else, so that a pool
 refused by one is refused by the other with the same words.
@@ -62,10 +62,10 @@ FreeMap = Annotated[dict[str, JsonValue], Field(json_schema_extra=FREE)]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A promise across the fields of one section.
+    """A constraint across the fields of one section.
 
-    ``field`` is the path under the section, in the words of the manifest, at which a breach is shown; ``message``
-    continues a sentence that begins with what was given there.
+    ``field`` is the path in the section, as in the manifest, at which a violation is shown; ``message`` continues a
+    sentence that begins with the value given there.
     """
 
     field: str

@@ -1,4 +1,4 @@
-"""PrefixCachePool, v1alpha1: the one thing a platform engineer declares."""
+"""PrefixCachePool v1alpha1, the resource that a platform engineer declares, and its readers."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def parse_pools(text: str) -> list[PrefixCachePool]:
 
 
 def changes_refused(old: PrefixCachePool, new: PrefixCachePool) -> list[Problem]:
-    """The changes from one version of a pool to the next that no API server would accept."""
+    """The changes from one version of a pool to the next that the API server refuses."""
     return [
         Problem(f"spec.model.{field}", preview(getattr(new.spec.model, field)), "must not change in the life of a pool")
         for field in ModelSpec.immutable

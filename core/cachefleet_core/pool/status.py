@@ -1,4 +1,4 @@
-"""What the operator says about a pool."""
+"""The status of a pool, which the operator writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from cachefleet_core.pool.section import Section
 
 MAX_WORKERS: Final = 64
-"""Workers shown one by one; of more only the count is written."""
+"""Workers listed in a status; of further ones only the count is written."""
 
 Text = Annotated[str, Field(max_length=1024)]
 Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]

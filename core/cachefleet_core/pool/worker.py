@@ -1,4 +1,4 @@
-"""The part of a pool that says what a worker runs: model, engine, device."""
+"""Sections of a pool's spec on its workers: model, engine, device."""
 
 from __future__ import annotations
 

@@ -1,8 +1,25 @@
-"""What vLLM lacks, added to an unmodified vLLM: cache-hit gate, hand-back of preempted requests, a budget for idle
-cached blocks, snapshots, memoised tokenisation, block keys.
+"""The plugin for an unmodified vLLM: cache-hit gate, hand-back of preempted requests, a budget for idle cached blocks,
+snapshots, memoised tokenisation, block keys. docs/worker.md describes each.
 
-``register`` is vLLM's general plugin: it runs in each of its processes before anything is built. Files that decide are
-pure; files that touch vLLM's internals are thin and guarded (faults.py). docs/worker.md describes each feature.
+``register`` is vLLM's general plugin: each vLLM process calls it before anything is built.
+
+budget/               bounds idle cached blocks, in vLLM's block pool
+gate/                 refuses requests of which too little is cached; hands back preempted ones
+keys/                 block keys and safe boundaries of a request body, for routing
+snapshot/             snapshots of the resident blocks, and heartbeats in the event stream
+tokens/               memoised tokenisation
+asgi                  requests and responses on plain ASGI
+capabilities          mode of each feature, with the reason where it is off
+capability_document   the answer of ``/v1/fleet/capabilities``
+compat                which vLLM this is, and what each feature needs of it
+engine_calls          calls from the API server to its engines
+engine_state          the plugin's state in one engine: policy, stats, calls
+faults                switches a feature off after a fault, so that none reaches vLLM
+policy                the policy in force
+process               the plugin's state in one process, and its patches
+routes                the routes under ``/v1/fleet``
+scheduler             vLLM's scheduler with the plugin's features
+settings              environment variables
 """
 
 from __future__ import annotations
@@ -15,8 +32,8 @@ _registered = False
 
 
 def register() -> None:
-    """Install the plugin in this process. Never raises; called again it does nothing."""
-    global _registered  # noqa: PLW0603 - once for each process
+    """Install the plugin in this process. Never raises; idempotent."""
+    global _registered  # noqa: PLW0603 - once per process
     if _registered:
         return
     _registered = True

@@ -1,4 +1,4 @@
-"""The little of HTTP that the plugin's routes need, straight on ASGI: bounded bodies, JSON, bytes, streams."""
+"""The HTTP that the plugin's routes need, on plain ASGI: bounded bodies, JSON, bytes, streams."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = tuple[tuple[bytes, bytes], ...]
 
 CLOSE: Headers = ((b"connection", b"close"),)
-"""Of an answer that does not wait for the rest of the body."""
+"""Header of a response sent before the rest of the body was read."""
 
 
 class HttpError(Exception):
-    """An answer other than 200, with a stable code and a message for people."""
+    """An error response, with a stable code and a message for people."""
 
     def __init__(self, status: int, code: str, message: str, headers: Headers = ()) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class HttpError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request; ``path`` is below the prefix."""
+    """One request; ``path`` is below the mount prefix."""
 
     method: str
     path: str
@@ -41,7 +41,7 @@ class Request:
 
     @classmethod
     def of(cls, scope: Scope, receive: Receive, *, prefix: str = "") -> Request:
-        """``prefix`` and whatever a proxy has put before it are no part of the path."""
+        """The request of an ASGI scope; its path is cut after ``prefix``, so a proxy's own prefix does not matter."""
         path = scope["path"]
         query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
         below = path.partition(prefix)[2] if prefix else path
@@ -80,7 +80,7 @@ def _too_large(limit: int) -> HttpError:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What is answered: ``content`` whole, or in parts as they come."""
+    """A response; ``content`` whole, or streamed in parts."""
 
     content: bytes | AsyncIterator[bytes]
     status: int = 200
@@ -88,7 +88,7 @@ class Response:
     headers: Headers = ()
 
     async def send(self, send: Send) -> None:
-        """A stream that fails is left without its end, so that the client sees that it is not whole."""
+        """Send the response. A stream that fails is left unfinished, so that the client sees that it is not whole."""
         headers = [(b"content-type", self.media_type.encode()), (b"cache-control", b"no-store"), *self.headers]
         if isinstance(self.content, bytes):
             headers.append((b"content-length", str(len(self.content)).encode()))
@@ -106,8 +106,10 @@ class Response:
 
 
 def json_response(value: object, status: int = 200, headers: Headers = ()) -> Response:
+    """A response with ``value`` as JSON."""
     return Response(msgspec.json.encode(value), status, headers=headers)
 
 
 def error_response(error: HttpError) -> Response:
+    """The JSON response of an error: its code and message."""
     return json_response({"error": {"code": error.code, "message": str(error)}}, error.status, error.headers)

@@ -1,4 +1,4 @@
-"""The capability document of a server: the plugin's features in its processes, and facts that its agent needs."""
+"""The capability document of a server: the features of its processes, and facts that its agent needs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cachefleet_worker.plugin.compat import engine_version, untested
 from cachefleet_worker.plugin.process import Process
 
 ENGINE_FEATURES: Final = ("gate", "preemption", "budget", "snapshot", "heartbeat")
-"""Of the engine's process; the others are of the API server's."""
+"""Features of the engine's process; the others are the API server's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Facts of the configuration; None where this vLLM does not tell them."""
+    """Facts of vLLM's configuration; None where this vLLM does not expose them."""
 
     vocab_size: int | None = None
     max_model_len: int | None = None
@@ -30,7 +30,7 @@ class Server:
 
     @classmethod
     def of(cls, state: Any, *, has_engine: bool) -> Server:
-        """From the application state. Without an engine vLLM configures no cache: only what it was told counts."""
+        """From the application state. Without an engine vLLM configures no cache: only its arguments count."""
         config = getattr(state, "vllm_config", None)
         model, cache = getattr(config, "model_config", None), getattr(config, "cache_config", None)
         if not has_engine:
@@ -47,7 +47,7 @@ class Server:
 
 
 def document(process: Process, server: Server, described: dict[int, dict[str, Any]] | str) -> dict[str, Any]:
-    """``described`` is what each rank's engine says, or why none says anything."""
+    """The document; ``described`` is each rank's description, or the reason why there is none."""
     own = process.capabilities.document()
     reason = described if isinstance(described, str) else "not told by this engine"
     ranks = {} if isinstance(described, str) else described
@@ -66,7 +66,7 @@ def document(process: Process, server: Server, described: dict[int, dict[str, An
 
 
 def noted(capabilities: Iterable[Capability], note: str) -> list[Capability]:
-    """Features that are on for no certain vLLM say so."""
+    """The features; those on without a reason get ``note`` (an untested vLLM version) as reason."""
     if not note:
         return list(capabilities)
     return [

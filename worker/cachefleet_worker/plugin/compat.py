@@ -1,8 +1,8 @@
 """Which vLLM this is, and whether it has what each feature hooks into.
 
-What a feature needs is found by looking at classes and signatures, not by the version: within the range of tested
-versions and outside of it. A feature that misses something is off, and says what. Whether a hook also does what it
-should, each feature tests itself when it is installed.
+What a feature needs is checked on classes and signatures, not by version, inside and outside the range of tested
+versions. A feature that lacks something is off, with the missing name as reason. Whether a hook also works, each
+feature tests when it is installed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 OLDEST: Final = (0, 28)
 NEWEST: Final = (0, 33)
-"""Of the tested versions, both included."""
+"""Range of tested versions, both ends included."""
 
 _SCHEDULER: Final = "vllm.v1.core.sched.scheduler:Scheduler"
 _POOL: Final = "vllm.v1.core.block_pool:BlockPool"
@@ -29,13 +29,13 @@ _OPENAI: Final = "vllm.entrypoints.openai"
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something of vLLM, as ``module:attribute``, and parameters or fields that it must have."""
+    """Something of vLLM, as ``module:attribute``, and the parameters or fields that it must have."""
 
     target: str
     takes: tuple[str, ...] = ()
 
     def missing(self) -> str:
-        """What is not there, "" where all is."""
+        """What is missing; "" where nothing is."""
         module, _, path = self.target.partition(":")
         try:
             found = attrgetter(path)(import_module(module))
@@ -111,18 +111,18 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
         Need("vllm.v1.engine.core_client:AsyncMPClient._call_utility_async", ("method", "engine")),
     ),
 }
-"""Of each feature that hooks into vLLM; what has alternatives is found out by the feature."""
+"""Needs of each feature that hooks into vLLM; a need with alternatives is checked by the feature."""
 
 
 @cache
 def unmet(feature: str) -> str:
-    """What of vLLM a feature misses here, "" where nothing."""
+    """What a feature lacks in this vLLM, as a message; "" where nothing."""
     missing = [lack for need in NEEDS.get(feature, ()) if (lack := need.missing())]
     return f"vLLM {engine_version()} has no {', '.join(missing)}" if missing else ""
 
 
 def parameters(target: object) -> frozenset[str]:
-    """The names that a callable takes or a record holds; those of neither are none."""
+    """Parameter names of a callable, or field names of a struct or model; empty for anything else."""
     fields = getattr(target, "__struct_fields__", None) or getattr(target, "model_fields", None)
     if fields:
         return frozenset(fields)
@@ -133,7 +133,7 @@ def parameters(target: object) -> frozenset[str]:
 
 
 def engine_version() -> str:
-    """Of the vLLM in this process; "" where there is none."""
+    """Version of the vLLM in this process; "" where there is none."""
     try:
         return str(import_module("vllm").__version__)
     except (ImportError, AttributeError):
@@ -141,7 +141,7 @@ def engine_version() -> str:
 
 
 def untested(version: str) -> str:
-    """A note where a version is outside of those tested, "" where it is within."""
+    """A note where a version is outside the tested range; "" where it is inside."""
     found = re.match(r"v?(\d+)\.(\d+)", version)
     if found and OLDEST <= (int(found[1]), int(found[2])) <= NEWEST:
         return ""

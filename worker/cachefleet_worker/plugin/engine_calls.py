@@ -1,4 +1,4 @@
-"""From the API server's processes to every engine of it: one utility method, bytes in and bytes out."""
+"""Calls from an API server process to each of its engines: one utility method, bytes in and bytes out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 METHOD: Final = "cachefleet_call"
 STOCK: Final = b""
-"""What an engine with the stock scheduler answers to every call; no answer of ours is empty."""
+"""Answer of an engine with the stock scheduler; none of ours is empty."""
 
 
 class EngineCallError(Exception):
@@ -21,7 +21,7 @@ class StockEngineError(EngineCallError):
 
 
 def install_method() -> None:
-    """Give vLLM's EngineCore the utility method. Idempotent."""
+    """Add the utility method to vLLM's EngineCore. Idempotent."""
     from vllm.v1.engine.core import EngineCore  # noqa: PLC0415 - only where vLLM runs
 
     if not hasattr(EngineCore, METHOD):
@@ -38,7 +38,7 @@ def _cachefleet_call(self: Any, name: str, payload: bytes) -> bytes:
 
 
 class EngineCalls:
-    """What an API server may ask of its engines, by their data-parallel rank."""
+    """Calls to the engines of an API server, by data-parallel rank."""
 
     def __init__(self, engine_client: Any, *, timeout_seconds: float) -> None:
         self._core = engine_client.engine_core
@@ -58,7 +58,7 @@ class EngineCalls:
         return await self._ask(engines[rank], name, payload)
 
     def _engines(self) -> dict[int, bytes]:
-        """An engine's name in vLLM is its rank, in two bytes."""
+        """Engines by rank; vLLM names an engine by its rank, in two bytes."""
         return {int.from_bytes(engine, "little"): engine for engine in self._core.core_engines}
 
     async def _ask(self, engine: bytes, name: str, payload: bytes) -> Any:
@@ -67,7 +67,7 @@ class EngineCalls:
             answer = await asyncio.wait_for(asked, self._timeout)
         except TimeoutError:
             raise EngineCallError(f"the engine did not answer within {self._timeout:g} s") from None
-        except Exception as error:  # vLLM wraps what its engine raised in types of its own
+        except Exception as error:  # vLLM wraps its engine's exceptions in types of its own
             raise EngineCallError(str(error) or type(error).__name__) from error
         if answer == STOCK:
             raise StockEngineError("this engine runs without the cachefleet scheduler")

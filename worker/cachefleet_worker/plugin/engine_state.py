@@ -1,4 +1,4 @@
-"""The plugin's part of one engine: what its features share, what may be asked of it, and the policy in force."""
+"""The plugin's state in one engine: what its features share, the calls it answers, and the policy in force."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Call = Callable[[bytes], bytes]
 
 
 class EngineState:
-    """One per scheduler, in the engine's process; used on the engine's own thread only, between and in its steps."""
+    """One per scheduler, in the engine's process; used on the engine's thread only, between and in its steps."""
 
     def __init__(self, scheduler: Any, settings: PluginSettings, *, rank: int, block_bytes: int = 0) -> None:
         self.scheduler = scheduler
         self.settings = settings
         self.rank = rank
         self.block_bytes = block_bytes
-        """Bytes of one block on one device; 0 where this engine does not tell."""
+        """Bytes of one block on one device; 0 where unknown."""
         self.boot = secrets.token_hex(16)
-        """Names this life of the engine; no other has it."""
+        """Identifies this engine process; unique."""
         self.capabilities = Capabilities()
         self.faults = Faults(self.capabilities)
         self.policy: LivePolicy = STOCK
@@ -48,31 +48,31 @@ class EngineState:
         self._readings: list[Callable[[], dict[str, Any]]] = []
         self._checks: list[Callable[[], dict[str, Any]]] = []
 
-    # What features give
+    # Registered by features
 
     def on_policy(self, listener: Callable[[LivePolicy], None]) -> None:
-        """``listener`` is called at once and at each change of the policy."""
+        """Call ``listener`` now and at each change of the policy."""
         self._listeners.append(listener)
         listener(self.policy)
 
     def on_stats(self, reading: Callable[[], dict[str, Any]]) -> None:
-        """``reading`` gives fields of ``/v1/fleet/stats``; cheap, asked for each second."""
+        """Add fields to ``/v1/fleet/stats``; ``reading`` must be cheap, it runs each second."""
         self._readings.append(reading)
 
     def on_audit(self, check: Callable[[], dict[str, Any]]) -> None:
-        """``check`` gives fields of ``/v1/fleet/audit``; it may look at every block."""
+        """Add fields to ``/v1/fleet/audit``; ``check`` may look at every block."""
         self._checks.append(check)
 
-    # What is asked
+    # Calls
 
     def call(self, name: str, payload: bytes) -> bytes:
-        """Answer a call of the API server; LookupError for a name that nobody serves."""
+        """Answer a call of the API server. LookupError for an unknown name."""
         answer = self.calls[name](payload)
         self.publish_events()
         return answer
 
     def publish_events(self) -> None:
-        """Send the block events of changes made outside a step; an idle engine would sit on them."""
+        """Publish block events of changes made outside a step, which an idle engine would not send."""
         with self.faults.guard("snapshot"):
             events = self.scheduler.kv_cache_manager.take_events()
             if events:
@@ -98,7 +98,7 @@ class EngineState:
         )
 
     def apply_file(self, path: Path) -> None:
-        """Put the policy of a JSON file in force. OSError or ValueError where there is none in it."""
+        """Put the policy of a JSON file in force. OSError or ValueError where it holds none."""
         try:
             self.apply(msgspec.json.decode(path.read_bytes(), type=Policy))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -146,7 +146,7 @@ class EngineState:
         return msgspec.msgpack.encode(found)
 
     def enabled(self, feature: str) -> bool:
-        """Whether a feature is wanted; one switched off by hand says so."""
+        """Whether a feature is wanted; one disabled by a setting is reported as off."""
         if feature in self.settings.plugin_off:
             self.faults.off(feature, "switched off by CACHEFLEET_PLUGIN_OFF")
             return False

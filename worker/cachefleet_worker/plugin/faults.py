@@ -1,4 +1,4 @@
-"""What keeps a fault of the plugin from reaching vLLM: the feature goes off, once logged, always counted."""
+"""Keeps the plugin's faults from reaching vLLM: the feature is switched off, logged once, and counted."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ log = logging.getLogger("vllm.cachefleet")
 
 
 class Faults:
-    """Features switched off by a fault, in one process. Hooks ask ``on`` first and do nothing where it is False."""
+    """Features switched off by a fault, in one process. Hooks do nothing where ``on`` is False."""
 
     def __init__(self, capabilities: Capabilities) -> None:
         self._capabilities = capabilities
         self._off: set[str] = set()
         self._told: set[str] = set()
         self.counts: Counter[str] = Counter()
-        """Faults by feature."""
+        """Number of faults by feature."""
 
     def on(self, feature: str) -> bool:
+        """Whether a feature has not been switched off."""
         return feature not in self._off
 
     def off(self, feature: str, reason: str) -> None:
@@ -32,7 +33,7 @@ class Faults:
 
     @contextmanager
     def guard(self, feature: str, *others: str) -> Iterator[None]:
-        """Whatever is raised inside switches the features off and goes no further."""
+        """Suppress any exception raised inside, and switch the features off."""
         try:
             yield
         except Exception as error:  # the plugin must never take its engine down
@@ -43,7 +44,7 @@ class Faults:
                 self.off(each, f"fault: {type(error).__name__}")
 
     def tell(self, where: str, error: Exception) -> None:
-        """Count a fault that ends one answer and no feature; the first of its kind is logged with its trace."""
+        """Count a fault that ends one response and no feature; the first of a kind is logged with its traceback."""
         self.counts[where] += 1
         kind = f"{where}: {type(error).__name__}"
         if kind not in self._told:

@@ -9,13 +9,13 @@ from cachefleet_core.reports import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePolicy:
-    """What the engine is asked to do; the defaults are stock vLLM's behaviour."""
+    """The settings a policy changes; the defaults are stock vLLM's behaviour."""
 
     uid: str = ""
     generation: int = -1
-    """-1 before any policy was given."""
+    """-1 before any policy was applied."""
     threshold: float = 0.0
-    """The gate's default, 0 to 1; 0 is off."""
+    """Default of the gate's hit threshold, 0 to 1; 0 is off."""
     hand_back: bool = False
     """Whether a preempted request may be handed back."""
     reject_below: float = 0.0

@@ -1,4 +1,4 @@
-"""The plugin's part of one process of vLLM: settings, capabilities, and the patches every process needs."""
+"""The plugin's state in one vLLM process: settings, capabilities, and the patches that every process needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATCHES: Final[Mapping[str, Patch]] = {
     "fields": Patch("gate.request_fields", ("fields",)),
     "tokens": Patch("tokens.installation", ("tokens",)),
 }
-"""By name, in the order they are installed."""
+"""Patches by name, in the order they are installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +39,18 @@ class Process:
     capabilities: Capabilities
     faults: Faults
     parts: dict[str, Any]
-    """What each patch gave back, by its name."""
+    """What each patch returned, by its name."""
 
 
 @cache
 def this_process() -> Process:
-    """The plugin's part of this process, made at first use."""
+    """The plugin's state in this process, made at first use."""
     capabilities = Capabilities()
     return Process(PluginSettings.from_environment(), capabilities, Faults(capabilities), {})
 
 
 def install() -> None:
-    """Apply every patch; one that fails is off, the others stay."""
+    """Apply every patch; one that fails is switched off, the others stay."""
     process = this_process()
     with process.faults.guard("routes"):
         install_method()

@@ -1,6 +1,6 @@
-"""The routes under ``/v1/fleet``, vLLM's endpoint plugin: for the agent beside this engine, with the worker key.
+"""The routes under ``/v1/fleet``, a vLLM endpoint plugin: for this engine's agent, authorised by the worker key.
 
-What may be asked of a server without an engine (``vllm launch render``): capabilities, stats, keys.
+A server without an engine (``vllm launch render``) answers capabilities, stats and keys.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class FleetRoutes:
-    """What vLLM's ``vllm.endpoint_plugins`` group asks for."""
+    """Entry point of vLLM's ``vllm.endpoint_plugins`` group."""
 
     name = "cachefleet"
     required_tasks = None
@@ -56,6 +56,7 @@ class FleetRoutes:
         self._app = FleetApp(self._process)
 
     def attach_router(self, app: Any) -> None:
+        """Mount the routes; vLLM calls it while it builds its application."""
         with self._process.faults.guard(FEATURE):
             if FEATURE in self._process.settings.plugin_off:
                 self._process.faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
@@ -64,13 +65,14 @@ class FleetRoutes:
             self._process.capabilities.add(FEATURE, "on")
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:  # noqa: ARG002 - vLLM's signature
+        """Connect the routes to the engine; vLLM calls it before it serves."""
         with self._process.faults.guard(FEATURE):
             await self._app.connect(engine_client, state)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path: its handlers by method, and how many of its requests may be under way."""
+    """One path: its handlers by method, and the largest number of its requests in flight."""
 
     handlers: dict[str, Handler]
     at_once: int = 16
@@ -97,7 +99,7 @@ class FleetApp:
         }
 
     async def connect(self, engine_client: Any, state: Any) -> None:
-        """The engine these routes speak for; None on a server without one."""
+        """Set the engine that these routes speak for; None on a server without one."""
         if missing := unmet(FEATURE):
             self._process.capabilities.add(FEATURE, "on", missing)
             self._no_engine = missing
@@ -120,14 +122,14 @@ class FleetApp:
             await error_response(error).send(send)
         except RefusedError as error:
             if isinstance(error.answer, Exception):
-                raise error.answer from None  # vLLM's handlers make its answer of it
+                raise error.answer from None  # vLLM's exception handlers answer it
             await error.answer.send(send)
-        except Exception as error:  # noqa: BLE001 - of a stream that has begun: told, and left without its end
+        except Exception as error:  # noqa: BLE001 - in a stream that has begun: counted, and left without its end
             self._process.faults.tell(request.path, error)
 
     @contextmanager
     def _seat(self, request: Request) -> Iterator[Handler]:
-        """The handler of a request that may be answered, while it is. HttpError."""
+        """The handler of an authorised request, counted as in flight meanwhile. HttpError."""
         self._authorize(request)
         route = self._routes.get(request.path)
         if route is None:
@@ -172,7 +174,7 @@ class FleetApp:
         return json_response(document(self._process, self._server, await self._described()))
 
     async def _described(self) -> dict[int, dict[str, Any]] | str:
-        """What the engines say of themselves, or why there is nothing."""
+        """Each engine's description by rank, or the reason why there is none."""
         if self._calls is None:
             return self._no_engine
         try:
@@ -216,7 +218,7 @@ class FleetApp:
         return await request.body(limit, seconds=self._process.settings.body_timeout_seconds)
 
     async def _announce(self) -> None:
-        """One line at the start: what this server can do, its engines included."""
+        """Log one line at startup: what this server and its engines can do."""
         try:
             described = await self._described()
         except EngineCallError as error:

@@ -1,7 +1,7 @@
-"""vLLM's scheduler with the plugin's features: the class that ``--scheduler-cls`` names.
+"""vLLM's scheduler with the plugin's features; ``--scheduler-cls`` names ``create``.
 
-vLLM calls ``create`` instead of a class. The base is picked as vLLM itself would; the overrides are thin and hand
-over to the features, and a fault in one switches it off (faults.py).
+vLLM calls ``create`` instead of a class. The base class is chosen as vLLM would; the overrides are thin and call the
+features, and a fault in one switches it off (faults.py).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from cachefleet_worker.plugin.settings import PluginSettings
 log = logging.getLogger("vllm.cachefleet")
 
 FEATURES: Final = {"gate": "gate.admission", "budget": "budget.budget", "snapshot": "snapshot.snapshot"}
-"""Modules with ``install(scheduler, side)`` by the feature they are for, in the order they are installed."""
+"""Modules with ``install(scheduler, state)`` by feature, in the order they are installed."""
 
 
 def create(**arguments: Any) -> Any:
-    """The scheduler for these arguments of vLLM; the stock one where ours cannot be made."""
+    """The scheduler for vLLM's arguments; the stock one where ours cannot be made."""
     base = stock_class(arguments["vllm_config"])
     try:
         scheduler = _fleet_class(base)(**arguments)
@@ -47,7 +47,7 @@ def stock_class(vllm_config: Any) -> Any:
 
 @cache
 def _fleet_class(base: Any) -> Any:
-    """``base`` with the plugin's hook points."""
+    """``base`` with the plugin's overrides."""
 
     class FleetScheduler(_gated_class(base)):  # type: ignore[misc]
         cachefleet: EngineState | None = None
@@ -62,7 +62,7 @@ def _fleet_class(base: Any) -> Any:
 
 
 def _gated_class(base: Any) -> Any:
-    """``base`` as the gate needs it: asked at each admission, and awake while a refusal's answer waits."""
+    """``base`` with the gate's hook; the engine stays awake while a refusal's answer is pending."""
     hook = hook_of(base)
 
     class GatedScheduler(hooked(base, hook)):  # type: ignore[misc]
@@ -94,7 +94,7 @@ def _gated_class(base: Any) -> Any:
 
 
 def install(scheduler: Any) -> EngineState:
-    """Attach the plugin's part to a scheduler that has just been made."""
+    """Attach the plugin's state and features to a new scheduler."""
     state = EngineState(scheduler, PluginSettings.from_environment(), rank=_rank(scheduler))
     scheduler.cachefleet = state
     for feature, module in FEATURES.items():

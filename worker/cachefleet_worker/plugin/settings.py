@@ -1,4 +1,4 @@
-"""What the plugin is told at its start, from environment variables; every bound has its name here."""
+"""The plugin's settings, from environment variables; every bound has its name here."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ FEATURES: Final = frozenset(
 
 
 class SettingsError(ValueError):
-    """An environment variable that cannot be used; the message names it and the allowed values."""
+    """An invalid environment variable; the message names it and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginSettings:
-    """Environment variables have the prefix ``CACHEFLEET_`` and a field's name in capitals."""
+    """Each field is read from the variable ``CACHEFLEET_`` and its name in capitals."""
 
     worker_key_file: Path | None = None
-    """The token that opens the routes; without it they stay shut."""
+    """Holds the worker key; without it the routes refuse every request."""
     index_key_file: Path | None = None
-    """What block keys are seeded with; without it there are none."""
+    """Holds the key that block keys are seeded with; without it the feature is off."""
     policy_file: Path | None = None
-    """JSON of a policy that is in force from the start."""
+    """JSON of the policy in force from the start."""
     plugin_off: frozenset[str] = frozenset()
-    """Features switched off by hand."""
+    """Features that are off."""
     backend: Choice = "auto"
     """Which code computes block keys; "native" insists on ``cachefleet_native``."""
 
@@ -44,19 +44,19 @@ class PluginSettings:
     snapshot_timeout_seconds: float = 30.0
     max_body_bytes: int = 16 * 1024 * 1024
     body_timeout_seconds: float = 10.0
-    """Longest time that a body may take to come."""
+    """Longest time for a whole request body."""
     keys_at_once: int = 32
-    """Renderings for block keys under way in one API server; more are asked to come later."""
+    """Requests for block keys in flight in one API server; more get 429."""
     keys_memo_bytes: int = 64 * 1024 * 1024
     keys_offloop_tokens: int = 16_384
-    """Prompts from here on are hashed off the event loop."""
+    """Prompts of at least so many tokens are hashed off the event loop."""
     tokens_memo_bytes: int = 256 * 1024 * 1024
     tokens_sample_ratio: float = 0.002
     """Share of memoised encodings that are checked against the plain encoder."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PluginSettings:
-        """Where a variable has no usable value, that is logged and everything is off: vLLM serves as it is."""
+        """The settings; an invalid variable is logged and switches every feature off, and vLLM serves as stock."""
         try:
             return cls.read(environment)
         except SettingsError as error:
@@ -65,7 +65,7 @@ class PluginSettings:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> PluginSettings:
-        """SettingsError where a variable has no usable value."""
+        """The settings. SettingsError where a variable is invalid."""
         given: dict[str, Any] = {}
         for field in fields(cls):
             text = environment.get(PREFIX + field.name.upper(), "")
@@ -74,11 +74,11 @@ class PluginSettings:
         return cls(**given)
 
     def worker_key(self) -> bytes:
-        """The token of the routes, b"" without one. OSError where its file cannot be read."""
+        """The worker key that authorises the routes, b"" for none. OSError where its file cannot be read."""
         return self.worker_key_file.read_bytes().strip() if self.worker_key_file else b""
 
     def index_key(self) -> bytes:
-        """What block keys are seeded with, b"" without one. OSError or ValueError where its file holds none."""
+        """The key that block keys are seeded with, b"" for none. OSError or ValueError where its file holds none."""
         if self.index_key_file is None:
             return b""
         try:

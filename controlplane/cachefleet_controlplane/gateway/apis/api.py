@@ -1,4 +1,4 @@
-"""The protocol of an API, and the streams and bodies that pass as they are."""
+"""The protocol of an API, and the base of APIs whose streams and bodies pass unchanged."""
 
 from __future__ import annotations
 
@@ -25,48 +25,48 @@ _JSON: Final = (b"content-type", b"application/json")
 
 
 class StreamTransformer(Protocol):
-    """What becomes of one stream on its way to the client; fed whole events, in order."""
+    """Turns one stream of a worker into the client's; fed whole events, in order."""
 
     usage: Usage | None
-    """The last that was told; None where none was."""
+    """The last usage in the stream; None before any."""
     fingerprint: bytes | None
-    """What the worker signs with (see ``answer.StreamFilter``); None where nothing is known of that."""
+    """The worker's system fingerprint (see ``answer.StreamFilter``); None where it is not known."""
     sequence: int
-    """The number of an event that would follow, where the API numbers its events."""
+    """Number of the next event, where the API numbers its events."""
 
     def feed(self, event: bytes) -> bytes:
-        """What goes to the client now."""
+        """Return the bytes to send to the client now."""
         ...
 
     def end(self) -> bytes:
-        """What is still held back."""
+        """Return what is still held back."""
         ...
 
 
 class Api(Protocol):
-    """One of the APIs that workers speak."""
+    """One of the APIs that clients and workers speak."""
 
     def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
-        """Read a body, whose private members are out already. ApiError for what no worker is to be asked."""
+        """Read a body, whose private members are removed already. ApiError for what no worker is asked."""
         ...
 
     def prepare(self, fields: Fields, ask: RequestInfo, *, salt: str, gated: bool) -> None:
-        """Add to what a worker is sent: the tenant's salt (may be ""), and what we want to know of its answer.
+        """Add to a worker's body the tenant's salt ("" for none), and requests for usage and token ids.
 
-        ``gated``: the pool's workers refuse what their caches hold too little of. That is for a caller who asks for it.
+        ``gated``: workers apply a hit threshold; a request without one of its own is sent 0.
         """
         ...
 
     def usage(self, body: bytes) -> Usage | None:
-        """Of a whole answer; None where it has none."""
+        """Return the usage of a whole answer; None where it has none."""
         ...
 
     def whole(self, ask: RequestInfo, answer: Answer, *, sent: int) -> Answer:
-        """A whole answer, errors included, as the client asked for it; ``sent`` are the members of our body."""
+        """Return a whole answer, or an error, as the client asked for it; ``sent``: members of our body."""
         ...
 
     def transformer(self, ask: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:
-        """For the stream of a worker that signs with ``fingerprint``."""
+        """Return a transformer for the stream of a worker with that system fingerprint."""
         ...
 
 
@@ -74,7 +74,7 @@ _MEDIA_IN: Final = frozenset({"messages", "input"})
 
 
 class PassingTransformer:
-    """Lets every event through, and counts them."""
+    """Passes every event unchanged, and counts them."""
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
@@ -90,9 +90,10 @@ class PassingTransformer:
 
 
 class PassingApi:
-    """An API whose answers pass as they are; those that differ say so."""
+    """Base of the APIs: answers pass unchanged; subclasses override what differs."""
 
     def prepare(self, fields: Fields, ask: RequestInfo, *, salt: str, gated: bool) -> None:  # noqa: ARG002 # as Api has it
+        """Add the tenant's salt, and replace clients' names of media by the tenant's own."""
         if not salt:
             return
         fields["cache_salt"] = Raw(encode(salt))
@@ -103,7 +104,7 @@ class PassingApi:
         return read_usage(body)
 
     def whole(self, ask: RequestInfo, answer: Answer, *, sent: int) -> Answer:
-        """A refusal tells the size of the client's own body in place of ours; what has no API's shape gets ours."""
+        """A 400 gets the client's count of members; an error in no API's shape gets that of its endpoint."""
         if answer.status == 400:
             answer = replace(answer, body=restate_size(answer.body, sent=sent, asked=ask.size))
         foreign = answer.status >= 400 and not in_openai_shape(answer.body)
@@ -114,7 +115,7 @@ class PassingApi:
 
 
 def restated(endpoint: Endpoint, answer: Answer) -> Answer:
-    """A worker's error in the shape of its endpoint, with the worker's words where it has any."""
+    """Return a worker's error in the shape of its endpoint, with the worker's message where it has one."""
     error = ApiError(answer.status, error_message(answer.body) or _NO_WORDS)
     headers = tuple(header for header in answer.headers if header[0] != b"content-type")
     return replace(answer, headers=(*headers, _JSON), body=error_body(endpoint, error))
@@ -123,7 +124,7 @@ def restated(endpoint: Endpoint, answer: Answer) -> Answer:
 def plain_ask(
     endpoint: Endpoint, fields: Fields, *, model: str, size: int, stream: bool, max_tokens: int, bypass: Bypass | None
 ) -> RequestInfo:
-    """Of an API where nothing is asked for that the client does not get."""
+    """Return the RequestInfo of an API where the gateway asks for nothing that the client does not get."""
     return RequestInfo(
         endpoint=endpoint,
         model=model,

@@ -1,4 +1,4 @@
-"""Chats and completions: token ids and usage are always asked for, and taken out where only we asked."""
+"""Chats and completions: token ids and usage are always asked for, and taken out where the client did not."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class ChatApi(PassingApi):
     endpoint = Endpoint.CHAT
 
     def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
+        """Read a body; without members of their own, bounds and counts are vLLM's defaults. ApiError 400."""
         echo, ids_asked = lax_bool(fields.get("echo")), lax_bool(fields.get("return_token_ids"))
         return RequestInfo(
             endpoint=self.endpoint,
@@ -61,6 +62,7 @@ class ChatApi(PassingApi):
         )
 
     def prepare(self, fields: Fields, ask: RequestInfo, *, salt: str, gated: bool) -> None:
+        """Ask for token ids and usage, and where ``gated`` set a threshold of 0 unless the caller has one."""
         if gated and ask.threshold is None:
             fields[FIELD] = ZERO
         super().prepare(fields, ask, salt=salt, gated=gated)
@@ -70,12 +72,14 @@ class ChatApi(PassingApi):
             _want_usage(fields)
 
     def whole(self, ask: RequestInfo, answer: Answer, *, sent: int) -> Answer:
+        """As the base, without token ids that the client did not ask for."""
         answer = super().whole(ask, answer, sent=sent)
         if not ask.ids_wanted or answer.status == 400:
             return answer
         return Answer(answer.status, answer.headers, without_ids(answer.body))
 
     def transformer(self, ask: RequestInfo, fingerprint: bytes | None) -> StreamFilter:
+        """Return the filter that takes out usage and ids where the client did not ask for them."""
         return StreamFilter(
             strip_usage=ask.stream and not ask.usage_asked,
             strip_ids=ask.ids_wanted,
@@ -114,11 +118,11 @@ def _usage_asked(raw: Raw | None) -> bool:
 
 
 def _want_usage(fields: Fields) -> None:
-    """Ask for usage at the end; options that the engine will refuse are left to it."""
+    """Ask for usage at the end of the stream; options that the engine will refuse stay unchanged."""
     if is_null(fields, "stream_options"):
         fields["stream_options"] = _USAGE_ONLY
     elif (options := members(fields["stream_options"])) is not None:
-        # Running usage counts only together with usage, so the client has not got it either.
+        # vLLM sends running usage only together with usage, so the client would not have got it either.
         kept = {name: raw for name, raw in options.items() if name != "continuous_usage_stats"}
         fields["stream_options"] = Raw(encode(kept | {"include_usage": TRUE}))
 

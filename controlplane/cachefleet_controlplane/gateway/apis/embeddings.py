@@ -11,6 +11,7 @@ class EmbeddingsApi(PassingApi):
     """``/v1/embeddings``."""
 
     def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
+        """Read a body; nothing is rendered, and one token of output is counted."""
         return plain_ask(
             Endpoint.EMBEDDINGS,
             fields,

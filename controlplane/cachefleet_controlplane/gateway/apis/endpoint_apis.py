@@ -1,4 +1,4 @@
-"""Finds the API that speaks for an endpoint. Pure."""
+"""The API of each endpoint. Pure."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ _APIS: Final[Mapping[Endpoint, Api]] = MappingProxyType(
 
 
 def api_of(endpoint: Endpoint) -> Api:
-    """The API that an endpoint speaks."""
+    """Return the API of an endpoint; one object for all requests."""
     return _APIS[endpoint]

@@ -1,8 +1,8 @@
-"""Media in messages: whether a conversation holds any, and a client's own names of them made its tenant's. Pure.
+"""Media in messages: whether there are any, and clients' names of them (``uuid``) made private to a tenant. Pure.
 
-Messages are taken apart, so that a tool's argument of the name "image" is not mistaken for one; that costs a fraction
-of searching their text. What is missed here the worker's renderer finds. A name (``uuid`` of a part) is what the engine
-keys a medium's blocks by, so one tenant's must never be another's.
+Messages are parsed, so that a tool's argument named "image" is not mistaken for one; that costs a fraction of searching
+their text. What is missed here the worker's renderer finds. The engine keys a medium's blocks by its name (``uuid`` of
+a part), so no tenant's name may be another's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KINDS: Final = frozenset(
         *("image", "document", "file", "audio", "video", "computer_screenshot"),
     }
 )
-"""Parts of a message that are no text; a part without a type is told by a member of such a name."""
+"""Types of message parts that are not text; a part without a type is known by a member of such a name."""
 _BARE: Final = frozenset({"image_url", "image_pil", "image_embeds", "audio_url", "input_audio", "audio_embeds"}) | {
     *("video_url", "video_embeds", "prompt_embeds")
 }
@@ -41,7 +41,7 @@ _text = msgspec.json.Decoder(str)
 
 
 def holds_media(messages: Raw | None) -> bool:
-    """Of the list of messages, or of input items, of a body; False for anything that is no list."""
+    """Whether a body's list of messages or input items has media; False for anything but a list."""
     if messages is None or not is_list(messages):
         return False
     return _in_list(messages, _MAX_DEPTH) and any(hint in bytes(messages) for hint in _HINTS)
@@ -85,11 +85,11 @@ def _kind(raw: Raw | None) -> str:
 
 _NAME: Final = "uuid"
 _NAME_HINTS: Final = (b"uuid", b"\\u00")
-"""Without one of these no member is so named, also not in escapes."""
+"""Without one of these bytes no member has that name, not even escaped."""
 
 
 def with_own_names(messages: Raw, *, salt: str) -> Raw:
-    """A list of messages or input items; every other byte stays. What cannot be read is left to the engine."""
+    """Return messages or input items with names of media hashed under ``salt``; what cannot be read stays."""
     if not is_list(messages) or not any(hint in bytes(messages) for hint in _NAME_HINTS):
         return messages
     return _list(messages, salt.encode(), _MAX_DEPTH)
@@ -126,5 +126,5 @@ def _own(raw: Raw, salt: bytes) -> Raw:
     try:
         name = _text.decode(raw).encode()
     except READ_ERRORS:
-        name = bytes(raw)  # no text: the engine will refuse it, or take it for one
+        name = bytes(raw)  # not text: the engine will refuse it, or convert it
     return Raw(encode(hmac.new(salt, b"media\0" + name, hashlib.sha256).hexdigest()))

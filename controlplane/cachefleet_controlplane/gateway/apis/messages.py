@@ -1,4 +1,4 @@
-"""Anthropic's messages, and the count of their tokens."""
+"""Anthropic's messages API, and its count of tokens."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ class MessagesApi(PassingApi):
     """``/v1/messages``."""
 
     def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
+        """Read a body; media and a missing ``max_tokens`` are as for chats."""
         return plain_ask(
             Endpoint.MESSAGES,
             fields,
@@ -61,26 +62,29 @@ class MessagesApi(PassingApi):
         )
 
     def usage(self, body: bytes) -> Usage | None:
+        """Return Anthropic's counts in OpenAI's terms; None where there are none."""
         try:
             return _common(_message.decode(body).usage)
         except READ_ERRORS:
             return None
 
     def whole(self, ask: RequestInfo, answer: Answer, *, sent: int) -> Answer:
-        """Errors of a worker may have OpenAI's shape or OpenAI's types."""
+        """Rewrite errors: a worker's may have OpenAI's shape or OpenAI's types."""
         answer = super().whole(ask, answer, sent=sent)
         if answer.status < 400:
             return _restated_stream(answer) if answer.body.startswith(b"event: error") else answer
         return restated(Endpoint.MESSAGES, answer)
 
     def transformer(self, ask: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api has it
+        """Return the transformer that reads usage and rewrites errors."""
         return _MessagesSieve()
 
 
 class CountTokensApi(MessagesApi):
-    """``/v1/messages/count_tokens``: any worker knows, and keeps nothing of it, so nothing is salted."""
+    """``/v1/messages/count_tokens``: any worker can answer and caches nothing, so nothing is salted."""
 
     def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
+        """Read a body as of messages; nothing is rendered or streamed."""
         ask = super().understand(fields, model=model, size=size)
         return replace(ask, endpoint=Endpoint.COUNT_TOKENS, stream=False, max_tokens=1, bypass=Bypass.COUNT_TOKENS)
 
@@ -92,7 +96,7 @@ class CountTokensApi(MessagesApi):
 
 
 class _MessagesSieve(PassingTransformer):
-    """Reads usage at the start and at the end; errors get the types that Anthropic has."""
+    """Reads usage from the first and the last events; errors get Anthropic's types."""
 
     def feed(self, event: bytes) -> bytes:
         name = event_name(event)
@@ -107,7 +111,7 @@ def _restated(event: bytes) -> bytes:
 
 
 def _restated_stream(answer: Answer) -> Answer:
-    """A stream that is but an error."""
+    """Rewrite the error that is all of a stream."""
     first, _, rest = answer.body.partition(b"\n\n")
     return replace(answer, body=_restated(first + b"\n\n") + rest)
 
@@ -121,7 +125,7 @@ def _usage_of(data: bytes) -> Usage | None:
 
 
 def _common(usage: _Usage | None) -> Usage | None:
-    """Anthropic counts what was read from the cache, and what was written to it, beside the other input."""
+    """Sum up the input: Anthropic counts tokens read from the cache, and written to it, apart from the others."""
     if usage is None:
         return None
     read, written = usage.cache_read_input_tokens, usage.cache_creation_input_tokens

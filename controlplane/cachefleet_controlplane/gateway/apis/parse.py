@@ -1,8 +1,8 @@
-"""What a client asks for, and what a worker is sent instead.
+"""Parses a client's body to a RequestInfo, and makes the body that a worker is sent instead.
 
-A body is parsed once, one level deep: every value the client sent stays the bytes it was. Taken out is what only the
-control plane may say (tenancy, transfers between workers, ranks); added are the tenant's salt and, where an API has
-them, the wish for usage and token ids, which are taken out of the reply again.
+A body is parsed once, one level deep: every value the client sent stays the bytes it was. Removed is what only the
+control plane may set (tenancy, transfers between workers, ranks); added are the tenant's salt and, where an API has
+them, requests for usage and token ids, which are taken out of the reply again.
 """
 
 from __future__ import annotations
@@ -41,21 +41,20 @@ _PRIVATE_XARGS_PREFIX: Final = "cachefleet"
 
 
 def parse(body: bytes, endpoint: Endpoint) -> RequestInfo:
-    """Understand a body.
+    """Return the RequestInfo of a body.
 
-    ApiError 400 where it is no JSON object, names its model otherwise than as text, or asks for what no worker is to be
-    asked.
+    ApiError 400 where it is not a JSON object, its model is not text, or it asks for what no worker is asked.
     """
     return understand(parse_fields(body), endpoint)
 
 
 def understand(fields: Fields, endpoint: Endpoint) -> RequestInfo:
-    """See ``parse``."""
+    """As ``parse``, of a body that is split into its members."""
     return api_of(endpoint).understand(_sanitised(fields), model=text(fields, "model"), size=len(fields))
 
 
 def upstream_body(ask: RequestInfo, *, model: str, salt: str, gated: bool = False) -> tuple[bytes, int]:
-    """What a worker is sent, and how many members it has; ``model`` is its engine's name for it, ``salt`` may be "".
+    """Return a worker's body and its number of members; ``model`` is the engine's name for it, ``salt`` may be "".
 
     ``gated``: see ``Api.prepare``.
     """
@@ -67,7 +66,7 @@ def upstream_body(ask: RequestInfo, *, model: str, salt: str, gated: bool = Fals
 
 
 def given_ids(ask: RequestInfo) -> Raw | None:
-    """The first prompt, where it is a list that the engine takes as it is; one of ids, if it is sound."""
+    """Return a completion's first prompt where it is a list (of ids, if it is valid) and not truncated, else None."""
     prompt = ask.fields.get("prompt")
     if ask.endpoint is not Endpoint.COMPLETIONS or prompt is None or not is_null(ask.fields, "truncate_prompt_tokens"):
         return None
@@ -78,7 +77,7 @@ def given_ids(ask: RequestInfo) -> Raw | None:
 
 
 def first_prompt(ask: RequestInfo) -> Fields:
-    """The fields with the first prompt alone where there are several: the one that is routed by."""
+    """Return the fields with the first prompt alone where there are several: the one that is routed by."""
     prompt = ask.fields.get("prompt")
     first = None if ask.endpoint is not Endpoint.COMPLETIONS or prompt is None else first_of(prompt)
     return ask.fields if first is None else ask.fields | {"prompt": first}

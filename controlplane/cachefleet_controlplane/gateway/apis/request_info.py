@@ -15,13 +15,13 @@ from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, is_null, members
 
 COMPLETIONS_MAX_TOKENS: Final = 16
-"""What vLLM gives a completion that names no bound."""
+"""vLLM's ``max_tokens`` for a completion without one."""
 CHAT_MAX_TOKENS: Final = 256
-"""What to reckon with for a chat that names no bound; decisions count no more than that anyway."""
+"""Assumed for a chat without a bound; decisions count no more than that anyway."""
 
 
 class Endpoint(StrEnum):
-    """What a worker can be asked; the value is the path, ours and the worker's."""
+    """What a worker can be asked; the value is the path, at the gateway and at the worker."""
 
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
@@ -35,40 +35,40 @@ GENERATING: Final = (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES, En
 
 
 class Bypass(StrEnum):
-    """Why a request is routed by load without asking anybody for its ids."""
+    """Why a request is routed by load alone, without rendering its prompt."""
 
     EMBEDDINGS = "embeddings"
-    """A pooling model; nobody reports blocks of it."""
+    """A pooling model; no worker reports blocks of it."""
     COUNT_TOKENS = "count_tokens"
     """Nothing is computed."""
     MEDIA = "media"
-    """Its blocks depend on images, sound or vectors as well as on ids."""
+    """Its blocks depend on images, sound or vectors besides token ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """One request, understood as far as routing needs it. ``fields`` are what a worker may see of it."""
+    """One request, parsed as far as routing needs it; ``fields`` are the members that a worker may see."""
 
     endpoint: Endpoint
     model: str
-    """As the client named it; "" where it named none."""
+    """As the client names it; "" where it does not."""
     fields: Fields
     size: int
     """Members of the client's own body."""
     stream: bool
     usage_asked: bool
-    """The client gets the usage that its stream has."""
+    """The client gets the usage in its stream; else the gateway takes it out."""
     ids_asked: bool
     ids_wanted: bool
-    """We want token ids: of chats and completions, but for an echo, where asking for them changes the text."""
+    """The gateway asks for token ids: of chats and completions, but not with ``echo``, where that changes the text."""
     single: bool
     """One choice of one prompt."""
     max_tokens: int
     bypass: Bypass | None = None
     threshold: float | None = None
-    """Its own ``cache_hit_threshold``, of chats and completions."""
+    """The caller's ``cache_hit_threshold``, of chats and completions; None without one."""
     choices: int = 1
-    """Of each prompt."""
+    """Choices of each prompt."""
     prompts: int = 1
 
 
@@ -79,7 +79,7 @@ _number = msgspec.json.Decoder(float)
 
 
 def own_threshold(fields: Fields) -> float | None:
-    """The top level's, else that of ``vllm_xargs``; None where neither has one. ApiError 400 for what is none."""
+    """Return the threshold in a body, else in its ``vllm_xargs``; None for neither. ApiError 400 outside 0 to 1."""
     nested = {} if is_null(fields, "vllm_xargs") else members(fields["vllm_xargs"]) or {}
     given = [_checked(part[FIELD]) for part in (fields, nested) if not is_null(part, FIELD)]
     return given[0] if given else None
@@ -105,6 +105,6 @@ _IF_AVAILABLE: Final = b"if-available"
 
 
 def wants_cached(headers: Iterable[Header]) -> bool:
-    """Whether a request prefers that; other preferences beside it, and parameters of it, change nothing."""
+    """Whether ``Prefer`` has ``if-available``; its parameters, and other preferences, change nothing."""
     given = (part for name, value in headers if name == _PREFER for part in value.split(b","))
     return any(part.partition(b";")[0].strip().lower() == _IF_AVAILABLE for part in given)

@@ -1,4 +1,4 @@
-"""Responses: workers are sent all of a conversation and keep none of it; ``continuation`` does where pools allow it."""
+"""Responses: workers get the whole conversation and store nothing; ``conversations`` does where pools allow it."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _event = msgspec.json.Decoder(_Event)
 
 
 def not_stored() -> ApiError:
-    """400 for whatever presumes more than that a response may be continued, shown and deleted."""
+    """Return the ApiError 400 for a use of stored responses other than to continue, show or delete one."""
     return ApiError(400, "Responses are not stored here: send the whole conversation as `input`.")
 
 
 def without_history(ask: RequestInfo) -> RequestInfo:
-    """The request, which continues no other. ApiError 400."""
+    """Return the request. ApiError 400 where it continues a stored response."""
     if not is_null(ask.fields, PREVIOUS):
         raise ApiError(400, f"`{PREVIOUS}` is not supported: {_WHOLE}", param=PREVIOUS)
     return ask
@@ -61,6 +61,7 @@ class ResponsesApi(PassingApi):
     """``/v1/responses``."""
 
     def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
+        """Read a body. ApiError 400 for ``conversation`` and ``background``."""
         _refuse_state(fields)
         return plain_ask(
             Endpoint.RESPONSES,
@@ -73,22 +74,25 @@ class ResponsesApi(PassingApi):
         )
 
     def prepare(self, fields: Fields, ask: RequestInfo, *, salt: str, gated: bool) -> None:
+        """Set ``store`` to false and drop the previous response's id, then as the base."""
         fields["store"] = FALSE
         fields.pop(PREVIOUS, None)  # what it names is in the input already
         super().prepare(fields, ask, salt=salt, gated=gated)
 
     def usage(self, body: bytes) -> Usage | None:
+        """Return the response's usage in the chats' terms; None where it has none."""
         try:
             return _common(_response.decode(body).usage)
         except READ_ERRORS:
             return None
 
     def whole(self, ask: RequestInfo, answer: Answer, *, sent: int) -> Answer:
-        """The engine adds a choice of no tool to a body without tools, and counts it."""
+        """As the base; the engine adds ``tool_choice`` to a body without tools, and counts it as a member."""
         added = int("tool_choice" not in ask.fields and bytes(ask.fields.get("tools", NULL)) in {b"null", b"[]"})
         return super().whole(replace(ask, size=ask.size + added), answer, sent=sent + added)
 
     def transformer(self, ask: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api has it
+        """Return the transformer that reads usage from the last event."""
         return _ResponsesSieve()
 
 

@@ -1,4 +1,4 @@
-"""The hit thresholds that apply to a request: its own, and those of the pools that may answer. Pure."""
+"""The hit thresholds that apply to a request: its own, and those of pools that may answer. Pure."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from cachefleet_core.pool.worker import Role
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What holds for all attempts of a request."""
+    """The thresholds and pool roles that hold for all attempts of a request."""
 
     speaks: bool = False
-    """Its API has a word for a refusal."""
+    """Its API can express a gate's refusal."""
     own: float | None = None
-    """The caller's threshold."""
+    """The caller's threshold; None without one."""
     split: bool = False
     """The fleet has Prefill and Decode pools."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    """Of the pools that answer, by key."""
+    """Thresholds of the pools that answer, by pool key."""
     decoding: frozenset[str] = frozenset()
     """Keys of the Decode pools."""
     one_prompt: bool = True
-    """What is known of it is all there is: of several prompts only the first is routed by, or could be transferred."""
+    """It has one prompt: of several only the first is routed by, or could be transferred."""
 
     @classmethod
     def of(cls, ask: RequestInfo, model: ServedModel) -> Gate:
+        """Take the thresholds and roles from the pools of a model as declared; Prefill pools answer nothing."""
         answering = [pool for pool in model.declared if pool.spec.role is not Role.PREFILL]
         roles = {pool.spec.role for pool in model.declared}
         return cls(
@@ -42,22 +43,22 @@ class Gate:
 
     @property
     def callers(self) -> bool:
-        """A refusal is what its caller wants to hear."""
+        """A refusal is passed to the caller, which has set a threshold in a fleet that is not split."""
         return self.own is not None and not self.split
 
     @property
     def ours(self) -> bool:
-        """Attempts are held to a threshold by us: what says nothing of it runs with 0."""
+        """The gateway sets thresholds: a request without one of its own is sent 0."""
         return self.split or any(threshold > 0 for threshold in self.thresholds.values())
 
     def threshold(self, pool: str) -> float:
-        """For a worker of that pool."""
+        """Return the threshold for a worker of that pool: the caller's, else the pool's, else 0."""
         return self.thresholds.get(pool, 0.0) if self.own is None else self.own
 
     def decodes(self, pool: str) -> bool:
-        """Workers of that pool may have the prompt computed by a Prefill worker."""
+        """Whether a Prefill worker may compute the prompt for workers of that pool."""
         return self.split and self.one_prompt and pool in self.decoding
 
     def decode_first(self, pool: str) -> bool:
-        """B16: the caller has the field, 0 included, or the pool a threshold."""
+        """Whether a Decode worker is asked first (B16): the caller has the field, 0 included, or the pool a threshold."""
         return self.own is not None or self.threshold(pool) > 0

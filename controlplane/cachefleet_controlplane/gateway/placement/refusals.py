@@ -1,4 +1,4 @@
-"""What a client is told whose request is sent to nobody. Pure."""
+"""Errors for requests that are sent to no worker. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cachefleet_controlplane.wire.errors import ApiError, no_ready_worker
 
 CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
 RETRY_AFTER_SECONDS: Final = 2
-"""What a client is told to wait where no worker is ready: the time it takes to notice one."""
+"""Retry-After where no worker is ready: the time it takes to notice one."""
 
 _NOT_CACHED: Final = "Nothing of this prompt is cached on the worker that would serve it now (Prefer: if-available)."
 _NO_ROOM: Final = {
@@ -21,10 +21,10 @@ _NO_ROOM: Final = {
 
 
 def refusal(model: str, prompt: Prompt, decision: Decision | None, *, retry_after: int, who: str = "") -> ApiError:
-    """The error for a decision that names nobody: 400, 412, 429 with its reason as code, or 503.
+    """Return the error for a decision without a worker: 400, 412, 429 with its reason as code, or 503.
 
-    ``retry_after`` is for those who find no room, in seconds. None: every ready worker was tried. ``who`` they are
-    called where not all are alike.
+    ``retry_after``, in seconds, is for requests without room. ``decision`` None: every ready worker was tried. ``who``
+    names the workers' role where roles differ.
     """
     reason = decision.reason if decision else Reason.NO_READY_WORKER
     if decision and reason is Reason.TOO_LARGE:

@@ -1,8 +1,9 @@
-"""Requests that wait for room: ``waiting_room`` carried out.
+"""The queue of requests that wait for room, in the order of ``wait_list``.
 
 Whenever the fleet says that there may be room, the first of each line tries again, and as long as it finds a place, the
-next. A try decides and begins its flight in one go, so that nobody comes between. What time alone brings, a report that
-becomes stale or a worker's pause that ends, is noticed by looking again every RECHECK_SECONDS while anybody waits.
+next. A try decides and begins the in-flight request without an await, so that no other request comes between. What time
+alone brings, a report that becomes stale or a worker's pause that ends, is noticed by a check every RECHECK_SECONDS
+while any request waits.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ T = TypeVar("T")
 
 RECHECK_SECONDS: Final = 0.5
 MAX_FLEETS: Final = 1024
-"""Fleets whose pace is known; beyond, the oldest is forgotten."""
+"""Fleets whose service rate is known; beyond, the oldest is dropped."""
 
 
 class Left(StrEnum):
     """How a wait ended; a metric's label."""
 
     SERVED = "served"
-    """Its turn came, and a decision."""
+    """Its turn came, and it was decided on."""
     TIMEOUT = "timeout"
     GONE = "gone"
     """The client went away."""
@@ -41,7 +42,7 @@ class _Waiter(Generic[T]):
 
 
 class Queue:
-    """One for all fleets of a gateway; ``clock`` is monotonic, in seconds."""
+    """The waiting requests of all fleets of a gateway; ``clock`` is monotonic, in seconds."""
 
     def __init__(self, *, places: int, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._room = WaitingRoom(places)
@@ -56,17 +57,17 @@ class Queue:
         return len(self._room)
 
     def others_first(self, fleet: Fleet, *, priority: int, arrived: float) -> bool:
-        """Whether a request has to wait because others do."""
+        """Whether a request has to wait because others that go first do."""
         return self._room.before(fleet, priority=priority, arrived=arrived)
 
     def enter(self, fleet: Fleet, *, priority: int, arrived: float, blocks: int) -> Ticket | None:
-        """A place, for which ``wait`` has to be called at once; None where there is none."""
+        """Return a place, with which ``wait`` has to be called at once; None where there is none."""
         return self._room.enter(fleet, priority=priority, arrived=arrived, blocks=blocks)
 
     async def wait(self, ticket: Ticket, attempt: Callable[[], T | None], *, seconds: float) -> T | None:
-        """What ``attempt`` gives when it gives something, tried whenever it is this ticket's turn; None in the end.
+        """Call ``attempt`` at each turn of the ticket, and return its first result; None after ``seconds``.
 
-        ``attempt`` must not wait. The place is given back however this ends, by cancellation too.
+        ``attempt`` must not block. The place is given back however this ends, by cancellation too.
         """
         began, how = self._clock(), Left.GONE
         turn: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -81,7 +82,7 @@ class Queue:
             self._metrics.waited(outcome=how, seconds=self._clock() - began)
 
     def ended(self, fleet: Fleet, *, blocks: int) -> None:
-        """A request that needed so many blocks is over."""
+        """Count a request that has ended, and needed so many blocks, in the service rate."""
         now = self._clock()
         drain = self._drains.get(fleet)
         if drain is None:
@@ -91,13 +92,13 @@ class Queue:
         drain.add(blocks, now)
 
     def retry_after(self, fleet: Fleet, *, blocks: int) -> int:
-        """Seconds after which a request that was refused may have room, when all who wait now have had it."""
+        """Return the seconds after which a refused request may have room, once all that wait now have had it."""
         now = self._clock()
         drain = self._drains.get(fleet) or Drain(now)
         return drain.retry_after(self._room.wanted(fleet) + blocks, now)
 
     def wake(self) -> None:
-        """There may be room: see to it as soon as whoever says so is done."""
+        """Schedule tries, since there may be room; they run after the caller has yielded to the loop."""
         if self._waiters and not self._woken:
             self._woken = True
             asyncio.get_running_loop().call_soon(self._serve)
@@ -110,13 +111,13 @@ class Queue:
         self._told()
 
     def _try(self, ticket: Ticket) -> bool:
-        """Whether this one waits no more."""
+        """Try a ticket's request; whether it waits no more."""
         waiter = self._waiters.get(ticket)
         if waiter is None or waiter.turn.done():
             return True
         try:
             found = waiter.attempt()
-        except Exception as error:  # noqa: BLE001 - it is the waiting request's, which is told
+        except Exception as error:  # noqa: BLE001 - raised in the waiting request instead
             waiter.turn.set_exception(error)
             return True
         if found is not None:
@@ -132,7 +133,7 @@ class Queue:
             self.wake()
 
     def _told(self) -> None:
-        """The number of those who wait may have changed."""
+        """Update the metric, and schedule the next check while any request waits."""
         self._metrics.queue(len(self._room))
         if self._waiters and self._recheck is None:
             self._recheck = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self._look_again)

@@ -1,4 +1,4 @@
-"""From a body to all that a decision needs: the model, the tenant's salt, the prompt's length and its block keys."""
+"""Builds the routing input of a request: model, salt, token count, block keys."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import ServedModel
 
 _TEXTLESS: Final = frozenset({Reason.REFUSED, Reason.MULTIMODAL})
-"""Why there are no ids where the text tells nothing either."""
+"""Reasons for no ids where the text tells nothing either."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingInput:
-    """One request, ready to be decided on, as often as need be."""
+    """One request with all that a decision needs; may be decided on repeatedly."""
 
     fleet: Fleet
     ask: RequestInfo
@@ -47,27 +47,28 @@ class RoutingInput:
     tenant: TenantRecord
     salt: str = ""
     learn: Callable[[int], None] = field(default=lambda _: None, compare=False)
-    """To be told of how many tokens its prompt turned out to be."""
+    """To be called with the number of tokens that the prompt turned out to have."""
     preferred: str = ""
-    """The worker that breaks ties, by its full name."""
+    """Full name of the worker that is chosen among equals; "" for none."""
     gate: Gate = field(default_factory=Gate)
     duty: Duty = Duty.ANSWER
-    """What a worker is wanted for."""
+    """Whether workers are chosen to answer or to prefill."""
 
     @property
     def line(self) -> tuple[str, str]:
-        """Where it waits for room: prefill is waited for apart, as other workers have to have room for it."""
+        """Its line in the queue; prefill has a line of its own, since other workers need room for it."""
         name = self.model.upstream
         return self.model.namespace, name if self.duty is Duty.ANSWER else f"{name} {self.duty}"
 
     @property
     def who(self) -> str:
-        """What those are called who are asked; "" where all workers are alike."""
+        """Role of the workers asked, for error messages; "" where all workers are alike."""
         if self.duty is Duty.PREFILL:
             return "prefill"
         return "decode" if self.gate.split else ""
 
     def decide(self, *, exclude: frozenset[str] = frozenset()) -> Decision:
+        """Decide now, without the workers in ``exclude`` (full names); ``preferred`` wins among equals."""
         decision = self.fleet.route(self.model.name, self.prompt, exclude=exclude, duty=self.duty)
         if not self.preferred or self.preferred in exclude:
             return decision
@@ -79,7 +80,7 @@ class RoutingInput:
 
 
 class RoutingInputBuilder:
-    """Makes placings; knows the fleet, the renderer and how tenants are salted."""
+    """Builds routing inputs: finds the model, salts, renders and keys the prompt."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class RoutingInputBuilder:
         knowledge: Knowledge = Knowledge.EXACT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``knowledge`` is the most that is to be known of a prompt; without ``texts`` nothing is of its text."""
+        """``knowledge`` is the most to be learnt of a prompt; without ``texts`` nothing is learnt of its text."""
         self._texts = texts
         self._knowledge = knowledge
         self._fleet = fleet
@@ -102,7 +103,7 @@ class RoutingInputBuilder:
         self._clock = clock
 
     def find(self, model: str) -> ServedModel:
-        """The fleet a client means; where it names none, the only one. ApiError 400 or 404."""
+        """Return the model that a client names; the only one where it names none. ApiError 400 or 404."""
         if not model:
             models = self._fleet.models()
             if len(models) != 1:
@@ -114,9 +115,9 @@ class RoutingInputBuilder:
         return served
 
     async def place(self, ask: RequestInfo, tenant: TenantRecord, *, keep_ids: bool = False) -> RoutingInput:
-        """Learn all there is to know of a tenant's request. ApiError where the model is not served.
+        """Build the routing input of a tenant's request. ApiError where the model is not served.
 
-        ``keep_ids``: the rendering's ids too, where they can be had.
+        ``keep_ids``: with the prompt's token ids, where they can be had.
         """
         model = self.find(ask.model)
         salt = self._salter.salt(model.declared, tenant.name, tenant.salt_version)
@@ -135,13 +136,13 @@ class RoutingInputBuilder:
     def _text(
         self, ask: RequestInfo, model: ServedModel, rendering: Rendering, *, salt: str
     ) -> tuple[Text, Callable[[int], None]]:
-        """What its text tells of a prompt, and whom to tell how many tokens it had."""
+        """What is known of a prompt by its text, and the function to call with its number of tokens."""
         if self._texts is None or self._knowledge is Knowledge.LOAD or self._blind:
             return NO_TEXT, _nobody
         name = f"{model.namespace}/{model.upstream}"
         text = self._texts.of(render_ask(ask), model=name, salt=salt)
         learn = partial(_learn, self._texts.estimates, name, text.size)
-        if rendering.prompt.tokens and rendering.rung is not Rung.CLIENT:  # ids written out are no text
+        if rendering.prompt.tokens and rendering.rung is not Rung.CLIENT:  # token ids in JSON are not text
             learn(rendering.prompt.tokens)
             return text, _nobody
         return text, learn if ask.single and rendering.rung is Rung.NONE else _nobody
@@ -149,7 +150,7 @@ class RoutingInputBuilder:
     def _known(
         self, ask: RequestInfo, model: ServedModel, rendering: Rendering, text: Text
     ) -> tuple[Rendering, Prompt]:
-        """What is known in the end: where not blocks, then the text, if decisions may rest on it."""
+        """What decisions rest on: blocks, else the text where it may be used, else load."""
         longest = model.max_model_len
         keyed = rendering.prompt
         prompt = _prompt(ask, keyed, text.measured(keyed.tokens), longest=longest)
@@ -167,7 +168,7 @@ class RoutingInputBuilder:
 
     @property
     def _blind(self) -> bool:
-        """Nothing of the prompt decides."""
+        """The policy looks at nothing of the prompt."""
         return self._fleet.policy is RoutingPolicy.ROUND_ROBIN
 
     async def _render(
@@ -193,7 +194,7 @@ class RoutingInputBuilder:
 
 
 def _nobody(_: int) -> None:
-    """Nobody is to be told."""
+    """Ignore the number of tokens."""
 
 
 def _learn(estimates: TokenEstimates, model: str, size: int, tokens: int) -> None:
@@ -201,7 +202,7 @@ def _learn(estimates: TokenEstimates, model: str, size: int, tokens: int) -> Non
 
 
 def _prompt(ask: RequestInfo, keyed: Keyed, chunks: Chunks, *, longest: int | None) -> Prompt:
-    """An answer ends where it and its prompt are the ``longest`` that any worker takes."""
+    """With the answer bounded so that it and the prompt are ``longest`` tokens, the most that any worker takes."""
     most = ask.max_tokens if longest is None else max(0, longest - keyed.tokens)
     return Prompt(
         tokens=keyed.tokens,

@@ -1,4 +1,4 @@
-"""A decision as others see it: as headers of an answer, as the body of ``POST /v1/route``, as a record."""
+"""Traces of requests; a decision as headers of an answer, as the body of ``POST /v1/route``, as a record."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.tenancy import TenantId
 
 CLIENT_GONE_STATUS: Final = 499
-"""Recorded where the client went away before it got a status."""
+"""Recorded where the client disconnected before it got a status."""
 
 
 def decision_headers(decision_id: str, decision: Decision | None) -> list[Header]:
-    """What every answer tells of its decision."""
+    """Return the headers that tell of a decision: id, knowledge, worker; the id alone for None."""
     headers = [(b"x-cachefleet-decision", decision_id.encode())]
     if decision is not None:
         headers.append((b"x-cachefleet-knowledge", decision.knowledge.encode()))
@@ -38,7 +38,7 @@ def decision_headers(decision_id: str, decision: Decision | None) -> list[Header
 
 
 def decision_body(decision_id: str, ask: RequestInfo, decision: Decision, rendering: Rendering) -> bytes:
-    """The decision alone, with what it rests on; nothing of the prompt but its length."""
+    """Return a decision with all candidates as JSON; nothing of the prompt but its length."""
     return msgspec.json.encode(
         {
             "id": decision_id,
@@ -64,7 +64,7 @@ def decision_body(decision_id: str, ask: RequestInfo, decision: Decision, render
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """What a request's decisions rest on besides the fleet: whose it is, and how its prompt is known."""
+    """What a request's decisions rest on besides the fleet: its tenant, and how its prompt is known."""
 
     tenant: TenantId
     isolation: Isolation | Literal[""]
@@ -75,10 +75,11 @@ class Basis:
     block_size: int
     keys: bytes = field(repr=False)
     single: bool
-    """The engine's usage is of the one prompt that was routed by."""
+    """The engine's usage counts the one prompt that was routed by."""
 
     @classmethod
     def of(cls, routing_input: RoutingInput) -> Basis:
+        """Take the basis from a routing input; ``keys`` are the prompt's packed block keys."""
         rule, tenant = isolation(routing_input.model.declared), routing_input.tenant
         return cls(
             tenant=tenant.name,
@@ -102,12 +103,12 @@ NO_BASIS: Final = Basis(
     keys=b"",
     single=False,
 )
-"""Of a request that was never placed."""
+"""For a request without a routing input."""
 
 
 @dataclass(slots=True)
 class Trace:
-    """What becomes of one request, noted as it happens; turned into a record at its end."""
+    """Notes on one request, taken as it proceeds; turned into a record at its end."""
 
     id: str
     at: float
@@ -117,21 +118,21 @@ class Trace:
     usage: Usage | None = None
     ttft_seconds: float | None = None
     queued_seconds: float | None = None
-    """How long it waited for room; None where it did not."""
+    """Seconds that it waited for room; None where it did not."""
     status: int = CLIENT_GONE_STATUS
     attempts: list[AttemptRecord] = field(default_factory=list)
     basis: Basis | None = None
     first: Decision | None = None
-    """The first that named a worker; ``decision`` may be of a later attempt."""
+    """The first decision that named a worker; ``decision`` may be a later attempt's."""
     shortfall: ShortfallRecord | None = None
     continuation: str | None = None
 
     def record(self) -> DecisionRecord | None:
-        """None where the request ended before anything was decided."""
+        """Return the record of the last decision; None where the request ended before one was made."""
         return None if self.decision is None else self.told(self.decision)
 
     def told(self, decision: Decision, *, whole: bool = False) -> DecisionRecord:
-        """The record of that decision, with the candidates that tell most, or with the ``whole`` of them."""
+        """Return the record of that decision with its leading candidates, or with all (``whole``)."""
         scores = decision.scores if whole else decision.leading
         usage, basis = self.usage, self.basis or NO_BASIS
         return DecisionRecord(

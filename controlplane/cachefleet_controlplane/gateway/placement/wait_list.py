@@ -1,4 +1,4 @@
-"""Who waits for room, in which order; and after which time, by the rate of finished requests, to come again. Pure."""
+"""The order of requests that wait for room, and Retry-After by the rate of finished requests. Pure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Fleet = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ticket:
-    """A place in a line; tickets of one line are ordered as they are served."""
+    """A place in a line; tickets of one line sort in the order of service."""
 
     priority: int
     """0 goes first."""
     arrived: float
     """When the request came, in seconds on any one clock."""
     number: int
-    """Tells apart what came at the same moment."""
+    """Breaks ties of arrival."""
     fleet: Fleet = field(compare=False)
     blocks: int = field(compare=False)
-    """What it needs."""
+    """KV cache blocks that it needs."""
 
 
 class WaitingRoom:
-    """See the module; at most ``places`` tickets at once."""
+    """A line for each fleet, by priority and arrival; at most ``places`` tickets in all."""
 
     def __init__(self, places: int) -> None:
         self._places = places
@@ -41,7 +41,7 @@ class WaitingRoom:
         return self._count
 
     def enter(self, fleet: Fleet, *, priority: int, arrived: float, blocks: int) -> Ticket | None:
-        """A ticket, or None where every place is taken."""
+        """Return a ticket; None where every place is taken."""
         if self._count >= self._places:
             return None
         self._numbers += 1
@@ -63,40 +63,40 @@ class WaitingRoom:
         return True
 
     def first(self, fleet: Fleet) -> Ticket | None:
-        """Whose turn it is."""
+        """Return the ticket whose turn it is; None where nobody waits."""
         line = self._lines.get(fleet)
         return line[0] if line else None
 
     def before(self, fleet: Fleet, *, priority: int, arrived: float) -> bool:
-        """Whether anybody waits who goes before such a request."""
+        """Whether a waiting ticket goes before such a request."""
         first = self.first(fleet)
         return first is not None and (first.priority, first.arrived) <= (priority, arrived)
 
     def fleets(self) -> Iterator[Fleet]:
-        """Those that somebody waits for; lines may change meanwhile."""
+        """Iterate over the fleets that have lines; lines may change meanwhile."""
         return iter(list(self._lines))
 
     def wanted(self, fleet: Fleet) -> int:
-        """Blocks that all who wait for a fleet need."""
+        """Return the blocks that all tickets of a fleet need."""
         return sum(ticket.blocks for ticket in self._lines.get(fleet, ()))
 
 
 WINDOW_SECONDS: Final = 30.0
 BUCKET_SECONDS: Final = 1.0
-"""What ended within one is counted together."""
+"""Requests that end within one bucket are counted together."""
 LEAST_RETRY_SECONDS: Final = 1
 MOST_RETRY_SECONDS: Final = 60
 
 
 class Drain:
-    """Blocks of requests that ended within the last WINDOW_SECONDS."""
+    """Service rate of one fleet: blocks of requests that ended within the last WINDOW_SECONDS."""
 
     def __init__(self, now: float) -> None:
         self._since = now
         self._buckets: deque[tuple[float, int]] = deque()
 
     def add(self, blocks: int, now: float) -> None:
-        """A request that needed so many blocks has ended; one of unknown size counts as one block."""
+        """Count the blocks of a request that has ended; one of unknown size counts as one block."""
         blocks = max(1, blocks)
         if self._buckets and now - self._buckets[-1][0] < BUCKET_SECONDS:
             began, counted = self._buckets.pop()
@@ -106,9 +106,9 @@ class Drain:
         self._forget(now)
 
     def retry_after(self, wanted: int, now: float) -> int:
-        """Whole seconds until so many blocks will have ended: ``ceil(wanted * seconds / ended)``, from 1 to 60.
+        """Return whole seconds until so many blocks will have ended: ``ceil(wanted * seconds / ended)``, from 1 to 60.
 
-        ``seconds`` is the window, or how long it is watched, at least one. Where nothing ended it is the window.
+        ``seconds`` is the window, or the time counted so far, at least one. Where nothing ended the result is the window.
         """
         self._forget(now)
         ended = sum(blocks for _, blocks in self._buckets)

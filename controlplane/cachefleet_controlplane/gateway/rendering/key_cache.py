@@ -1,4 +1,4 @@
-"""Block keys of prompts that begin like earlier ones, without computing them again.
+"""Caches block keys: of a prompt that begins like an earlier one only the rest is computed.
 
 A prompt is cut into segments of SEGMENT_BLOCKS blocks. The keys of a segment are remembered under a digest of all
 tokens up to its end, so a hit is exact, and no token is kept. Turns of a conversation, and conversations with one
@@ -20,14 +20,14 @@ from cachefleet_runtime.lru import LruMap
 
 SEGMENT_BLOCKS: Final = 32
 MAX_SEGMENTS: Final = 16_384
-"""Half a million blocks, in some ten MiB."""
+"""Half a million blocks, in about ten MiB."""
 _SEGMENT_BYTES: Final = 8 * SEGMENT_BLOCKS
 _TOKEN_BYTES: Final = 4
 _DIGEST_BYTES: Final = 16
 
 
 class KeyCache:
-    """Keys by segments, least recently used ones forgotten first."""
+    """Keys by segment; the least recently used segments are dropped first."""
 
     def __init__(self, limit: int = MAX_SEGMENTS) -> None:
         self._known: LruMap[bytes, bytes] = LruMap(limit)
@@ -35,7 +35,7 @@ class KeyCache:
         self._numbers = count()
 
     def keys(self, keyer: BlockKeyer, ids: Sequence[int]) -> bytes:
-        """What ``keyer.packed_keys(ids)`` gives. ValueError for ids that it would refuse."""
+        """Return ``keyer.packed_keys(ids)``. ValueError for ids that it would refuse."""
         digests = self._digests(keyer, ids)
         segments = list(self._look_up(digests))
         old = len(segments) * SEGMENT_BLOCKS
@@ -49,7 +49,7 @@ class KeyCache:
         return out
 
     def _look_up(self, digests: list[bytes]) -> Iterator[bytes]:
-        """The keys of the leading segments that are known."""
+        """Yield the keys of the leading segments that are cached."""
         for digest in digests:
             segment = self._known.use(digest)
             if segment is None:
@@ -57,7 +57,7 @@ class KeyCache:
             yield segment
 
     def _digests(self, keyer: BlockKeyer, ids: Sequence[int]) -> list[bytes]:
-        """One for each whole segment; of all tokens up to its end, for this keyer alone."""
+        """A digest for each whole segment: of all tokens up to its end, for this keyer alone."""
         step = SEGMENT_BLOCKS * keyer.block_size
         whole = len(ids) // step
         if not whole:

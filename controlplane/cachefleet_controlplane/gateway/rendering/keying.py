@@ -1,4 +1,4 @@
-"""What routing needs of a prompt's token ids: their number and the keys of their blocks, read out of JSON."""
+"""Token ids, as JSON, to what routing needs: their number and the keys of their blocks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cachefleet_core.prompt_keys import PromptKeys
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """A prompt: its tokens, and the packed keys of its blocks; ``block_size`` is 0 where these are not known."""
+    """A prompt's token count and the packed keys of its blocks; ``block_size`` is 0 where keys are not known."""
 
     tokens: int = 0
     keys: bytes = b""
     block_size: int = 0
     boundaries: tuple[int, ...] = ()
-    """Where a prefix may end, in tokens, where the worker told: proposals."""
+    """Safe boundaries that the worker proposes, in tokens; empty where it proposes none."""
     ids: array[int] | None = field(default=None, repr=False, compare=False)
     """Only where they were asked for, and only for as long as their request lasts."""
 
@@ -36,9 +36,9 @@ NOTHING: Final = Keyed()
 class Keying:
     """How one request's prompt is keyed.
 
-    ``keyer`` gives what computes keys now, None where nothing does. A prompt longer than ``max_tokens`` has no keys: no
-    worker takes it, and the refusal is the engine's to give. With a ``cache`` what was computed before is not again.
-    ``keep_ids``: the request has a use for the ids as well.
+    ``keyer`` returns what computes keys now, None where nothing does. A prompt longer than ``max_tokens`` has no keys:
+    no worker takes it, and the engine is to refuse it. ``cache`` has keys computed before. ``keep_ids``: the request
+    needs the token ids as well.
     """
 
     keyer: Callable[[], BlockKeyer | None]
@@ -47,7 +47,7 @@ class Keying:
     keep_ids: bool = False
 
     def read(self, ids: Raw) -> Keyed:
-        """Of a JSON array of token ids. ``bodies.BodyError`` where it is none."""
+        """Key a JSON array of token ids. ``bodies.BodyError`` for anything else."""
         body = b'{"ids":%b}' % ids
         keyer = self.keyer()
         if keyer is not None and self.cache is None and not self.keep_ids:
@@ -62,7 +62,7 @@ class Keying:
         return Keyed(len(numbers), keys, keyer.block_size, ids=kept)
 
     def take(self, prompt: PromptKeys) -> Keyed:
-        """Of what a worker keyed itself."""
+        """Take over keys that a worker computed itself."""
         if not self._keyable(prompt.tokens):
             return Keyed(prompt.tokens)
         kept = ids_array(prompt.ids) if self.keep_ids and prompt.ids else None

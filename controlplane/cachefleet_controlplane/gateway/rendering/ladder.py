@@ -1,4 +1,4 @@
-"""The ladder to a prompt's token ids: which routes of which workers to try, in which order. Pure."""
+"""The render ladder: which routes of which workers to try for a prompt's token ids, in which order. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_REMEMBERED: Final = 4096
 TOKENIZE_PATH: Final = "/tokenize"
 KEYS_PATH: Final = "/v1/fleet/keys"
 _KEYED: Final = (Endpoint.CHAT, Endpoint.COMPLETIONS)
-"""Whose bodies the plugin's keys take."""
+"""Endpoints whose bodies the plugin's keys route takes."""
 
 _TOKENIZE_FIELDS: Final[Mapping[Endpoint, Sequence[str]]] = {
     Endpoint.CHAT: (
@@ -32,59 +32,61 @@ _TOKENIZE_FIELDS: Final[Mapping[Endpoint, Sequence[str]]] = {
     ),
     Endpoint.COMPLETIONS: ("model", "prompt", "add_special_tokens"),
 }
-"""By what /tokenize takes; it knows no other API's bodies."""
+"""Members that /tokenize takes, by endpoint; it takes no other API's bodies."""
 _SHAPING_FIELDS: Final = ("documents", "reasoning_effort", "truncate_prompt_tokens", "prompt_embeds")
-"""What shapes a prompt and /tokenize does not take."""
+"""Members that shape a prompt, and that /tokenize does not take."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Rung(StrEnum):
-    """Where ids came from."""
+    """Where a prompt's ids or keys came from; a metric's label."""
 
     CLIENT = "client"
     MEMO = "memo"
-    """Rendered before."""
+    """The render cache."""
     KEYS = "keys"
     RENDER = "render"
     TOKENIZE = "tokenize"
     TEXT = "text"
-    """No ids: known by its text."""
+    """No ids: keyed by its text."""
     NONE = "none"
 
 
 class RungMemory:
-    """Which routes not to try on which worker, and until when; bounded."""
+    """Which routes not to try on which worker, and until when, in monotonic seconds; bounded."""
 
     def __init__(self, limit: int = MAX_REMEMBERED) -> None:
         self._limit = limit
         self._until: dict[tuple[str, str], float] = {}
 
     def leave_out(self, url: str, path: str, *, until: float) -> None:
+        """Leave a route out for a while; beyond the limit the entry set longest ago is dropped."""
         self._until.pop((url, path), None)
         self._until[url, path] = until
         if len(self._until) > self._limit:
             del self._until[next(iter(self._until))]
 
     def open(self, url: str, path: str, *, now: float) -> bool:
+        """Whether a route may be tried."""
         return self._until.get((url, path), now) <= now
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One worker asked on one rung, which is one of its routes."""
+    """One question to one worker on one rung, which is one of its routes."""
 
     worker: WorkerEndpoint
     rung: Rung
     path: str
     query: str = ""
     dedicated: bool = False
-    """It is a renderer, no worker."""
+    """It is a dedicated renderer, not a worker."""
     model: str = ""
 
     @property
     def slot(self) -> tuple[str, str]:
-        """By what RungMemory knows it: a dedicated renderer may know one model and not another."""
+        """Key in RungMemory; with the model, since a dedicated renderer may know one model and not another."""
         return self.worker.url, f"{self.path} {self.model}" if self.dedicated else self.path
 
 
@@ -97,7 +99,7 @@ def ladder(
     facts: RenderFacts = NO_FACTS,
     dedicated: Sequence[WorkerEndpoint] = (),
 ) -> list[Try]:
-    """What to try, in order: dedicated renderers; then every worker's renderer, best worker first; then tokenizers."""
+    """Return the tries in order: dedicated renderers; keys, then render routes of workers, best first; tokenizers."""
     first = workers[:MAX_WORKERS]
     render, query = f"{ask.endpoint}/render", _query(facts)
     keyed = bool(facts.contract) and ask.endpoint in _KEYED
@@ -117,17 +119,18 @@ def _query(facts: RenderFacts) -> str:
 
 
 def tokenizable(ask: RequestInfo) -> bool:
-    """Whether /tokenize sees all of the body that shapes the prompt."""
+    """Whether /tokenize takes all members of the body that shape the prompt."""
     if not knows_bodies_of(ask.endpoint) or ask.bypass is not None:
         return False
     return all(is_null(ask.fields, name) for name in _SHAPING_FIELDS)
 
 
 def knows_bodies_of(endpoint: Endpoint) -> bool:
-    """Whether /tokenize takes such bodies at all."""
+    """Whether /tokenize takes bodies of this endpoint at all."""
     return endpoint in _TOKENIZE_FIELDS
 
 
 def tokenize_body(ask: RequestInfo) -> bytes:
+    """Return the body for /tokenize: the members that it takes, with the first prompt alone."""
     fields: Fields = first_prompt(ask)
     return _encode({name: fields[name] for name in _TOKENIZE_FIELDS[ask.endpoint] if name in fields})

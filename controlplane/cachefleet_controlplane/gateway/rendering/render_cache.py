@@ -1,8 +1,8 @@
-"""What prompts were rendered to, remembered for whoever asks again: a retry, a second sample, another attempt.
+"""Caches rendered prompts for requests that are sent again: retries, second samples, other attempts.
 
-A prompt is known by a digest of what its model sees of a request: all members but those that only say how to sample
-and how to answer. A member that is not known here counts as seen. The tenant's salt is one of them, so nobody profits
-from another's prompts. Kept are lengths and block keys, no text and no token ids.
+The key is a digest of what the model sees of a request: all members but those that only say how to sample and how to
+answer. A member that is not known here counts as seen. The tenant's salt is part of it, so no tenant profits from
+another's prompts. Kept are lengths and block keys, no text and no token ids.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _UNSEEN: Final = frozenset(
 )
 """Members that shape no prompt."""
 _CUTTING: Final = ("truncate_prompt_tokens", "truncation")
-"""Where one of these is given, how long an answer may become shapes the prompt as well."""
+"""Where one of these is given, the bound on the answer's length shapes the prompt as well."""
 
 
 def digest(path: str, fields: Fields, *, renderer: str) -> bytes:
-    """Of what a model sees of a request to ``path``; ``renderer`` tells apart what renders differently."""
+    """Return the digest of what a model sees of a request to ``path``, as rendered by ``renderer``."""
     hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for part in (path.encode(), renderer.encode()):
         hashed.update(len(part).to_bytes(4, "little") + part)
@@ -59,7 +59,7 @@ def digest(path: str, fields: Fields, *, renderer: str) -> bytes:
 
 
 class RenderCache:
-    """The prompts asked for last, in at most ``limit`` bytes."""
+    """Rendered prompts by digest, the least recently used dropped first, in at most ``limit`` bytes."""
 
     def __init__(self, limit: int = MAX_BYTES) -> None:
         self._limit = limit
@@ -67,12 +67,14 @@ class RenderCache:
         self.bytes = 0
 
     def get(self, digest: bytes) -> Keyed | None:
+        """Return a prompt and mark it as used; None where it is not cached."""
         found = self._known.get(digest)
         if found is not None:
             self._known.move_to_end(digest)
         return found
 
     def put(self, digest: bytes, prompt: Keyed) -> None:
+        """Add or replace a prompt; beyond the limit the least recently used are dropped."""
         self._drop(digest)
         self._known[digest] = prompt
         self.bytes += _size(prompt)

@@ -1,11 +1,11 @@
-"""A prompt's length and keys, from whoever renders it; a ladder with a memory of which rung holds where.
+"""Learns a prompt's length and keys by the render ladder; remembers which rung works on which worker.
 
-Rungs: ``cache`` (rendered before), ``keys`` (the worker plugin's ``/v1/fleet/keys``, where a worker announced it),
+Rungs: ``memo`` (the render cache), ``keys`` (the worker plugin's ``/v1/fleet/keys``, where a worker announced it),
 ``render`` (vLLM's ``.../render`` routes: exact for every body), ``tokenize`` (vLLM's ``/tokenize``: exact where it
-takes everything the body has that shapes the prompt), none: to be known by its text, or routed by load alone, visibly,
-counted by reason. Dedicated renderers are asked before workers. A rung that one of them lacks, or that failed there,
-is left out for a while and then tried again. What no rung could give ids of that tell of its blocks (media,
-embeddings) is not asked about at all, and counted apart.
+takes everything the body has that shapes the prompt). Where none gives ids the prompt is keyed by its text or routed
+by load alone, counted by reason. Dedicated renderers are asked before workers. A rung that one of them lacks, or that
+failed there, is left out for a while and then tried again. Prompts whose blocks depend on more than ids (media,
+embeddings) are not rendered, and counted apart.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _TOKEN_HEADER: Final = "x-cachefleet-token"  # noqa: S105 (the name of a header)
 
 
 class Renderer:
-    """Asks for keys within ``timeout_seconds`` in all: ``dedicated`` renderers, then workers.
+    """Asks for keys within ``timeout_seconds`` in all: first ``dedicated`` renderers, then workers.
 
-    With a ``cache`` what was rendered before is not again.
+    With a ``cache`` a prompt that was rendered before is not rendered again.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Renderer:
         facts: RenderFacts = NO_FACTS,
         salt: str = "",
     ) -> Rendering:
-        """The first prompt of ``ask``; ``body`` is what a worker is sent for it (see first_prompt)."""
+        """Render the first prompt of ``ask``; ``body`` is what a worker is sent for it (see ``render_ask``)."""
         if ask.bypass is not None:
             return self._bypassed(ask.bypass)
         if given := _given(ask, keying):
@@ -103,7 +103,7 @@ class Renderer:
         name = (
             digest(ask.endpoint, ask.fields, renderer=f"{salt}\n{facts.renderer}") if self._known is not None else b""
         )
-        # What is remembered has no ids.
+        # Cached prompts have no ids.
         rendering = None if keying.keep_ids else self._recall(name)
         if rendering is None:
             rendering = await self._climb(ask, body, workers=workers, keying=keying, facts=facts)
@@ -112,7 +112,7 @@ class Renderer:
         return rendering
 
     def switched_off(self, ask: RequestInfo) -> Rendering:
-        """Of a request whose prompt nobody is to be asked about."""
+        """Return the result for a prompt that is not to be rendered, and count why."""
         if ask.bypass is not None:
             return self._bypassed(ask.bypass)
         self._bypasses.labels(Reason.SWITCHED_OFF).inc()
@@ -158,7 +158,7 @@ class Renderer:
         return self._memory.open(*attempt.slot, now=now)
 
     def _share(self, attempt: Try, left: float) -> float:
-        """The first may take half of the time, so that one that hangs leaves some for another."""
+        """Seconds for one try: half of the timeout at most, so that one that hangs leaves some for another."""
         parts = 4 if attempt.dedicated else 2  # both dedicated ones may hang
         return min(left, self._timeout_seconds / parts)
 
@@ -184,12 +184,12 @@ class Renderer:
 
 
 def _final(attempt: Try, reason: object) -> bool:
-    """Nobody else would say otherwise; of a request to refuse only who would have to answer it knows."""
+    """Whether others would say the same; that a request is to be refused only a worker can tell."""
     return reason is Reason.MULTIMODAL or (reason is Reason.REFUSED and not attempt.dedicated)
 
 
 def _before(ask: RequestInfo, asked: Sequence[WorkerEndpoint]) -> Reason:
-    """Why there are no ids where nobody could be asked."""
+    """The reason for no ids where nobody could be asked."""
     if not asked:
         return Reason.NO_WORKER
     inexact = knows_bodies_of(ask.endpoint) and not tokenizable(ask)
@@ -197,7 +197,7 @@ def _before(ask: RequestInfo, asked: Sequence[WorkerEndpoint]) -> Reason:
 
 
 def _given(ask: RequestInfo, keying: Keying) -> Keyed | None:
-    """What the client's own ids give; None where it sent none."""
+    """Key the client's own ids; None where it sent none."""
     ids = given_ids(ask)
     try:
         keyed = None if ids is None else keying.read(ids)
@@ -207,6 +207,6 @@ def _given(ask: RequestInfo, keying: Keying) -> Keyed | None:
 
 
 def render_ask(ask: RequestInfo) -> RequestInfo:
-    """The request with its first prompt alone."""
+    """Return the request with its first prompt alone."""
     fields = first_prompt(ask)
     return ask if fields is ask.fields else replace(ask, fields=fields)

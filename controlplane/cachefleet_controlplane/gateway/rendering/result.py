@@ -1,4 +1,4 @@
-"""What a rung's answer says of a prompt: its length and keys, or why there are none. Pure."""
+"""Reads the answer on a rung: the prompt's length and keys, or why there are none. Pure."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from cachefleet_core.bodies import BodyError
 from cachefleet_core.prompt_keys import PromptKeysError, decode
 
 ABSENT_SECONDS: Final = 60.0
-"""How long a rung that a worker does not have is left out there."""
+"""How long a rung that a worker lacks is left out there."""
 FAILED_SECONDS: Final = 5.0
 """How long a rung that failed on a worker is left out there."""
 BUSY_SECONDS: Final = 1.0
 
 
 class Reason(StrEnum):
-    """Why there are no ids."""
+    """Why a prompt has no ids; a metric's label."""
 
     NO_WORKER = "no_worker"
     ABSENT = "absent"
     """The worker lacks the route."""
     REFUSED = "refused"
-    """The worker finds fault with the request, and will say so when asked to answer it."""
+    """The worker finds the request invalid, and will say so when it is sent."""
     DECLINED = "declined"
     """The worker's plugin does not take the request; its vLLM may."""
     BUSY = "busy"
@@ -45,7 +45,7 @@ class Reason(StrEnum):
     INEXACT = "inexact"
     """/tokenize would leave out something that shapes the prompt."""
     SWITCHED_OFF = "switched_off"
-    """This control plane is told to ask nobody."""
+    """This control plane is set to render nothing."""
 
 
 _PAUSES: Final = {
@@ -60,7 +60,7 @@ _PAUSES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What the ids of a prompt gave, or why there are none."""
+    """A prompt's length and keys and the rung that gave them, or the reason why there are none."""
 
     prompt: Keyed = NOTHING
     rung: Rung = Rung.NONE
@@ -91,7 +91,7 @@ _error = msgspec.json.Decoder(_Error)
 
 
 def read(opened: Opened, rung: Rung, endpoint: Endpoint, *, keying: Keying) -> Rendering:
-    """What a worker's answer to a rung's question says."""
+    """Return what a worker's answer on a rung says of the prompt."""
     if opened.answer is None:
         return Rendering(reason=Reason.TIMEOUT if opened.outcome is Outcome.SILENT else Reason.FAILED)
     if opened.answer.status != 200:
@@ -103,7 +103,7 @@ def read(opened: Opened, rung: Rung, endpoint: Endpoint, *, keying: Keying) -> R
 
 
 def left_out_for(reason: Reason | Bypass | None) -> float:
-    """How long not to try a rung again on a worker that gave this reason; 0 where the worker is not at fault."""
+    """Return the seconds to leave out a rung on a worker for a reason; 0 where the worker is not at fault."""
     return _PAUSES.get(reason, 0.0) if isinstance(reason, Reason) else 0.0
 
 

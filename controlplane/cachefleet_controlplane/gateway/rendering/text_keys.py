@@ -1,4 +1,4 @@
-"""Keys of a prompt's text, and its length estimated in tokens, for the times when nobody can tell its token ids."""
+"""Keys and estimated length in tokens of a prompt's text, for prompts whose token ids are not known."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from cachefleet_core.blocks import BlockKeyer, Namespace
 from cachefleet_runtime.lru import LruMap
 
 START: Final = 4.0
-"""Bytes per token, until a prompt of the model was seen."""
+"""Bytes per token assumed until a prompt of the model was seen."""
 SMOOTHING: Final = 0.1
 LEAST: Final = 0.25
 MOST: Final = 64.0
-"""One text of a strange kind moves the mean by no more than that."""
+"""LEAST and MOST bound how far one unusual text moves the mean, in bytes per token."""
 MAX_MODELS: Final = 1024
 
 
 class TokenEstimates:
-    """Of the MAX_MODELS models seen last."""
+    """Mean bytes per token of the MAX_MODELS models seen last, smoothed."""
 
     def __init__(self, limit: int = MAX_MODELS) -> None:
         self._means: LruMap[str, float] = LruMap(limit)
 
     def bytes_per_token(self, model: str) -> float:
+        """Return the mean; START for a model that was not seen."""
         return self._means.get(model, START)
 
     def tokens(self, model: str, size: int) -> int:
-        """Of a text of ``size`` bytes; at least one where there is a text."""
+        """Estimate the tokens of a text of ``size`` bytes; at least one where there is a text."""
         return max(1, round(size / self.bytes_per_token(model))) if size else 0
 
     def learn(self, model: str, *, size: int, tokens: int) -> None:
-        """A text of ``size`` bytes had so many tokens."""
+        """Update the mean: a text of ``size`` bytes had so many tokens."""
         if size < 1 or tokens < 1:
             return
         ratio = min(MOST, max(LEAST, size / tokens))
@@ -47,27 +48,27 @@ class TokenEstimates:
 
 
 MakeKeyer = Callable[[bytes, Namespace, int], BlockKeyer]
-"""As BlockKeyer itself: of a key, a namespace and a block's tokens."""
+"""BlockKeyer's constructor: of a secret key, a namespace and the tokens of a block."""
 
 CHUNK_BYTES: Final = 512
 KEY_BYTES: Final = 8
 _ORDER: Final = ("instructions", "system", "tools", "messages", "input", "prompt")
-"""Members that make a prompt, those first that stay the same from turn to turn."""
+"""Members that make a prompt; those that stay the same from turn to turn come first."""
 _ENDS: Final = b"]"
-"""What closes a list that the next turn makes longer."""
+"""Closes a list that the next turn makes longer."""
 
 
 def visible(fields: Fields) -> bytes:
-    """What a model sees of a body, such that what grows is at its end."""
+    """Return what a model sees of a body, ordered so that what grows is at its end."""
     parts = [bytes(fields[name]) for name in _ORDER if name in fields and bytes(fields[name]) != b"null"]
     return b"\n".join(parts).removesuffix(_ENDS)
 
 
 def chunk_keys(text: bytes, *, secret: bytes, model: str, salt: str, keyer: MakeKeyer | None = None) -> bytes:
-    """Eight bytes for each full chunk, as the index takes keys. ``secret`` has at most 64 bytes.
+    """Return eight bytes for each full chunk, as the index takes keys. ``secret`` has at most 64 bytes.
 
-    ``keyer`` computes them as it does block keys, of four bytes of text in place of each token: worth it in native
-    code, where it takes a tenth of the time.
+    ``keyer`` computes them as block keys, with four bytes of text in place of each token: in native code that takes a
+    tenth of the time.
     """
     if keyer is not None:
         words = array("I", text[: len(text) // CHUNK_BYTES * CHUNK_BYTES])
@@ -83,14 +84,14 @@ def chunk_keys(text: bytes, *, secret: bytes, model: str, salt: str, keyer: Make
 
 
 MAX_TEXT_BYTES: Final = 1024 * 1024
-"""What follows of a longer text has no keys."""
+"""The rest of a longer text has no keys."""
 MAX_KEYERS: Final = 1024
-"""Remembered, one for each model and salt: to make one costs more than the keys of a short prompt."""
+"""Keyers cached, one for each model and salt: to make one costs more than the keys of a short prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """``size`` in bytes; ``chunks`` as long as they were estimated to be."""
+    """A prompt's text: its size in bytes, and chunk keys with the estimated tokens of each chunk."""
 
     size: int = 0
     tokens: int = 0
@@ -98,7 +99,7 @@ class Text:
     chunks: Chunks = NO_CHUNKS
 
     def measured(self, tokens: int) -> Chunks:
-        """The chunks of a text whose tokens are known."""
+        """Return the chunks with their true length, for a text of so many tokens."""
         return Chunks(self.chunks.keys, CHUNK_BYTES * tokens / self.size) if self.size and tokens else self.chunks
 
 
@@ -106,7 +107,7 @@ NO_TEXT: Final = Text()
 
 
 class Texts:
-    """``secret``, of 16 to 64 bytes that nobody else knows, seeds the keys; models are named as their fleet is."""
+    """Keys prompts by text under ``secret``, 16 to 64 bytes known to no client; models are "namespace/name"."""
 
     def __init__(self, secret: bytes, *, keyer: type[BlockKeyer] | None = None) -> None:
         """``keyer``: see ``chunk_keys``."""
@@ -115,7 +116,7 @@ class Texts:
         self.estimates = TokenEstimates()
 
     def of(self, ask: RequestInfo, *, model: str, salt: str) -> Text:
-        """Of a request's first prompt (see ``render_ask``); prompts under different salts share nothing."""
+        """Key a request's first prompt (see ``render_ask``); prompts under different salts share no key."""
         if ask.bypass is not None:
             return NO_TEXT
         text = visible(ask.fields)

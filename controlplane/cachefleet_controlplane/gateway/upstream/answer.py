@@ -1,10 +1,10 @@
-"""Worker's answers, relayed byte for byte but for what only we asked for.
+"""Workers' answers: their usage and errors, and taking out what only the gateway asked for, byte for byte.
 
-vLLM 0.32 writes the same members whether or not token ids are asked for: null stands where ids would. So taking ids
-out is putting null in their place, without touching any other byte. Usage at the end of a stream is an event of its
-own (``"choices":[]``), and it takes the system fingerprint with it, which otherwise stands in the last event of each
-choice: taking usage out means putting the fingerprint back. The events of JSON are compact, which the quick tests
-for members rely on; a quote inside text is always escaped, so they match no text.
+vLLM 0.32 writes the same members whether or not token ids are asked for, with null in place of ids. So ids are replaced
+by null, and no other byte changes. Usage at the end of a stream is an event of its own (``"choices":[]``), and it has
+the system fingerprint, which otherwise is in the last event of each choice: where usage is taken out, the fingerprint
+is put back there. The JSON of events is compact, which the quick tests for members rely on; a quote inside text is
+always escaped, so they match no text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields
 from cachefleet_runtime.sse import DONE, event_data
 
 HELD_BYTES: Final = 4 * 1024 * 1024
-"""Bound on what is held back for a fingerprint that is not known yet."""
+"""Bound on events held back until the fingerprint is known."""
 
 _NULL: Final = Raw(b"null")
 _ABSENT: Final = Raw(b"")  # msgspec reads no union with Raw
@@ -40,7 +40,7 @@ _STATUS: Final = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""Of errors that have a type in place of a code."""
+"""Statuses of errors that have a type in place of a code."""
 
 _encode = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(Fields)
@@ -48,13 +48,13 @@ _choices = msgspec.json.Decoder(list[Fields])
 
 
 class PromptDetails(Struct, frozen=True):
-    """See vLLM's ``prompt_tokens_details``."""
+    """vLLM's ``prompt_tokens_details``."""
 
     cached_tokens: int | None = None
 
 
 class Usage(Struct, frozen=True):
-    """What the engine says it did."""
+    """The engine's counts of tokens for one answer."""
 
     prompt_tokens: int = 0
     completion_tokens: int | None = None
@@ -62,6 +62,7 @@ class Usage(Struct, frozen=True):
 
     @property
     def cached_tokens(self) -> int | None:
+        """Prompt tokens served from the prefix cache; None where the engine does not say."""
         return None if self.prompt_tokens_details is None else self.prompt_tokens_details.cached_tokens
 
 
@@ -98,7 +99,7 @@ _bare_error = msgspec.json.Decoder(_BareError)
 
 
 def read_usage(body: bytes) -> Usage | None:
-    """The usage of a whole answer; None where it has none."""
+    """Return the usage of a whole answer; None where it has none."""
     try:
         return _answer.decode(body).usage
     except READ_ERRORS:
@@ -106,7 +107,7 @@ def read_usage(body: bytes) -> Usage | None:
 
 
 def without_ids(body: bytes) -> bytes:
-    """A whole answer, or the JSON of an event, with null for token ids; unchanged where it is not vLLM's."""
+    """Return an answer, or an event's JSON, with null for token ids; unchanged where it is not vLLM's."""
     if IDS not in body:
         return body
     if can_be_cut(body):
@@ -121,7 +122,7 @@ def without_ids(body: bytes) -> bytes:
 
 
 def restate_size(body: bytes, *, sent: int, asked: int) -> bytes:
-    """A refusal that tells how many members the body had, with the client's own number instead of ours."""
+    """Return a 400 body in which the count of our body's members (``sent``) is the client's (``asked``)."""
     needle = b"<dict of %d items>" % sent
     if sent == asked or needle not in body:
         return body
@@ -131,7 +132,7 @@ def restate_size(body: bytes, *, sent: int, asked: int) -> bytes:
 
 
 def error_code(event: bytes) -> int:
-    """The status that an event tells which is an error, in whatever API's shape; 0 for any other."""
+    """Return the HTTP status of an error event, in any API's shape; 0 for every other event."""
     data = event_data(event)
     if not data.startswith(_ERRORS):
         return 0
@@ -144,7 +145,7 @@ def error_code(event: bytes) -> int:
 
 
 def error_message(body: bytes) -> str:
-    """What an error of a worker says, in whatever API's shape; "" where it says nothing that can be read."""
+    """Return the message of a worker's error, in any API's shape; "" where it has none that can be read."""
     told = _told(body)
     if told is not None and told.message:
         return told.message
@@ -174,10 +175,10 @@ def _told(data: bytes) -> _Told | None:
 
 
 class StreamFilter:
-    """Takes out of one stream what only we asked for; feed it whole events, in order.
+    """Takes out of one stream what only the gateway asked for; fed whole events, in order.
 
-    ``fingerprint`` is what this worker last used (b"" where it uses none), None where that is not known yet; then the
-    last event of a choice waits for it. With a single choice it always waits: usage follows at once.
+    ``fingerprint`` is the worker's last system fingerprint, as JSON (b"" where it uses none); while it is None, not
+    known, the last event of a choice waits for it. With a single choice it always waits: usage follows at once.
     """
 
     def __init__(self, *, strip_usage: bool, strip_ids: bool, single: bool, fingerprint: bytes | None = None) -> None:
@@ -192,20 +193,20 @@ class StreamFilter:
         self._held_bytes = 0
 
     def feed(self, event: bytes) -> bytes:
-        """What goes to the client now."""
+        """Return the bytes to send to the client now."""
         data = event_data(event)
         if not data or data == DONE:
             return self.end() + event if data else self._pass(event)
         if not self._begun:
             self._begun = True
             if _USAGE in data and _NO_CHOICES not in data:
-                self._strip_usage = False  # the worker gives everybody running usage
+                self._strip_usage = False  # the worker is set to send running usage to everybody
         if _NO_CHOICES in data and (tail := self._read_tail(data)) is not None:
             return self._last(event, tail)
         return self._delta(event, data)
 
     def end(self) -> bytes:
-        """What is still held back, as it came; for a stream that ends without usage."""
+        """Return what is still held back, unchanged; for a stream that ends without usage."""
         return self._release(b"")
 
     def _delta(self, event: bytes, data: bytes) -> bytes:
@@ -254,7 +255,7 @@ def _event(data: bytes) -> bytes:
 
 
 def _signed(event: bytes, fingerprint: bytes) -> bytes:
-    """The last event of a choice with the fingerprint as its last member."""
+    """Return the last event of a choice with the fingerprint as its last member."""
     data = event_data(event)
     if not fingerprint or fingerprint == b"null" or not data.endswith(b"}"):
         return event
@@ -262,7 +263,7 @@ def _signed(event: bytes, fingerprint: bytes) -> bytes:
 
 
 def _delta_without_ids(data: bytes) -> bytes | None:
-    """An event's JSON with null for ids; None where the event is there only because ids were asked for."""
+    """Return an event's JSON with null for ids; None for an event that exists only because ids were asked for."""
     if _HOLLOW not in data and can_be_cut(data):
         return cut_ids(data)
     try:
@@ -277,7 +278,7 @@ def _delta_without_ids(data: bytes) -> bytes | None:
 
 
 def _is_hollow(choice: Fields) -> bool:
-    """A parser kept the text back: without ids vLLM sends no event for it."""
+    """Whether a parser held the text back: without ids vLLM sends no event for it."""
     return (
         bytes(choice.get("delta", b"")) == _EMPTY
         and bytes(choice.get("finish_reason", _NULL)) == b"null"

@@ -1,4 +1,4 @@
-"""One attempt to have a worker answer: aiohttp's faults become outcomes, the first event is held back."""
+"""HTTP client of the workers: one attempt; aiohttp's errors become outcomes, a stream's first event is held back."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ KEEP_ALIVE_SECONDS: Final = 4.0
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 MAX_HELD_EVENTS: Final = 1024
-"""Events without a token that are held back before a stream goes to the client all the same."""
+"""Events without a token that are held back, at most; then the stream goes to the client all the same."""
 _READ_BYTES: Final = 64 * 1024
 _LARGE_BYTES: Final = 1024 * 1024
-"""aiohttp writes longer bodies piece by piece when they come as a file."""
+"""Longer bodies are passed as a file, which aiohttp writes piece by piece."""
 
 _DROPPED: Final = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"trailer", b"te", b"content-length"}
@@ -36,7 +36,7 @@ _EVENT_STREAM: Final = "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer of a worker."""
+    """A worker's whole answer, with the headers that a client may see."""
 
     status: int
     headers: tuple[Header, ...]
@@ -44,7 +44,7 @@ class Answer:
 
 
 class Stream:
-    """An answer that has begun: events as the worker sends them, ``first`` those already here."""
+    """A worker's answer that has begun, read event by event; ``first`` are the events already read."""
 
     def __init__(self, response: aiohttp.ClientResponse, splitter: EventSplitter) -> None:
         self._response = response
@@ -53,14 +53,14 @@ class Stream:
         self.headers = _kept(response)
         self.first: list[bytes] = []
         self.done = False
-        """All that a client waits for has been read; the connection may not be at its end yet."""
+        """The last event that a client waits for has been read; the connection may still be open."""
         self.outcome: Outcome | None = None
-        """Why it ended; None while it goes on."""
+        """Why the stream ended; None while it goes on."""
 
     async def hold(self, watch: Watch | None = None) -> Outcome:
-        """Read until the first event is here that carries data and says more than that work has begun.
+        """Read until an event is here that has data and is no prelude (see ``sse.is_prelude``).
 
-        With a ``watch`` until that has decided, which may be that the worker's gate refused it.
+        With a ``watch``: until it has decided, which may be that the worker's gate refused the request.
         """
         begun = False
         while self.outcome is None and not begun and len(self.first) < MAX_HELD_EVENTS:
@@ -78,7 +78,7 @@ class Stream:
         return self.outcome or Outcome.FIRST_EVENT
 
     async def more(self) -> list[bytes]:
-        """The next events; none once ``outcome`` tells how it ended."""
+        """Return the next events; none once ``outcome`` is set."""
         events: list[bytes] = []
         while not events and self.outcome is None:
             try:
@@ -97,7 +97,7 @@ class Stream:
         return [self._splitter.rest] if self._splitter.rest else []
 
     def close(self) -> None:
-        """Give the connection back where the answer is over, else cut it: that frees the worker at once."""
+        """Release the connection where the stream has ended, else cut it: that frees the worker at once."""
         if self.outcome is Outcome.FINISHED:
             self._response.release()
         else:
@@ -106,7 +106,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What an attempt has come to so far: at most one of answer and stream."""
+    """The result of an attempt so far: its outcome, and at most one of answer and stream."""
 
     outcome: Outcome
     answer: Answer | None = None
@@ -114,7 +114,7 @@ class Opened:
 
 
 class Upstream:
-    """The one HTTP client of the gateway; a context manager. Bounds are in seconds."""
+    """The gateway's one HTTP client; a context manager. Bounds are in seconds."""
 
     def __init__(self, *, connect_seconds: float, idle_seconds: float) -> None:
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds, sock_read=idle_seconds)
@@ -149,9 +149,9 @@ class Upstream:
         headers: Sequence[tuple[str, str]],
         watch: Watch | None = None,
     ) -> Opened:
-        """Send a request; come back with a whole answer, with a stream's first event, or with what went wrong.
+        """Send a request; return a whole answer, a stream with its first event, or the outcome of a failure.
 
-        With a ``watch`` a stream is held back until that has decided.
+        With a ``watch`` a stream is held back until it has decided.
         """
         response: aiohttp.ClientResponse | None = None
         try:
@@ -172,7 +172,7 @@ class Upstream:
     async def ask(
         self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]], seconds: float
     ) -> Opened:
-        """As ``open``, with a bound on the whole: SILENT where it was not enough."""
+        """As ``open``, bounded to ``seconds`` in all; SILENT beyond."""
         try:
             async with asyncio.timeout(seconds):
                 return await self.open(url, path, body, headers=headers)
@@ -189,7 +189,7 @@ class Upstream:
 
 
 def _begun(events: Sequence[bytes], watch: Watch | None) -> bool:
-    """Enough has come to know what to do with a stream."""
+    """Whether enough of a stream is here to know what to do with it."""
     if watch is None:
         return any(event_data(event) and not is_prelude(event) for event in events)
     for event in events:
@@ -198,7 +198,7 @@ def _begun(events: Sequence[bytes], watch: Watch | None) -> bool:
 
 
 def outcome_of(error: Exception) -> Outcome:
-    """What a fault of the connection means for the attempt."""
+    """Return the attempt's outcome for a connection error."""
     match error:
         case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
             return Outcome.UNREACHABLE
@@ -223,7 +223,7 @@ async def _open_stream(response: aiohttp.ClientResponse, watch: Watch | None) ->
 
 
 async def _rest(stream: Stream) -> Answer:
-    """A stream that is but an error, whole: the error and what ends it."""
+    """Read a stream that is only an error to its end; return it as a whole answer."""
     events = stream.first
     while more := await stream.more():
         events += more
@@ -240,12 +240,12 @@ async def _whole(response: aiohttp.ClientResponse) -> Opened:
             raise StreamTooLargeError("an answer that is too long")
     response.release()
     answer = Answer(response.status, _kept(response), b"".join(pieces))
-    failed = response.status >= 500 and response.status != 501  # what one does not implement, none of them does
+    failed = response.status >= 500 and response.status != 501  # 501: what one worker does not implement, none does
     return Opened(Outcome.SERVER_ERROR if failed else Outcome.ANSWERED, answer=answer)
 
 
 def _kept(response: aiohttp.ClientResponse) -> tuple[Header, ...]:
-    """What a client may see: nothing of our connection to the worker, nor what the worker says is of it."""
+    """Headers for the client: without hop-by-hop ones, and those that the worker's ``Connection`` names."""
     given = [(name.lower(), value) for name, value in response.raw_headers]
     named = {part.strip() for name, value in given if name == b"connection" for part in value.lower().split(b",")}
     return tuple((name, value) for name, value in given if name not in _DROPPED and name not in named)

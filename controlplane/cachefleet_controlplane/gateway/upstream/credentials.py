@@ -1,4 +1,4 @@
-"""The keys that the control plane shows to workers: one for each pool, found by a worker's address."""
+"""Keys by which the control plane authenticates to workers: one for each pool, found by a worker's URL."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from cachefleet_core.tenancy import FleetKey
 
 
 class Credentials:
-    """Worker keys by engine address; as many as the last picture of the pools has workers."""
+    """Worker keys by engine URL, for the workers of the last pool views."""
 
     def __init__(self, fleet_key: FleetKey) -> None:
         self._fleet_key = fleet_key
         self._keys: dict[str, str] = {}
 
     def update(self, views: Iterable[PoolView]) -> None:
-        """Take over a picture; call it before the fleet does, so that no worker is known without its key."""
+        """Replace the keys by those of ``views``; to be called before the fleet's update: no worker without a key."""
         self._keys = {
             worker.url: key
             for view in views
@@ -25,9 +25,9 @@ class Credentials:
         }
 
     def of(self, url: str) -> str:
-        """The key of the worker at ``url``; "" for one that no pool has."""
+        """Return the key of the worker at ``url``; "" for one that no pool has."""
         return self._keys.get(url, "")
 
     def of_pool(self, pool: str) -> str:
-        """The key of a pool, for who renders for it without being one of its workers; "" for none."""
+        """Return a pool's key, for its dedicated renderers, which are not its workers; "" for no pool."""
         return self._fleet_key.worker_key(pool) if pool else ""

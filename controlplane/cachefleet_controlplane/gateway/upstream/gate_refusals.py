@@ -1,8 +1,7 @@
-"""Whether a worker's gate refused a request, read from its whole answer or from the beginning of its stream. Pure.
+"""Detects that a worker's gate refused a request, in its whole answer or the beginning of its stream. Pure.
 
-Each choice is judged by itself. One that was refused has the finish reason ``cache_threshold`` and no token, or, where
-the engine knows no such reason, the same as stop reason. A choice that ends so after tokens was handed back, which is
-another matter.
+Each choice is judged by itself. A refused one has the finish reason ``cache_threshold`` and no token, or, where the
+engine knows no such reason, the same as stop reason. A choice that ends so after tokens was handed back, not refused.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_runtime.sse import DONE, event_data
 
 MAX_WATCHED_BYTES: Final = 4 * 1024 * 1024
-"""Of a stream that is held back until all its choices have begun."""
+"""Bound on a stream that is held back until all its choices have begun."""
 _QUICK: Final = HANDED_BACK.encode()
 
 
@@ -42,7 +41,7 @@ class _Choice(Struct, frozen=True):
 
     @property
     def produced(self) -> bool:
-        """Something of an answer is in it."""
+        """It has some part of an answer."""
         said = self.delta or self.message or {}
         return bool(self.text or self.token_ids or any(value for name, value in said.items() if name != "role"))
 
@@ -63,22 +62,22 @@ _answer = msgspec.json.Decoder(_Answer)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a refusal tells: tokens that were cached; None where nobody said."""
+    """A gate's refusal; ``hit_tokens``: tokens that were cached, None where the worker does not say."""
 
     hit_tokens: int | None = None
 
 
 class UnreadableAnswerError(ValueError):
-    """A whole answer that is no JSON object of an answer's shape."""
+    """A whole answer that is not a JSON object of an answer's shape."""
 
 
 def mentions_refusal(body: bytes) -> bool:
-    """Whether an answer may be a refusal at all; told without reading it."""
+    """Whether an answer may be a refusal, by a search for bytes alone."""
     return _QUICK in body
 
 
 def refusal_of(body: bytes) -> Refusal | None:
-    """Of a whole answer: where any choice was refused. UnreadableAnswerError."""
+    """Return the refusal where any choice of a whole answer was refused, else None. UnreadableAnswerError."""
     try:
         answer = _answer.decode(body)
     except READ_ERRORS as error:
@@ -92,10 +91,10 @@ def refusal_of(body: bytes) -> Refusal | None:
 
 
 class Watch:
-    """Feed it the events of a stream until ``decided``; ``refused`` is its verdict. What it cannot read it passes over.
+    """Tells from a stream's events whether it was refused: fed until ``decided``; what cannot be read is ignored.
 
-    ``choices`` have to begin before the stream is known not to be refused. One that goes on too long without is taken
-    for refused: nobody could tell what its last choices will say.
+    So many ``choices`` have to begin before the stream counts as accepted. One of several choices that exceeds
+    MAX_WATCHED_BYTES before counts as refused: what its last choices will say is not known.
     """
 
     def __init__(self, choices: int = 1) -> None:
@@ -106,7 +105,7 @@ class Watch:
         self.decided = False
 
     def feed(self, event: bytes) -> None:
-        """One whole event."""
+        """Take one whole event."""
         data = event_data(event)
         self._bytes += len(event)
         if data == DONE:
@@ -118,7 +117,7 @@ class Watch:
             self.give_up()
 
     def give_up(self) -> None:
-        """No more of it can be held back."""
+        """Decide now, since no more can be held back: refused if there are several choices."""
         if not self.decided:
             self.decided, self.refused = True, self._choices > 1
 

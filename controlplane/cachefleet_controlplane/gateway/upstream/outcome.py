@@ -1,4 +1,4 @@
-"""What can happen to an attempt, and which of it counts against its worker."""
+"""Outcomes of a request's attempts, and which of them count against the worker."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 
 
 class Outcome(StrEnum):
-    """What happened last."""
+    """What the last step of a request came to; the name in metrics and decision records."""
 
     PLACED = "placed"
     """A worker was decided on."""
     NO_ROOM = "no_room"
-    """Nobody has room now, or others go first; it may wait."""
+    """No worker has room now, or others go first; the request may wait."""
     REFUSED = "refused"
-    """It may not wait, has waited in vain, or is larger than any worker."""
+    """No worker for it: it may not wait, waited too long, is too large, or has to be cached and is not."""
     NO_WORKER = "no_worker"
     UNREACHABLE = "unreachable"
     """The connection was refused, or not there in time."""
@@ -32,29 +32,29 @@ class Outcome(StrEnum):
     FINISHED = "finished"
     """The stream came to its end."""
     HANDED_BACK = "handed_back"
-    """The worker gave the answer up; another one is to go on with it."""
+    """The worker handed the answer back; another one is to continue it."""
     CUT_OFF = "cut_off"
-    """The connection broke in the midst of a stream; another worker can go on with it."""
+    """The connection broke within a stream; another worker can continue it."""
     RESUMABLE = "resumable"
     """What to ask the next worker for is known."""
     STRANDED = "stranded"
-    """It is not."""
+    """What to ask the next worker for could not be learnt."""
     GATE_REFUSED = "gate_refused"
-    """The worker's gate let it not pass, and the client is not to hear of it."""
+    """The worker's gate refused it, and the client is not told."""
     UNREADABLE = "unreadable"
-    """Whether it did cannot be told from the answer."""
+    """Whether the gate refused it cannot be told from the answer."""
     PREFILL_FIRST = "prefill_first"
-    """A worker was decided on for which another one has to compute the prompt."""
+    """A worker was decided on for which a Prefill worker has to compute the prompt."""
     PREFILLED = "prefilled"
     PREFILL_FAILED = "prefill_failed"
     """The Prefill worker answered with an error."""
     PREFILL_LOST = "prefill_lost"
-    """Prefill workers were asked, and gave no answer."""
+    """Prefill workers were asked, and none gave an answer."""
     NO_PREFILL = "no_prefill"
-    """None could be asked."""
+    """No Prefill worker could be asked."""
 
 
 RETRIES: Final = frozenset({Outcome.UNREACHABLE, Outcome.SERVER_ERROR, Outcome.LOST})
 """Outcomes after which another worker is asked."""
 BLAMES: Final = RETRIES | {Outcome.SILENT, Outcome.CUT_OFF}
-"""Outcomes of an attempt that speak against its worker, whether or not another one is asked."""
+"""Outcomes of an attempt that count against its worker, whether or not another one is asked."""

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 HANDED_BACK: Final = "cache_threshold"
-"""The finish reason of an answer that a worker gives up before its end."""
+"""Finish reason of an answer that its worker hands back unfinished, or that its gate refuses."""
 _CHAT_CHUNK: Final = "chat.completion.chunk"
 _NO_IDS: Final = Raw(b"null")
 _NOT_TOLD: Final = (b"null", b"[]")
@@ -49,7 +49,7 @@ _ids = msgspec.json.Decoder(list[int])
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What each event of one answer is signed with."""
+    """Members that every event of one answer repeats."""
 
     id: str
     object: str
@@ -58,29 +58,30 @@ class Name:
 
     @property
     def is_chat(self) -> bool:
+        """The events are those of a chat."""
         return self.object == _CHAT_CHUNK
 
 
 @dataclass(slots=True)
 class Produced:
-    """Of an answer with one choice; ids need ``return_token_ids``."""
+    """What has come of an answer with one choice; ids need ``return_token_ids``."""
 
     name: Name | None = None
-    """None until something has come."""
+    """None before the first event."""
     ids: list[int] = field(default_factory=list)
     text: str = ""
     finish: str | None = None
     _prompt: bytes = b""
-    """Its ids as they came: they are many, and nearly always nobody asks for them."""
+    """The prompt's ids as raw JSON: they are many, and rarely needed."""
 
     @property
     def tells_prompt(self) -> bool:
-        """The worker has said what the prompt's ids are."""
+        """The worker has sent the prompt's ids."""
         return bool(self._prompt)
 
     @property
     def prompt_ids(self) -> list[int]:
-        """Empty where the worker has not said them, or not as a list of ids."""
+        """The prompt's ids; empty where the worker has not sent them, or not as a list of ids."""
         try:
             return _ids.decode(self._prompt) if self._prompt else []
         except msgspec.DecodeError:
@@ -88,10 +89,11 @@ class Produced:
 
     @property
     def handed_back(self) -> bool:
+        """The worker gave the answer up, for another one to continue."""
         return self.finish == HANDED_BACK
 
     def note(self, data: bytes) -> str:
-        """Take an event's JSON, or a whole answer, over; its text. What is none changes nothing."""
+        """Add an event's JSON, or a whole answer; return its text. Anything else changes nothing and gives ""."""
         try:
             chunk = _chunk.decode(data)
         except (msgspec.DecodeError, RecursionError):

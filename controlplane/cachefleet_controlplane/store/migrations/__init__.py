@@ -1,4 +1,9 @@
-"""Alembic migrations, run in process at start. They only add, so that neighbouring versions can share a database."""
+"""Alembic migrations, run in process at start. They only add, except 0007, so that adjacent versions can share a
+database.
+
+env         Alembic's environment: migrations join the caller's transaction
+versions/   one file per schema change
+"""
 
 from __future__ import annotations
 
@@ -17,13 +22,13 @@ from sqlalchemy import Connection, text
 from cachefleet_controlplane.store.store_errors import StoreError
 
 KEY: Final = int.from_bytes(b"cachefle")
-"""Names PostgreSQL's lock that a replica has while it migrates."""
+"""Key of the PostgreSQL advisory lock that a replica holds while it migrates."""
 _alone = Lock()
 """Alembic has one context for all threads."""
 
 
 def migrate(connection: Connection, revision: str = "head") -> None:
-    """Bring the schema up to ``revision`` within the transaction of ``connection``; other replicas wait their turn."""
+    """Bring the schema to ``revision`` within the transaction of ``connection``; other replicas wait. StoreError."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": KEY})
     if revision == "head" and MigrationContext.configure(connection).get_current_revision() == _newest():

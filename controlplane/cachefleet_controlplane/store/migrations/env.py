@@ -1,4 +1,4 @@
-"""What alembic runs around migrations: they take part in the caller's transaction."""
+"""Alembic's environment: migrations take part in the caller's transaction."""
 
 from alembic import context
 from sqlmodel import SQLModel

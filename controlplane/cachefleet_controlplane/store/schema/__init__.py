@@ -1,1 +1,5 @@
-"""TODO door sign."""
+"""The tables of the database as SQLModel classes; each change needs a migration.
+
+continuation_tables   conversations, checkpoints, responses, certificates
+tables                decisions, tenants, API keys, usage
+"""

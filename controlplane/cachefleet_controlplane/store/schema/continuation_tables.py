@@ -1,4 +1,4 @@
-"""The tables of continuations, as SQLModel classes; see ``tables``."""
+"""The tables of conversations, responses and certificates, as SQLModel classes; see ``tables``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables, as SQLModel classes. A change here needs a migration; a test compares the two."""
+"""The tables of decisions, tenants and usage, as SQLModel classes. A change needs a migration; a test compares them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Column, Float, ForeignKey, Index, Integer, String
 from sqlmodel import Field, SQLModel
 
-# SQLite numbers rows by itself only where the key is spelt INTEGER.
+# SQLite assigns row numbers only where the key is declared INTEGER.
 _Sequence = BigInteger().with_variant(Integer, "sqlite")
 
 

@@ -21,6 +21,7 @@ from cachefleet_worker.agent.wire.messages import (
 
 class Phase(Enum):
     """What a follower waits for."""
+
     FOLLOWING = auto()  # nothing known to be missing, no request open
     FILLING = auto()  # batches are missing and requested
     PROBING = auto()  # nothing known to be missing, the tail is requested

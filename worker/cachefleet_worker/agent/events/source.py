@@ -83,6 +83,7 @@ def _reachable(endpoint: str, host: str) -> str:
 @dataclass(frozen=True, slots=True)
 class SourceLimits:
     """Bounds of a source's sockets: messages queued, bytes of one message, seconds per reply."""
+
     queue: int = 200_000
     max_bytes: int = 64 * 1024 * 1024
     replay_timeout_seconds: float = 5.0

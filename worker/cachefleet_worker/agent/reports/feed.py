@@ -103,7 +103,7 @@ class Feed:
         self._outboxes.discard(outbox)
 
     def begin(self, streams: Mapping[int, Stream], worker_state: Callable[[int], WorkerState]) -> None:
-        """Begin an epoch: every connection starts again. ``worker_state`` gives what a State reports besides its stream."""
+        """Begin an epoch: every connection starts again. ``worker_state`` is called for what each State reports."""
         self._streams, self._worker_state = streams, worker_state
         self.begun.set()
         for outbox in self._outboxes:

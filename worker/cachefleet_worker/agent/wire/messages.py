@@ -48,7 +48,7 @@ class ReplayFailed:
 
 @dataclass(frozen=True, slots=True)
 class Snapped:
-    """A whole snapshot of process ``boot``, exact at ``seq`` (-1: nothing was published yet), is ready to be adopted."""
+    """A whole snapshot of process ``boot``, exact at ``seq`` (-1: nothing was published yet), is ready."""
 
     ticket: Ticket
     seq: Seq

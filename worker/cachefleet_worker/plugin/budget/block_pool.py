@@ -1,7 +1,7 @@
-"""Where the budget meets vLLM's block pool: its methods, watched, and evictions, carried out.
+"""Connects the budget to vLLM's block pool: observes its methods, carries out evictions.
 
-The pool object that the scheduler made gets a class of its own, made from its class when the plugin starts, so that
-each method is vLLM's followed by a note for the budget. After a fault in a note there are no more notes.
+The pool object that the scheduler made gets a subclass of its own class when the plugin starts: each method is vLLM's,
+followed by a callback of the budget. After a fault in a callback there are no more callbacks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cachefleet_worker.plugin.budget.kv_groups import Group, needed
 from cachefleet_worker.plugin.budget.lru import BlockOrder
 
 WATCH: Final = "_cachefleet_budget"
-"""The attribute of a watched object that leads back to the budget's part."""
+"""Attribute of a watched object that holds its Watch."""
 POOL_METHODS: Final = ("free_blocks", "touch", "get_new_blocks", "evict_blocks", "reset_prefix_cache")
 POOL_INTERNALS: Final = ("_maybe_evict_cached_block", "free_block_queue", "blocks")
 QUEUE_METHODS: Final = ("remove", "prepend_n")
@@ -27,7 +27,7 @@ MANAGER_METHODS: Final = ("free", "pop_blocks_for_free", "allocate_slots", "remo
 
 
 class Order(Protocol):
-    """What the two ways to choose blocks have in common."""
+    """What both eviction orders have in common."""
 
     limit: int | None
 
@@ -38,7 +38,7 @@ class Order(Protocol):
 
 
 class Watch:
-    """Notes of one pool's methods, and evictions in it; the two kinds of order differ below."""
+    """Callbacks of one pool's methods, and evictions in it; subclasses differ in the eviction order."""
 
     order: Order
 
@@ -49,7 +49,7 @@ class Watch:
         self.on = True
 
     def attach(self, target: Any, watched: Callable[[Any], type]) -> None:
-        """Give ``target`` the class that ``watched`` makes of its own. It keeps it: vLLM may hold bound methods."""
+        """Replace the class of ``target`` by ``watched`` of it. Permanent: vLLM may hold bound methods."""
         setattr(target, WATCH, self)
         target.__class__ = watched(type(target))
 
@@ -58,20 +58,23 @@ class Watch:
         self.note(self._evict_for, limit)
 
     def recount(self) -> int:
-        """Idle cached blocks as the pool itself has them; looks at every block."""
+        """Number of idle cached blocks, counted over every block of the pool."""
         return sum(1 for block in self._pool.blocks if not block.ref_cnt and block.block_hash is not None)
 
     def freed(self, blocks: list[Any]) -> None:
+        """Blocks were freed, in this order; some may still be in use by other requests."""
         raise NotImplementedError
 
     def touched(self, blocks: Iterable[Any]) -> None:
+        """Blocks are used by one more request."""
         raise NotImplementedError
 
     def gone(self, blocks: Iterable[Any]) -> None:
+        """Blocks are no longer cached, or were allocated anew."""
         self.order.gone(list(map(NUMBER, blocks)))
 
     def note(self, action: Callable[..., None], *args: Any) -> None:
-        """Carry out a note; a fault in it ends all notes, and goes no further."""
+        """Run a callback; a fault in it ends all callbacks and is reported to ``on_fault``."""
         if not self.on:
             return
         try:
@@ -84,7 +87,7 @@ class Watch:
         self._evict(self.order.resize(limit))
 
     def _evict(self, victims: list[int]) -> None:
-        """Drop cached blocks and put them where the next allocation takes from."""
+        """Drop cached blocks and put them at the head of the free queue."""
         pool = self._pool
         queue, read = pool.free_block_queue, getattr(pool, "_reuse_watchers", ())
         for number in victims:
@@ -92,13 +95,13 @@ class Watch:
             if block.ref_cnt:
                 continue
             self._counts["evicted"] += bool(pool._maybe_evict_cached_block(block))  # noqa: SLF001 - the public one is watched
-            if number not in read:  # what is still read from a freed block wants it reused last
+            if number not in read:  # a freed block that a transfer still reads should be reused last
                 queue.remove(block)
                 queue.prepend_n([block])
 
 
 def _cached(blocks: list[Any]) -> tuple[list[int], list[int]]:
-    """Of blocks just freed, the cached ones: those that nobody uses now, and those still in use."""
+    """The cached ones of blocks just freed: idle ones, and those still in use."""
     idle = [block.block_id for block in blocks if not block.ref_cnt and block.block_hash is not None]
     shared = [block.block_id for block in blocks if block.ref_cnt and block.block_hash is not None]
     return idle, shared
@@ -112,15 +115,17 @@ class BlockWatch(Watch):
         self.order: BlockOrder = BlockOrder()
 
     def freed(self, blocks: list[Any]) -> None:
+        """Blocks were freed, in this order; evicts what then exceeds the bound."""
         if victims := self.order.freed(*_cached(blocks)):
             self._evict(victims)
 
     def touched(self, blocks: Iterable[Any]) -> None:
+        """Blocks are used by one more request, so they are not idle."""
         self.order.touched(map(NUMBER, blocks))
 
 
 class ChainWatch(Watch):
-    """For models whose hits need blocks of several groups: it also knows for which request the pool is called."""
+    """For models whose hits need blocks of several groups; it also knows for which request the pool is called."""
 
     def __init__(
         self, pool: Any, counts: Counter[str], on_fault: Callable[[Exception], None], groups: list[Group]
@@ -129,11 +134,12 @@ class ChainWatch(Watch):
         self.order: ChainOrder = ChainOrder()
         self._groups = groups
         self._running: tuple[str, int] | None = None
-        """Request and its tokens, while it takes blocks."""
+        """Request and its token count, while the pool is called for it."""
         self._closing: list[Any] | None = None
-        """What was freed so far of the request that gives back all its blocks."""
+        """Blocks freed so far of the request that ends; None while none does."""
 
     def freed(self, blocks: list[Any]) -> None:
+        """Blocks were freed: by a request that ends or slides its window, or outside of any."""
         if self._closing is not None:
             self._closing += blocks
             return
@@ -147,12 +153,13 @@ class ChainWatch(Watch):
             self._evict(victims)
 
     def touched(self, blocks: Iterable[Any]) -> None:
+        """Blocks are used by the request that the pool is called for."""
         request = self._running[0] if self._running is not None else None
         self.order.touched([block.block_id for block in blocks if not block.is_null], request)
 
     @contextmanager
     def closing(self, request: str) -> Any:
-        """Everything freed inside is what ``request`` had."""
+        """Collect everything freed inside as the blocks of ``request``, which ends."""
         self._closing = []
         try:
             yield
@@ -164,19 +171,21 @@ class ChainWatch(Watch):
         self._evict(self.order.closed(request, *_cached(blocks)))
 
     def deferred(self, request: str, blocks: list[Any]) -> None:
+        """A request ended whose blocks are freed later, in reverse order."""
         self.order.deferred(request, [block.block_id for block in reversed(blocks)])
 
     def enter(self, request: str, tokens: int) -> None:
-        """What the pool is asked from here on is for ``request``."""
+        """Attribute the pool's calls from here on to ``request``, of ``tokens`` tokens."""
         self._running = (request, tokens)
 
     def leave(self) -> None:
+        """Attribute the pool's calls to no request."""
         self._running = None
 
 
 @cache
 def watched_pool(base: Any) -> type:
-    """A block pool that notes what becomes idle, is used again or is gone."""
+    """A block pool class that reports blocks freed, used again, allocated, evicted and cleared."""
 
     class WatchedBlockPool(base):  # type: ignore[misc]
         def free_blocks(self, ordered_blocks: Any, *args: Any, **kwargs: Any) -> None:
@@ -212,7 +221,7 @@ def watched_pool(base: Any) -> type:
 
 
 def _with_unpin(base: Any) -> type:
-    """What vLLM has since 0.30: blocks given back that something still reads."""
+    """Adds vLLM's ``unpin_blocks`` (0.30 and later): blocks returned while a transfer still reads them."""
 
     class UnpinningBlockPool(base):  # type: ignore[misc]
         def unpin_blocks(self, blocks: Any, *args: Any, **kwargs: Any) -> None:
@@ -226,7 +235,7 @@ def _with_unpin(base: Any) -> type:
 
 @cache
 def watched_manager(base: Any) -> type:
-    """A KV cache manager that tells for which request it calls the pool."""
+    """A KV cache manager class that reports for which request it calls the pool."""
 
     class WatchedKVCacheManager(base):  # type: ignore[misc]
         def free(self, request: Any) -> None:

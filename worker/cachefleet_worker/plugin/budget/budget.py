@@ -1,7 +1,7 @@
-"""The budget: idle cached blocks bounded per device, in MiB, changed live.
+"""The budget: idle cached blocks bounded per device, in MiB, changed while running.
 
-vLLM keeps what a finished request cached until its block is needed. Here the bound on such blocks is enforced inside
-vLLM's own pool, least recently used first (idle.py; by whole chains where a hit needs several groups: hybrid.py). A
+vLLM keeps a finished request's blocks cached until they are needed. Here the bound on such blocks is enforced in
+vLLM's own pool, least recently used first (lru.py; by whole chains where a hit needs several groups: chain_lru.py). A
 chain larger than the whole bound is not kept and evicts nothing. Blocks in use are never touched.
 """
 
@@ -38,7 +38,7 @@ class UnsupportedError(Exception):
 
 
 class Budget:
-    """The bound in force on one scheduler's idle cached blocks, and what it counts."""
+    """The bound in force on one scheduler's idle cached blocks, and its numbers."""
 
     def __init__(self, watch: Watch, state: EngineState, mode: str) -> None:
         self.mode = mode
@@ -47,7 +47,7 @@ class Budget:
 
     @property
     def idle(self) -> int:
-        """Idle cached blocks, as counted."""
+        """Number of idle cached blocks, as counted by callbacks."""
         return len(self._watch.order)
 
     @property
@@ -57,19 +57,19 @@ class Budget:
 
     @property
     def evicted(self) -> int:
-        """Blocks evicted for the budget so far."""
+        """Blocks evicted for the budget since the start."""
         return self._state.counts["evicted"]
 
     def recount(self) -> int:
-        """Idle cached blocks, counted over all blocks of the pool."""
+        """Number of idle cached blocks, counted over all blocks of the pool."""
         return self._watch.recount()
 
     def apply(self, policy: LivePolicy) -> None:
-        """Bring the idle cached blocks under the policy's bound at once."""
+        """Set the policy's bound and evict down to it at once."""
         self._watch.resize(blocks_of(policy.budget_mib, self._state.block_bytes))
 
     def reading(self) -> dict[str, Any]:
-        """Fields for the stats; after a fault nothing is known of idle blocks and there is no bound."""
+        """Fields for the stats; after a fault ``blocks_idle`` and ``budget_blocks`` are None."""
         if not self._watch.on:
             return {"blocks_idle": None, "budget_blocks": None, "evicted": self.evicted}
         return {"blocks_idle": self.idle, "budget_blocks": self.limit, "evicted": self.evicted}
@@ -116,7 +116,7 @@ def _watched(scheduler: Any, state: EngineState, mode: str) -> Watch:
 
 
 def _mode(manager: Any, bytes_of_block: int) -> str:
-    """How to choose blocks for this model; UnsupportedError."""
+    """How blocks are chosen for this model. UnsupportedError."""
     from vllm.v1.core.block_pool import BlockPool  # noqa: PLC0415 - vLLM is there when this runs
     from vllm.v1.core.kv_cache_manager import KVCacheManager  # noqa: PLC0415
 

@@ -1,9 +1,10 @@
-"""Which idle cached blocks go when there are too many, chain by chain: pure.
+"""Eviction order by whole chains: pure.
 
 For models with several KV cache groups, or one that keeps less than everything. A hit there needs blocks of every
-group at one position, so taking blocks one by one makes a hit of hundreds of blocks collapse to none. The unit is the
+group at one position, so evicting single blocks would turn a hit of hundreds of blocks into none. The unit is the
 *chain*: all idle cached blocks, over all groups, that one request was the last to use. Blocks only ever move to a more
-recently used chain and the least recently used chain goes first, as a whole: what a chain that stays needs, stays.
+recently used chain and the least recently used chain is evicted first, as a whole: a chain that stays keeps all that
+its hit needs.
 """
 
 from __future__ import annotations
@@ -15,26 +16,27 @@ from itertools import islice
 
 
 class Chain:
-    """What one request was the last to use."""
+    """Idle blocks that one request was the last to use."""
 
     __slots__ = ("away", "core", "dead", "spare")
 
     def __init__(self) -> None:
         self.core: dict[int, None] = {}
-        """Idle blocks that its full hit, or another chain's, needs."""
+        """Idle blocks that a full hit on it, or on another chain, needs."""
         self.spare: dict[int, None] = {}
-        """Idle blocks that left its window while it ran, the oldest first: good for a branch only."""
+        """Idle blocks that left its window while it ran, oldest first: of use to a branch only."""
         self.away = 0
-        """Blocks of it that running requests use."""
+        """Number of its blocks that running requests use."""
         self.dead = False
-        """Evicted, or never kept: blocks of it that are away have nowhere to return to."""
+        """Evicted, or never kept: its blocks in use will not return to it."""
 
     @property
     def size(self) -> int:
-        """Its idle blocks."""
+        """Number of its idle blocks."""
         return len(self.core) + len(self.spare)
 
     def lose(self, block: int) -> None:
+        """Remove a block; unknown ones change nothing."""
         if block in self.core:
             del self.core[block]
         else:
@@ -44,23 +46,23 @@ class Chain:
 class ChainOrder:
     """Idle cached blocks by number, in chains, least recently used first, and the bound on them.
 
-    Methods that can pass the bound return the blocks to evict; they are forgotten here already.
+    Methods that can exceed the bound return the blocks to evict, which are already forgotten here.
     """
 
     def __init__(self) -> None:
         self.limit: int | None = None
         self._kept: OrderedDict[Chain, None] = OrderedDict()
-        """Chains of requests that are done, least recently used first."""
+        """Chains of ended requests, least recently used first."""
         self._live: dict[str, Chain] = {}
-        """Chains of running requests, where anything is known of them."""
+        """Chains of running requests that have any."""
         self._late: dict[tuple[int, ...], Chain] = {}
-        """Chains of requests that are done and whose blocks are freed later, by those blocks."""
+        """Chains of ended requests whose blocks are freed later, by those blocks."""
         self._holder: dict[int, Chain] = {}
-        """Of every idle cached block."""
+        """The chain of every idle cached block."""
         self._home: dict[int, Chain] = {}
-        """The chain that requests which are not done found a block in."""
+        """The chain in which running requests found a block."""
         self._user: dict[int, Chain] = {}
-        """The chain of the last request to use a block that is in use."""
+        """The chain of the last request that used a block in use."""
 
     def __len__(self) -> int:
         return len(self._holder)
@@ -69,7 +71,7 @@ class ChainOrder:
         return block in self._holder
 
     def touched(self, blocks: Collection[int], request: str | None = None) -> None:
-        """Blocks are in use by one more request; None is something that is no request."""
+        """Blocks are used by one more request; None stands for a user that is no request."""
         for block in blocks:
             holder = self._holder.pop(block, None)
             if holder is not None:
@@ -81,10 +83,10 @@ class ChainOrder:
             self._user.update(dict.fromkeys(blocks, self._chain(request)))
 
     def slid(self, request: str, idle: list[int], needed: Callable[[], int]) -> list[int]:
-        """Cached blocks left a running request's window and nobody uses them now.
+        """Cached blocks left a running request's window and are idle now.
 
-        ``needed`` gives the blocks, over all groups, that a full hit on the request takes so far: where they and what
-        it left behind are over the bound, the request makes room among its own.
+        ``needed`` gives the blocks, over all groups, that a full hit on the request needs so far: where they and the
+        blocks it left exceed the bound, its own are evicted first.
         """
         chain = self._chain(request)
         found = {block for block in idle if self._standing(block) is not None} if self._home else ()
@@ -96,15 +98,15 @@ class ChainOrder:
         return self._shrink(own, own=chain)
 
     def closed(self, request: str, idle: list[int], shared: list[int]) -> list[int]:
-        """A request gave back its cached blocks: those that nobody uses now, and those still in use."""
+        """A request ended: its cached blocks that are idle now, and those still in use."""
         return self._close(self._live.pop(request, Chain()), idle, shared)
 
     def deferred(self, request: str, blocks: Iterable[int]) -> None:
-        """A request is done; ``blocks``, cached or not, will be freed later, in this order."""
+        """A request ended; ``blocks``, cached or not, will be freed later, in this order."""
         self._late[tuple(blocks)] = self._live.pop(request, Chain())
 
     def freed(self, blocks: Iterable[int], idle: list[int], shared: list[int]) -> list[int]:
-        """``blocks`` were freed outside of any request: late ones of one that is done, or what a copy had pinned."""
+        """``blocks`` were freed outside of any request: deferred ones, or ones that a copy had pinned."""
         late = self._late.pop(tuple(blocks), None)
         if late is not None:
             return self._close(late, idle, shared)
@@ -114,7 +116,7 @@ class ChainOrder:
         return self._shrink()
 
     def gone(self, blocks: Collection[int]) -> None:
-        """Blocks are no longer cached, or got a new use."""
+        """Blocks are no longer cached, or were allocated anew."""
         for block in blocks if self._holder else ():
             holder = self._holder.pop(block, None)
             if holder is not None:
@@ -144,7 +146,7 @@ class ChainOrder:
         return None if home is None or home.dead else home
 
     def _hold(self, blocks: list[int], chain: Chain, part: dict[int, None]) -> None:
-        """Blocks are idle, in this part of a chain."""
+        """Add idle blocks to this part of a chain."""
         self._unuse(blocks)
         self._holder.update(dict.fromkeys(blocks, chain))
         part.update(dict.fromkeys(blocks))
@@ -170,7 +172,7 @@ class ChainOrder:
             self._kept.pop(chain, None)
 
     def _return(self, block: int, fresh: Chain) -> None:
-        """A block that a copy or a transfer had pinned is idle again: it goes with what used it last."""
+        """A block that a copy or a transfer had pinned is idle again: it joins the chain that used it last."""
         owner = self._user.get(block) or self._standing(block)
         if owner is None or owner.dead:
             owner = fresh
@@ -198,7 +200,7 @@ class ChainOrder:
         return victims
 
     def _refuse(self, chain: Chain, idle: list[int]) -> list[int]:
-        """A chain over the whole bound: what it cached goes; what it found returns, and bears what is then too much."""
+        """Evict what a chain over the whole bound cached; blocks it found return to their chains, which may shrink."""
         found: dict[Chain, None] = {}
         victims: list[int] = []
         for block in [*chain.core, *chain.spare, *idle]:
@@ -232,7 +234,7 @@ class ChainOrder:
         return victims
 
     def _evict(self, chain: Chain, excess: int) -> list[int]:
-        """All of a chain that is done; of a running request's, no more than needed, what it left first."""
+        """Evict a kept chain whole; from a running request's chain no more than needed, spare blocks first."""
         if excess <= 0:
             return []
         if chain not in self._kept:
@@ -243,7 +245,7 @@ class ChainOrder:
         return self._drop([*chain.spare, *chain.core])
 
     def _break(self, chain: Chain, down_to: int) -> list[int]:
-        """Take from what a running request found; the chain that was found in is then no use, and goes with it."""
+        """Evict blocks that a running request found; the chain they were found in is then useless and goes too."""
         victims: list[int] = []
         while chain.core and len(self) > down_to:
             block = next(iter(chain.core))

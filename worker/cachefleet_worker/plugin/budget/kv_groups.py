@@ -1,4 +1,4 @@
-"""What vLLM's description of its KV cache groups says about blocks: their bytes, and how many a hit takes."""
+"""Bytes of a block, and blocks that a hit needs, from vLLM's KV cache config."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Group:
     """One KV cache group that takes part in prefix caching."""
 
     block_size: int
-    """Tokens."""
+    """Tokens per block."""
     window: int | None
-    """Tokens that a hit needs of it; None is all of them."""
+    """Last tokens that a hit needs in this group; None is all of them."""
 
     def needed(self, tokens: int) -> int:
-        """Blocks that a hit on ``tokens`` tokens takes."""
+        """Blocks that a hit on ``tokens`` tokens needs."""
         blocks = tokens // self.block_size
         return blocks if self.window is None else min(blocks, self.window // self.block_size + 1)
 
@@ -27,19 +27,19 @@ class Group:
 def block_bytes(kv_cache_config: Any) -> int:
     """Bytes of one block on one device, over all of its layers; 0 where the model has no KV cache.
 
-    From the allocations where they are told: a group of mixed layers shows only one kind of them to the scheduler.
+    From the allocations where the config lists them: a group of mixed layers shows the scheduler only one kind.
     """
     blocks = int(kv_cache_config.num_blocks)
     tensors = [one for one in kv_cache_config.kv_cache_tensors or () if not getattr(one, "host_resident", False)]
     if not tensors or not blocks:
         return max((_group_bytes(group) for group in kv_cache_config.kv_cache_groups), default=0)
-    if hasattr(tensors[0], "layers"):  # since 0.31 all share one allocation, and each says its whole size
+    if hasattr(tensors[0], "layers"):  # since 0.31 all share one allocation, and each has its whole size
         return max(int(one.size) for one in tensors) // blocks
     return sum(int(one.size) for one in tensors) // blocks
 
 
 def blocks_of(mib: int | None, bytes_of_block: int) -> int | None:
-    """The bound in blocks for one in MiB, rounded down; None is no bound."""
+    """A bound in MiB as blocks, rounded down; None is no bound."""
     return None if mib is None else mib * MIB // bytes_of_block
 
 
@@ -54,13 +54,13 @@ def cached_groups(kv_cache_config: Any) -> list[Group]:
 
 
 def needed(groups: Iterable[Group], tokens: int) -> int:
-    """Blocks, over all groups, that a hit on ``tokens`` tokens takes."""
+    """Blocks, over all groups, that a hit on ``tokens`` tokens needs."""
     return sum(group.needed(tokens) for group in groups)
 
 
 def _group_bytes(group: Any) -> int:
     spec = group.kv_cache_spec
-    layers = 1 if hasattr(spec, "kv_cache_specs") else len(group.layer_names)  # such a spec is summed already
+    layers = 1 if hasattr(spec, "kv_cache_specs") else len(group.layer_names)  # such a spec is a sum over its layers
     return int(spec.page_size_bytes) * layers
 
 

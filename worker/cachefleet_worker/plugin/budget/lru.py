@@ -1,4 +1,4 @@
-"""Which idle cached blocks go when there are too many, block by block: pure.
+"""Eviction order by block: pure.
 
 For models with one full-attention group, where a chain that loses blocks from its end only hits a little less. The
 order is that of vLLM's own free queue: least recently freed first, a chain's end before its beginning.
@@ -13,15 +13,15 @@ from itertools import islice
 class BlockOrder:
     """Idle cached blocks by number, least recently used first, and the bound on them.
 
-    Methods that can pass the bound return the blocks to evict; they are forgotten here already.
+    Methods that can exceed the bound return the blocks to evict, which are already forgotten here.
     """
 
     def __init__(self) -> None:
         self.limit: int | None = None
         self._idle: dict[int, None] = {}
         self._standing: set[int] = set()
-        """Cached blocks that are or were idle, or belong to a chain that was kept: a chain too large to keep that uses
-        them too does not take them with it."""
+        """Cached blocks that are or were idle, or belong to a kept chain: a chain too large to keep that also uses them
+        does not evict them."""
 
     def __len__(self) -> int:
         return len(self._idle)
@@ -30,7 +30,7 @@ class BlockOrder:
         return block in self._idle
 
     def touched(self, blocks: Iterable[int]) -> None:
-        """Blocks are in use by one more request."""
+        """Blocks are used by one more request."""
         idle = self._idle
         if idle:
             for block in blocks:
@@ -38,7 +38,7 @@ class BlockOrder:
                     del idle[block]
 
     def freed(self, idle: list[int], shared: Collection[int]) -> list[int]:
-        """One chain was freed, its end first: its cached blocks that nobody uses now, and those still in use."""
+        """One chain was freed, its end first: its cached blocks that are idle now, and those still in use."""
         limit = self.limit
         if limit is not None and len(idle) + len(shared) > limit:
             return self._refused(idle, limit)
@@ -47,7 +47,7 @@ class BlockOrder:
         return self._excess()
 
     def gone(self, blocks: Collection[int]) -> None:
-        """Blocks are no longer cached, or got a new use."""
+        """Blocks are no longer cached, or were allocated anew."""
         if self._standing:
             self.touched(blocks)
             self._standing.difference_update(blocks)
@@ -63,7 +63,7 @@ class BlockOrder:
         return self._excess()
 
     def _refused(self, chain: list[int], limit: int) -> list[int]:
-        """A chain over the whole bound: what it cached goes; what it found stays, and bears what is then too much."""
+        """Evict what a chain over the whole bound cached; blocks it found stay, as far as the bound allows."""
         found = [block for block in chain if block in self._standing]
         excess = max(0, len(self._idle) + len(found) - limit)
         self._idle.update(dict.fromkeys(found[excess:]))

@@ -1,7 +1,7 @@
-"""The gate at work in one scheduler: asked at each admission, it refuses in the same step and answers at once.
+"""The gate in one scheduler: judges each request at its admission, refuses it in the same step and answers at once.
 
-The hook (hooks.py) runs in the middle of ``schedule()``, where queues must not change: it only notes a refusal and has
-the request passed over. When the step is planned, ``settle`` finishes those noted as an abort would, which frees their
+The hook (scheduler_hooks.py) runs inside ``schedule()``, where queues must not change: it only records a refusal and
+skips the request. After the step is planned, ``settle`` finishes refused requests as an abort would, which frees their
 blocks, encoder entries and connector state. ``deliver`` adds the answers to the outputs of the step.
 """
 
@@ -28,12 +28,12 @@ from cachefleet_worker.plugin.process import this_process
 log = logging.getLogger("vllm.cachefleet")
 
 DETAILS: Final = "cache_threshold"
-"""Where ``kv_transfer_params`` says what a refusal is founded on."""
+"""Key in ``kv_transfer_params`` of a refusal's numbers."""
 REMARKS: Final = {EARLY: "asked before LoRA slots are counted, and a connector is asked twice"}
 
 
 def install(scheduler: Any, state: EngineState) -> Admission | None:
-    """Put the gate into a scheduler, after a request made up for it was refused and left nothing behind."""
+    """Put the gate into a scheduler after its self-test. None, with the reason in the capabilities, where it is off."""
     reason = _why_not(scheduler)
     wanted = [feature for feature in ("gate", "preemption") if state.enabled(feature)]
     for feature in wanted:
@@ -65,18 +65,18 @@ def _why_not(scheduler: Any) -> str:
 
 
 def _finish() -> Finish:
-    """As the plugin has prepared all processes; an ordinary stop where it was loaded in none of them."""
+    """How this process finishes a refused request; an ordinary stop where the patch is not installed."""
     found = this_process().parts.get("finish")
     return found if isinstance(found, Finish) else plain_finish()
 
 
 def _feature(request: Any) -> str:
-    """What a refusal of this request belongs to."""
+    """The feature that a refusal of this request counts for."""
     return "preemption" if request.num_preemptions else "gate"
 
 
 class Admission:
-    """Judges requests, finishes those refused, keeps their answers until the step's outputs leave."""
+    """Judges requests, finishes refused ones, keeps their answers until the step's outputs are sent."""
 
     def __init__(self, scheduler: Any, state: EngineState, finish: Finish) -> None:
         from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
@@ -92,17 +92,17 @@ class Admission:
         self._refused: dict[str, tuple[Any, Refusal, int]] = {}
         self._answers: list[tuple[int, Any]] = []
         self.rehearsed = ""
-        """While not empty, the one request that is refused whatever the policy."""
+        """Id of the self-test's request, which is refused whatever the policy; "" outside of it."""
 
     @property
     def pending(self) -> bool:
-        """Whether answers wait for the step's outputs."""
+        """Whether answers wait for a step's outputs."""
         return bool(self._answers)
 
     def refuses(self, request: Any, computed: int | None = None) -> bool:
-        """Judge a request of which ``computed`` tokens need no computing; True has it passed over in this step.
+        """Return True to skip a request in this step; ``computed`` of its tokens are cached.
 
-        None: that is still to be looked up, where it matters at all.
+        None: the number is looked up, if the request may be refused at all.
         """
         faults = self._state.faults
         refused = False
@@ -114,7 +114,7 @@ class Admission:
         return refused
 
     def settle(self) -> None:
-        """Finish what this step refused and make the answers."""
+        """Finish the requests refused in this step and make their answers."""
         if not self._refused:
             return
         refused, self._refused = self._refused, {}
@@ -132,7 +132,7 @@ class Admission:
                 outputs[client].outputs.append(answer)
 
     def _wants(self, request: Any) -> bool:
-        """Whether a request may be refused at all: cheap, for each that is about to be admitted."""
+        """Whether a request may be refused at all; cheap, called at each admission."""
         if request.num_computed_tokens or request.sampling_params is None:
             return False
         policy = self._state.policy
@@ -166,13 +166,13 @@ class Admission:
         return hand_back(candidate, policy) if candidate.preemptions else refuse_fresh(candidate, policy.threshold)
 
     def _is_exempt(self, request: Any) -> bool:
-        """Requests that no cache could serve, that fill one for others, or whose stream cannot say why it ends."""
+        """Whether no cache could serve the request, it fills one for others, or its stream cannot carry the reason."""
         transfer = request.kv_transfer_params or {}
         return (
             not self._caching
             or request.num_prompt_tokens == 0
             or getattr(request, "skip_reading_prefix_cache", False)
-            or getattr(request, "resumable", False)  # a session of streamed inputs ends by its client only
+            or getattr(request, "resumable", False)  # only its client may end a session of streamed inputs
             or bool(transfer.get("do_remote_decode"))
             or not is_gated_endpoint(request.request_id)
             or (
@@ -187,7 +187,7 @@ class Admission:
         if scheduler.requests.get(request.request_id) is not request or request.is_finished():
             return
         if scheduler.log_stats and not request.num_preemptions:
-            # vLLM's latencies count from the first admission; without one they would count from the machine's start.
+            # vLLM's latencies count from the first admission; without one they would count from the machine's boot.
             request.record_event(self._scheduled)
         answer = self._answer(request, refusal, computed)
         try:

@@ -1,8 +1,8 @@
-"""The finish reason ``cache_threshold``, and a stream that carries it though no token came.
+"""The finish reason ``cache_threshold``, and streams that carry it without any token.
 
 vLLM's finish reasons are a closed enum, sent between its processes as an integer. Every process that loads the plugin
-adds one member to it and to the scheduler's statuses ("enum"). Where that does not survive the way through vLLM's own
-encoder, the reason is the text ``stop_reason`` of an ordinary stop ("stop_reason"); it is set in both modes.
+adds one member to it and to the scheduler's statuses ("enum"). Where that does not pass vLLM's own encoder, the reason
+is the text ``stop_reason`` of an ordinary stop ("stop_reason"); it is set in both modes.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class Finish:
     """How a refused request finishes in this process."""
 
     reason: Any
-    """Of vLLM's FinishReason."""
+    """A member of vLLM's FinishReason."""
     status: Any
-    """Of vLLM's RequestStatus."""
+    """A member of vLLM's RequestStatus."""
     streams: bool
     """Whether a stream without a token carries the reason."""
 
 
 def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings) -> Finish:
-    """Prepare this process for the reason; what cannot be had is said in the capabilities."""
+    """Add the reason to this process; the capabilities name what could not be added."""
     plain = plain_finish()
     reason, status = _enum_mode(capabilities, faults, settings) or (plain.reason, plain.status)
     return Finish(reason, status, streams=_streaming(capabilities, faults, settings, reason))
 
 
 def plain_finish() -> Finish:
-    """An ordinary stop, as any process of vLLM knows it."""
+    """An ordinary stop, which any vLLM process knows."""
     reason, status = _engine().FinishReason.STOP, _request().RequestStatus.FINISHED_STOPPED
     return Finish(reason, status, streams=False)
 
@@ -70,7 +70,7 @@ def _tried(faults: Faults) -> tuple[Any, Any] | None:
 
 
 def add_reason() -> tuple[Any, Any]:
-    """The enum's member for the reason and the status that leads to it, added where they are missing."""
+    """The enum's member for the reason and the status that maps to it, added where they are missing."""
     engine, request = _engine(), _request()
     reason = _add_member(engine.FinishReason, MEMBER)
     if len(engine.FINISH_REASON_STRINGS) <= reason.value:
@@ -95,7 +95,7 @@ def remove_reason() -> None:
 
 
 def check_round_trip(reason: Any) -> None:
-    """Send the reason through vLLM's own encoder and decoder. ValueError where it does not come back."""
+    """Send the reason through vLLM's encoder and decoder. ValueError where it does not come back."""
     from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs  # noqa: PLC0415
     from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder  # noqa: PLC0415
 
@@ -129,16 +129,16 @@ def _add_member(enum: Any, name: str) -> Any:
 
 
 def _forget_layout(enum: Any) -> None:
-    """What msgspec noted of an enum's members, on the class, at its first use."""
+    """Drop msgspec's cache of an enum's members, which it keeps on the class."""
     if "__msgspec_cache__" in enum.__dict__:
         type.__delattr__(enum, "__msgspec_cache__")
 
 
-# Streaming: vLLM keeps a first chunk to itself where it has neither text nor tokens, also the last one.
+# Streaming: vLLM does not send a first chunk without text and tokens, even where it is also the last one.
 
 
 class WorthAChunk(list[int]):
-    """No tokens, but true: what makes vLLM's streams send a chunk that has only a finish reason."""
+    """An empty list that is true, so that vLLM streams a chunk that holds only a finish reason."""
 
     def __bool__(self) -> bool:
         return True
@@ -156,7 +156,7 @@ def _streaming(capabilities: Capabilities, faults: Faults, settings: PluginSetti
 
 
 def patch_streams() -> None:
-    """Have vLLM's output processor mark a refused stream's chunk. Idempotent."""
+    """Make vLLM's output processor mark a refused stream's chunk. Idempotent."""
     state = _request_state()
     original = state._new_completion_output  # noqa: SLF001 - vLLM has no public hook
     if hasattr(original, "cachefleet"):
@@ -176,7 +176,7 @@ def patch_streams() -> None:
 
 
 def check_stream(reason: Any) -> None:
-    """Ask the output processor for a refused stream's chunk. ValueError where it is not marked."""
+    """Have the output processor make a refused stream's chunk. ValueError where it is not marked."""
     output = _probe()._new_completion_output([], reason, REASON)  # noqa: SLF001
     if not output.token_ids or len(output.token_ids) or output.finish_reason != str(reason):
         raise ValueError(f"a refused stream's chunk is {output!r}")
@@ -190,7 +190,7 @@ def _probe() -> Any:
     from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
 
     class Nothing:
-        """A detokenizer and log-probabilities of a request without tokens."""
+        """Detokenizer and log-probabilities of a request without tokens."""
 
         output_token_ids: tuple[int, ...] = ()
         logprobs: Any = None

@@ -1,8 +1,8 @@
-"""The request field ``cache_hit_threshold``, refused with 400 where it is no number from 0 to 1.
+"""The request field ``cache_hit_threshold``: a number from 0 to 1, anything else is answered 400.
 
-It is taken at the top level or in ``vllm_xargs`` of chat and plain completions, and in ``sampling_params.extra_args``
-of ``/inference/v1/generate``, whose body has no room for fields of others. It travels on in ``extra_args``, also
-through ``/render``.
+It is read from the top level or ``vllm_xargs`` of chat and plain completions, and from ``sampling_params.extra_args``
+of ``/inference/v1/generate``, whose body takes no other fields. It is passed on in ``extra_args``, also through
+``/render``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Patch = Callable[[Method, Faults], Method]
 
 
 def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings) -> None:
-    """Teach this process's request types the field. Idempotent."""
+    """Add the field to this process's request types. Idempotent."""
     if "gate" in settings.plugin_off:
         capabilities.add("fields", "off", "the gate is switched off by CACHEFLEET_PLUGIN_OFF")
         return
@@ -66,16 +66,16 @@ def _wrap(owner: Any, method: str, patch: Patch, faults: Faults) -> None:
 
 
 def check(value: object) -> float | None:
-    """A threshold as given; ValueError, which vLLM answers with 400, where it is none. None is absent."""
+    """A threshold as a number; None where absent. ValueError, which vLLM answers with 400, where it is invalid."""
     if value is None:
         return None
     if not is_threshold(value):
         raise ValueError(MESSAGE)
-    return float(value)  # type: ignore[arg-type] # is_threshold has seen that it is a number
+    return float(value)  # type: ignore[arg-type] # is_threshold guarantees a number
 
 
 def _with_field(original: Method, faults: Faults) -> Method:
-    """A request's parameters, with its field among them; the top level wins."""
+    """Wraps ``to_sampling_params``: adds the field to ``extra_args``; the top level wins."""
 
     @wraps(original)
     def to_sampling_params(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -93,7 +93,7 @@ def _with_field(original: Method, faults: Faults) -> Method:
 
 
 def _as_sent(original: Method, faults: Faults) -> Method:
-    """A request as it was sent: vLLM's types turn a true in ``vllm_xargs`` into 1 before anyone else sees it."""
+    """Wraps the handlers: restores a boolean that vLLM's types turned into 1, and exempts APIs built on chat."""
 
     @wraps(original)
     async def create(self: Any, request: Any, raw_request: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -116,13 +116,13 @@ def _restore(request: Any, raw_request: Any) -> None:
 
 
 def _exempt(request: Any) -> None:
-    """An API that speaks chat underneath (messages, say) has no word for a refusal, so it is never refused."""
+    """Turn the gate off for APIs built on chat (messages, say), whose answers cannot express a refusal."""
     rest = {name: value for name, value in (request.vllm_xargs or {}).items() if name != RESUMABLE}
     request.vllm_xargs = {**rest, FIELD: 0}
 
 
 def _with_check(original: Method, faults: Faults) -> Method:
-    """Token requests with a threshold that cannot be used are refused like the others."""
+    """Wraps ``serve_tokens``: answers 400 to an invalid threshold."""
 
     @wraps(original)
     async def serve_tokens(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,10 @@
-"""Where vLLM's scheduler can be asked to pass a request over, right at its admission: found in its source.
+"""Where vLLM's scheduler can be made to skip a request at its admission, found in its source.
 
-``late`` (0.30 and newer): ``_ec_transfer_pending`` is called once the hit is known, the connector's share with it, and
-before blocks are taken; True passes the request over.
-``early`` (0.28, 0.29): the same loop asks ``_try_promote_blocked_waiting_request`` of requests that wait for something;
-with every request said to wait, it is asked of all. The hit is then looked up here, and once more by vLLM.
+``late`` (0.30 and newer): ``_ec_transfer_pending`` is called once the hit is known, including the connector's share,
+and before blocks are allocated; True skips the request.
+``early`` (0.28, 0.29): the same loop calls ``_try_promote_blocked_waiting_request`` for requests that wait for
+something; with every request reported as waiting, it is called for all. The hit is then looked up here, and once more
+by vLLM.
 
 Both see what earlier requests of the same step have stored.
 """
@@ -21,7 +22,7 @@ NONE: Final = ""
 
 
 def hook_of(base: Any) -> str:
-    """The hook of a scheduler's class; NONE where neither is there and called."""
+    """The hook for a scheduler's class; NONE where neither is there and called."""
     called = _calls_of_schedule(base)
     if called.get("_ec_transfer_pending") == 2 and called.get("allocate_slots"):
         return LATE
@@ -32,7 +33,7 @@ def hook_of(base: Any) -> str:
 
 
 def _calls_of_schedule(base: Any) -> dict[str, int]:
-    """What ``schedule`` calls by name, with the number of positional arguments."""
+    """Methods that ``schedule`` calls, with the number of positional arguments."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(base.schedule)))
     except (OSError, TypeError, SyntaxError):
@@ -43,7 +44,7 @@ def _calls_of_schedule(base: Any) -> dict[str, int]:
 
 
 def hooked(base: Any, hook: str) -> Any:
-    """``base`` with the hook in place; it asks ``cachefleet_admission``, where there is one."""
+    """``base`` with the hook, which calls ``cachefleet_admission`` where that is set."""
     return {LATE: _late, EARLY: _early}.get(hook, lambda unhooked: unhooked)(base)
 
 
@@ -78,7 +79,7 @@ def _early(base: Any) -> Any:
             if blocked and not super()._try_promote_blocked_waiting_request(request):
                 return False
             if request.num_stale_output_tokens > 0 and not request.drop_stale_output:
-                return True  # the loop passes it over by itself until its last tokens are out
+                return True  # the loop skips it by itself until its last tokens are out
             admission = self.cachefleet_admission
             return admission is None or not admission.refuses(request)
 
@@ -86,14 +87,14 @@ def _early(base: Any) -> Any:
 
 
 def computed_tokens(scheduler: Any, request: Any) -> int:
-    """The hit as vLLM's loop is about to find it, local and by the connector."""
+    """The hit, local and by the connector, as vLLM's loop is about to find it."""
     _, local, _, diverged = scheduler._get_local_prefix_cache_hit(request)  # noqa: SLF001 - vLLM's own look-up
     if scheduler.connector is None:
         return int(local)
     partial = local % scheduler.block_size
     external, _ = scheduler.connector.get_num_new_matched_tokens(request, local - partial)
     if external is None:
-        return int(request.num_tokens)  # not known yet: the loop passes it over by itself
+        return int(request.num_tokens)  # not known yet: the loop skips it by itself
     if partial:
         external = max(0, external - partial)
     if diverged and not external:

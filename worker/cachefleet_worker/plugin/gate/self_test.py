@@ -1,4 +1,4 @@
-"""A refusal rehearsed on the real scheduler, before there is any other request: the hook's self-test."""
+"""Self-test of the gate's hook: a test request refused in the real scheduler, before there are other requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NAME: Final = "cachefleet-self-test"
 
 
 class Rehearsed(Protocol):
-    """What is tried: the gate of one scheduler."""
+    """The gate under test."""
 
     rehearsed: str
 
@@ -19,10 +19,10 @@ class Rehearsed(Protocol):
 
 
 def rehearse(scheduler: Any, admission: Rehearsed) -> str:
-    """Have a made-up request refused; what is wrong, "" where nothing is. It may raise whatever vLLM raises.
+    """Have a test request refused; returns what is wrong, "" where nothing is. May raise whatever vLLM raises.
 
-    Not with a connector, which would tell others of a request that never was; there, that the hook is in vLLM's source
-    must do.
+    Skipped with a connector, which would announce the test request to others: there the hook's presence in vLLM's
+    source must do.
     """
     if scheduler.connector is not None or scheduler.has_requests():
         return ""
@@ -63,7 +63,7 @@ def _request() -> Any:
 
 
 def _clear(scheduler: Any) -> None:
-    """Leave nothing of the made-up request, whatever has become of it."""
+    """Remove the test request, whatever state it is in."""
     from vllm.v1.request import RequestStatus  # noqa: PLC0415
 
     scheduler.finish_requests(NAME, RequestStatus.FINISHED_ABORTED)

@@ -1,7 +1,7 @@
 """``POST /v1/fleet/keys``: block keys and safe boundaries of a chat or completion body, for routing it.
 
-``contract`` (a fingerprint) is asked for and ``lora``, ``block_size`` and ``ids=1`` may be; the salt is the body's own.
-The answer is the document of cachefleet_core/prompt_keys.py, with one entry for each prompt of the body.
+The query needs ``contract`` (a fingerprint) and may have ``lora``, ``block_size`` and ``ids=1``; the salt is the
+body's. The answer is the document of cachefleet_core/prompt_keys.py, with one entry for each prompt of the body.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger("vllm.cachefleet")
 FEATURE: Final = "keys"
 MODE: Final = "render"
 FAULTS_IN_A_ROW: Final = 3
-"""After so many without a success between them the feature is off; one alone may be the fault of one body."""
+"""After so many without a success the feature is off; a single one may be the fault of its body."""
 MAX_LORA: Final = 1024
 _CONTRACT: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -46,7 +46,7 @@ class Asked:
 
     @classmethod
     def of(cls, query: dict[str, str], *, block_size: int) -> Asked:
-        """HttpError 400 that names the parameter. ``block_size`` is the engine's own, 0 where it is not known."""
+        """Parse a query. HttpError 400 names a bad parameter. ``block_size`` is the engine's, 0 where unknown."""
         contract = query.get("contract", "")
         if not _CONTRACT.fullmatch(contract):
             raise HttpError(400, "bad_contract", "contract: must be the fingerprint of an index contract, sha256:...")
@@ -67,10 +67,10 @@ def _block_size(text: str, known: int) -> int:
 
 
 class KeyService:
-    """Answers for one API server or render server."""
+    """Answers requests for keys in one API server or render server."""
 
     def __init__(self, process: Process, state: Any, *, block_size: int | None = None) -> None:
-        """``block_size`` is the engine's, None where it is not known: then each request names one."""
+        """``block_size`` is the engine's, None where unknown: then each request must name one."""
         self._faults = process.faults
         self._capabilities = process.capabilities
         self._offloop = process.settings.keys_offloop_tokens
@@ -82,10 +82,11 @@ class KeyService:
         self._start(process, state)
 
     def stats(self) -> dict[str, int]:
+        """Counters of the key cache; empty while the feature is off."""
         return self.cache.stats() if self.cache else {}
 
     async def answer(self, query: dict[str, str], body: bytes) -> Response:
-        """The document, or what vLLM says of the body. HttpError, RefusedError."""
+        """The document, or vLLM's own refusal of the body. HttpError, RefusedError."""
         if self._source is None or self.cache is None or not self._faults.on(FEATURE):
             raise self._why_not()
         asked = Asked.of(query, block_size=self._block_size)
@@ -93,7 +94,7 @@ class KeyService:
             content = await self._content(asked, body, self._source, self.cache)
         except (HttpError, RefusedError):
             raise
-        except TokenIdError as error:  # vLLM renders what it is given as ids as it is
+        except TokenIdError as error:  # vLLM passes ids in a body through unchecked
             raise HttpError(400, "bad_token_ids", str(error)) from None
         except Exception:
             self._in_a_row += 1
@@ -175,6 +176,6 @@ def _check_vllm() -> None:
 
 
 def _boundaries(process: Process) -> Boundaries:
-    """Of the memo of tokens, where this process has it."""
+    """The token cache's ``boundaries``; none in a process without that cache."""
     found: Boundaries | None = getattr(process.parts.get("tokens"), "boundaries", None)
     return found or (lambda _tokenizer, _ids: ())

@@ -1,8 +1,8 @@
-"""Block keys of token sequences, each shared beginning hashed once: pure.
+"""Block keys of token sequences; each shared beginning is hashed once: pure.
 
-A sequence is cut into chunks of whole blocks. The keys of a chunk follow from the key before it, which commits to all
-tokens before, and from its own tokens; so these two are what they are remembered by, in their namespace. Native code
-hashes a sequence many times sooner than its chunks are found, so of its keys nothing is remembered.
+A sequence is split into chunks of whole blocks. The keys of a chunk follow from the key before it, which commits to all
+tokens before, and from its own tokens; so these two, with the namespace, are its cache key. Native code hashes a
+sequence faster than its chunks can be looked up, so its keys are not cached.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cachefleet_core.blocks import BlockKey, BlockKeyer, Namespace
 from cachefleet_core.native import PYTHON, Code
 
 CHUNK_TOKENS: Final = 512
-"""A follow-up turn hashes its own tokens and at most so many that it shares."""
+"""Tokens per chunk: a follow-up turn hashes its own tokens and fewer than so many shared ones."""
 NAMESPACES: Final = 1024
 _ENTRY_BYTES: Final = 320
 _KEY_BYTES: Final = 8
@@ -28,11 +28,11 @@ class TokenIdError(ValueError):
 
 
 Name = tuple[int, bytes, bytes]
-"""Of a chunk: its namespace's serial number, the packed key before it (none: b""), its tokens."""
+"""A chunk's cache key: its namespace's serial number, the packed key before it (none: b""), its tokens."""
 
 
 class KeyCache:
-    """One for each process; safe to use from several threads. ``max_bytes`` bounds what is remembered."""
+    """One per process; thread-safe. ``max_bytes`` bounds the cached keys."""
 
     def __init__(self, index_key: bytes, *, max_bytes: int, code: Code = PYTHON) -> None:
         self._index_key = index_key
@@ -48,7 +48,7 @@ class KeyCache:
         self.misses = 0
 
     def keys(self, namespace: Namespace, block_size: int, ids: Sequence[int]) -> bytes:
-        """The packed keys of the full blocks of ``ids``. TokenIdError where one of them is no number of 32 bits."""
+        """The packed keys of the full blocks of ``ids``. TokenIdError where an id is no 32-bit number."""
         serial, keyer = self._keyer(namespace, block_size)
         tokens = packed(ids)
         if not self._remembers:
@@ -56,7 +56,7 @@ class KeyCache:
         return b"".join(self._chunk_keys(serial, keyer, tokens))
 
     def stats(self) -> dict[str, int]:
-        """Chunks found and hashed since the start, and the memory that is used now."""
+        """Chunks found and hashed since the start, and chunks and bytes cached now."""
         return {"hits": self.hits, "misses": self.misses, "chunks": len(self._chunks), "bytes": self._bytes}
 
     def _chunk_keys(self, serial: int, keyer: BlockKeyer, tokens: array[int]) -> Iterator[bytes]:
@@ -70,7 +70,7 @@ class KeyCache:
             found = self._get(name)
             if found is None:
                 found = keyer.packed_keys(chunk, BlockKey(int.from_bytes(parent, "little")), start // size)
-                if len(chunk) == step:  # a shorter one grows with the next turn
+                if len(chunk) == step:  # a shorter one will grow with the next turn
                     self._put(name, found)
             yield found
             parent = found[-_KEY_BYTES:]
@@ -112,7 +112,7 @@ def _size(name: Name, keys: bytes) -> int:
 
 
 def packed(ids: Sequence[int]) -> array[int]:
-    """Token ids as 32-bit numbers. TokenIdError."""
+    """Token ids as unsigned 32-bit numbers. TokenIdError."""
     if isinstance(ids, array):
         return ids
     try:

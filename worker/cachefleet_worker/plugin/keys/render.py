@@ -1,6 +1,6 @@
-"""Token ids of a request's body, by vLLM's own render path in this process: what it refuses, it refuses in its words.
+"""Token ids of a request's body, by vLLM's own renderer in this process; refusals are vLLM's own.
 
-The same objects serve vLLM's ``/v1/chat/completions/render``. Called is the part of it that renders; what that route
+The same objects serve vLLM's ``/v1/chat/completions/render``. Only the part that renders is called; what that route
 adds (sampling parameters, a request for the engine, JSON of all ids) is left out.
 """
 
@@ -20,11 +20,11 @@ _RENDERS: Final = ("render_chat", "render_completion")
 
 
 class UnsupportedError(Exception):
-    """This vLLM cannot be asked; the message says why."""
+    """This vLLM cannot render here; the message says why."""
 
 
 class RefusedError(Exception):
-    """vLLM refuses the request: with an answer, or by an exception that its own handlers make one of."""
+    """vLLM refuses the request: ``answer`` is its response, or the exception that its handlers turn into one."""
 
     def __init__(self, answer: Response | Exception) -> None:
         super().__init__("vLLM refuses the request")
@@ -41,7 +41,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A request's prompts, and what sets its blocks apart besides their tokens; "" for neither."""
+    """A request's prompts, with the cache salt and LoRA adapter that separate its blocks ("" for none)."""
 
     prompts: tuple[Prompt, ...]
     salt: str
@@ -49,7 +49,7 @@ class Rendered:
 
 
 class PromptSource:
-    """Renders bodies with the objects in vLLM's application state. UnsupportedError where they are not as known."""
+    """Renders bodies with objects of vLLM's application state. UnsupportedError where they are not as expected."""
 
     def __init__(self, state: Any) -> None:
         self._serving: Any = getattr(state, "serving_render", None)
@@ -65,11 +65,11 @@ class PromptSource:
         self._chat, self._completion = _request_types()
 
     def tokenizer(self) -> Any:
-        """What the prompts are encoded with."""
+        """The tokenizer that encodes the prompts."""
         return self._renderer.renderer.get_tokenizer()
 
     async def render(self, body: bytes) -> Rendered:
-        """The prompts of an unchanged chat or completion body. RefusedError; HttpError for a body of neither kind."""
+        """The prompts of an unchanged chat or completion body. RefusedError; HttpError for other bodies."""
         try:
             return await self._render(_json(body))
         except (HttpError, RefusedError):
@@ -100,7 +100,7 @@ class PromptSource:
             raise RefusedError(_response(refusal))
 
     def _adapter(self, model: str | None) -> str:
-        """The LoRA adapter that a request's model names; a server without an engine knows of none."""
+        """The LoRA adapter that a request's model names; a server without an engine knows none."""
         known = getattr(self._serving.models, "lora_requests", None) or {}
         return model if model and model in known else ""
 
@@ -115,7 +115,7 @@ def _request_types() -> tuple[Any, Any]:
 
 
 def _json(body: bytes) -> Any:
-    """The body's value; what msgspec does not take, the standard library's reader, which is vLLM's, may."""
+    """The body's value; where msgspec rejects it, the standard library's parser, as in vLLM, may still accept it."""
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -127,7 +127,7 @@ def _json(body: bytes) -> Any:
 
 
 def _validated(kind: Any, value: dict[str, Any]) -> Any:
-    """The request; RefusedError with the exception that vLLM's own route would end in."""
+    """The validated request; RefusedError with the exception that vLLM's own route would raise."""
     from fastapi.exceptions import RequestValidationError  # noqa: PLC0415 - vLLM's own dependencies
     from pydantic import ValidationError  # noqa: PLC0415
 
@@ -159,6 +159,6 @@ def _prompt(engine_input: Any) -> Prompt:
 
 
 def _media(engine_input: dict[str, Any]) -> list[int]:
-    """Where images and the like stand: blocks from there on depend on more than their tokens."""
+    """Positions of images and the like: blocks from there on depend on more than their tokens."""
     placeholders = engine_input.get("mm_placeholders") or {}
     return [int(each.offset) for ranges in placeholders.values() for each in ranges]

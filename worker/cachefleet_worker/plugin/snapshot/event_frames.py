@@ -1,4 +1,4 @@
-"""A copy of the ledger as frames: event batches exactly as on the wire, parents before what comes after them. Pure."""
+"""A copy of the ledger as frames: event batches as on the wire, parents before their children. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import Struct
 from cachefleet_worker.plugin.snapshot.resident_ledger import Block, Hash, Place, TierCopy, Total, Traits
 
 SLICE_BLOCKS: Final = 256
-"""Blocks of one frame: what is made at a stretch, before the interpreter is left to the engine."""
+"""Blocks per frame: the work done before the engine's threads may run again."""
 
 END: Final = b"\0\0\0\0"
 _LENGTH_BYTES: Final = 4
@@ -22,7 +22,7 @@ _TOKENS: Final = "I"
 
 
 class BlockStored(Struct, tag=True, omit_defaults=True, gc=False):
-    """Field for field what the engine sends; see there."""
+    """vLLM's event of that name, field for field."""
 
     block_hashes: list[Hash]
     parent_block_hash: Hash | None
@@ -40,7 +40,7 @@ class BlockStored(Struct, tag=True, omit_defaults=True, gc=False):
 
 
 class BlockRemoved(Struct, tag=True, omit_defaults=True, gc=False):
-    """As ``BlockStored``."""
+    """vLLM's event of that name, field for field."""
 
     block_hashes: list[Hash]
     medium: str | None
@@ -50,7 +50,7 @@ class BlockRemoved(Struct, tag=True, omit_defaults=True, gc=False):
 
 
 class Header(Struct, frozen=True):
-    """What a snapshot starts with. ``blocks`` counts (block, shelf), ``totals`` is what must come out of it."""
+    """First frame of a snapshot. ``blocks`` counts (block, tier set), ``totals`` is what the blocks must add up to."""
 
     boot: str
     rank: int
@@ -60,14 +60,14 @@ class Header(Struct, frozen=True):
 
 
 def framed(content: bytes) -> bytes:
-    """A frame: its length as little-endian u32, then itself."""
+    """A frame: its length as little-endian u32, then its content."""
     return len(content).to_bytes(_LENGTH_BYTES, "little") + content
 
 
 def batches(copies: Iterable[TierCopy], *, rank: int, now: float, size: int = SLICE_BLOCKS) -> Iterator[bytes]:
     """The copy as event batches of at most ``size`` blocks.
 
-    Ghosts are stored like the rest and removed again at the end: only the whole is the truth.
+    Tombstones are stored like the rest and removed again at the end: only the whole is correct.
     """
     for copy in copies:
         gone: list[Hash] = []
@@ -80,7 +80,7 @@ def batches(copies: Iterable[TierCopy], *, rank: int, now: float, size: int = SL
 
 
 def parents_first(copy: TierCopy) -> Iterator[tuple[Hash, Block]]:
-    """Every block of a shelf once, after its parent, with the ghosts before it that it needs."""
+    """Every block of a tier set once, after its parent, preceded by the tombstones that it needs."""
     blocks, ghosts = copy.blocks, copy.ghosts
     given: set[Hash] = set()
     for block_hash, block in blocks.items():

@@ -1,9 +1,9 @@
-"""Between the scheduler and vLLM's event publisher: counts what is published, keeps the ledger, holds removals back.
+"""Between the scheduler and vLLM's event publisher: numbers batches, keeps the ledger, holds back removals.
 
-vLLM announces the removal of every physical copy of a block, though others may stay; the last one's is what a reader
-wants. *Heartbeats* are batches without events that carry a *mark* behind their three fields, where readers that know
-nothing of it do not look: the engine's boot id, and how many blocks with which digest are on the device right then. So
-a reader sees a lost tail, another process behind the same numbers, and a set that is not the engine's.
+vLLM announces the removal of every physical copy of a block, though others may remain; readers need only the last one.
+*Heartbeats* are batches without events that carry a *mark* after their three fields, where other readers do not look:
+the engine's boot id, and number and digest of the blocks on the device at that point. From it a reader notices a lost
+tail, another process behind the same numbers, and a set that differs from the engine's.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _STOP_SECONDS: Final = 1.0
 
 
 class Mark(Struct, frozen=True):
-    """What a heartbeat says of the engine; ``totals`` is None where the ledger is not kept."""
+    """The engine's state in a heartbeat; ``totals`` is None where the ledger is not kept."""
 
     boot: str
     totals: list[Total] | None
 
 
 class Heartbeat(Struct, array_like=True):
-    """An event batch with nothing in it but its mark. The publisher fills in the rank, as with any batch."""
+    """An event batch without events, with a mark. The publisher fills in the rank, as in any batch."""
 
     ts: float
     events: list[Any]
@@ -42,7 +42,7 @@ class Heartbeat(Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class PointInTime:
-    """Everything resident at a sequence (-1: nothing was published yet)."""
+    """Everything resident at a sequence number (-1: nothing was published yet)."""
 
     sequence: int
     blocks: int
@@ -51,10 +51,10 @@ class PointInTime:
 
 
 class Copies:
-    """Which removals are of a block that has another physical copy in the pool.
+    """Finds removals of blocks that have another physical copy in the pool.
 
-    The pool speaks of blocks by their whole hash; events may cut it to 64 bits. So the whole hashes are noted where the
-    pool makes its removal events. What is not noted counts as gone.
+    The pool identifies blocks by their full hash; events may cut it to 64 bits. So the full hashes are recorded where
+    the pool makes its removal events. A block not recorded counts as gone.
     """
 
     def __init__(self, pool: Any, outer_hash: Callable[[Any], tuple[Hash, int]]) -> None:
@@ -62,19 +62,19 @@ class Copies:
         self._outer_hash = outer_hash
         self._medium = getattr(pool, "medium", "GPU")
         self._removed: list[Any] = []
-        pool._emit_block_removed_events = self._note  # noqa: SLF001 - the one place that every removal passes
+        pool._emit_block_removed_events = self._note  # noqa: SLF001 - every removal passes here
 
     def _note(self, block_hashes: list[Any]) -> None:
         self._removed += block_hashes
         type(self._pool)._emit_block_removed_events(self._pool, block_hashes)  # noqa: SLF001 - as it is by now
 
     def stop(self) -> None:
-        """Note nothing any more."""
+        """Restore the pool's method and record nothing more."""
         self._pool.__dict__.pop("_emit_block_removed_events", None)
         self._removed = []
 
     def without_remaining(self, events: list[Any]) -> list[Any]:
-        """The events less the removals of blocks that are still there; called once for all since the last call."""
+        """``events`` less removals of blocks that remain; covers all removals since the last call."""
         removed, self._removed = self._removed, []
         if not removed:
             return events
@@ -94,8 +94,8 @@ class Copies:
 class PublisherProxy:
     """Stands for vLLM's publisher, which does the publishing.
 
-    ``publish`` is called on the engine's thread; heartbeats come from a thread of their own. A fault of ours leaves the
-    stream as stock vLLM's.
+    ``publish`` is called on the engine's thread; heartbeats come from a thread of their own. After a fault of ours the
+    stream is as with stock vLLM.
     """
 
     def __init__(
@@ -110,21 +110,22 @@ class PublisherProxy:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.sequence = -1
-        """The number of the last batch on the wire."""
+        """Number of the last published batch; -1 before the first."""
         self.held_back = 0
-        """Removals not published because another copy stayed."""
+        """Removals not published because another copy remains."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def publish(self, events: Any) -> None:
+        """Publish a batch, less removals that are held back, and apply it to the ledger."""
         with self._lock:
             if self._faults.on(SNAPSHOT):
                 with self._faults.guard(SNAPSHOT):
                     self._hold_back(events)
                 if not events.events:
                     return
-            elif self._copies is not None:  # nobody takes what it notes
+            elif self._copies is not None:  # its records would only grow
                 self._copies.stop()
                 self._copies = None
             self._inner.publish(events)
@@ -134,22 +135,24 @@ class PublisherProxy:
                     self._ledger.apply(events.events)
 
     def shutdown(self) -> None:
+        """Stop heartbeats, then vLLM's publisher."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(_STOP_SECONDS)
         self._inner.shutdown()
 
     def point(self) -> PointInTime:
-        """What is resident now, with the sequence it is so at."""
+        """What is resident now, with its sequence number."""
         with self._lock:
             return PointInTime(self.sequence, len(self._ledger), self._ledger.totals(), self._ledger.copy())
 
     def start_heartbeats(self, seconds: float) -> None:
+        """Start the heartbeat thread, with this interval."""
         self._thread = threading.Thread(target=self._beat, args=(seconds,), name="cachefleet-heartbeat", daemon=True)
         self._thread.start()
 
     def heartbeat(self) -> None:
-        """Publish the mark of this moment."""
+        """Publish a mark with the present totals."""
         with self._lock:
             totals = self._ledger.totals() if self._faults.on(SNAPSHOT) else None
             self._inner.publish(Heartbeat(time.time(), [], None, Mark(self._boot, totals)))

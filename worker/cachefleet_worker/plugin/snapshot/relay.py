@@ -1,4 +1,4 @@
-"""A snapshot on its way through the API server: asked of an engine, read from a socket, given on as it is."""
+"""``GET /v1/fleet/snapshot`` in the API server: asks an engine, reads its socket, passes the bytes on unchanged."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Calls(Protocol):
-    """What is needed of EngineCalls."""
+    """The part of EngineCalls that is needed here."""
 
     async def one(self, rank: int, name: str, payload: bytes = b"") -> Any: ...
 
 
 class SnapshotRefusedError(Exception):
-    """The engine gives no snapshot now; ``busy`` where it soon may."""
+    """The engine gives no snapshot now; ``busy`` where a retry soon may succeed."""
 
     def __init__(self, message: str, *, busy: bool) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class SnapshotRefusedError(Exception):
 async def snapshot_frames(calls: Calls, rank: int, *, timeout_seconds: float) -> AsyncIterator[bytes]:
     """The bytes of a snapshot as they come; SnapshotRefusedError or EngineCallError before the first.
 
-    TimeoutError where the whole takes longer than ``timeout_seconds``. A snapshot that breaks off lacks its end frame.
+    TimeoutError where the whole takes longer than ``timeout_seconds``. An interrupted snapshot lacks its end frame.
     """
     end = asyncio.get_running_loop().time() + timeout_seconds
     with ExitStack() as stack:
@@ -55,7 +55,7 @@ async def _read(reader: asyncio.StreamReader, end: float) -> bytes:
 
 
 async def _connected(calls: Calls, rank: int, path: str, stack: ExitStack) -> asyncio.StreamReader:
-    """Ask the engine, and wait until it is here."""
+    """Ask the engine for a snapshot, and wait until it connects."""
     arrived: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -77,7 +77,7 @@ async def _connected(calls: Calls, rank: int, path: str, stack: ExitStack) -> as
 
 
 async def snapshot_response(calls: Calls, query: dict[str, str], *, timeout_seconds: float) -> Response:
-    """The answer to ``GET /snapshot?rank=``. HttpError for a rank that is no number, and where snapshots are off."""
+    """The answer to ``GET /snapshot?rank=``. HttpError for an invalid rank, and where snapshots are off."""
     text = query.get("rank", "0")
     if not text.isdecimal() or len(text) > 4:
         raise HttpError(400, "bad_rank", "rank: must be a number from 0 on")

@@ -1,13 +1,13 @@
-"""What is resident, exactly as the event stream says it: pure.
+"""The resident blocks, exactly as the published events tell: pure.
 
-A *shelf* is one medium of one KV cache group. On it lies for each block hash what an agent needs to name the block
-itself: parent, token ids, and what else its identity has. Blocks of groups whose tokens do not line up with their
-hashes (sliding windows list only the blocks they keep) lie there by hash alone.
+A *tier set* holds the blocks of one KV cache group in one medium: for each block hash what an agent needs to name the
+block: parent, token ids, and the rest of its identity. Blocks of groups whose tokens do not line up with their hashes
+(sliding windows list only the blocks they keep) are there by hash alone.
 
-A block that left every shelf while blocks after it stay is kept as a *ghost*: without it nobody could name those. It is
-held in no copy's count, and bounded.
+A block removed from every tier set while blocks after it remain is kept as a *tombstone*: without it those could not be
+named. It is in no copy's count, and tombstones are bounded.
 
-Memory: one object without a garbage collector's header for a block, its tokens packed, the rest shared.
+Memory: one object per block without a garbage collector's header, its tokens packed, the rest shared.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHARED_TRAITS: Final = 4096
 
 
 class Traits(Struct, frozen=True, gc=False):
-    """What a block's identity has besides its tokens; shared between blocks."""
+    """A block's identity besides its tokens; shared between blocks."""
 
     block_size: int
     lora_id: int | None = None
@@ -39,7 +39,7 @@ class Traits(Struct, frozen=True, gc=False):
 
 
 class Block(Struct, frozen=True, gc=False):
-    """``tokens`` are native u32, b"" where the block is known by its hash alone."""
+    """A resident block; ``tokens`` are native u32, b"" where the block is known by its hash alone."""
 
     parent: Hash | None
     tokens: bytes
@@ -47,7 +47,7 @@ class Block(Struct, frozen=True, gc=False):
 
 
 class Place(Struct, frozen=True):
-    """Where a shelf is, in the words of the engine's events."""
+    """Group and medium of a tier set, in the terms of vLLM's events."""
 
     group_idx: int | None
     medium: str | None
@@ -58,20 +58,22 @@ class Place(Struct, frozen=True):
 
     @property
     def group(self) -> int:
+        """Index of the KV cache group; 0 where the events name none."""
         return self.group_idx or 0
 
     @property
     def on_device(self) -> bool:
+        """Whether it is this worker's device memory."""
         return self.medium in DEVICE and self.locality != "REMOTE"
 
     @property
     def full(self) -> bool:
-        """Whether its blocks' tokens can line up with their hashes."""
+        """Whether its blocks' tokens can line up with their hashes (full attention)."""
         return self.kv_cache_spec_kind is None or self.kv_cache_spec_kind in FULL_ATTENTION
 
 
 class Total(Struct, frozen=True, array_like=True):
-    """How many blocks of a group are on the device, and the sum of their hashes modulo 2**64."""
+    """Number of a group's blocks on the device, and the sum of their hashes modulo 2**64."""
 
     group: int
     blocks: int
@@ -80,7 +82,7 @@ class Total(Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class TierCopy:
-    """One shelf at a point in time, and the ghosts its blocks may need."""
+    """A copy of one tier set, and the tombstones that its blocks may need."""
 
     place: Place
     blocks: dict[Hash, Block]
@@ -88,12 +90,12 @@ class TierCopy:
 
 
 class _Family:
-    """The ancestry of one group's blocks, over all its shelves."""
+    """The ancestry of one group's blocks, over all its tier sets."""
 
     def __init__(self, max_ghosts: int) -> None:
         self._max_ghosts = max_ghosts
         self.shelves: list[_TierSet] = []
-        self.children: dict[Hash, int] = {}  # how many (block, shelf) and ghosts come right after a hash
+        self.children: dict[Hash, int] = {}  # number of (block, tier set) and tombstones right after a hash
         self.ghosts: dict[Hash, Block] = {}
 
     def find(self, block_hash: Hash) -> Block | None:
@@ -103,7 +105,7 @@ class _Family:
         return self.ghosts.get(block_hash)
 
     def leave(self, block_hash: Hash, block: Block) -> None:
-        """A block is gone from a shelf."""
+        """A block was removed from a tier set; keep it as a tombstone where it has children."""
         needed = block_hash in self.children and block.tokens
         if needed and not any(block_hash in tier.blocks for tier in self.shelves):
             self.ghosts[block_hash] = block
@@ -114,7 +116,7 @@ class _Family:
         self._unlink(block.parent)
 
     def _unlink(self, parent: Hash | None) -> None:
-        """One child less; ghosts that nobody needs any more go."""
+        """Count one child less; drop tombstones without children."""
         while parent is not None:
             left = self.children.pop(parent, 0) - 1
             if left > 0:
@@ -136,9 +138,9 @@ class _TierSet:
 
 
 class ResidentLedger:
-    """Fed with every published event in order. ``max_ghosts`` bounds the ghosts of each group.
+    """Apply every published event in order. ``max_ghosts`` bounds the tombstones of each group.
 
-    Events are vLLM's own objects, told apart by the name of their class; unknown ones change nothing.
+    Events are vLLM's own objects, distinguished by class name; unknown ones change nothing.
     """
 
     def __init__(self, *, max_ghosts: int = 262_144) -> None:
@@ -151,6 +153,7 @@ class ResidentLedger:
         return sum(len(tier.blocks) for tier in self._shelves.values())
 
     def apply(self, events: Iterable[Any]) -> None:
+        """Apply published events, in order."""
         handlers = self._HANDLERS
         for event in events:
             handler = handlers.get(type(event).__name__)
@@ -158,7 +161,7 @@ class ResidentLedger:
                 handler(self, event)
 
     def totals(self) -> list[Total]:
-        """What lies on the device in each group whose tokens line up."""
+        """Totals on the device of each group whose tokens line up with hashes."""
         return [
             Total(tier.place.group, len(tier.blocks), tier.digest & MASK)
             for tier in self._shelves.values()
@@ -166,12 +169,12 @@ class ResidentLedger:
         ]
 
     def device_hashes(self) -> set[tuple[int, Hash]]:
-        """(group, hash) of everything on the device."""
+        """(group, hash) of every block on the device."""
         shelves = (tier for tier in self._shelves.values() if tier.place.on_device)
         return {(tier.place.group, block_hash) for tier in shelves for block_hash in tier.blocks}
 
     def copy(self) -> list[TierCopy]:
-        """Everything as it is now, at the speed of copying dictionaries."""
+        """Copies of all tier sets; costs the copying of their dictionaries."""
         ghosts = {group: family.ghosts.copy() for group, family in self._families.items()}
         return [TierCopy(tier.place, tier.blocks.copy(), ghosts[tier.place.group]) for tier in self._shelves.values()]
 
@@ -196,13 +199,13 @@ class ResidentLedger:
                 blocks[block_hash] = Block(parent, tokens[index * size : index * size + size], traits)
                 tier.digest += engine_number(block_hash)
                 if ghosts and ghosts.pop(block_hash, None) is not None:
-                    pass  # it goes on as the child it was
+                    pass  # its tombstone was counted as a child already
                 elif parent is not None:
                     children[parent] = children.get(parent, 0) + 1
             parent = block_hash if size else None
 
     def _stored_by_hash(self, tier: _TierSet, event: Any) -> None:
-        """Memories below the device announce by hash; what the hash means is known where the device had it."""
+        """Tiers below the device announce by hash alone; the identity is known where the device had the block."""
         family, unknown = tier.family, Block(None, b"", self._shared(event, None))
         for block_hash in event.block_hashes:
             if block_hash in tier.blocks:
@@ -228,7 +231,7 @@ class ResidentLedger:
         for family in self._families.values():
             family.clear()
 
-    # Parts
+    # Lookup
 
     def _shelf(self, event: Any) -> _TierSet:
         key = _key(event)
@@ -246,7 +249,7 @@ class ResidentLedger:
         )
         try:
             shared = self._traits.setdefault(traits, traits)
-        except TypeError:  # an extra key of a later release that is no plain value
+        except TypeError:  # an extra key of a later release that is not hashable
             return traits
         if len(self._traits) > _SHARED_TRAITS:
             self._traits.clear()
@@ -275,10 +278,10 @@ def _place(event: Any) -> Place:
 
 
 def _packed(event: Any) -> bytes:
-    """The event's token ids, or b"" where they do not line up with its hashes."""
+    """The event's token ids, packed; b"" where they do not line up with its hashes."""
     if len(event.token_ids) != len(event.block_hashes) * event.block_size:
         return b""
     try:
         return array("I", event.token_ids).tobytes()
-    except (OverflowError, TypeError):  # placeholders that are no token ids
+    except (OverflowError, TypeError):  # placeholders instead of token ids
         return b""

@@ -1,8 +1,7 @@
-"""Snapshots of what an engine holds, from a thread of their own, and what the stream needs for them (publisher.py).
+"""Sends snapshots of the resident blocks from a thread of their own; installs the publisher proxy (publisher_proxy.py).
 
-The API server listens on a socket of its own and asks; the engine's thread takes a copy of the ledger's dictionaries,
-which is all that it is kept from its work for. A thread then orders, encodes and writes slices of the copy, and leaves
-the interpreter to the engine between them.
+The API server opens a socket and calls; the engine's thread only copies the ledger's dictionaries. Another thread then
+orders, encodes and writes slices of the copy, and lets the engine's thread run between them.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ log = logging.getLogger("vllm.cachefleet")
 
 MODE: Final = "thread"
 STALLED_SECONDS: Final = 5.0
-"""A reader that takes nothing for so long has gone away."""
+"""A reader that reads nothing for so long counts as gone."""
 REST_SECONDS: Final = 0.0005
-"""Shortest rest after a slice; else as long as the slice took, so that the engine has half of the time at least."""
+"""Shortest pause after a slice; else as long as the slice took, so that the engine gets at least half of the time."""
 
 
 class SnapshotCall(Struct, frozen=True):
-    """The API server's call: where it listens."""
+    """The API server's call: path of the socket on which it listens."""
 
     path: str
 
 
 class SnapshotCallResult(Struct, frozen=True):
-    """What the engine answers. ``busy``: another snapshot of this rank is on its way, ask again; ``reason``: off."""
+    """The engine's answer. ``busy``: a snapshot of this rank is being sent, retry; ``reason``: why it is off."""
 
     started: bool
     busy: bool = False
@@ -47,7 +46,7 @@ class SnapshotCallResult(Struct, frozen=True):
 
 
 class Snapshots:
-    """Serves one snapshot at a time."""
+    """Sends one snapshot at a time."""
 
     def __init__(self, state: EngineState, proxy: PublisherProxy, ledger: ResidentLedger) -> None:
         self._state = state
@@ -56,7 +55,7 @@ class Snapshots:
         self._thread: threading.Thread | None = None
 
     def start(self, payload: bytes) -> bytes:
-        """The call ``snapshot``: take the copy, and send it from another thread."""
+        """The call ``snapshot``: copy the ledger, and send it from another thread."""
         ask = msgspec.msgpack.decode(payload, type=SnapshotCall)
         return msgspec.msgpack.encode(self._start(ask))
 
@@ -98,13 +97,14 @@ class Snapshots:
     def _header(self, point: PointInTime) -> Header:
         return Header(self._state.boot, self._state.rank, point.sequence, point.blocks, point.totals)
 
-    # What else is asked
+    # Stats and audit
 
     def stats(self) -> dict[str, Any]:
+        """Fields for the stats: last sequence number, removals held back."""
         return {"sequence": self._proxy.sequence, "removals_held_back": self._proxy.held_back}
 
     def audit(self) -> dict[str, Any]:
-        """The ledger against the pool's own table, in blocks of the device told apart by group."""
+        """Fields for the audit: the ledger against the pool's own table, in device blocks by group."""
         self._state.publish_events()
         table = pool_hashes(self._state.scheduler.kv_cache_manager.block_pool)
         kept = self._ledger.device_hashes()
@@ -117,7 +117,7 @@ class Snapshots:
 
 
 def rested(frames: Iterator[bytes]) -> Iterator[bytes]:
-    """The frames, with a rest before each that lets other threads have the interpreter."""
+    """The frames, with a pause before each in which other threads may run."""
     started = time.perf_counter()
     for frame in frames:
         time.sleep(max(REST_SECONDS, time.perf_counter() - started))
@@ -126,7 +126,7 @@ def rested(frames: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def install(scheduler: Any, state: EngineState) -> Snapshots | None:
-    """Put the ledger between scheduler and publisher. None, with the reason, where the engine publishes nothing."""
+    """Put the proxy before the publisher. None, with the reason, where the engine publishes no events."""
     if not state.enabled(SNAPSHOT):
         return None
     inner = scheduler.kv_event_publisher
@@ -156,7 +156,7 @@ def _start_heartbeats(state: EngineState, proxy: PublisherProxy) -> None:
 
 
 def _copies(scheduler: Any) -> Copies | None:
-    """The hold-back of removals, where this vLLM makes its removal events in the place known."""
+    """The filter of removals, where this vLLM makes its removal events in the known place."""
     pool = scheduler.kv_cache_manager.block_pool
     return Copies(pool, outer_hash) if hasattr(pool, "_emit_block_removed_events") else None
 
@@ -173,6 +173,6 @@ def outer_hash(block_hash: Any) -> tuple[Hash, int]:
 
 
 def pool_hashes(pool: Any) -> set[tuple[int, Hash]]:
-    """(group, hash) of everything in the pool's table."""
+    """(group, hash) of every block in the pool's table."""
     found = (outer_hash(block_hash) for block_hash in pool.cached_block_hash_to_block._cache)  # noqa: SLF001
     return {(group, block_hash) for block_hash, group in found}

@@ -1,8 +1,8 @@
-"""Added tokens of a tokenizer, and which of them cut a text so that the parts can be encoded alone: pure.
+"""Added tokens of a tokenizer, and at which of them a text can be cut so that the parts are encoded alone: pure.
 
-The tokenizers library looks for added tokens with ``normalized=False`` ("raw" here) in the text as it came, leftmost
-and longest first; normaliser, pre-tokenizer and model then see each part between them by itself. So a text may be cut
-at a raw token, provided nothing could make the library find another token in its place. What is refused here only
+The tokenizers library searches added tokens with ``normalized=False`` ("raw" here) in the unchanged text, leftmost and
+longest first; normaliser, pre-tokenizer and model then see each part between them by itself. So a text may be cut at a
+raw token, provided that nothing could make the library find another token in its place. A token refused here only
 costs speed: any subset of the cuts gives the same ids.
 """
 
@@ -16,18 +16,18 @@ from enum import StrEnum
 from typing import Any, Final
 
 MAX_CUT_CHARACTERS: Final = 64
-"""Longer tokens do not cut; the splitter's expression is nested as deep as its longest token."""
+"""Longer tokens are no cuts; the splitter's expression nests as deep as its longest token."""
 _PUNCTUATION: Final = frozenset(string.punctuation) - {"_"}
 
 
 class Side(StrEnum):
-    """Where a cut token may be parted from the text around it."""
+    """On which sides a cut token is separated from the text."""
 
     BOTH = "both"
     BEFORE = "before"
-    """It takes the white space after it (rstrip), so it stays with what follows."""
+    """It takes the white space after it (rstrip), so it stays with the text that follows."""
     AFTER = "after"
-    """It takes the white space before it (lstrip), so it stays with what comes before."""
+    """It takes the white space before it (lstrip), so it stays with the text before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +44,13 @@ class AddedToken:
 
     @property
     def strips(self) -> bool:
+        """Whether it takes white space around it."""
         return self.lstrip or self.rstrip
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A token that parts the text around it."""
+    """A token at which a text is cut."""
 
     id: int
     content: str
@@ -99,23 +100,23 @@ def _side(token: AddedToken) -> Side:
 
 
 class _Neighbours:
-    """What the other raw tokens could do to one of them."""
+    """How the other raw tokens may interfere with one of them."""
 
     def __init__(self, raw: Sequence[AddedToken]) -> None:
         contents = {token.content for token in raw}
         self._sorted = sorted(contents)
-        # No token holds the separator that could be asked for: one that does is never a cut (see below).
+        # A content with the separator in it is never a cut (see below).
         self._behind_heads = "\0".join(content[1:] for content in contents)
         self._tails = {content[start:] for content in contents for start in range(1, len(content))}
         self._single_word = any(token.single_word for token in raw)
         self._strips = any(token.strips for token in raw)
 
     def found_wherever_written(self, content: str) -> bool:
-        """Whether the library finds this token at every place where its text stands, whatever stands around it."""
+        """Whether the library finds this token wherever its text stands, whatever surrounds it."""
         if "\0" in content or self._extended(content):
             return False
         if content in self._behind_heads:
-            return False  # another token could begin before it and swallow it
+            return False  # another token could begin before it and contain it
         return not any(content[:end] in self._tails for end in range(1, len(content)))
 
     def _extended(self, content: str) -> bool:

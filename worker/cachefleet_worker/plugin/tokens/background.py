@@ -1,4 +1,4 @@
-"""A thread for what no request should wait for: preparing a tokenizer, checking samples."""
+"""A thread for work that no request should wait for: preparing a tokenizer, checking samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Job = Callable[[], None]
 
 
 class Background:
-    """Runs jobs one after the other. The thread starts with the first job and dies with the process."""
+    """Runs jobs one after another. The thread starts with the first job and ends with the process."""
 
     def __init__(self, faults: Faults, feature: str) -> None:
         self._faults = faults
@@ -25,20 +25,20 @@ class Background:
         self._lock = threading.Lock()
 
     def submit(self, job: Job) -> bool:
-        """Whether there was room for ``job``; it is dropped where there was none."""
+        """Queue a job; False, and the job is dropped, where the queue is full."""
         try:
             self._jobs.put_nowait(job)
         except queue.Full:
             return False
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
-                # Not at import: vLLM forks its engine early, and a fork takes no thread along.
+                # Not at import: vLLM forks its engine early, and a fork has no copies of threads.
                 self._thread = threading.Thread(target=self._run, name=f"cachefleet-{self._feature}", daemon=True)
                 self._thread.start()
         return True
 
     def settle(self) -> None:
-        """Wait until every job so far has run."""
+        """Wait until every queued job has run."""
         self._jobs.join()
 
     def _run(self) -> None:

@@ -1,8 +1,8 @@
-"""Where in a rendered chat a prefix may end: one past a token that starts a message. Pure.
+"""Positions in a rendered chat at which a prefix may end: one past a token that starts a message. Pure.
 
 These are proposals. A template may render earlier messages anew in a later turn (reasoning dropped, tools moved), so a
-boundary is used only after ``verified`` has seen the next turn's ids. Nothing is ever cut inside a message's text: ids
-of two halves need not be the halves of the ids.
+boundary is used only after ``verified`` has seen the next turn's ids. Never inside a message's text: the ids of two
+halves need not be the halves of the ids.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Style:
     starts: tuple[str, ...]
     """Tokens that start a message."""
     unless: str = ""
-    """A token that shows that early messages move about; ``instead`` marks what stays."""
+    """A token that shows that the template moves early messages; ``instead`` marks what stays."""
     instead: tuple[str, ...] = ()
     text: str = ""
-    """What the template must say too."""
+    """Text that the template must contain too."""
 
 
 STYLES: Final = (
@@ -52,7 +52,7 @@ _BOS: Final = "<s>"
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """A style in one tokenizer's ids."""
+    """A style's tokens as one tokenizer's ids."""
 
     style: str
     starts: frozenset[int]
@@ -61,9 +61,9 @@ class Marks:
 
 
 def detect(tokens: Mapping[str, int], template: str) -> Marks | None:
-    """The marks of a tokenizer with these added tokens and chat template ("" where none is known); None for none.
+    """The marks of a tokenizer with these added tokens and chat template ("" for none); None where no style fits.
 
-    A style counts where its tokens exist and the template, if there is one, writes them.
+    A style fits where its tokens exist and the template, if there is one, writes them.
     """
     for style in STYLES:
         starts = [name for name in style.starts if name in tokens and (not template or _writes(template, name))]
@@ -86,7 +86,7 @@ def _marks(style: Style, starts: Sequence[str], tokens: Mapping[str, int]) -> Ma
 
 
 def propose(ids: Sequence[int], marks: Marks | None, *, reused: Position = 0) -> list[Position]:
-    """Positions in ``ids`` that a prefix may end at, ascending; the last is the one to snapshot.
+    """Positions in ``ids`` at which a prefix may end, ascending; the last is the one to snapshot.
 
     None of them is at the very end (nothing would follow) or within the first ``reused`` tokens.
     """
@@ -100,7 +100,7 @@ def propose(ids: Sequence[int], marks: Marks | None, *, reused: Position = 0) ->
 
 
 def _after(packed: bytes, token: int) -> Iterator[Position]:
-    """Positions one past each ``token`` in ids of 32 bits."""
+    """Positions one past each ``token`` in packed 32-bit ids."""
     wanted, width = array("I", [token]).tobytes(), array("I").itemsize
     place = packed.find(wanted)
     while place >= 0:
@@ -110,8 +110,8 @@ def _after(packed: bytes, token: int) -> Iterator[Position]:
 
 
 def verified(boundary: Position, previous: Sequence[int], fresh: Sequence[int]) -> bool:
-    """Whether the first ``boundary`` ids of the previous render begin the fresh one, which goes on after them."""
-    # As lists, since the two may be of different kinds.
+    """Whether the first ``boundary`` ids of the previous render begin the fresh one, which is longer."""
+    # As lists, since the two may be of different types.
     return 0 < boundary < len(fresh) and list(previous[:boundary]) == list(fresh[:boundary])
 
 

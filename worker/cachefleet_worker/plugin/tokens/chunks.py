@@ -1,8 +1,8 @@
 """Where a long part of a text without added tokens may be cut further, with exactly the ids of the whole: pure.
 
-A space after a printable ASCII character is such a place if the pre-tokenizer always parts the two and nothing before
-or after it looks across. That is known for the expressions listed here and no others. A line break before a word is
-one too for some of them (GPT-2's takes the last of several line breaks by itself, o200k's takes a slash after one).
+A space after a printable ASCII character is such a place if the pre-tokenizer always separates the two and no pattern
+looks across. That is known for the expressions listed here and no others. A line break before a word is one too for
+some of them (GPT-2's takes the last of several line breaks by itself, o200k's takes a slash after one).
 """
 
 from __future__ import annotations
@@ -55,28 +55,30 @@ _LINE: Final = r"(?<=\n)(?=[\w!-~])"
 
 @dataclass(frozen=True, slots=True)
 class ChunkRule:
-    """Where a part may be cut: before a space after a printable ASCII character; before a word on a new line."""
+    """Where to cut: before a space after printable ASCII; with ``lines`` also before the word that begins a line."""
 
     lines: bool
 
     @property
     def expression(self) -> str:
+        """A regular expression that matches, with no width, the places to cut at."""
         return f"{_SPACE}|{_LINE}" if self.lines else _SPACE
 
 
 @dataclass(frozen=True, slots=True)
 class Chunker:
-    """Cuts long parts. The first chunks of a text that grows stay the same."""
+    """Cuts long parts. The first chunks of a growing text stay the same."""
 
     place: re.Pattern[str]
     characters: int
 
     @classmethod
     def of(cls, rule: ChunkRule, characters: int = CHUNK_CHARACTERS) -> Chunker:
+        """The chunker for a rule; chunks have at least about ``characters``."""
         return cls(re.compile(rule.expression), characters)
 
     def chunks(self, text: str) -> Iterator[str]:
-        """``text`` in pieces of about ``characters``; longer where no place is allowed."""
+        """``text`` in pieces of about ``characters``; longer where no cut is allowed."""
         start = 0
         while len(text) - start > self.characters and (found := self.place.search(text, start + self.characters)):
             yield text[start : found.start()]
@@ -96,7 +98,7 @@ def chunk_rule(
     marked = any(part["type"] == "Replace" for part in normalizers)
     for part in pre_tokenizers:
         if _parts_spaces(part, marked=marked):
-            # A chunk that begins with a word would be taken for the text's start; one with a space is the same there.
+            # A chunk that begins with a word would be encoded as a text's start; one with a space is alike in both.
             starts_alike = not any(other["type"] == "Metaspace" for other in pre_tokenizers)
             return ChunkRule(_parts_lines(part) and starts_alike and all(map(_leaves_lines, tokens)))
         if _marks_spaces(part):
@@ -113,7 +115,7 @@ def _harmless(normalizer: Mapping[str, Any]) -> bool:
 
 
 def _leaves_spaces(token: AddedToken) -> bool:
-    """Whether a token neither spans such a place, nor takes the space behind it, nor looks across it."""
+    """Whether a token neither spans such a place, nor takes the space after it, nor looks across it."""
     looks_across = token.single_word and token.content != token.content.strip()
     return not token.rstrip and not looks_across and not re.search(r"\S\s", token.content)
 
@@ -124,7 +126,7 @@ def _leaves_lines(token: AddedToken) -> bool:
 
 
 def _parts_spaces(part: Mapping[str, Any], *, marked: bool) -> bool:
-    """Whether this pre-tokenizer parts a space from a printable character before it, always."""
+    """Whether this pre-tokenizer always separates a space from a printable character before it."""
     match part["type"]:
         case "Metaspace":
             return bool(part["split"] and part["replacement"] == _MARK)
@@ -146,7 +148,7 @@ def _parts_lines(part: Mapping[str, Any]) -> bool:
 
 
 def _indifferent(part: Mapping[str, Any], *, marked: bool) -> bool:
-    """Whether this pre-tokenizer does the same on both sides of such a place as on the whole."""
+    """Whether this pre-tokenizer splits both sides of such a place as it splits the whole."""
     match part["type"]:
         case "Digits":
             return True

@@ -12,7 +12,7 @@ from cachefleet_worker.plugin.tokens.token_memo import FEATURE, TokenMemo
 
 
 def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings) -> TokenMemo | None:
-    """Patch vLLM's renderers in this process; None where that cannot be or is not wanted. Never raises."""
+    """Patch vLLM's renderers in this process; None where that fails or is switched off. Never raises."""
     if FEATURE in settings.plugin_off:
         faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
         return None

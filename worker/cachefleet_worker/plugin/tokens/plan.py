@@ -48,7 +48,7 @@ _NORMALIZERS: Final = frozenset(
 )
 _MODELS: Final = frozenset({"BPE", "Unigram", "WordPiece", "WordLevel"})
 _RANDOM: Final = ("dropout", "alpha", "nbest_size", "nbest")
-"""Fields of a model that make its answer a matter of chance where they are set."""
+"""Fields of a model that make its ids random where they are set."""
 
 
 class Reason(StrEnum):
@@ -68,7 +68,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A tokenizer that is left to the plain encoder."""
+    """Why a tokenizer is left to the plain encoder."""
 
     reason: Reason
     detail: str = ""
@@ -83,14 +83,14 @@ class Plan:
 
     cuts: tuple[Cut, ...]
     anchor: Cut | None
-    """Stands before every part that is not the text's first, and is dropped again; None where parts are alike."""
+    """Put before every part but the text's first, and its id removed again; None where that is not needed."""
     chunks: ChunkRule | None
     """Where a long part may be cut further; None where it may not."""
     tokens: tuple[AddedToken, ...]
 
 
 def make_plan(description: Mapping[str, Any]) -> Plan | Refusal:
-    """The plan for a tokenizer from its description."""
+    """The plan for a tokenizer, from its description."""
     try:
         return _refusal(description) or _plan(description)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
@@ -98,7 +98,7 @@ def make_plan(description: Mapping[str, Any]) -> Plan | Refusal:
 
 
 def flat(component: Mapping[str, Any] | None, inside: str) -> Iterator[Mapping[str, Any]]:
-    """The components of a description in the order they run; ``inside`` names a Sequence's list."""
+    """The components of a description in the order they run; ``inside`` names the list in a Sequence."""
     if component is None:
         return
     if component["type"] == "Sequence":
@@ -140,7 +140,7 @@ def _plan(description: Mapping[str, Any]) -> Plan | Refusal:
 
 
 def _first_differs(description: Mapping[str, Any]) -> bool:
-    """Whether the part at the start of a text is encoded in another way than the same part further on."""
+    """Whether the part at the start of a text is encoded otherwise than the same part further on."""
     return any(
         part["type"] == "Metaspace" and part["prepend_scheme"] == "first" for part in _pre_tokenizers(description)
     )

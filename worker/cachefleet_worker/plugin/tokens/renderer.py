@@ -1,4 +1,4 @@
-"""The hook in vLLM's renderers: where text becomes ids, on the class, so that executors bound later see it too."""
+"""The hook in vLLM's renderers, where text becomes ids; on the class, so that executors bound later use it too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RENDERS_ASYNC: Final = ("render_chat_async", "render_cmpl_async")
 _EXTRAS: Final = "prompt_extras"
 _STOCK: Final = "cachefleet_stock"
 _KNOWN: Final = frozenset({"truncation", "max_length", "add_special_tokens"})
-"""Arguments of the tokenizer that the memo understands."""
+"""Arguments of the tokenizer that the cache supports."""
 
 
 class HookError(Exception):
@@ -26,7 +26,7 @@ class HookError(Exception):
 
 
 def patch(renderer: type[Any], cache: TokenMemo, faults: Faults) -> None:
-    """Let ``renderer`` and its subclasses encode through ``cache``. HookError, nothing changed, where they cannot."""
+    """Make ``renderer`` and its subclasses encode through ``cache``. HookError, nothing changed, where they cannot."""
     examine(renderer)
     _replace(renderer, ENCODES, lambda stock: _encoding(stock, cache, faults))
     _replace(renderer, "__init__", lambda stock: _carrying(stock, faults))
@@ -90,7 +90,7 @@ def _memoised(renderer: Any, prompt: Any, params: Any, cache: TokenMemo) -> list
 
 
 def _carrying(original: Callable[..., None], faults: Faults) -> Callable[..., None]:
-    """The salt goes along where the renderer hands a prompt to its executor."""
+    """Wraps ``__init__``: prompts handed to the renderer's executor carry their salt."""
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -103,7 +103,7 @@ def _carrying(original: Callable[..., None], faults: Faults) -> Callable[..., No
 
 
 def _rendering(original: Callable[..., Any], cache: TokenMemo, faults: Faults) -> Callable[..., Any]:
-    """Where vLLM warms a renderer up, before its server listens, the tokenizer is prepared too."""
+    """Wraps the render methods: has the tokenizer prepared, also when vLLM warms up before it serves."""
 
     @functools.wraps(original)
     def render(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -126,7 +126,7 @@ def _rendering_async(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _replace(renderer: type[Any], name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Wrap a method of vLLM; one that is wrapped already is wrapped anew, not twice."""
+    """Wrap a method of vLLM; an earlier wrapper is replaced, not wrapped again."""
     present = getattr(renderer, name)
     stock = getattr(present, _STOCK, present)
     method = wrap(stock)

@@ -1,9 +1,9 @@
-"""Which salt a text belongs to, on its way from vLLM's render call to the thread that encodes it.
+"""The cache salt of a text, on its way from vLLM's render call to the thread that encodes it.
 
 vLLM adds a request's cache salt to the prompt only after it was encoded, and hands the text to its executor without the
-caller's context. So the salt is kept in a context variable during the render call, and travels to the executor on the
-prompt itself, as an attribute that nothing else sees. A text with no render call around it has no salt known, which is
-not the same as no salt: it is left to the plain encoder.
+caller's context. So the salt is kept in a context variable during the render call, and travels to the executor as an
+attribute of the prompt. A text outside any render call has an unknown salt, which is not the same as none: it is left
+to the plain encoder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _current: ContextVar[str | None] = ContextVar("cachefleet_salt", default=None)
 
 
 class SaltedPrompt(dict[str, Any]):
-    """A prompt and the salt of the render call it came from; None where there was no such call."""
+    """A prompt with the salt of its render call; None where there was no such call."""
 
     __slots__ = ("salt",)
 
@@ -31,7 +31,7 @@ class SaltedPrompt(dict[str, Any]):
 
 @contextmanager
 def rendering(extras: Mapping[str, Any] | None) -> Iterator[None]:
-    """The time of a render call with these extras."""
+    """Set the salt for the duration of a render call with these extras."""
     token = _current.set((extras or {}).get(_FIELD) or NO_SALT)
     try:
         yield
@@ -40,12 +40,12 @@ def rendering(extras: Mapping[str, Any] | None) -> Iterator[None]:
 
 
 def salted(prompt: Mapping[str, Any]) -> SaltedPrompt:
-    """The prompt with the present salt, to be taken to another thread."""
+    """The prompt with the present salt, to be handed to another thread."""
     return SaltedPrompt(prompt, _current.get())
 
 
 def salt_of(prompt: Mapping[str, Any]) -> str | None:
-    """The salt that a prompt's text belongs to; None where it is not known. The render call's salt wins, as in vLLM."""
+    """The salt of a prompt's text; None where it is unknown. The render call's salt wins, as in vLLM."""
     salt = prompt.salt if isinstance(prompt, SaltedPrompt) else _current.get()
     if salt == NO_SALT:
         salt = prompt.get(_FIELD) or NO_SALT

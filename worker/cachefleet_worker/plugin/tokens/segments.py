@@ -1,4 +1,4 @@
-"""Encodes a text part by part: what was seen before from memory, the rest in one call of the tokenizers library."""
+"""Encodes a text part by part: known parts from the cache, the rest in one call of the tokenizers library."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ _PROBES: Final = ("a", "a b", "Hello, world 1", "\n", "é 漢字")
 
 
 class PartError(Exception):
-    """The parts did not come out as the plan says; the text is one for the plain encoder."""
+    """The parts were not encoded as planned; the text is left to the plain encoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What ``add_special_tokens`` puts around the ids of every text."""
+    """Ids that ``add_special_tokens`` puts around every text."""
 
     prefix: Ids
     suffix: Ids
 
 
 class PartEncoder:
-    """Encodes with a private copy of a tokenizer. Safe to use from several threads."""
+    """Encodes with a private copy of a tokenizer. Thread-safe."""
 
     def __init__(
         self, tokenizer: Any, plan: Plan, cache: TokenCache, *, owner: int = 0, chunk_characters: int = CHUNK_CHARACTERS
     ) -> None:
         self.plan = plan
         self.plain = tokenizer
-        """Of the tokenizers library; without truncation and padding, changed by nobody."""
+        """A private copy, of the tokenizers library; without truncation and padding."""
         self._cache = cache
         self._owner = owner
         self._splitter = Splitter(plan.cuts)
         self._chunker = Chunker.of(plan.chunks, chunk_characters) if plan.chunks else None
         self._frame = _frame(tokenizer)
-        # One object for each id: a memo of a million ids then holds a million pointers, not integers.
+        # One object for each id: a cache of a million ids then holds a million pointers, not integers.
         self._integers = tuple(range(_vocabulary_size(tokenizer)))
         self._encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
 
     def encode(self, text: str, salt: str, *, add_special_tokens: bool = False) -> list[int] | None:
-        """The ids of ``text``; None where this encoder does not know how. PartError, or what the library raises."""
+        """The ids of ``text``; None where this encoder cannot tell them. PartError, or the library's own errors."""
         if add_special_tokens and self._frame is None:
             return None
         sequence = list(self._sequence(text, salt))
@@ -94,7 +94,7 @@ class PartEncoder:
 
 @contextmanager
 def no_panic() -> Iterator[None]:
-    """A panic of the library is no Exception, and would end the thread; here it is a PartError."""
+    """Turn a panic of the library, which is no Exception and would end the thread, into a PartError."""
     try:
         yield
     except BaseException as error:
@@ -104,7 +104,7 @@ def no_panic() -> Iterator[None]:
 
 
 def private_copy(tokenizer: Any) -> tuple[Any, Plan | Refusal]:
-    """A copy of a tokenizer of the tokenizers library that nobody else changes, and the plan for it."""
+    """A copy of a tokenizer of the tokenizers library that nothing else changes, and the plan for it."""
     description = tokenizer.to_str()
     plan = make_plan(json.loads(description))
     if isinstance(plan, Refusal):
@@ -121,13 +121,13 @@ def _vocabulary_size(tokenizer: Any) -> int:
 
 
 def _frame(tokenizer: Any) -> Frame | None:
-    """What is put around every text; None where that depends on the text."""
+    """The ids put around every text; None where they depend on the text."""
     frames = {frame for probe in _PROBES for frame in _around(tokenizer, probe)}
     return frames.pop() if len(frames) == 1 else None
 
 
 def _around(tokenizer: Any, probe: str) -> Iterator[Frame | None]:
-    """What stands around one text: nothing for a text without ids, None where its ids do not come back."""
+    """The ids around one text: nothing for a text without ids, None where its own ids change."""
     inner = tokenizer.encode(probe, add_special_tokens=False).ids
     whole = tokenizer.encode(probe, add_special_tokens=True).ids
     if not inner:

@@ -1,4 +1,4 @@
-"""Texts that try to make a part-wise encoding differ from a whole one, built from a tokenizer's own tokens."""
+"""Compares part-wise with whole encoding, on adversarial texts built from a tokenizer's own tokens."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from cachefleet_worker.plugin.tokens.token_cache import TokenCache
 
 TEXTS: Final = 400
 LEAST_TEXTS: Final = 100
-"""Checked however long it takes; beyond them the time bound ends the test."""
+"""Checked whatever the time; beyond them the time bound ends the test."""
 SECONDS: Final = 2.0
 SEED: Final = 20_240_229
 _MEMO_BYTES: Final = 4 * 1024 * 1024
 _CHUNK_CHARACTERS: Final = 24
-"""So short that nearly every allowed place is cut at."""
+"""So short that nearly every allowed cut is made."""
 _MOST_TOKENS: Final = 64
 _ORDINARY: Final = 0.6
-"""Share of pieces that are no added token."""
+"""Share of pieces that are no added tokens."""
 _SPACES: Final = ("", " ", "  ", "\n", "\t", "\u00a0", "\u3000", "\x1c", "_", "x", ".")
 
 _PIECES: Final = (
@@ -81,7 +81,7 @@ _PIECES: Final = (
 
 
 def texts(plan: Plan, rng: random.Random) -> Iterator[str]:
-    """Endless: ordinary pieces, the tokenizer's added tokens whole, torn and doubled, white space around them."""
+    """Endless: ordinary pieces and the tokenizer's added tokens, whole, cut, doubled, with white space around."""
     tokens = [token.content for token in plan.tokens if token.content]
     chosen = rng.sample(tokens, min(len(tokens), _MOST_TOKENS))
     chosen += [cut.content for cut in plan.cuts[:_MOST_TOKENS]]
@@ -110,7 +110,7 @@ def _piece(tokens: Sequence[str], rng: random.Random) -> str:
 
 
 def check(tokenizer: Any, plan: Plan, *, rng: random.Random, seconds: float = SECONDS) -> Refusal | None:
-    """Encode texts in parts and as a whole, with an empty memory and again; the refusal where one differs."""
+    """Encode texts in parts and as a whole, with an empty cache and again; the refusal where one differs."""
     cache = TokenCache(_MEMO_BYTES)
     encoders = (PartEncoder(tokenizer, plan, cache, owner=0), _choppy(tokenizer, plan, cache))
     deadline = time.monotonic() + seconds
@@ -123,7 +123,7 @@ def check(tokenizer: Any, plan: Plan, *, rng: random.Random, seconds: float = SE
 
 
 def _same(tokenizer: Any, encoders: Sequence[PartEncoder], text: str) -> bool:
-    """Whether the encoders agree with the tokenizer on one text; they do not where one of them cannot encode it."""
+    """Whether the encoders agree with the tokenizer on one text; False where one of them cannot encode it."""
     try:
         for add_special_tokens in (False, True):
             with no_panic():
@@ -136,7 +136,7 @@ def _same(tokenizer: Any, encoders: Sequence[PartEncoder], text: str) -> bool:
 
 
 def differs(encoders: Sequence[PartEncoder], text: str, whole: list[int], *, add_special_tokens: bool) -> bool:
-    """Whether an encoder that answers at all answers otherwise, at first or from memory."""
+    """Whether an encoder that returns ids returns others than ``whole``, at first or from the cache."""
     return any(
         encoder.encode(text, "", add_special_tokens=add_special_tokens) not in (None, whole)
         for encoder in encoders

@@ -1,4 +1,4 @@
-"""Cuts a text at its cut tokens, in one pass: pure."""
+"""Splits a text at its cut tokens, in one pass: pure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _Trie = dict[str, "_Trie"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Text between two cuts. ``first`` is what the text begins with."""
+    """Text between two cuts. ``first`` marks the one that the text begins with."""
 
     text: str
     first: bool
 
 
 class Splitter:
-    """Knows the cut tokens of one tokenizer."""
+    """Splits texts at the cut tokens of one tokenizer."""
 
     def __init__(self, cuts: Sequence[Cut]) -> None:
         self._cuts: Mapping[str, Cut] = {cut.content: cut for cut in cuts}
         self._pattern = re.compile(f"({expression(sorted(self._cuts))})") if cuts else None
 
     def parts(self, text: str) -> Iterator[Part | int]:
-        """The parts of ``text`` in order, none empty; a token that stands by itself as its id."""
+        """The parts of ``text`` in order, none empty; a token cut off on both sides as its id."""
         if self._pattern is None:
             yield Part(text, first=True)
             return
@@ -49,7 +49,7 @@ class Splitter:
 
 
 def expression(words: Sequence[str]) -> str:
-    """A regular expression that matches exactly these words, sharing their beginnings."""
+    """A regular expression that matches exactly these words, with shared beginnings factored out."""
     root: _Trie = {}
     for word in words:
         node = root

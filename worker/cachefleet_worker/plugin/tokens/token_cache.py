@@ -1,7 +1,7 @@
-"""Ids of parts of texts seen before: bounded by bytes, least recently used first, apart for each salt.
+"""Ids of text parts seen before: bounded by bytes, least recently used first, separate for each salt.
 
-A salt stands for a tenant. An entry is found only under the salt it was stored with, so nobody learns from an answer's
-speed what others have sent.
+A salt stands for a tenant. An entry is found only under the salt it was stored with, so response times reveal nothing
+of what other tenants have sent.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 ENTRY_OVERHEAD_BYTES: Final = 200
-"""Of the dictionary, the key and the tuple, beyond the text and the ids themselves."""
+"""Memory of dictionary slot, key and tuple, besides the text and the ids themselves."""
 LARGEST_SHARE: Final = 8
-"""An entry that takes more than this part of the whole is not kept."""
+"""An entry larger than one such part of the bound is not kept."""
 
 
 class Key(NamedTuple):
-    """What ids depend on, and who may see them."""
+    """What ids depend on, and the tenant who may use them."""
 
     owner: int
-    """The tokenizer."""
+    """Number of the tokenizer."""
     salt: str
     anchored: bool
-    """Encoded as a part that is not the text's first, where that differs."""
+    """Encoded as a part other than the text's first, where that differs."""
     text: str
 
 
@@ -33,7 +33,7 @@ Ids = tuple[int, ...]
 
 
 class TokenCache:
-    """Safe to use from several threads."""
+    """Ids of text parts; thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -43,7 +43,7 @@ class TokenCache:
         self._hits = self._misses = self._evicted = 0
 
     def find(self, keys: Iterable[Key]) -> dict[Key, Ids]:
-        """What is known of ``keys``; they become the most recently used."""
+        """The known ones of ``keys``, which become the most recently used."""
         found: dict[Key, Ids] = {}
         entries = self._entries
         with self._lock:
@@ -58,7 +58,7 @@ class TokenCache:
         return found
 
     def store(self, fresh: Mapping[Key, Ids]) -> None:
-        """Remember ``fresh``, forgetting what was not used for longest."""
+        """Store ``fresh``, evicting the least recently used."""
         with self._lock:
             for key, ids in fresh.items():
                 size = entry_bytes(key, ids)
@@ -78,6 +78,7 @@ class TokenCache:
                 self._drop(key)
 
     def stats(self) -> dict[str, int]:
+        """Counters since the start, and entries and bytes now."""
         with self._lock:
             return {
                 "entries": len(self._entries),
@@ -95,5 +96,5 @@ class TokenCache:
 
 
 def entry_bytes(key: Key, ids: Sequence[int]) -> int:
-    """Memory of one entry; the integers themselves are shared (see parts.py)."""
+    """Memory of one entry; the integers themselves are shared (segments.py)."""
     return ENTRY_OVERHEAD_BYTES + sys.getsizeof(key.text) + sys.getsizeof(ids)

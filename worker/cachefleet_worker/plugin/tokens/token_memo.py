@@ -1,4 +1,4 @@
-"""Memoised tokenisation in one process of vLLM: which tokenizers it serves, what it counts, when it stops."""
+"""Memoised tokenisation in one vLLM process: the tokenizers it serves, its counters, and when it stops."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ log = logging.getLogger("vllm.cachefleet")
 FEATURE: Final = "tokens"
 MODE: Final = "memo"
 SHORTEST_TEXT: Final = 64
-"""Characters; a shorter text costs less to encode than to look up."""
+"""Characters; a shorter text is encoded faster than looked up."""
 
 Plain = Callable[[], list[int]]
 
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """What is known of one tokenizer. ``encoder`` is None until it is proven, and after it was refused."""
+    """State of one tokenizer. ``encoder`` is None until it is proven, and after a refusal."""
 
     owner: int
     encoder: PartEncoder | None = None
@@ -43,7 +43,7 @@ class Seat:
 
 
 class TokenMemo:
-    """One for each process; safe to use from several threads."""
+    """One per process; thread-safe."""
 
     def __init__(
         self, capabilities: Capabilities, faults: Faults, *, max_bytes: int, sample_ratio: float, rng: random.Random
@@ -71,9 +71,9 @@ class TokenMemo:
     ) -> list[int] | None:
         """The ids of ``text``, or None where the plain encoder is to be used.
 
-        A text of more than ``max_length`` ids is left to the plain encoder, which truncates in its own way.
-        A few samples are held against ``plain``, later, elsewhere; without it against a private copy of the tokenizer:
-        vLLM's own keeps truncation as its state, so it is not to be used beside vLLM.
+        A text of more than ``max_length`` ids is left to the plain encoder, which truncates in its own way. A few
+        samples are compared with ``plain``, later and on another thread; without it with a private copy of the
+        tokenizer: vLLM's own holds truncation as state, so it must not be used beside vLLM.
         """
         seat = self._seat(tokenizer)
         ids = self._attempt(tokenizer, seat, text, salt, add_special_tokens=add_special_tokens, max_length=max_length)
@@ -87,7 +87,7 @@ class TokenMemo:
         return ids
 
     def expect(self, tokenizer: Any) -> None:
-        """Have a tokenizer prepared in the background, unless that was done. None is no tokenizer."""
+        """Have a tokenizer prepared in the background, once; None is ignored."""
         if tokenizer is not None:
             self._ask(tokenizer, self._seat(tokenizer))
 
@@ -99,7 +99,7 @@ class TokenMemo:
         return propose(ids, seat.marks, reused=reused)
 
     def prepare(self, tokenizer: Any) -> Refusal | None:
-        """Prove a tokenizer now, in this thread; the refusal where it is left to the plain encoder."""
+        """Prove a tokenizer now, in this thread; returns the refusal where it is left to the plain encoder."""
         seat = self._seat(tokenizer)
         found = prepared(tokenizer, self._cache, owner=seat.owner)
         if isinstance(found, Refusal):
@@ -111,22 +111,22 @@ class TokenMemo:
         return seat.refusal
 
     def settle(self) -> None:
-        """Wait for what was left to the background."""
+        """Wait for the background jobs queued so far."""
         self._background.settle()
 
     def reason(self, tokenizer: Any) -> Refusal | None:
-        """Why a tokenizer is left to the plain encoder; None where it is not, or not yet known."""
+        """Why a tokenizer is left to the plain encoder; None where it is not, or is not yet prepared."""
         return self._seat(tokenizer).refusal
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start, and the size of the memory now."""
+        """Counters since the start, and the size of the cache now."""
         with self._lock:
             return dict(self._counts) | self._cache.stats()
 
     def _attempt(
         self, tokenizer: Any, seat: Seat, text: str, salt: str, *, add_special_tokens: bool, max_length: int | None
     ) -> list[int] | str:
-        """The ids, or why the plain encoder is to be used."""
+        """The ids, or why the plain encoder is to be used, as a code."""
         encoder = seat.encoder
         if encoder is None:
             self._ask(tokenizer, seat)
@@ -135,7 +135,7 @@ class TokenMemo:
             return "short"
         try:
             ids = encoder.encode(text, salt, add_special_tokens=add_special_tokens)
-        except (PartError, TypeError, ValueError, OverflowError):  # text that is not Unicode, say: stock words it
+        except (PartError, TypeError, ValueError, OverflowError):  # invalid Unicode, say: vLLM words the error
             return "unencodable"
         if ids is None:
             return "framed"
@@ -183,7 +183,7 @@ class TokenMemo:
 
 
 def _plain(seat: Seat, text: str, *, add_special_tokens: bool) -> Plain | None:
-    """The plain encoder for one text; None where the seat was refused meanwhile."""
+    """The plain encoder for one text; None where the tokenizer was refused meanwhile."""
     encoder = seat.encoder
     if encoder is None:
         return None

@@ -1,4 +1,4 @@
-"""What is asked of a tokenizer of transformers: whether it is a plain one, and what marks its messages."""
+"""Checks of a transformers tokenizer: whether it encodes as the tokenizers library does, and its message marks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cachefleet_worker.plugin.tokens.selftest import SEED, check
 from cachefleet_worker.plugin.tokens.token_cache import TokenCache
 
 _WAYS: Final = ("__call__", "encode", "_encode_plus", "_batch_encode_plus", "encode_plus", "batch_encode_plus")
-"""Methods by which an own class of a model could encode in another way than the tokenizers library."""
+"""Methods by which a model's own class could encode otherwise than the tokenizers library."""
 _PLAIN_MODULES: Final = ("transformers.tokenization_utils", "vllm.tokenizers.hf")
-"""Where those methods may come from."""
+"""Modules that may define those methods."""
 
 
 def prepared(tokenizer: Any, cache: TokenCache, *, owner: int) -> PartEncoder | Refusal:
-    """A proven encoder for a tokenizer of transformers. Takes a second or two for a large vocabulary."""
+    """A proven encoder for a transformers tokenizer. Takes a second or two for a large vocabulary."""
     refusal = _unlike_others(tokenizer)
     if refusal is not None:
         return refusal
@@ -29,7 +29,7 @@ def prepared(tokenizer: Any, cache: TokenCache, *, owner: int) -> PartEncoder | 
 
 
 def marks_of(tokenizer: Any) -> Marks | None:
-    """What marks the messages in a tokenizer's ids; None where that is not known."""
+    """The tokens that mark messages in a tokenizer's ids; None where unknown."""
     added = getattr(tokenizer, "get_added_vocab", None)
     template = getattr(tokenizer, "chat_template", None)
     return detect(added(), template if isinstance(template, str) else "") if added else None

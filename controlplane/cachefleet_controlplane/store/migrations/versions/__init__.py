@@ -1,1 +1,1 @@
-"""One file a change of the schema, in order."""
+"""One Alembic migration per schema change, numbered in order."""

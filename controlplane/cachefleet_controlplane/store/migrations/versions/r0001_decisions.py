@@ -1,4 +1,4 @@
-"""Decisions, as a ring."""
+"""Table of decisions."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""How many candidates of a decision are not among those remembered."""
+"""Number of a decision's candidates that are not stored."""
 
 import sqlalchemy as sa
 from alembic import op

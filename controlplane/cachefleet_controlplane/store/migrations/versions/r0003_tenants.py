@@ -1,4 +1,4 @@
-"""Tenants, their API keys, and what they used."""
+"""Tables of tenants, API keys and usage."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""Whose a request was, where its prompt's ids came from, and why less was cached than predicted."""
+"""A decision's tenant, isolation, rung, render failure and shortfall."""
 
 import sqlalchemy as sa
 from alembic import op

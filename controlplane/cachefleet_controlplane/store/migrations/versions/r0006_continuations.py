@@ -1,4 +1,4 @@
-"""Conversations, their checkpoints, stored responses, certificates, and what became of a turn's continuation."""
+"""Tables of conversations, checkpoints, responses and certificates; a decision's continuation."""
 
 import sqlalchemy as sa
 from alembic import op

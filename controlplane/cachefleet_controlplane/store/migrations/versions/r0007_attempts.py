@@ -1,4 +1,4 @@
-"""The attempts of a request are called so."""
+"""Rename a decision's ``legs`` to ``attempts``."""
 
 from alembic import op
 
