@@ -34,7 +34,7 @@ BARS: Final = (
     Bar("snapshot", r"wall", "ours", 1.0),
     Bar("snapshot", r"longer by", "ours", 5.0),
     Bar("tokens", r": 10k tokens, 90 % shared|grows by a paragraph", "ratio", 0.2),
-    Bar("keys", r"with the memo", "ratio", 0.6),
+    Bar("keys", r"with the cache", "ratio", 0.6),
     Bar("keys", r"stock", "ratio", 0.2),
     Bar("load", r"refused on an idle", "ours", 100.0),
 )

@@ -89,7 +89,7 @@ def _rows(name: str, writer: Writer, stock: Server, *, ours: Server, rounds: int
                 if server is ours:
                     times[f"{each} used"].append(took + _used(each, content))
     found = {each: median(values) for each, values in times.items()}
-    yield row(f"10k tokens, {name}: keys against /render with the memo", found["keys"], found["render"])
+    yield row(f"10k tokens, {name}: keys against /render with the cache", found["keys"], found["render"])
     yield row(f"10k tokens, {name}: keys against stock /render", found["keys"], found["stock"])
     yield row(f"10k tokens, {name}: keys in a caller's hands", found["keys used"], found["render used"])
 
@@ -106,7 +106,7 @@ def _used(each: str, content: bytes) -> float:
 
 
 def _check(messages: Messages, stock: Server, ours: Server) -> None:
-    """The same ids everywhere; asked again, so that both memos have answered too."""
+    """The same ids everywhere; asked again, so that both caches have answered too."""
     expected = json.loads(stock.post(RENDER, messages)[1])["token_ids"]
     for _ in range(2):
         (prompt,) = decode(ours.post(f"{KEYS}&ids=1", messages)[1])

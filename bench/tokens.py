@@ -21,7 +21,7 @@ from typing import Any, Final, TypedDict
 from cachefleet_worker.plugin.capabilities import Capabilities
 from cachefleet_worker.plugin.faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
-from cachefleet_worker.plugin.tokens.token_memo import TokenMemo
+from cachefleet_worker.plugin.tokens.cached_encoder import CachedEncoder
 from tests.worker.plugin.tokens.styles import BIG, trained
 
 ROUNDS: Final = 41
@@ -71,14 +71,14 @@ class Sides:
         fast: Any = PreTrainedTokenizerFast
         self.tokenizer = fast(tokenizer_object=trained(style, BIG))
         capabilities = Capabilities()
-        self.memo = TokenMemo(
+        self.encoder = CachedEncoder(
             capabilities,
             Faults(capabilities),
-            max_bytes=SETTINGS.tokens_memo_bytes,
+            max_bytes=SETTINGS.tokens_cache_bytes,
             sample_ratio=0.0,  # samples are checked in the background, which on few cores would be timed too
             rng=random.Random(SEED),
         )
-        refusal = self.memo.prepare(self.tokenizer)
+        refusal = self.encoder.prepare(self.tokenizer)
         assert refusal is None, refusal
 
     def plain(self, text: str) -> list[int]:
@@ -88,7 +88,7 @@ class Sides:
         return ids
 
     def ours(self, text: str) -> list[int] | None:
-        return self.memo.encode(
+        return self.encoder.encode(
             self.tokenizer,
             text,
             "salt",
@@ -197,7 +197,7 @@ def _timed(sides: Sides, texts: list[str]) -> tuple[float, float]:
 def _check(sides: Sides, texts: list[str]) -> None:
     """The same ids, asked under another tenant's salt so that what is timed later is not known yet."""
     for text in texts[1:]:
-        ids = sides.memo.encode(
+        ids = sides.encoder.encode(
             sides.tokenizer, text, "checked", plain=list, add_special_tokens=False, max_length=MAX_LENGTH
         )
         assert ids == sides.plain(text), "ids differ"

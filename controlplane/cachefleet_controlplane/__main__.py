@@ -36,7 +36,7 @@ def main() -> int:
         sys.stderr.write(f"CACHEFLEET_FLEET_KEY_FILE: {error}\n")
         return 2
     logs.configure(settings.log_format, settings.log_level)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop at INFO; ours are logged here
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it logs start and stop at INFO; __main__ does
     disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series per counter, unused
     gc.freeze()  # objects made by imports stay: keep them out of garbage collections
     return uvloop.run(serve(plane, settings))

@@ -69,7 +69,7 @@ def rendered(server: VllmServer, body: dict[str, Any]) -> list[list[int]]:
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: json.dumps(body)[:40])
 def test_ids_are_those_that_vllm_renders_and_keys_are_theirs(vllm_server: VllmServer, body: dict[str, Any]) -> None:
     (ids,) = rendered(vllm_server, body)
-    for _ in range(2):  # the second out of the memo
+    for _ in range(2):  # the second out of the cache
         found = keys_of(vllm_server, body)
         assert list(found.ids) == ids
         namespace = Namespace(CONTRACT, body.get("cache_salt", ""))
@@ -103,7 +103,7 @@ def test_several_prompts_of_one_body_have_an_entry_each(vllm_server: VllmServer)
 @everywhere
 def test_boundaries_follow_what_starts_a_message(vllm_server: VllmServer) -> None:
     deadline = time.monotonic() + MEMO_SECONDS
-    while features(vllm_server)["tokens"][0] != "memo":
+    while features(vllm_server)["tokens"][0] != "cache":
         assert time.monotonic() < deadline, features(vllm_server)["tokens"]
         keys_of(vllm_server, BODIES[0])
         time.sleep(0.2)

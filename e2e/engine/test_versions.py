@@ -37,7 +37,7 @@ EXPECTED: Final = {
     "budget": "blocks",
     "snapshot": "thread",
     "heartbeat": "mark",
-    "tokens": "memo",
+    "tokens": "cache",
     "keys": "render",
     "routes": "on",
 }

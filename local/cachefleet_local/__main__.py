@@ -146,7 +146,7 @@ def version() -> None:
 
 
 def main() -> None:
-    """The entry point; a failure is its lines on standard error and its exit status."""
+    """Entry point: runs a command; prints a failure's lines to standard error and exits with its status."""
     try:
         app()
     except FailureError as error:

@@ -1,4 +1,4 @@
-"""What a person is told when something cannot be done, and the exit status that says the same to a script."""
+"""Failures of commands: lines for the user, and an exit status for scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Exit(IntEnum):
 
 
 class FailureError(Exception):
-    """Something cannot be done; ``lines`` say why, one for each reason."""
+    """A command failed; ``lines`` say why, one for each reason."""
 
     def __init__(self, lines: list[str], status: Exit = Exit.FAILED) -> None:
         super().__init__("\n".join(lines))

@@ -35,7 +35,7 @@ class Asked:
 
 
 class AdminAuthorizer(Protocol):
-    """Decides whether the bearer of ``token`` ("" without one) may; AccessUnavailableError where it cannot be told."""
+    """Decides whether the bearer of ``token`` ("" without one) may; AccessUnavailableError where that is not known."""
 
     async def __call__(self, token: str, asked: Asked, /) -> Access: ...
 

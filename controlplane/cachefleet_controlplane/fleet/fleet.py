@@ -44,7 +44,7 @@ MakeSelector = Callable[[Any, Registry], Selector]
 class Fleet:
     """Live state and decisions; ``clock`` is monotonic, ``wall`` Unix time, in seconds; ``index_key`` seeds block keys.
 
-    ``texts``, an index of its own, decides on prompts whose blocks are not known, by their text. With a ``salt_key``
+    With ``texts``, an index of its own, prompts of unknown blocks are decided by their text. With a ``salt_key``
     workers are told of warm prefixes, salted with it; ``salt_version`` gives the version of a tenant's salt.
     """
 
@@ -242,7 +242,7 @@ class Fleet:
         return notes
 
     def receive(self, connection: Connection, frame: Report) -> list[StreamEvent]:
-        """Take a frame of a stream over. RefusedError: no Hello came before it; FrameError: it is malformed."""
+        """Process a frame of a stream; its events. RefusedError: no Hello came before it. FrameError: malformed."""
         now = self._clock()
         notes = self._agents.receive(connection, frame, now)
         if isinstance(frame, DeltaFrame) and (worker := connection.ranks[frame.rank]).inflight_requests.open:

@@ -116,6 +116,6 @@ def _read(data: bytes) -> Hello | State | _DeltaHead | _SnapshotHead:
         if len(data) <= MAX_FRAME_BYTES:
             return _head.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # the full decoder says it better
+        pass  # the full decoder's error is more exact
     decode_up(data)
     raise FrameError("not a frame")

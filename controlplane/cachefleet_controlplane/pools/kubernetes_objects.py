@@ -208,9 +208,7 @@ def _is_pod(endpoint: _Endpoint) -> bool:
 def _worker(endpoint: _Endpoint, address_type: str) -> Endpoint:
     address = endpoint.addresses[0] if address_type == "IPv4" else f"[{endpoint.addresses[0]}]"
     name = endpoint.target_ref.name if endpoint.target_ref else ""
-    ready = (
-        endpoint.conditions is None or endpoint.conditions.ready is not False
-    )  # the API counts unknown as ready
+    ready = endpoint.conditions is None or endpoint.conditions.ready is not False  # the API counts unknown as ready
     return Endpoint(name, f"http://{address}:{ENGINE_PORT}", f"http://{address}:{AGENT_PORT}", ready)
 
 

@@ -43,7 +43,7 @@ class PoolView:
 
     @property
     def key(self) -> str:
-        """"namespace/name"."""
+        """As "namespace/name"."""
         return self.pool.key
 
 

@@ -40,7 +40,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of one answered request; None where nobody told."""
+    """What is known of one answered request; None where it is not known."""
 
     predicted_tokens: int
     cached_tokens: int | None

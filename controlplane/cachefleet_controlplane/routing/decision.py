@@ -124,7 +124,7 @@ class Prompt:
     max_tokens: int = 0
     knowledge: Knowledge = Knowledge.LOAD
     chunks: Chunks = NO_CHUNKS
-    """Of its text, whether or not its blocks are known; none where decisions may not rest on them."""
+    """Chunks of its text, even if its blocks are known; none where decisions may not rest on them."""
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make

@@ -138,7 +138,7 @@ async def while_present(work: Coroutine[Any, Any, None], receive: Receive, reply
     watch.add_done_callback(leaving)
     try:
         await work
-    except (asyncio.CancelledError, Exception):  # raised again, unless it is of the client's going
+    except (asyncio.CancelledError, Exception):  # raised again, unless the client's disconnect caused it
         if not leaving.settled():
             raise
     else:

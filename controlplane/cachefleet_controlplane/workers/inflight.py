@@ -149,7 +149,7 @@ class InFlightRequests:
             self.recent.remove(inflight)  # it failed: its blocks will not come
 
     def due(self) -> Iterator[float]:
-        """The times at which requests stop counting as work if nothing is heard of them."""
+        """The times at which requests stop counting as work if they get no first token."""
         return (inflight.sent_at + PATIENCE_SECONDS for inflight in self.open.values() if not inflight.prefilled)
 
     def tokens(self, now: float) -> int:

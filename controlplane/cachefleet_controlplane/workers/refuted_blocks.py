@@ -21,7 +21,7 @@ _KEY_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Doubt:
+class _Refuted:
     held: int
     until: float
 
@@ -31,7 +31,7 @@ class RefutedBlocks:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._known: OrderedDict[tuple[WorkerId, int, bytes], _Doubt] = OrderedDict()
+        self._known: OrderedDict[tuple[WorkerId, int, bytes], _Refuted] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -45,7 +45,7 @@ class RefutedBlocks:
         if not key:
             return
         self._known.pop((worker, lacking, key), None)
-        self._known[worker, lacking, key] = _Doubt(min(held, lacking), self._clock() + SECONDS)
+        self._known[worker, lacking, key] = _Refuted(min(held, lacking), self._clock() + SECONDS)
         while len(self._known) > MAX_REFUTED:
             self._known.popitem(last=False)
 

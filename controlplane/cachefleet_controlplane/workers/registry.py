@@ -38,7 +38,7 @@ class Pool:
 
     @property
     def key(self) -> str:
-        """"namespace/name"."""
+        """As "namespace/name"."""
         return self.declared.key
 
     @property

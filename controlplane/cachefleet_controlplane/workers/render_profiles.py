@@ -19,7 +19,7 @@ class RenderFacts:
     """Facts of one fleet, from its pools and workers."""
 
     model: str = ""
-    """ "namespace/name"."""
+    """As "namespace/name"."""
     pool: str = ""
     """The first pool, whose worker key its renderers accept; "" where there is none."""
     contract: str = ""

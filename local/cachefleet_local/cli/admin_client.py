@@ -1,4 +1,4 @@
-"""Talks to the admin API of a control plane; whatever goes wrong is a FailureError that a person understands."""
+"""HTTP client of a control plane's admin API; every failure is a FailureError with lines for the user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKEN_FILE_VARIABLE: Final = "CACHEFLEET_ADMIN_TOKEN_FILE"  # noqa: S105 - the n
 
 @dataclass(frozen=True, slots=True)
 class AdminAccess:
-    """Where the admin API is, and the token for it."""
+    """Address of the control plane, and the token for its admin API."""
 
     url: str
     token: str = field(repr=False)
@@ -31,9 +31,9 @@ class AdminAccess:
 def find_access(
     *, url: str | None, token_file: Path | None, data_dir: Path, environment: Mapping[str, str] = os.environ
 ) -> AdminAccess:
-    """From what was given, else from the environment, else from the data folder of a local fleet.
+    """Address and token: the given ones, else from the environment, else from the data folder of a local fleet.
 
-    FailureError (bad input) where none of them says.
+    FailureError (bad input) where none of them has it.
     """
     folder = DataFolder(data_dir.absolute())
     where = url or environment.get(URL_VARIABLE) or _local_url(folder)
@@ -55,7 +55,7 @@ def _local_url(folder: DataFolder) -> str:
 
 
 class AdminClient:
-    """The admin API over one session; see ``admin_client``."""
+    """The admin API over one HTTP session; made by ``admin_client``. Every failure is a FailureError."""
 
     def __init__(self, session: aiohttp.ClientSession, access: AdminAccess) -> None:
         self._session = session
@@ -66,20 +66,24 @@ class AdminClient:
         return await self._ask("GET", path, params=dict(parameters or {}))
 
     async def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        """PUT to ``/admin/v1/<path>``; the JSON of the answer, None for status 204."""
         return await self._ask("PUT", path, json=dict(body))
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """POST to ``/admin/v1/<path>``; the JSON of the answer, None for status 204."""
         return await self._ask("POST", path, json=dict(body))
 
     async def send(self, path: str, body: bytes, parameters: Mapping[str, str]) -> Any:
-        """POST a body that is JSON already, or is for the control plane to refuse."""
+        """POST a body as it is: encoded JSON, which the control plane checks."""
         headers = {"Content-Type": "application/json"}
         return await self._ask("POST", path, params=dict(parameters), data=body, headers=headers)
 
     async def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        """PATCH ``/admin/v1/<path>``; the JSON of the answer."""
         return await self._ask("PATCH", path, json=dict(body))
 
     async def delete(self, path: str) -> Any:
+        """DELETE ``/admin/v1/<path>``; the JSON of the answer, None for status 204."""
         return await self._ask("DELETE", path)
 
     async def _ask(self, method: str, path: str, *, headers: Mapping[str, str] | None = None, **more: Any) -> Any:
@@ -96,7 +100,7 @@ class AdminClient:
 
 @asynccontextmanager
 async def admin_client(access: AdminAccess, *, seconds: float = TIMEOUT_SECONDS) -> AsyncIterator[AdminClient]:
-    """A client for as long as the context lasts; an answer may take ``seconds``."""
+    """A client for as long as the context lasts; a request may take ``seconds``."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(seconds)) as session:
         yield AdminClient(session, access)
 
@@ -110,7 +114,7 @@ async def _refused(asked: str, response: aiohttp.ClientResponse) -> FailureError
 
 
 def _complaints(status: int, body: str) -> list[str]:
-    """A problem in the words of the admin API: a line for each field, else its detail."""
+    """The admin API's messages for a refused request: a line for each field, else its detail."""
     try:
         problem = json.loads(body)
         fields = [f"{error['field']}: {error['message']}" for error in problem["errors"]]

@@ -1,4 +1,4 @@
-"""``cachefleet doctor``: examinations of a running fleet."""
+"""``cachefleet doctor``: checks of a running fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cachefleet explain``: one decision, made or only asked for, so that a person understands it."""
+"""``cachefleet explain``: prints one routing decision, made or hypothetical."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def explain(
 
 
 def explained(item: Item) -> str:
-    """A decision, as the admin API shows it, in lines for a person; without a newline at its end."""
+    """A decision of the admin API as lines of text, without a newline at the end."""
     facts = list(_facts(item))
     width = max(len(name) for name, _ in facts)
     lines = [f"{name.ljust(width)}  {told}" for name, told in facts]

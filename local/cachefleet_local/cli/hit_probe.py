@@ -1,4 +1,4 @@
-"""Shows that a fleet serves from its caches: a new conversation's second turn must find the first."""
+"""Checks that a fleet serves from its caches: a new conversation's second turn must hit the blocks of the first."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cachefleet_local.failure import Exit, FailureError
 
 CHAT: Final = "/v1/chat/completions"
 WORDS: Final = 200
-"""Of the first prompt: more than three blocks of the largest usual size, 64 tokens."""
+"""Words of the first prompt: more than three blocks of the largest usual size, 64 tokens."""
 TOKENS_A_WORD: Final = 8
-"""At most, for a model that takes few tokens."""
+"""Upper bound on the tokens of a word, for a model with a short context."""
 ANSWER_TOKENS: Final = 4
 ASK_SECONDS: Final = 300.0
-"""How long one answer may take: the first may be the first ever on a slow machine."""
+"""Timeout of one request: the first may be the first ever on a slow machine."""
 PAUSE_SECONDS: Final = 1.0
 """Between attempts; and between the turns, so that every replica has the worker's report of the first."""
 _LATER: Final = frozenset({429, 503})
@@ -38,7 +38,7 @@ _VOCABULARY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GatewayAccess:
-    """Where the gateway is, and the API key for it, "" for none."""
+    """Address of the gateway, and the API key for it, "" for none."""
 
     url: str
     key: str = field(default="", repr=False)
@@ -46,7 +46,7 @@ class GatewayAccess:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One turn as its answer tells of it."""
+    """What the answer to one turn says: who served it, and its token counts."""
 
     turn: int
     model: str
@@ -69,7 +69,7 @@ HITS: Final = (
 
 
 def gateway_access(url: str, key: str) -> GatewayAccess:
-    """FailureError (bad input) where the address is none."""
+    """Address and key of the gateway. FailureError (bad input) where the address is no URL."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.netloc:
         raise FailureError([f"--gateway: got {url!r}, allowed: an address like http://127.0.0.1:8080"], Exit.BAD_INPUT)
@@ -84,9 +84,9 @@ async def probe(
     random: Random,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Item]:
-    """Have the conversation with ``model``, or with the first that chats; what its two turns told.
+    """Have the conversation with ``model``, or with the first chat model; returns a row for each of its two turns.
 
-    FailureError where nothing is served within ``wait_seconds``, where a turn fails, or where the second finds nothing.
+    FailureError where nothing is served within ``wait_seconds``, or a turn fails.
     """
     async with _client(access) as client:
         deadline = clock() + wait_seconds
@@ -100,9 +100,9 @@ async def probe(
 
 
 def shortcomings(turns: Sequence[Item]) -> list[str]:
-    """Why the turns do not show a hit; nothing where they do.
+    """Why the turns do not show a hit; empty where they do.
 
-    A few cached tokens are none: a chat template may begin all conversations alike.
+    A few cached tokens are no hit: a chat template may begin all conversations alike.
     """
     last = turns[-1]
     if not last["decision"]:
@@ -123,7 +123,7 @@ def _computed(turn: Item) -> str:
 
 
 def opening(random: Random, *, words: int) -> str:
-    """A prompt that was never sent before, from its first block on."""
+    """A random prompt, new from its first block on."""
     said = " ".join(random.choices(_VOCABULARY.split(), k=words))
     return f"{random.getrandbits(64):016x} {said}. Which word comes to your mind?"
 
@@ -138,7 +138,7 @@ def _item(told: Told) -> Item:
 
 
 class _LaterError(Exception):
-    """Not yet; ``failure`` where it stays so."""
+    """Not served yet; ``failure`` is raised where that lasts until the deadline."""
 
     def __init__(self, failure: FailureError) -> None:
         super().__init__(str(failure))
@@ -146,14 +146,14 @@ class _LaterError(Exception):
 
 
 class _Client:
-    """The gateway over one session; FailureErrors for what goes wrong, _LaterError for what may yet be."""
+    """The gateway over one session; FailureError for permanent failures, _LaterError for others."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
         self._url = url
 
     async def model(self, wanted: str | None) -> tuple[str, int | None]:
-        """The name of a model that chats, and how many tokens it takes."""
+        """The name of a chat model, and its context length in tokens."""
         _, told = await self._ask("GET", "/v1/models")
         cards = [card for card in told.get("data", ()) if _chats(card)]
         found = next((card for card in cards if wanted in (None, card["id"])), None)
@@ -164,7 +164,7 @@ class _Client:
         return found["id"], found.get("max_model_len")
 
     async def turn(self, number: int, model: str, messages: Sequence[Mapping[str, str]]) -> tuple[Told, str]:
-        """One turn, and what the model said."""
+        """Send one turn; what its answer says, and the model's text."""
         body = {"model": model, "messages": list(messages), "max_tokens": ANSWER_TOKENS, "temperature": 0}
         headers, told = await self._ask("POST", CHAT, json=body)
         usage = told.get("usage") or {}
@@ -200,7 +200,7 @@ async def _client(access: GatewayAccess) -> AsyncIterator[_Client]:
 
 
 async def _until(attempt: Callable[[], Any], deadline: float, clock: Callable[[], float]) -> Any:
-    """What an attempt gives, tried again until the deadline where it may come to be."""
+    """The result of ``attempt``, which is repeated after a _LaterError until the deadline."""
     while True:
         try:
             return await attempt()

@@ -1,4 +1,4 @@
-"""What commands like ``cachefleet pools`` print: the admin API's items as a table, JSON or YAML."""
+"""Formats the admin API's items as a table, JSON or YAML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Item = Mapping[str, Any]
 
 
 class Output(StrEnum):
-    """How to print."""
+    """Output format of a command."""
 
     TABLE = "table"
     JSON = "json"
@@ -23,7 +23,7 @@ class Output(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table; numbers stand right."""
+    """One column of a table; ``right`` aligns it right, for numbers."""
 
     title: str
     value: Callable[[Item], object]
@@ -146,7 +146,7 @@ def listing(items: Sequence[Item], columns: Sequence[Column], output: Output) ->
 
 
 def single(item: Item, columns: Sequence[Column], output: Output) -> str:
-    """One item: as a table of one row, else as it is."""
+    """One item as text: a table of one row, else the item alone."""
     match output:
         case Output.JSON:
             return json.dumps(dict(item), indent=2)
@@ -157,7 +157,7 @@ def single(item: Item, columns: Sequence[Column], output: Output) -> str:
 
 
 def _table(items: Sequence[Item], columns: Sequence[Column]) -> str:
-    """Columns two spaces apart, as wide as they need: made to be read, grepped and cut."""
+    """Columns two spaces apart, as wide as their longest cell."""
     rows = [[column.title for column in columns], *([_cell(c.value(item)) for c in columns] for item in items)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
     return "\n".join("  ".join(_aligned(row, columns, widths)).rstrip() for row in rows)

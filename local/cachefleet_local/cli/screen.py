@@ -1,4 +1,4 @@
-"""What a person sees while a fleet starts, runs and stops: on a terminal bars, elsewhere one line an event."""
+"""Output of ``cachefleet up`` while a fleet starts, runs and stops: bars on a terminal, else one line per event."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STYLES: Final = {
 
 
 class Screen:
-    """Follows one fleet from its start to its end."""
+    """Shows the progress of one fleet from its start to its end."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -36,7 +36,7 @@ class Screen:
         self._over = False
 
     def starting(self, specs: Sequence[ProcessSpec]) -> None:
-        """The processes about to be started."""
+        """Show the processes that are about to be started."""
         if not self._console.is_terminal:
             self._line(f"to start: {', '.join(spec.name for spec in specs)}")
             return
@@ -54,18 +54,18 @@ class Screen:
         self._progress.start()
 
     def changed(self, spec: ProcessSpec, life: Life) -> None:
-        """One process has a new state."""
+        """Show a process's new state."""
         if self._progress:
             self._move_bar(spec, life)
         elif words := self._words(spec, life):
             self._line(words, style=_STYLES.get(life.state, ""))
 
     def all_ready(self) -> None:
-        """Every process is ready."""
+        """End the bars: every process is ready."""
         self._end_bars()
 
     def ready(self, fleet: Prepared) -> None:
-        """All is ready: one screen that says what to do with it."""
+        """Show the fleet's addresses and an example request for each model."""
         self.all_ready()
         self._console.print()
         for line in _addresses(fleet):
@@ -79,14 +79,14 @@ class Screen:
         self._console.print("\nCtrl-C stops everything.\n", style="bold")
 
     def stopping(self) -> None:
-        """The end was asked for."""
+        """Show, once, that the fleet is being stopped."""
         self._end_bars()
         if not self._over:
             self._line("stopping")
         self._over = True
 
     def stopped(self) -> None:
-        """Nothing is left."""
+        """Show that no process is left."""
         self._end_bars()
         self._line("everything has stopped")
 
@@ -111,7 +111,7 @@ class Screen:
             self._progress = None
 
     def _words(self, spec: ProcessSpec, life: Life) -> str:
-        """What an event is worth saying; "" for nothing."""
+        """The text for a process's new state, "" for none."""
         match life.state:
             case State.STARTING:
                 return f"{spec.name}: {_start_words(life)}"
@@ -130,7 +130,7 @@ class Screen:
 
 
 def example(gateway_url: str, model: str) -> str:
-    """A request that works as pasted into a shell."""
+    """A curl command for a chat request, ready for a shell."""
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16})
     return f"curl {gateway_url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
 
@@ -158,7 +158,7 @@ def _addresses(fleet: Prepared) -> list[str]:
 
 
 def _data_dir(fleet: Prepared) -> str:
-    """The option that the listings need where the data folder is not the one they look in."""
+    """The option that listing commands need where the data folder is not the default."""
     given = fleet.options.data_dir
     return "" if given == DEFAULT_DATA_DIR else f" --data-dir {shlex.quote(str(given))}"
 

@@ -200,7 +200,7 @@ def revoke_key(
 
 
 def _settings(**given: int | bool | None) -> dict[str, int | bool | None]:
-    """What was given; a limit of 0 is none."""
+    """The fields that were given; a limit of 0 becomes null, no limit."""
     limits = {"requestsAtOnce", "tokensPerMinute"}
     return {name: value or None if name in limits else value for name, value in given.items() if value is not None}
 

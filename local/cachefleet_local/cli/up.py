@@ -25,7 +25,7 @@ STOCK: Final = (
 
 
 def up(pool_file: Path, options: Options, console: Console) -> None:
-    """Run until told to stop. FailureError where it cannot be started."""
+    """Run the pools of a file until a signal. FailureError where they cannot be started."""
     if not sys.platform.startswith("linux"):
         raise FailureError(["cachefleet up needs Linux; elsewhere use a container or a virtual machine"])
     pools = read_pools(pool_file)
@@ -42,7 +42,7 @@ def up(pool_file: Path, options: Options, console: Console) -> None:
 
 
 def read_pools(pool_file: Path) -> list[PrefixCachePool]:
-    """The pools of a file, sound and within their budgets. FailureError with one line for each problem."""
+    """The pools of a file, valid and within their budgets. FailureError with one line for each problem."""
     try:
         pools = parse_pools(pool_file.read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -63,10 +63,10 @@ def until_stopped(work: Coroutine[Any, Any, None], screen: Screen) -> None:
         def stop() -> None:
             nonlocal told
             screen.stopping()
-            if not told:  # cleaning up takes seconds and must not be cut short by impatience
+            if not told:  # cleaning up takes seconds; a second signal must not cut it short
                 told = task.cancel()
 
-        hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]  # nohup means it
+        hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]  # under nohup
         for number in (signal.SIGINT, signal.SIGTERM, *hangup):
             asyncio.get_running_loop().add_signal_handler(number, stop)
         await asyncio.wait({task})
@@ -88,6 +88,6 @@ def _reason(error: Exception) -> str:
 
 
 def problem_lines(lines: Sequence[str], console: Console) -> None:
-    """Say why something failed; nothing of it is markup and nothing is wrapped."""
+    """Print the lines of a failure, without markup or wrapping."""
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

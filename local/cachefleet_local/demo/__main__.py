@@ -1,4 +1,4 @@
-"""``python -m cachefleet_local.demo``: the demo from nothing to its table. Exit statuses as of ``cachefleet``."""
+"""``python -m cachefleet_local.demo``: runs the demo and prints its table. Exit statuses as of ``cachefleet``."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _log(folder: Path) -> Path:
 
 
 def with_reset(pool: PrefixCachePool) -> PrefixCachePool:
-    """The pool with the engine's development routes open, of which the demo needs the one that empties the cache."""
+    """The pool with vLLM's development routes open: the demo uses the one that resets the prefix cache."""
     dev = EnvVar(name="VLLM_SERVER_DEV_MODE", value="1")
     engine = pool.spec.engine.model_copy(update={"env": (*pool.spec.engine.env, dev)})
     return pool.model_copy(update={"spec": pool.spec.model_copy(update={"engine": engine})})
@@ -93,14 +93,14 @@ NEXT: Final = [
 
 
 def result_text(round_robin: Phase, cache_aware: Phase) -> str:
-    """The result as JSON."""
+    """The result as JSON text: both phases, and the share of tokens recomputed."""
     share = recomputed_share(round_robin, cache_aware)
     phases = {"roundRobin": round_robin.as_json(), "cacheAware": cache_aware.as_json()}
     return json.dumps({**phases, "recomputed_share": round(share, 4)}, indent=2) + "\n"
 
 
 def main() -> None:
-    """The entry point."""
+    """Entry point; a failure's lines go to standard error."""
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     app.command()(demo)
     try:

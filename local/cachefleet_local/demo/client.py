@@ -21,7 +21,7 @@ REQUEST_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The gateway and what to ask it for."""
+    """The gateway's address, the model to ask for, and a clock in seconds."""
 
     url: str
     model: str
@@ -29,7 +29,7 @@ class Target:
 
 
 async def send_all(target: Target, trace: Sequence[Request], sent: Callable[[], None]) -> list[Answer]:
-    """The answers in the trace's order. Requests begin in that order, each after its conversation's last has ended."""
+    """Answers in the trace's order. Requests begin in that order, each after the one before in its conversation."""
     slots = asyncio.Semaphore(AGENTS_AT_A_TIME)
     turns: dict[int, asyncio.Task[Answer]] = {}
     tasks: list[asyncio.Task[Answer]] = []
@@ -89,7 +89,7 @@ async def _read(request: Request, response: aiohttp.ClientResponse, elapsed: Cal
 async def events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
     """The JSON of each server-sent event. ValueError where the stream ends without [DONE], or reports an error.
 
-    It reads on to the end of the answer, so that the connection is kept for the next one.
+    It reads to the end of the answer, so that the connection can be used again.
     """
     done = False
     async for line in response.content:

@@ -1,4 +1,4 @@
-"""The demo's view of the engines themselves: their counters, and a fresh start of their caches."""
+"""The demo's access to the engines: token counters, and resets of prefix caches."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Engines:
         self._headers = {"Authorization": f"Bearer {key}"}
 
     async def counts(self) -> EngineCounts:
-        """Their counters now, summed."""
+        """The token counters now, summed over all workers."""
         texts = await asyncio.gather(*(self._metrics(worker) for worker in self._workers))
         sums = [(total(text, PROMPT_TOKENS), total(text, CACHED_TOKENS)) for text in texts]
         return EngineCounts(sum(prompt for prompt, _ in sums), sum(cached for _, cached in sums))
 
     async def clear(self, admin: AdminClient) -> None:
-        """Empty every engine's prefix cache, and wait until the index says that it is. FailureError if it stays.
+        """Empty every engine's prefix cache and wait until the index holds no block. FailureError where one stays.
 
-        vLLM tells of a reset in its next step only, so each engine is given a step: a prompt too short to be cached.
+        vLLM reports a reset in its next step only, so each engine is given a step: a prompt too short to be cached.
         """
         for worker in self._workers:
             reset = await self._post(worker, "/reset_prefix_cache", {})
@@ -64,7 +64,7 @@ class Engines:
 
 
 async def held_blocks(admin: AdminClient) -> int:
-    """Blocks that the index believes any worker to hold."""
+    """Number of blocks that the index holds for all workers."""
     return sum(worker["heldBlocks"] for worker in (await admin.get("workers"))["items"])
 
 

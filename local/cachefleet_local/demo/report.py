@@ -1,4 +1,4 @@
-"""What came out of the demo: sums, table, JSON and verdict. Pure, apart from printing."""
+"""Results of the demo: sums, table, JSON and checks (pure)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Final
 from rich.table import Table
 
 GOAL: Final = 0.65
-"""Cache-aware recomputes at most this share of what round robin does."""
+"""Largest share of round robin's recomputed tokens that cache-aware routing may recompute."""
 TOLERANCE: Final = 0.01
-"""Between the answers' usage and the engines' own counters; a preempted request is counted twice by an engine."""
+"""Relative difference allowed between usage and the engines' counters, which count a preempted request twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one request came to."""
+    """Outcome of one request."""
 
     number: int
     failure: str = ""
@@ -56,37 +56,45 @@ class Phase:
 
     @property
     def served(self) -> list[Answer]:
+        """The answers of requests that did not fail."""
         return [answer for answer in self.answers if not answer.failure]
 
     @property
     def prompt_tokens(self) -> int:
+        """Prompt tokens of all served requests, from usage."""
         return sum(answer.prompt_tokens for answer in self.served)
 
     @property
     def cached_tokens(self) -> int:
+        """Of the prompt tokens, those that vLLM reported as cached."""
         return sum(answer.cached_tokens for answer in self.served)
 
     @property
     def recomputed_tokens(self) -> int:
+        """Prompt tokens that were not cached."""
         return self.prompt_tokens - self.cached_tokens
 
     @property
     def predicted_tokens(self) -> int:
+        """Prompt tokens that the index expected to be cached, over all served requests."""
         return sum(self.predicted.get(answer.decision, 0) for answer in self.served)
 
     @property
     def overpredicted_tokens(self) -> int:
-        """Predicted but not served, summed request by request: gone between decision and admission."""
+        """Tokens predicted but not cached, summed request by request: evicted between decision and admission."""
         return sum(max(0, self.predicted.get(a.decision, 0) - a.cached_tokens) for a in self.served)
 
     @property
     def hit_ratio(self) -> float:
+        """Share of prompt tokens that were cached; 0 where there are none."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     def ttft(self, percent: float) -> float:
+        """Percentile of the time to first token, in seconds."""
         return percentile([answer.ttft_seconds for answer in self.served], percent)
 
     def as_json(self) -> dict[str, Any]:
+        """The phase as it stands in the result file; ratios and seconds rounded."""
         return {
             "requests": len(self.answers),
             "failed_requests": len(self.answers) - len(self.served),
@@ -107,7 +115,7 @@ class Phase:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Nearest rank; 0 of nothing."""
+    """Nearest-rank percentile; 0 for no values."""
     if not values:
         return 0.0
     rank = max(1, -(-len(values) * percent // 100))
@@ -115,14 +123,14 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def recomputed_share(round_robin: Phase, cache_aware: Phase) -> float:
-    """What cache-aware routing recomputed, as a share of what round robin did."""
+    """Tokens that cache-aware routing recomputed, as a share of round robin's; 1 where that recomputed none."""
     if not round_robin.recomputed_tokens:
         return 1.0
     return cache_aware.recomputed_tokens / round_robin.recomputed_tokens
 
 
 def objections(round_robin: Phase, cache_aware: Phase) -> list[str]:
-    """Why this run does not show what it should; empty when it does."""
+    """Why this run does not show the expected result; empty where it does."""
     found = []
     for phase in (round_robin, cache_aware):
         found += [f"{phase.policy}: request {a.number} failed: {a.failure}" for a in phase.answers if a.failure][:3]
@@ -146,7 +154,7 @@ def _disagreement(phase: Phase) -> list[str]:
 
 
 def table(round_robin: Phase, cache_aware: Phase) -> Table:
-    """Both phases side by side."""
+    """Both phases side by side, as a table to print."""
     out = Table(title="The same agents' work on two workers", title_style="bold", caption_justify="left")
     out.add_column("")
     for name in ("round robin", "cache-aware"):

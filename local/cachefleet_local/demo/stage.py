@@ -1,4 +1,4 @@
-"""Plays the trace to a running fleet, once under each policy, each time on fresh caches."""
+"""Runs the trace on a running fleet, once under each policy, each time with empty caches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _POLL_SECONDS: Final = 0.25
 
 
 async def compare(fleet: Prepared, trace: Sequence[Request], console: Console) -> tuple[Phase, Phase]:
-    """The trace under round robin, and then cache-aware."""
+    """Run the trace under round robin, then cache-aware; the results in that order."""
     access = find_access(url=fleet.plan.internal_url, token_file=fleet.folder.admin_token_file, data_dir=Path())
     timeout = aiohttp.ClientTimeout(REQUEST_TIMEOUT_SECONDS)
     async with admin_client(access) as admin, aiohttp.ClientSession(timeout=timeout) as session:
@@ -42,7 +42,7 @@ async def compare(fleet: Prepared, trace: Sequence[Request], console: Console) -
 
 @dataclass(frozen=True, slots=True)
 class PolicyRun:
-    """Where a phase is played."""
+    """Runs the trace under one policy at a time on one fleet."""
 
     target: Target
     admin: AdminClient
@@ -50,7 +50,7 @@ class PolicyRun:
     console: Console
 
     async def phase(self, policy: str, trace: Sequence[Request]) -> Phase:
-        """The whole trace under one policy."""
+        """Empty the caches, set the policy, send the whole trace; returns what was measured."""
         await self.engines.clear(self.admin)
         await self.admin.put("routing", {"policy": policy})
         before, began = await self.engines.counts(), time.monotonic()

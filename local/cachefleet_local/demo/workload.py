@@ -1,4 +1,4 @@
-"""What the demo's agents send: a fixed trace of chat requests. Pure; the same seed gives the same trace.
+"""Trace of chat requests that the demo's agents send; the same seed gives the same trace (pure).
 
 A few kinds of agent, each with a long system prompt that its conversations share; each conversation goes turn by turn
 (an instruction or a tool's result, then the agent's step) and now and then takes back its last turns and goes on
@@ -45,7 +45,7 @@ class Request:
     number: int
     conversation: int
     turn: int
-    """Of its conversation, from 0; one conversation's requests are sent one after another."""
+    """Position in its conversation, from 0; one conversation's requests are sent one after another."""
     backtracked: bool
     messages: tuple[Message, ...]
 

@@ -1,8 +1,8 @@
-"""Runs in place of ``python -m vllm.entrypoints.openai.api_server``: has the engine forked and stands in for it.
+"""Stands in for ``python -m vllm.entrypoints.openai.api_server``: has the engine forked and ends as it does.
 
-Started by path with ``python -I -S``, so it imports the standard library only. Signals go to the engine, its exit
-status comes back, and when this process dies the engine is killed with all below it. Any other command line, and an
-environment that the fork server does not accept, runs in the ordinary interpreter.
+Started by path with ``python -I -S``, so it imports the standard library only. Signals are forwarded to the engine,
+its exit status is returned, and when this process dies the engine is killed with all processes below it. Any other
+command line, and an environment that the fork server does not accept, runs in the ordinary interpreter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(arguments: list[str]) -> None:
-    """``fork_client.py SOCKET PYTHON ARGUMENTS ...``: ends as the engine does."""
+    """``fork_client.py SOCKET PYTHON ARGUMENTS ...``: run ``PYTHON ARGUMENTS``, an engine as a fork."""
     path, python, *command = arguments
     if command[:2] == ["-m", MODULE]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _asked(connection: socket.socket, path: str, arguments: list[str]) -> bool:
-    """Whether the fork server takes it on."""
+    """Whether the fork server accepts the engine."""
     request = {
         "arguments": arguments,
         "environment": dict(os.environ),
@@ -49,7 +49,7 @@ def _asked(connection: socket.socket, path: str, arguments: list[str]) -> bool:
 
 
 def _stand_in(connection: socket.socket) -> int:
-    """Forward signals until nothing of the engine is left; its exit status, -n after signal n."""
+    """Forward signals until no process of the engine is left; its exit status, -n after signal n."""
     for number in _FORWARDED:
         signal.signal(number, lambda number, _: connection.send(str(int(number)).encode()))
     status = connection.recv(MAX_MESSAGE)
@@ -57,7 +57,7 @@ def _stand_in(connection: socket.socket) -> int:
 
 
 def _end_as(status: int) -> NoReturn:
-    """End this process with a status, or by a signal."""
+    """End this process with a status, or by signal n where it is -n."""
     if status < 0:
         if -status in _FORWARDED:
             signal.signal(-status, signal.SIG_DFL)

@@ -1,8 +1,8 @@
-"""The process that has imported vLLM and is forked for each engine; and the context that starts and ends it.
+"""Fork server: a process that has imported vLLM and is forked for each engine, and the context that runs it.
 
 ``python -m cachefleet_local.engine_forks.fork_server SOCKET`` serves ``fork_client.py`` at the socket until it is
 ended. It stays a process of one thread, or a fork would be unsafe. Engine cores, which vLLM spawns on a CPU, are forks
-too: each would else import vLLM anew.
+too: each would else import vLLM again.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ MODULES: Final = (
     "vllm.model_executor.models.llama",
     "vllm.model_executor.models.qwen2",
 )
-"""What an engine imports whatever it is given; of models, those of tests and the demo."""
+"""Modules that every engine imports, and the models of tests and the demo."""
 FIXED: Final = ("OMP_NUM_THREADS", "TORCH_COMPILE_DISABLE", "VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH")
-"""Variables that imports read: an engine that wants other values starts by itself."""
+"""Variables that imports read: an engine with other values starts without the fork server."""
 END_SECONDS: Final = 5.0
 START_SECONDS: Final = 60.0
-"""Until it listens; it imports afterwards, and who asks meanwhile waits."""
+"""Time until it listens; it imports afterwards, and requests wait meanwhile."""
 _BACKLOG: Final = 64
 
 
 @contextmanager
 def fork_server(log: Path) -> Iterator[Path]:
-    """Run one; gives an executable to use as the engines' Python. RuntimeError where it does not start.
+    """Run a fork server; yields an executable to use as the engines' Python. RuntimeError where it does not start.
 
-    On leaving, no engine is left, nor when this process is killed.
+    After the context no engine is left, nor when this process is killed.
     """
     with tempfile.TemporaryDirectory(prefix="cachefleet-forks-") as folder, log.open("ab") as output:
         path = Path(folder) / "socket"
@@ -89,7 +89,7 @@ def _interpreter(path: Path) -> Path:
 
 
 def main(path: str) -> None:
-    """Listen, import, serve."""
+    """Listen at the socket ``path``, import vLLM, serve."""
     with listening(path) as listener:
         began = time.monotonic()
         for module in MODULES:
@@ -103,7 +103,7 @@ def main(path: str) -> None:
 
 
 def listening(path: str) -> socket.socket:
-    """A socket at ``path``; who sees it there can connect."""
+    """A listening socket at ``path``, which appears there only when it accepts connections."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     draft = f"{path}.draft"
     listener.bind(draft)
@@ -113,7 +113,7 @@ def listening(path: str) -> socket.socket:
 
 
 def _fork_where_vllm_spawns() -> None:
-    """Let vLLM make its processes by forking: in every module that has imported the function that chooses."""
+    """Make vLLM fork its processes: replace ``get_mp_context`` in every module that has imported it."""
     utilities = import_module("vllm.utils.system_utils")
     original = utilities.get_mp_context
     for name, module in list(sys.modules.items()):
@@ -126,8 +126,8 @@ def _fork_context() -> BaseContext:
 
 
 def serve(listener: socket.socket, run: Callable[[], None]) -> NoReturn:
-    """Fork an engine for whoever asks, which ``run`` is; for ever."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a keeper
+    """Fork an engine, whose entry point is ``run``, for each request; for ever."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
     while True:
         connection, _ = listener.accept()
         with connection:
@@ -156,7 +156,7 @@ def _keep(start: Start, connection: socket.socket, listener: socket.socket, run:
 
 
 def _accepts(environment: Mapping[str, str]) -> bool:
-    """Whether what is imported here is what an interpreter with that environment would import."""
+    """Whether the modules imported here are those that an interpreter with that environment would import."""
     same = all(environment.get(name) == os.environ.get(name) for name in FIXED)
     return same and not any((Path(folder) / "vllm").is_dir() for folder in import_path(environment))
 

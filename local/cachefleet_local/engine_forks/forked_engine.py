@@ -1,4 +1,4 @@
-"""One vLLM engine as a fork of a process that has imported vLLM, below a process that leaves nothing of it behind."""
+"""One vLLM engine as a fork of the fork server, below a keeper process that kills all its processes at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RESTORED: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What an engine is started with; ``client`` is the process that asked."""
+    """How to start an engine; ``client`` is the asking process, ``output`` and ``errors`` are file descriptors."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
@@ -34,9 +34,9 @@ class Start:
 
 
 def keep(start: Start, connection: socket.socket, run: Callable[[], None]) -> None:
-    """Fork the engine, pass signals on to it, and tell how it ended once no process of it is left.
+    """Fork the engine, forward signals to it, and send its exit status once none of its processes is left.
 
-    ``run`` serves until told to stop, in the engine's process. When the client is gone, the engine is killed.
+    ``run`` is the engine's entry point, in its own process. When the client is gone, the engine is killed.
     """
     os.setsid()
     for number in _RESTORED:
@@ -56,12 +56,12 @@ def keep(start: Start, connection: socket.socket, run: Callable[[], None]) -> No
 
 
 def keeper_title(client: int) -> str:
-    """How ps shows the keeper of the engine that a process has asked for."""
+    """Process title of the keeper of the engine that the process ``client`` has asked for."""
     return f"cachefleet: keeps the engine of process {client}."
 
 
 def _watched(engine: int, connection: socket.socket) -> int:
-    """Wait for the engine's end; its exit status, -n after signal n."""
+    """Wait for the engine's end and forward signals; its exit status, -n after signal n."""
     ended = os.pidfd_open(engine)
     watched = [ended, connection.fileno()]
     while ended not in select.select(watched, [], [])[0]:
@@ -73,7 +73,7 @@ def _watched(engine: int, connection: socket.socket) -> int:
 
 
 def _engine(start: Start, run: Callable[[], None]) -> NoReturn:
-    """Become the engine: as in an interpreter of its own, to whose end it comes."""
+    """Run as the engine, and end as an interpreter of its own does."""
     status = 1
     try:
         _take_over(start)
@@ -88,7 +88,7 @@ def _engine(start: Start, run: Callable[[], None]) -> NoReturn:
 
 
 def _leave(status: int) -> NoReturn:
-    """End as an interpreter does; what is above in the stack belongs to the fork server and must not run."""
+    """End as an interpreter does; callers up the stack belong to the fork server and must not run."""
     threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - os._exit leaves it out
     atexit._run_exitfuncs()  # noqa: SLF001 - as above
     with contextlib.suppress(OSError, ValueError):
@@ -98,7 +98,7 @@ def _leave(status: int) -> NoReturn:
 
 
 def _take_over(start: Start) -> None:
-    """The command line, environment, folder and log of the engine in place of the fork server's."""
+    """Take the engine's command line, environment, folder and log in place of the fork server's."""
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a descriptor is wanted
         os.dup2(nothing.fileno(), 0)
     for given, own in ((start.output, 1), (start.errors, 2)):
@@ -119,7 +119,7 @@ def import_path(environment: Mapping[str, str]) -> list[str]:
 
 
 def _title(text: str) -> None:
-    """What ps shows. vLLM brings the package, and does without where it is missing."""
+    """Set the process title. The package comes with vLLM, which does without where it is missing."""
     with contextlib.suppress(ImportError):
         import setproctitle  # noqa: PLC0415 - as above
 

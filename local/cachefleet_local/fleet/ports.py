@@ -1,4 +1,4 @@
-"""TCP ports of this machine: those asked for must be free, others are chosen."""
+"""Finds free TCP ports on this machine: given ones must be free, others are chosen."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ LOOPBACK: Final = "127.0.0.1"
 FIRST_CHOSEN: Final = 10_240
 TRIES: Final = 100
 EPHEMERAL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
-"""Its first number begins the ports of outgoing connections: one of them may be taken while a worker restarts."""
+"""Range of ports for outgoing connections. They are avoided: one may be taken while a worker restarts."""
 _CHANCE: Final = random.SystemRandom()
-"""Whoever seeds Python's own alike, in two processes, would have both choose alike."""
+"""Not Python's default generator: two processes that seed it alike would choose the same ports."""
 
 
 class PortError(Exception):
-    """A port that cannot be had; the message names it and what it was for."""
+    """A port that cannot be used; the message names it and its purpose."""
 
 
 def take_ports(wanted: Mapping[str, int]) -> dict[str, int]:
-    """A free port for each name. PortError where one asked for cannot be had.
+    """A free port for each name. PortError where a given one is taken.
 
-    0 means any, none of those of outgoing connections where possible. All are held until the last is found, so they
-    differ. They are free again on return: whoever is to listen has to do so soon.
+    0 means any, outside the range of outgoing connections where possible. All are held until the last is found, so
+    they differ. They are free again on return: the process that listens has to do so soon.
     """
     with ExitStack() as held:
         return {name: _bound(held, name, port) for name, port in sorted(wanted.items(), key=lambda item: -item[1])}
@@ -43,7 +43,7 @@ def _bound(held: ExitStack, name: str, port: int) -> int:
 
 
 def _first_ephemeral() -> int:
-    """At least so far above ``FIRST_CHOSEN`` that there is a choice."""
+    """First port for outgoing connections; at least ``TRIES`` above ``FIRST_CHOSEN``, so that there is a choice."""
     try:
         return max(int(EPHEMERAL.read_text().split()[0]), FIRST_CHOSEN + TRIES)
     except OSError:

@@ -1,4 +1,4 @@
-"""Which processes a pool file means on this machine: a plan, as data. Pure.
+"""Plan of the processes that run pools on this machine (pure).
 
 One control plane; for each replica of each pool an engine (vLLM) and its agent. Everything listens on the loopback
 interface. Engines publish their KV events, which hold token ids, on sockets in a private folder. Credentials go by
@@ -21,7 +21,7 @@ from cachefleet_local.supervise.process import Kind, ProcessSpec
 
 CONTROL_PLANE: Final = "controlplane"
 DRAIN_SECONDS: Final = 3
-"""A person who pressed Ctrl-C waits for this."""
+"""Drain time of the control plane; Ctrl-C takes at least as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class FleetPlan:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What the plan needs to know of this machine and this run."""
+    """Inputs of the plan from this machine and this run."""
 
     folder: DataFolder
     sockets: Path
@@ -58,9 +58,9 @@ class Place:
     ports: Mapping[str, int]
     """For each name that ``port_names`` gives."""
     models: Mapping[str, str]
-    """``model.source`` of each pool to what the engine is given."""
+    """The engine's model argument by ``model.source``."""
     devices: Mapping[str, str] = field(default_factory=dict)
-    """Worker to the value of CUDA_VISIBLE_DEVICES; none on a CPU."""
+    """Value of CUDA_VISIBLE_DEVICES by engine name; none on a CPU."""
     policy: str = "cacheAware"
     plugin: bool = False
     """Whether the engines have cachefleet's plugin."""
@@ -71,12 +71,13 @@ class Place:
 
 
 def worker_label(pool: PrefixCachePool, replica: int) -> str:
-    """Unique on this machine; the worker's name itself is unique in its namespace only."""
+    """Label of a worker, unique on this machine; its name is unique in its namespace only."""
     namespace = "" if pool.metadata.namespace == "default" else f"{pool.metadata.namespace}."
     return f"{namespace}{worker_name(pool, replica)}"
 
 
 def worker_name(pool: PrefixCachePool, replica: int) -> str:
+    """Name by which agent and control plane know a worker."""
     return f"{pool.metadata.name}-{replica}"
 
 
@@ -87,7 +88,7 @@ def port_names(pools: Sequence[PrefixCachePool]) -> list[str]:
 
 
 def plan_fleet(pools: Sequence[PrefixCachePool], place: Place, key: FleetKey) -> FleetPlan:
-    """The processes of all pools."""
+    """Plan the control plane, and an engine and an agent for each replica of each pool."""
     workers = [_worker(pool, replica, place) for pool in pools for replica in range(pool.spec.replicas)]
     processes = [_control_plane(place)]
     for worker, (pool, _) in zip(workers, _replicas(pools), strict=True):
@@ -133,7 +134,7 @@ def _control_plane(place: Place) -> ProcessSpec:
         "ADMIN_TOKEN_FILE": str(folder.admin_token_file),
         "POLICY": place.policy,
         "DRAIN_SECONDS": str(DRAIN_SECONDS),
-        # Nobody else could be sent the requests: it starts and ends without waiting for anybody.
+        # The only replica: it starts and ends without waiting for others.
         "WITHDRAW_SECONDS": "0",
         "STARTUP_SECONDS": "0",
         "LOG_FORMAT": "text",
@@ -185,7 +186,7 @@ def _engine(worker: WorkerPlan, pool: PrefixCachePool, place: Place, *, key: Fle
 
 
 def _plugin(pool: PrefixCachePool, folder: DataFolder) -> dict[str, str]:
-    """What the plugin in an engine is told; the worker key opens its routes."""
+    """Environment of the plugin in an engine; the worker key opens its routes."""
     return _prefixed(
         {
             "WORKER_KEY_FILE": str(folder.worker_key_file(pool.key)),

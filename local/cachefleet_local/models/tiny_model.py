@@ -31,20 +31,20 @@ TINY_SOURCE: Final = "cachefleet/tiny"
 SMALL_SOURCE: Final = "cachefleet/small"
 
 RECIPE: Final = 1
-"""Raise it with every change of what is made, so that caches do not keep the old model."""
+"""Version of the files made here; raise it with every change of them, so that caches do not keep old models."""
 
 VOCABULARY: Final = 2048
 HEAD: Final = 32
 MAX_LENGTH: Final = 32768
 MAX_NEW_TOKENS: Final = 1024
-"""Bound on one answer: the models have nothing to say and would not stop by themselves."""
+"""Bound on one answer: the models would not stop by themselves."""
 
 SEED: Final = 20_231
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What one model differs in from another."""
+    """Dimensions in which the models differ."""
 
     hidden: int
     feed_forward: int
@@ -52,7 +52,7 @@ class Size:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """On one device, in float32: key and value of the one KV head, in each layer."""
+        """Bytes of KV cache per token on one device, in float32: key and value of the one KV head, in each layer."""
         return self.layers * 2 * HEAD * 4
 
 
@@ -83,7 +83,7 @@ def model_cache(environment: Mapping[str, str]) -> Path:
 
 
 def model_digest(size: Size) -> str:
-    """Names what is made: equal digests mean equal files."""
+    """Digest by which a model is named: equal digests mean equal files."""
     recipe = [RECIPE, VOCABULARY, HEAD, *astuple(size), MAX_LENGTH, MAX_NEW_TOKENS, SEED]
     content = json.dumps([recipe, CHAT_TEMPLATE, SPECIAL_TOKENS, WORDS])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
@@ -106,7 +106,7 @@ def make_model(path: Path, size: Size) -> None:
 
 
 def model_files(size: Size) -> Iterator[tuple[str, bytes]]:
-    """Every file of the model with its name."""
+    """Every file of the model: name and content."""
     for name, text in tokenizer_files(WORDS, VOCABULARY, MAX_LENGTH).items():
         yield name, text.encode()
     yield "config.json", _json(_configuration(size))
@@ -206,7 +206,7 @@ def _bytes(values: array[float]) -> bytes:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``SOURCE FOLDER``: write a model where something else will look for it, as a pod's volume."""
+    """``SOURCE FOLDER``: write a model to a folder, for instance a pod's volume; returns the exit status."""
     if len(arguments) != 2 or arguments[0] not in SIZES:
         sys.stderr.write(f"usage: python -m cachefleet_local.models.tiny_model {{{','.join(SIZES)}}} FOLDER\n")
         return 2

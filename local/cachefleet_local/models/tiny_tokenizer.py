@@ -1,7 +1,7 @@
 """A byte-level BPE tokenizer, trained here: pure Python, so that the same words give the same file everywhere.
 
 Byte-level means that any text in any script has tokens, and that decoding gives the text back. Training merges the
-most frequent pair again and again; equal counts fall to the pair that sorts first, so nothing is left to chance.
+most frequent pair again and again; of equal counts the pair that sorts first wins, so the result is deterministic.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Pair = tuple[str, str]
 
 
 def byte_alphabet() -> list[str]:
-    """The printable character that stands for each of the 256 bytes, in the mapping that byte-level BPE files use."""
+    """The printable character for each of the 256 bytes, as byte-level BPE files map them."""
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     spare = iter(range(BYTES, 2 * BYTES))
     return [chr(byte) if byte in printable else chr(next(spare)) for byte in range(BYTES)]
@@ -38,7 +38,7 @@ def byte_alphabet() -> list[str]:
 def train(words: Sequence[str], vocabulary: int) -> tuple[dict[str, int], list[Pair]]:
     """Token ids and merges, in order, for at most ``vocabulary`` tokens, the special ones last.
 
-    Each word is learnt as it stands within a sentence, at its start, and alone; earlier words count for more.
+    Each word is learnt within a sentence, at its start, and alone; earlier words have more weight.
     """
     alphabet = byte_alphabet()
     corpus = [(tuple(alphabet[b] for b in form.encode()), weight) for form, weight in _forms(words)]

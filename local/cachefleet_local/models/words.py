@@ -1,4 +1,4 @@
-"""The words that the tiny model speaks and that the demo's prompts are made of.
+"""Word list from which the tokenizer is trained and the demo's prompts are made.
 
 Own text, so that tokenizer, weights and workload are the same on every machine and in every Python version.
 """

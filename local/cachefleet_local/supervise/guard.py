@@ -1,9 +1,9 @@
-"""Runs one command and leaves nothing of it behind, however its owner or the command ends.
+"""Runs one command and kills all its processes at the end, however its owner or the command ends.
 
-Started by path with ``python -I -S``, so it imports the standard library only, is up in milliseconds and takes a few
+Started by path with ``python -I -S``, so it imports the standard library only, starts in milliseconds and takes a few
 MiB. It reads the pipe that its owner holds open as standard input: end of file means that the owner is gone, also
-after ``kill -9``. It is the reaper of every process below it, so processes that outlive their parent (an engine core
-after its API server was killed) come to it and are killed too.
+after ``kill -9``. It is the subreaper of every process below it, so processes that outlive their parent (an engine
+core after its API server was killed) become its children and are killed too.
 
 The exit status is the command's own, 128 + n after signal n. Linux only.
 """
@@ -31,7 +31,7 @@ _MAX_SWEEPS: Final = 250
 
 
 def main(arguments: list[str]) -> int:
-    """``guard.py GRACE COMMAND ...``: run the command until it ends, is asked to end, or the owner is gone."""
+    """``guard.py GRACE COMMAND ...``: run the command until it ends, a signal asks for it, or the owner is gone."""
     grace = float(arguments[0])
     prctl(SET_CHILD_SUBREAPER, 1)
     wake = _signals()
@@ -103,7 +103,7 @@ def _asked_to_end(ready: set[int], wake: int) -> bool:
 
 
 def sweep(root: int) -> None:
-    """Kill what is left below ``root`` until nothing is; a process that forks meanwhile is met in the next round."""
+    """Kill every process below ``root`` until none is left; one that forks meanwhile is killed in the next round."""
     for _ in range(_MAX_SWEEPS):
         left = descendants(root)
         for pid in left:
@@ -143,7 +143,7 @@ def _processes() -> Iterator[tuple[int, int, str]]:
 
 
 def prctl(option: int, value: int) -> None:
-    """Set an attribute of this process, of those that <sys/prctl.h> names."""
+    """Set an attribute of this process; ``option`` is one of <sys/prctl.h>."""
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Kind(StrEnum):
-    """What a process is."""
+    """Kind of a supervised process."""
 
     CONTROL_PLANE = "control plane"
     ENGINE = "engine"

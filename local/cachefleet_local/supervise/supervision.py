@@ -1,9 +1,9 @@
-"""One supervised process as a state machine, pure: what happened and when, in; the next state and one action, out.
+"""State machine of one supervised process (pure): from an event and its time to the next state and one action.
 
 A process that ends is started again after a pause that doubles with each failure (1 s up to 30 s) and is one second
-again after it was ready for a minute. One that never was ready may fail a few times only: then the cause is not
-chance, and whoever started the fleet wants to know. A process that is alive but not ready for too long is ended and
-so comes to the same pause. Nothing here starts or ends anything; the executor does as told and reports back.
+again after it was ready for a minute. One that never was ready is given up after a few failures: the cause is then
+permanent. A process that is alive but not ready for too long is ended, and started again after the same pause. Nothing
+here starts or ends a process; the supervisor carries out the actions and reports events.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from cachefleet_runtime.backoff import backoff
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 30.0
 STEADY_SECONDS: Final = 60.0
-"""Ready for this long means that earlier failures are history."""
+"""After it was ready for this long, a process's earlier failures do not count."""
 FIRST_STARTS: Final = 3
 """Starts that a process which never was ready is given."""
 
 
 class State(StrEnum):
-    """Where a process is in its life."""
+    """State of a supervised process."""
 
     WAITING = "waiting"  # for those that must be ready first
     STARTING = "starting"  # runs, does not answer yet
@@ -46,7 +46,7 @@ class Event(StrEnum):
 
 
 class Action(StrEnum):
-    """What the executor has to do now."""
+    """What the supervisor has to do now."""
 
     NOTHING = "nothing"
     SPAWN = "spawn"
@@ -59,12 +59,12 @@ class IllegalEventError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What is known of one process. Times are of one monotonic clock, in seconds."""
+    """State and history of one process. Times are of one monotonic clock, in seconds."""
 
     state: State = State.WAITING
     since: float = 0.0
     failures: int = 0
-    """In a row, without being ready for STEADY_SECONDS in between."""
+    """Failures in a row, without being ready for STEADY_SECONDS in between."""
     starts: int = 0
     was_ready: bool = False
     returning: bool = False
@@ -72,7 +72,7 @@ class Life:
     wake_at: float = 0.0
     """While backing off: when START is due."""
     exit_status: int | None = None
-    """Of the last run that ended."""
+    """Exit status of the last run that ended."""
 
 
 _S, _E, _A = State, Event, Action
@@ -102,7 +102,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], tuple[State, Action]]] = {
 
 
 def step(life: Life, event: Event, *, now: float, exit_status: int | None = None) -> tuple[Life, Action]:
-    """The life after ``event`` and what to do. IllegalEventError where the table has no such line."""
+    """The life after ``event``, and the action. IllegalEventError where the table has no such transition."""
     try:
         state, action = TRANSITIONS[life.state, event]
     except KeyError:

@@ -1,4 +1,4 @@
-"""Runs processes as ``supervision.step`` decides; the thin half. Each one runs under a guard (guard.py)."""
+"""Starts, probes and ends processes as ``supervision.step`` decides; each runs under a guard (guard.py)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PROBE_TIMEOUT_SECONDS: Final = 2.0
 STARTING_PROBE_SECONDS: Final = 0.25
 READY_PROBE_SECONDS: Final = 1.0
 PATIENCE: Final = 3
-"""Probes without any reply in a row before a ready process counts as silent; a reply that says no counts at once."""
+"""Probes in a row without a reply before a ready process counts as silent; a negative reply counts at once."""
 _AFTER_GRACE_SECONDS: Final = 5.0
 
 Changed = Callable[[ProcessSpec, Life], None]
 
 
 class Supervisor:
-    """Starts processes in order, starts them again when they end, and ends them all when told to.
+    """Starts processes in order, starts them again when they end, and ends them all on ``stop``.
 
     ``changed`` is called with each new state of a process. At most ``parallel_starts`` heavy processes start at once.
     """
@@ -50,11 +50,11 @@ class Supervisor:
         self._news = asyncio.Condition()
 
     def stop(self) -> None:
-        """Ask for the end of everything; ``run`` returns when all has ended."""
+        """Ask all processes to end; ``run`` returns when they have."""
         self.stopping.set()
 
     async def run(self) -> None:
-        """Supervise until ``stop``; however it is left, no process of it is."""
+        """Supervise until ``stop``; no process is left when it returns or raises."""
         timeout = aiohttp.ClientTimeout(PROBE_TIMEOUT_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
             for spec in self._specs:
@@ -73,12 +73,12 @@ class Supervisor:
         return any(life.state in {State.FAILED, State.STOPPED} for life in self.lives.values())
 
     async def ready(self, names: Sequence[str]) -> None:
-        """Wait until all of these are ready."""
+        """Wait until all named processes are ready."""
         async with self._news:
             await self._news.wait_for(lambda: all(self.lives[name].state is State.READY for name in names))
 
     async def tell(self, spec: ProcessSpec, event: Event, exit_status: int | None = None) -> Action:
-        """Let one process take a step."""
+        """Apply an event to a process's state, announce a change, and return the action."""
         before = self.lives[spec.name]
         life, action = step(before, event, now=self.clock(), exit_status=exit_status)
         self.lives[spec.name] = life
@@ -128,7 +128,7 @@ class _Supervised:
             await self._attend(process, exited, slot)
             await self._end(process, exited)
         finally:
-            # Normally the guard has left nothing; where it was killed itself, its group is what is left.
+            # Normally the guard has left nothing; where it was killed itself, its process group is left.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         await self._fleet.tell(self._spec, Event.EXITED, await exited)
@@ -159,7 +159,7 @@ class _Supervised:
         return READY_PROBE_SECONDS if self._life.state is State.READY else STARTING_PROBE_SECONDS
 
     async def _probe(self) -> Event | None:
-        """What the readiness URL says; None while a ready process is given the benefit of the doubt."""
+        """The readiness URL's answer as an event; None after fewer than PATIENCE probes without a reply."""
         try:
             async with self._session.get(self._spec.ready_url) as response:
                 self._misses = 0

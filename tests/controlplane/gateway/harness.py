@@ -220,7 +220,7 @@ async def front(
     clock: Callable[[], float] = loop_time,
     texts: bool = False,
     knowledge: Knowledge = Knowledge.EXACT,
-    render_memo: RenderCache | None = None,
+    render_cache: RenderCache | None = None,
     bounds: GatewayBounds | None = None,
     known: Known | None = None,
     used: Callable[[UsageRecord], None] = lambda _: None,
@@ -238,7 +238,7 @@ async def front(
             max_attempts=max_attempts,
             knowledge=knowledge,
             key_cache=KeyCache(),
-            render_cache=render_memo,
+            render_cache=render_cache,
             texts=Texts(b"t" * 32) if texts else None,
             clock=loop_time,
         )

@@ -58,7 +58,7 @@ def test_a_prompt_without_that_block_says_nothing(refuted_blocks: RefutedBlocks)
     assert len(refuted_blocks) == 0
 
 
-def test_a_doubt_ends_with_time_or_where_the_prompt_was_computed() -> None:
+def test_what_was_refuted_ends_with_time_or_where_the_prompt_was_computed() -> None:
     clock = Clock()
     refuted_blocks = RefutedBlocks(clock)
     for worker in (A, B):

@@ -98,7 +98,7 @@ async def test_either_code_reports_the_same_and_the_agent_says_which(
     make_settings: Make, plane: ControlPlane, caplog: pytest.LogCaptureFixture, code: Choice
 ) -> None:
     caplog.set_level("INFO")
-    async with working(make_settings, plane, changes={"engine": code}) as worker:
+    async with working(make_settings, plane, changes={"backend": code}) as worker:
         await worker.complete(prompt(0, 100), "a")
         await worker.whole()
         assert worker.metric("native_code") == (code == "native")

@@ -19,10 +19,10 @@ def test_a_feature_is_told_anew_in_its_place_and_unknown_ones_are_off() -> None:
 
 
 def test_off_in_one_process_is_off_and_else_the_first_to_tell_counts() -> None:
-    api = made(("finish_reason", "enum", ""), ("tokens", "memo", ""))
+    api = made(("finish_reason", "enum", ""), ("tokens", "cache", ""))
     ranks = [made(("gate", "in_loop", ""), ("budget", "blocks", "")), made(("gate", "off", "why"), ("budget", "x", ""))]
     assert merge([api, *ranks]) == made(
-        ("finish_reason", "enum", ""), ("tokens", "memo", ""), ("gate", "off", "why"), ("budget", "blocks", "")
+        ("finish_reason", "enum", ""), ("tokens", "cache", ""), ("gate", "off", "why"), ("budget", "blocks", "")
     )
 
 

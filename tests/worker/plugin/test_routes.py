@@ -130,11 +130,11 @@ async def test_capabilities_are_those_of_all_processes(settings: PluginSettings,
 
     core.answers["describe"] = describe
     app = await made(settings, core.client())
-    app._process.capabilities.add("tokens", "memo")
+    app._process.capabilities.add("tokens", "cache")
     told = (await get(app, "/capabilities")).json
     assert (told["engine"], told["note"]) == ("0.32.0", "")
     modes = {each["feature"]: (each["mode"], each["reason"]) for each in told["features"]}
-    assert modes["tokens"] == ("memo", "")
+    assert modes["tokens"] == ("cache", "")
     assert modes["gate"] == ("in_loop", "")
     assert modes["budget"] == ("off", "why")
     assert modes["snapshot"] == ("off", "not told by this engine")

@@ -31,14 +31,14 @@ def test_every_setting_can_be_given() -> None:
         MAX_BODY_BYTES="1000",
         BODY_TIMEOUT_SECONDS="2",
         KEYS_AT_ONCE="7",
-        KEYS_MEMO_BYTES="5e6",
+        KEYS_CACHE_BYTES="5e6",
         KEYS_OFFLOOP_TOKENS="100",
-        TOKENS_MEMO_BYTES="1",
+        TOKENS_CACHE_BYTES="1",
         TOKENS_SAMPLE_RATIO="0",
     )
     assert given.worker_key_file == Path("/k")
     assert given.plugin_off == {"gate", "tokens"}
-    assert (given.heartbeat_seconds, given.keys_memo_bytes, given.tokens_sample_ratio) == (0.5, 5_000_000, 0.0)
+    assert (given.heartbeat_seconds, given.keys_cache_bytes, given.tokens_sample_ratio) == (0.5, 5_000_000, 0.0)
     defaults = PluginSettings()
     assert [name for name in PluginSettings.__slots__ if getattr(given, name) == getattr(defaults, name)] == []
 

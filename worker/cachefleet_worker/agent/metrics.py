@@ -14,7 +14,7 @@ class AgentMetrics:
         self.registry = CollectorRegistry()
         self._count_events(self.registry)
         self._count_reports(self.registry)
-        self._count_stewardship(self.registry)
+        self._count_duties(self.registry)
 
     def _count_events(self, registry: CollectorRegistry) -> None:
         self.stream = Counter(
@@ -55,7 +55,7 @@ class AgentMetrics:
             "cachefleet_agent_refused_frames", "Frames from a control plane that were not understood", registry=registry
         )
 
-    def _count_stewardship(self, registry: CollectorRegistry) -> None:
+    def _count_duties(self, registry: CollectorRegistry) -> None:
         self.polls = Counter("cachefleet_agent_engine_polls", "Scrapes of the engine", ["outcome"], registry=registry)
         self.warmed = Counter("cachefleet_agent_warmed_prefixes", "Prefixes cached", ["outcome"], registry=registry)
         self.policies = Counter(

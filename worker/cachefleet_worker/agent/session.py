@@ -18,7 +18,7 @@ from cachefleet_worker.agent.events.snapshot_client import SnapshotClient, Snaps
 from cachefleet_worker.agent.events.source import Endpoints, Source, SourceLimits
 from cachefleet_worker.agent.health import Reading
 from cachefleet_worker.agent.metrics import AgentMetrics
-from cachefleet_worker.agent.reports.hello import endpoints_of, hello_of
+from cachefleet_worker.agent.reports.hello import build_hello, endpoints_of
 from cachefleet_worker.agent.reports.stream import Stream
 from cachefleet_worker.agent.settings import AgentSettings
 from cachefleet_worker.agent.wire.plugin_api import OFF, RankStats
@@ -62,7 +62,7 @@ class Session:
         self.epoch = epoch
         self._ranks: dict[int, _Rank] = {}
         for rank in range(settings.ranks):
-            hello = hello_of(settings, facts, rank, epoch=epoch)
+            hello = build_hello(settings, facts, rank, epoch=epoch)
             residents = Residents(
                 index_key,
                 hello.contract.fingerprint(),

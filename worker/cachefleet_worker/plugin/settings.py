@@ -47,10 +47,10 @@ class PluginSettings:
     """Longest time for a whole request body."""
     keys_at_once: int = 32
     """Requests for block keys in flight in one API server; more get 429."""
-    keys_memo_bytes: int = 64 * 1024 * 1024
+    keys_cache_bytes: int = 64 * 1024 * 1024
     keys_offloop_tokens: int = 16_384
     """Prompts of at least so many tokens are hashed off the event loop."""
-    tokens_memo_bytes: int = 256 * 1024 * 1024
+    tokens_cache_bytes: int = 256 * 1024 * 1024
     tokens_sample_ratio: float = 0.002
     """Share of memoised encodings that are checked against the plain encoder."""
 
@@ -140,8 +140,8 @@ _READERS: Final = {
     "max_body_bytes": _positive_int,
     "body_timeout_seconds": _positive,
     "keys_at_once": _positive_int,
-    "keys_memo_bytes": _positive_int,
+    "keys_cache_bytes": _positive_int,
     "keys_offloop_tokens": _positive_int,
-    "tokens_memo_bytes": _positive_int,
+    "tokens_cache_bytes": _positive_int,
     "tokens_sample_ratio": _ratio,
 }

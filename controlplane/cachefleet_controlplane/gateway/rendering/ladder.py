@@ -43,7 +43,7 @@ class Rung(StrEnum):
     """Where a prompt's ids or keys came from; a metric's label."""
 
     CLIENT = "client"
-    MEMO = "memo"
+    CACHE = "cache"
     """The render cache."""
     KEYS = "keys"
     RENDER = "render"

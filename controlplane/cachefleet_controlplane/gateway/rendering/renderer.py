@@ -1,6 +1,6 @@
 """Learns a prompt's length and keys by the render ladder; remembers which rung works on which worker.
 
-Rungs: ``memo`` (the render cache), ``keys`` (the worker plugin's ``/v1/fleet/keys``, where a worker announced it),
+Rungs: ``cache`` (the render cache), ``keys`` (the worker plugin's ``/v1/fleet/keys``, where a worker announced it),
 ``render`` (vLLM's ``.../render`` routes: exact for every body), ``tokenize`` (vLLM's ``/tokenize``: exact where it
 takes everything the body has that shapes the prompt). Where none gives ids the prompt is keyed by its text or routed
 by load alone, counted by reason. Dedicated renderers are asked before workers. A rung that one of them lacks, or that
@@ -124,7 +124,7 @@ class Renderer:
 
     def _recall(self, name: bytes) -> Rendering | None:
         known = None if self._known is None else self._known.get(name)
-        return None if known is None else Rendering(known, Rung.MEMO)
+        return None if known is None else Rendering(known, Rung.CACHE)
 
     def _remember(self, name: bytes, prompt: Keyed) -> None:
         if self._known is not None and prompt.tokens and prompt.block_size:

@@ -15,7 +15,7 @@ from tests.core.codes import over_both
 IDS = list(range(70))
 ARRAY = Raw(str(IDS).encode())
 TWIN = BlockKeyer(b"k" * 32, Namespace("c"), 16)
-over_memos = pytest.mark.parametrize("cache", [None, KeyCache()], ids=["computed", "remembered"])
+over_caches = pytest.mark.parametrize("cache", [None, KeyCache()], ids=["computed", "remembered"])
 
 
 def keying(code: Code, cache: KeyCache | None, max_tokens: int | None = None) -> Keying:
@@ -24,7 +24,7 @@ def keying(code: Code, cache: KeyCache | None, max_tokens: int | None = None) ->
 
 
 @over_both
-@over_memos
+@over_caches
 def test_keys_are_those_of_the_ids(code: Code, cache: KeyCache | None) -> None:
     assert keying(code, cache).read(ARRAY) == Keyed(70, TWIN.packed_keys(IDS), 16)
     assert keying(code, cache).read(Raw(b"[1]")) == Keyed(1, b"", 16)
@@ -32,19 +32,19 @@ def test_keys_are_those_of_the_ids(code: Code, cache: KeyCache | None) -> None:
 
 
 @over_both
-@over_memos
+@over_caches
 def test_prompts_that_no_worker_takes_are_counted_only(code: Code, cache: KeyCache | None) -> None:
     assert keying(code, cache, 69).read(ARRAY) == Keyed(70)
     assert keying(code, cache, 70).read(ARRAY).block_size == 16
 
 
-@over_memos
+@over_caches
 def test_without_a_contract_prompts_are_counted_only(cache: KeyCache | None) -> None:
     assert Keying(lambda: None, cache=cache).read(ARRAY) == Keyed(70)
 
 
 @over_both
-@over_memos
+@over_caches
 @pytest.mark.parametrize("array", [b"1", b'"1"', b"[-1]", b"[1.5]", b'["a"]', b"null"])
 def test_what_is_no_list_of_ids_is_refused(code: Code, cache: KeyCache | None, array: bytes) -> None:
     with pytest.raises(BodyError):

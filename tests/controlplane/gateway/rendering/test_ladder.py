@@ -29,18 +29,18 @@ def rendered(worker: FakeEngine) -> int:
 
 
 async def test_what_was_rendered_is_remembered_until_the_worker_comes_back_another() -> None:
-    async with engine() as worker, front([worker], render_memo=RenderCache()) as gate:
+    async with engine() as worker, front([worker], render_cache=RenderCache()) as gate:
         gate.report(0)
         assert (await decided(gate, LONG))["rendered_by"] == "render"
         again = await decided(gate, LONG, temperature=0.3)
-        assert (again["rendered_by"], again["knowledge"], again["render_failure"]) == ("memo", "exact", None)
+        assert (again["rendered_by"], again["knowledge"], again["render_failure"]) == ("cache", "exact", None)
         assert rendered(worker) == 1
         assert (await decided(gate, LONG + "else"))["rendered_by"] == "render"
         gate.fleet.update_pools([])
         gate.fleet.update_pools([_view(gate)])
         gate.report(0)
-        assert (await decided(gate, LONG))["rendered_by"] == "memo"  # the same contract, the same profile
-    assert value(gate.metrics, "render_seconds_count", rung="memo") == 2
+        assert (await decided(gate, LONG))["rendered_by"] == "cache"  # the same contract, the same profile
+    assert value(gate.metrics, "render_seconds_count", rung="cache") == 2
 
 
 @pytest.mark.parametrize("knowledge", [Knowledge.EXACT, Knowledge.APPROXIMATE])

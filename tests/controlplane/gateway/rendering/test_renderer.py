@@ -267,8 +267,8 @@ class TestMemo:
         async with engine() as worker, upstream() as http:
             render = Rendered(http, [worker], cache=RenderCache())
             one = await render(ask(max_tokens=3))
-            assert await render(ask(temperature=0, n=2)) == Rendering(one.prompt, Rung.MEMO)
-            assert value(render.metrics, "render_seconds_count", rung="memo") == 1
+            assert await render(ask(temperature=0, n=2)) == Rendering(one.prompt, Rung.CACHE)
+            assert value(render.metrics, "render_seconds_count", rung="cache") == 1
         assert paths(worker) == [RENDER]
 
     async def test_another_salt_contract_profile_or_prompt_is_rendered(self) -> None:
@@ -281,7 +281,7 @@ class TestMemo:
             for changed in (replace(facts, contract="sha256:1"), replace(facts, profiles=("p", "q"))):
                 render.facts = changed
                 assert (await render(ask())).rung is Rung.RENDER
-                assert (await render(ask())).rung is Rung.MEMO
+                assert (await render(ask())).rung is Rung.CACHE
 
     async def test_a4_ids_are_for_their_request_alone(self) -> None:
         async with engine() as worker, upstream() as http:
@@ -292,7 +292,7 @@ class TestMemo:
             assert kept.prompt.ids is not None
             assert len(kept.prompt.ids) == kept.prompt.tokens
             plain = await asked(keying=KEYING)
-            assert (plain.rung, plain.prompt, plain.prompt.ids) == (Rung.MEMO, kept.prompt, None)
+            assert (plain.rung, plain.prompt, plain.prompt.ids) == (Rung.CACHE, kept.prompt, None)
             assert (await asked(keying=replace(KEYING, keep_ids=True))).rung is Rung.RENDER
 
     async def test_a_failure_is_not_remembered(self) -> None:

@@ -44,7 +44,7 @@ LIMITS = Limits(
     restore_base_seconds=1.0,
     restore_cap_seconds=100.0,
     restore_retry_seconds=30.0,
-    doubt_seconds=5.0,
+    unproven_seconds=5.0,
 )
 
 
@@ -517,7 +517,7 @@ def test_what_could_not_be_read_and_not_be_healed_is_forgotten(restored: Driver)
     assert restored.fail_snapshots() == [Count("snapshot_failures"), Forget(0), Apply(Seq(3), payload(3))]
 
 
-def test_doubt_is_not_claimed_for_long(restored: Driver) -> None:
+def test_what_is_unproven_is_not_claimed_for_long(restored: Driver) -> None:
     restored.wait(2.0)
     restored.reply()
     restored.step(UnreadableBatch())

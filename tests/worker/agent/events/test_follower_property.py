@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cachefleet_core.blocks import BlockKey
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.events.epoch import Limits
-from cachefleet_worker.agent.events.event_reader import Intake
+from cachefleet_worker.agent.events.event_reader import EventReader
 from cachefleet_worker.agent.events.follower import Follower
 from cachefleet_worker.agent.wire.kv_events import BlockRemoved, BlockStored, decode_batch
 from cachefleet_worker.agent.wire.messages import (
@@ -275,7 +275,7 @@ class FollowerMachine(RuleBasedStateMachine):
     def _fresh_residents(self) -> None:
         self.epochs = self.process
         self.residents = Residents(INDEX_KEY, CONTRACT, block_size=BLOCK_SIZE)
-        self.intake = Intake(self.residents, snapshots=self.plugin)
+        self.event_reader = EventReader(self.residents, snapshots=self.plugin)
         self.receiver = Receiver()
         self.lost = self.doubted = False
 
@@ -293,7 +293,7 @@ class FollowerMachine(RuleBasedStateMachine):
         draft = self.residents.draft()
         for payload in payloads:
             draft.apply(decode_batch(payload).events)
-        self.intake.lay_ready(draft)
+        self.event_reader.lay_ready(draft)
         self._step(Snapped(fetch.ask.ticket, Seq(seq), boot))
 
     def _applied_truth(self) -> frozenset[BlockKey]:
@@ -320,12 +320,12 @@ class FollowerMachine(RuleBasedStateMachine):
     def _do_one(self, effect: Effect) -> None:
         match effect:
             case Apply():
-                self._found(self.intake.apply(effect.payload))
-                self.lost |= self.intake.counts()["unreadable"] > 0
+                self._found(self.event_reader.apply(effect.payload))
+                self.lost |= self.event_reader.counts()["unreadable"] > 0
             case PeekMark():
-                self._found(self.intake.peek(effect.payload))
+                self._found(self.event_reader.peek(effect.payload))
             case Restore():
-                self.intake.restore()
+                self.event_reader.restore()
                 self.doubted = self.lost = False
             case RequestReplay():
                 self.asks.append(effect)

@@ -116,7 +116,7 @@ async def test_blocks_from_an_image_on_have_no_key(settings: PluginSettings) -> 
     assert (await asked(made))[0].keys == ()
 
 
-async def test_boundaries_are_those_of_the_memo_of_tokens(settings: PluginSettings) -> None:
+async def test_boundaries_are_those_of_the_token_cache(settings: PluginSettings) -> None:
     cache = SimpleNamespace(boundaries=lambda tokenizer, ids: [3, len(ids) - 1] if tokenizer == "tokenizer" else [])
     assert (await asked(service(settings, one(), cache=cache)))[0].boundaries == (3, 99)
     assert (await asked(service(settings, one())))[0].boundaries == ()

@@ -119,25 +119,25 @@ def test_blocks_without_their_ancestors_are_sent_with_them_and_these_are_taken_b
 def test_ancestors_that_nobody_needs_are_not_kept() -> None:
     ledger = kept(stored([1, 2, 3]), stored([4], 1), removed(1, 2), removed(3))
     [copy] = ledger.copy()
-    assert set(copy.ghosts) == {1}
+    assert set(copy.tombstones) == {1}
     ledger.apply([removed(4)])
     [copy] = ledger.copy()
-    assert not copy.ghosts
+    assert not copy.tombstones
     assert not ledger._families[0].children
 
 
-def test_an_ancestor_that_is_stored_again_is_no_ghost() -> None:
+def test_an_ancestor_that_is_stored_again_is_no_tombstone() -> None:
     ledger = kept(stored([1, 2, 3]), removed(1, 2), stored([1, 2]), removed(3))
     [copy] = ledger.copy()
-    assert not copy.ghosts
+    assert not copy.tombstones
     ledger.apply([removed(2), removed(1)])
     assert not ledger._families[0].children
 
 
-def test_ghosts_are_bounded() -> None:
-    ledger = kept(stored([1, 2, 3, 4, 5]), removed(1, 2, 3, 4), max_ghosts=2)
+def test_tombstones_are_bounded() -> None:
+    ledger = kept(stored([1, 2, 3, 4, 5]), removed(1, 2, 3, 4), max_tombstones=2)
     [copy] = ledger.copy()
-    assert set(copy.ghosts) == {3, 4}
+    assert set(copy.tombstones) == {3, 4}
     ledger.apply([removed(5)])
     assert not ledger._families[0].children
 
@@ -272,4 +272,4 @@ def test_every_block_comes_after_its_parent_in_a_big_random_forest() -> None:
         assert block_hash not in seen
         seen.add(block_hash)
     assert set(copy.blocks) == set(held) <= seen
-    assert copy.ghosts
+    assert copy.tombstones

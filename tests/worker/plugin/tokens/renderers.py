@@ -1,4 +1,4 @@
-"""A stock renderer of vLLM and one that encodes through a memo, side by side, and what must be the same of them."""
+"""A stock renderer of vLLM and one that encodes through a cache, side by side, and what must be the same of them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from cachefleet_worker.plugin.capabilities import Capabilities
 from cachefleet_worker.plugin.faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
+from cachefleet_worker.plugin.tokens.cached_encoder import CachedEncoder
 from cachefleet_worker.plugin.tokens.installation import install
-from cachefleet_worker.plugin.tokens.token_memo import TokenMemo
 from tests.worker.plugin.tokens.styles import trained
 
 MAX_LENGTH = 600
@@ -44,7 +44,7 @@ def write_model(folder: Path) -> Path:
 
 
 class Pair:
-    """A stock renderer, and one that encodes through a memo."""
+    """A stock renderer, and one that encodes through a cache."""
 
     def __init__(self, folder: Path) -> None:
         from vllm.config import ModelConfig, VllmConfig  # noqa: PLC0415 - takes ten seconds
@@ -56,7 +56,7 @@ class Pair:
         self.stock: Any = renderer_from_config(config)
         cache = install(self.capabilities, self.faults, PluginSettings(tokens_sample_ratio=1.0))
         assert cache is not None
-        self.cache: TokenMemo = cache
+        self.cache: CachedEncoder = cache
         self.ours: Any = renderer_from_config(config)
         assert cache.prepare(self.ours.tokenizer) is None
         refused = cache._seat(self.stock.tokenizer)
@@ -106,7 +106,7 @@ def chat_params() -> Any:
 
 
 def compare_texts(pair: Pair) -> None:
-    """Chats and completions have the same ids, most of them from the memo."""
+    """Chats and completions have the same ids, most of them from the cache."""
     before = pair.cache.stats().get("memoised", 0)
     for messages in chats(60):
         text = "".join(message["content"] for message in messages)
@@ -119,7 +119,7 @@ def compare_texts(pair: Pair) -> None:
     assert stats["memoised"] - before > 100
     assert stats["samples"] > 0
     assert stats.get("mismatches", 0) == 0
-    assert pair.capabilities.mode("tokens") == "memo"
+    assert pair.capabilities.mode("tokens") == "cache"
 
 
 def compare_tenants(pair: Pair) -> None:

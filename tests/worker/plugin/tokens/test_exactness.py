@@ -18,7 +18,7 @@ from cachefleet_worker.plugin.tokens.token_cache import TokenCache
 from tests.worker.plugin.tokens.styles import BIG, STYLES, trained
 from tests.worker.plugin.tokens.texts import SPACES, WORDS, adversarial, seeded
 
-MEMO_BYTES = 32 * 1024 * 1024
+CACHE_BYTES = 32 * 1024 * 1024
 CHOPPY = 16
 ANCHORED = {"mistral", "unigram_first"}
 CHUNKED = {
@@ -44,7 +44,7 @@ def proven(name: str, size: int | None = None) -> tuple[Any, Plan]:
 def encoders(name: str, size: int | None = None) -> tuple[PartEncoder, ...]:
     """With chunks as in service, and cut wherever it is allowed."""
     copy, plan = proven(name, size)
-    cache = TokenCache(MEMO_BYTES)
+    cache = TokenCache(CACHE_BYTES)
     return (PartEncoder(copy, plan, cache, owner=0), PartEncoder(copy, plan, cache, owner=1, chunk_characters=CHOPPY))
 
 
@@ -124,7 +124,7 @@ def test_any_added_tokens_are_exact_or_refused(
     if isinstance(plan, Refusal):
         assert plan.reason in {Reason.NO_CUTS, Reason.NO_ANCHOR}
         return
-    cache = TokenCache(MEMO_BYTES)
+    cache = TokenCache(CACHE_BYTES)
     pair = (PartEncoder(copy, plan, cache), PartEncoder(copy, plan, cache, owner=1, chunk_characters=1))
     contents = st.sampled_from([content for content, _ in tokens] + [cut.content for cut in plan.cuts[:3]] + ["a", " "])
     for text in (*texts, *("".join(data.draw(st.lists(contents, max_size=10))) for _ in range(3))):

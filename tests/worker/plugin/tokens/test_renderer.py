@@ -12,9 +12,9 @@ import pytest
 
 from cachefleet_worker.plugin.capabilities import Capabilities
 from cachefleet_worker.plugin.faults import Faults
+from cachefleet_worker.plugin.tokens.cached_encoder import CachedEncoder
 from cachefleet_worker.plugin.tokens.renderer import HookError, examine, patch
 from cachefleet_worker.plugin.tokens.salts import SaltedPrompt, rendering, salt_of, salted
-from cachefleet_worker.plugin.tokens.token_memo import TokenMemo
 from tests.worker.plugin.tokens.styles import trained
 from tests.worker.plugin.tokens.wrapped import Wrapped
 
@@ -78,7 +78,9 @@ def new_renderer() -> Any:
 class Hooked:
     def __init__(self) -> None:
         self.faults = Faults(Capabilities())
-        self.cache = TokenMemo(Capabilities(), self.faults, max_bytes=1 << 20, sample_ratio=0.0, rng=random.Random(1))
+        self.cache = CachedEncoder(
+            Capabilities(), self.faults, max_bytes=1 << 20, sample_ratio=0.0, rng=random.Random(1)
+        )
         self.cls = new_renderer()
         patch(self.cls, self.cache, self.faults)
         self.renderer = self.cls()

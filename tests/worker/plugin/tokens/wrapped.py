@@ -1,4 +1,4 @@
-"""What the memo asks of a tokenizer of transformers, without transformers; the engine tests use real ones."""
+"""What the cache asks of a tokenizer of transformers, without transformers; the engine tests use real ones."""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ class Progress(Enum):
 
 @dataclass(slots=True)
 class Job:
-    """One prompt under one salt; ``worker_state`` is True for a standing one."""
+    """One prompt under one salt; ``standing`` is True for a standing one."""
 
     prefix: Prefix
-    worker_state: bool
+    standing: bool
     progress: Progress = Progress.WAITING
     attempts: int = 0
     due: float = 0.0
@@ -54,13 +54,13 @@ class Prefixes:
         self._retry_cap = retry_cap
         self._jobs: list[Job] = []
         self._beyond: list[str] = []
-        self._worker_state: Warm | None = None
+        self._standing: Warm | None = None
         self._resting = False
 
     @property
     def named(self) -> bool:
         """Whether the pool's prompts are known, even if there are none."""
-        return self._worker_state is not None
+        return self._standing is not None
 
     @property
     def pending(self) -> bool:
@@ -80,7 +80,7 @@ class Prefixes:
     def begin(self) -> None:
         """Begin an epoch: nothing is cached, prompts that are not standing are dropped."""
         self._resting = False
-        self._jobs = [job for job in self._jobs if job.worker_state]
+        self._jobs = [job for job in self._jobs if job.standing]
         self._beyond = []
         self.again()
 
@@ -91,27 +91,27 @@ class Prefixes:
     def again(self) -> None:
         """The cache was cleared: try all standing prompts again."""
         for job in self._jobs:
-            if job.worker_state:
+            if job.standing:
                 job.progress, job.attempts, job.due = Progress.WAITING, 0, 0.0
 
     def stand(self, warm: Warm) -> bool:
         """Replace the standing prompts; returns False, nothing changed, where ``warm`` is older."""
-        known = self._worker_state
+        known = self._standing
         if known is not None and known.uid == warm.uid and known.generation > warm.generation:
             return False
-        self._worker_state = warm
-        before = {_identity(job.prefix): job for job in self._jobs if job.worker_state}
-        others = [job for job in self._jobs if not job.worker_state]
+        self._standing = warm
+        before = {_identity(job.prefix): job for job in self._jobs if job.standing}
+        others = [job for job in self._jobs if not job.standing]
         wanted = {_identity(prefix): prefix for prefix in _expanded(warm.prefixes)}
         self._jobs, self._beyond = others, []
         for identity, prefix in wanted.items():
-            self._add(before.get(identity) or Job(prefix, worker_state=True))
+            self._add(before.get(identity) or Job(prefix, standing=True))
         return True
 
     def once(self, prefixes: Iterable[Prefix]) -> None:
         """Add prompts that are tried once, in this epoch."""
         for prefix in _expanded(prefixes):
-            self._add(Job(prefix, worker_state=False))
+            self._add(Job(prefix, standing=False))
 
     def next(self, now: float) -> Job | None:
         """The job to try now; None where none is due."""
@@ -132,7 +132,7 @@ class Prefixes:
 
     @staticmethod
     def _open(job: Job) -> bool:
-        if job.worker_state:
+        if job.standing:
             return job.progress is not Progress.CACHED
         return job.progress is Progress.WAITING
 

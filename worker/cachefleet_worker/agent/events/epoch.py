@@ -25,7 +25,7 @@ class Limits:
     """Between the first two snapshots; doubled after each one that no mark confirmed."""
     restore_retry_seconds: float = 30.0
     """From the last failed attempt to the next try."""
-    doubt_seconds: float = 5.0
+    unproven_seconds: float = 5.0
     """How long unproven blocks are still reported while a snapshot is awaited."""
 
 

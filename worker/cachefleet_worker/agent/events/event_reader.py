@@ -13,7 +13,7 @@ from cachefleet_worker.agent.wire.kv_events import BatchError, Mark, decode_batc
 from cachefleet_worker.agent.wire.messages import Marked, UnreadableBatch
 
 
-class Intake:
+class EventReader:
     """One rank's reader. With ``snapshots``, a batch that cannot be read changes nothing: a snapshot replaces it."""
 
     def __init__(self, residents: Residents, *, snapshots: bool) -> None:

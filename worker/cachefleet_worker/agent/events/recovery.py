@@ -42,7 +42,7 @@ class RecoveryState:
 
     def is_over(self, now: float) -> bool:
         """Whether unproven blocks should be withdrawn now; True once."""
-        if self._since is None or now - self._since < self.limits.doubt_seconds:
+        if self._since is None or now - self._since < self.limits.unproven_seconds:
             return False
         self._since = None
         return True

@@ -15,7 +15,7 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from cachefleet_worker.agent.events.event_reader import Intake
+from cachefleet_worker.agent.events.event_reader import EventReader
 from cachefleet_worker.agent.events.follower import Follower
 from cachefleet_worker.agent.events.replay_client import BURST, ReplayClient, configure
 from cachefleet_worker.agent.events.snapshot_client import SnapshotError, Snapshots
@@ -128,7 +128,7 @@ class Source:
             take=self._step,
             malformed=lambda: self._count("malformed_messages"),
         )
-        self._intake = Intake(residents, snapshots=snapshots is not None)
+        self._event_reader = EventReader(residents, snapshots=snapshots is not None)
         self._request: asyncio.Task[None] | None = None  # the last replay or snapshot request
         self._over = False
 
@@ -224,7 +224,7 @@ class Source:
             log.warning("no snapshot of the engine", extra={"rank": self._rank, "error": str(error)})
             self._step(SnapshotFailed(ask.ticket))
             return
-        self._intake.lay_ready(draft)
+        self._event_reader.lay_ready(draft)
         self._step(Snapped(ask.ticket, Seq(head.sequence), head.boot))
 
     def _do(self, effects: list[Effect]) -> None:
@@ -238,16 +238,16 @@ class Source:
     def _do_one(self, effect: Effect) -> None:
         match effect:
             case Apply():
-                self._found(self._intake.apply(effect.payload))
+                self._found(self._event_reader.apply(effect.payload))
                 self._count_events()
             case PeekMark():
-                self._found(self._intake.peek(effect.payload))
+                self._found(self._event_reader.peek(effect.payload))
             case Count():
                 self._count(effect.what)
             case Forget():
                 self._forget(effect)
             case Restore():
-                self._intake.restore()
+                self._event_reader.restore()
                 self._count_events()
                 log.info("held blocks are the engine's snapshot", extra={"rank": self._rank, "sequence": effect.seq})
             case NewEpoch():
@@ -265,14 +265,14 @@ class Source:
             self._step(found)
 
     def _count_events(self) -> None:
-        for outcome, count in self._intake.counts().items():
+        for outcome, count in self._event_reader.counts().items():
             self._metrics.events.labels(self._rank, outcome).inc(count)
 
     def _forget(self, effect: Forget) -> None:
         if effect.lost:
             self._count("losses")
         log.warning("held blocks forgotten", extra={"rank": self._rank, "batches_lost": effect.lost})
-        self._intake.forget()
+        self._event_reader.forget()
 
     def _start(self, ask: RequestReplay | RequestSnapshot) -> None:
         """Start a request; an earlier one is cancelled."""

@@ -51,7 +51,7 @@ class PromptRoutes:
         self,
         handles: Handles,
         relay: Relay,
-        worker_state: EngineAvailability,
+        availability: EngineAvailability,
         metrics: AgentMetrics,
         *,
         key: str,
@@ -60,7 +60,7 @@ class PromptRoutes:
     ) -> None:
         self._handles = handles
         self._relay = relay
-        self._worker_state = worker_state
+        self._availability = availability
         self._metrics = metrics
         self._key = key
         self._requests = requests
@@ -110,20 +110,20 @@ class PromptRoutes:
         if reason:
             message = "this needs the worker key in X-Cachefleet-Token or Authorization: Bearer"
             return _error(403 if reason == "no_worker_key" else 401, reason, message)
-        if self._worker_state.closed:
-            return _error(503, self._worker_state.closed, "this worker takes no prompts now")
+        if self._availability.closed:
+            return _error(503, self._availability.closed, "this worker takes no prompts now")
         if self.under_way > self._requests:
             return _error(503, "busy", f"{self._requests} requests are under way")
         return None
 
     async def _keep(self, _request: web.Request, body: bytes) -> web.Response:
         now = self._clock()
-        entry = mint(read_request(body, HandleRequest), self._handles, self._worker_state.limits, now)
+        entry = mint(read_request(body, HandleRequest), self._handles, self._availability.limits, now)
         return _json(msgspec.json.encode(told(entry, now)), 201)
 
     async def _continue(self, request: web.Request, body: bytes) -> web.StreamResponse:
         wanted = read_request(body, ContinueRequest)
-        return await self._relay.run(plan(wanted, self._handles, self._worker_state.limits, self._clock()), request)
+        return await self._relay.run(plan(wanted, self._handles, self._availability.limits, self._clock()), request)
 
 
 def _json(content: bytes, status: int) -> web.Response:

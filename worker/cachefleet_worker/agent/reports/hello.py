@@ -33,7 +33,7 @@ def endpoints_of(settings: AgentSettings, facts: EngineFacts, rank: int) -> Endp
     return Endpoints(offset(settings.events_endpoint, rank), offset(settings.replay_endpoint, rank))
 
 
-def hello_of(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch: str) -> Hello:
+def build_hello(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch: str) -> Hello:
     """The Hello frame of a rank. EngineError where the engine has no such rank."""
     cache = facts.caches.get(rank)
     if cache is None:

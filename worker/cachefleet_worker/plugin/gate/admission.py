@@ -22,7 +22,7 @@ from cachefleet_worker.plugin.gate.rules import (
     refuse_fresh,
 )
 from cachefleet_worker.plugin.gate.scheduler_hooks import EARLY, NONE, computed_tokens
-from cachefleet_worker.plugin.gate.self_test import rehearse
+from cachefleet_worker.plugin.gate.self_test import self_test
 from cachefleet_worker.plugin.process import this_process
 
 log = logging.getLogger("vllm.cachefleet")
@@ -46,7 +46,7 @@ def install(scheduler: Any, state: EngineState) -> Admission | None:
     scheduler.cachefleet_admission = admission
     fault = "it raised"
     with state.faults.guard("gate"):
-        fault = rehearse(scheduler, admission)
+        fault = self_test(scheduler, admission)
     if not fault:
         return admission
     scheduler.cachefleet_admission = None
@@ -91,7 +91,7 @@ class Admission:
         self._caching = bool(scheduler.cache_config.enable_prefix_caching)
         self._refused: dict[str, tuple[Any, Refusal, int]] = {}
         self._answers: list[tuple[int, Any]] = []
-        self.rehearsed = ""
+        self.self_test_request = ""
         """Id of the self-test's request, which is refused whatever the policy; "" outside of it."""
 
     @property
@@ -108,7 +108,7 @@ class Admission:
         refused = False
         with faults.guard("gate"):
             feature = _feature(request)
-            if (self.rehearsed or faults.on(feature)) and self._wants(request):
+            if (self.self_test_request or faults.on(feature)) and self._wants(request):
                 with faults.guard(feature):
                     refused = self._refuses(request, computed)
         return refused
@@ -138,7 +138,7 @@ class Admission:
         policy = self._state.policy
         if request.num_preemptions:
             return policy.hand_back and policy.reject_below > 0
-        return policy.threshold > 0 or bool(self.rehearsed or request.sampling_params.extra_args)
+        return policy.threshold > 0 or bool(self.self_test_request or request.sampling_params.extra_args)
 
     def _refuses(self, request: Any, computed: int | None) -> bool:
         if computed is None:
@@ -150,8 +150,8 @@ class Admission:
         return True
 
     def _judge(self, request: Any, computed: int) -> Refusal | None:
-        if self.rehearsed:
-            return Refusal(0.0, 1.0, "request") if request.request_id == self.rehearsed else None
+        if self.self_test_request:
+            return Refusal(0.0, 1.0, "request") if request.request_id == self.self_test_request else None
         if self._is_exempt(request):
             return None
         extra_args = request.sampling_params.extra_args
@@ -195,7 +195,7 @@ class Admission:
         finally:
             if request.is_finished():
                 self._answers.append((request.client_index, answer))
-        if request.request_id != self.rehearsed:
+        if request.request_id != self.self_test_request:
             self._tell(request, refusal)
 
     def _answer(self, request: Any, refusal: Refusal, computed: int) -> Any:

@@ -7,10 +7,10 @@ from typing import Any, Final, Protocol
 NAME: Final = "cachefleet-self-test"
 
 
-class Rehearsed(Protocol):
+class SelfTested(Protocol):
     """The gate under test."""
 
-    rehearsed: str
+    self_test_request: str
 
     @property
     def pending(self) -> bool: ...
@@ -18,7 +18,7 @@ class Rehearsed(Protocol):
     def deliver(self, outputs: dict[int, Any]) -> None: ...
 
 
-def rehearse(scheduler: Any, admission: Rehearsed) -> str:
+def self_test(scheduler: Any, admission: SelfTested) -> str:
     """Have a test request refused; returns what is wrong, "" where nothing is. May raise whatever vLLM raises.
 
     Skipped with a connector, which would announce the test request to others: there the hook's presence in vLLM's
@@ -26,15 +26,15 @@ def rehearse(scheduler: Any, admission: Rehearsed) -> str:
     """
     if scheduler.connector is not None or scheduler.has_requests():
         return ""
-    admission.rehearsed = NAME
+    admission.self_test_request = NAME
     try:
-        return _rehearse(scheduler, admission)
+        return _self_test(scheduler, admission)
     finally:
-        admission.rehearsed = ""
+        admission.self_test_request = ""
         _clear(scheduler)
 
 
-def _rehearse(scheduler: Any, admission: Rehearsed) -> str:
+def _self_test(scheduler: Any, admission: SelfTested) -> str:
     free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     scheduler.add_request(_request())
     plan = scheduler.schedule()

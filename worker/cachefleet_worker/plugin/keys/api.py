@@ -147,7 +147,7 @@ class KeyService:
             except (OSError, ValueError, UnsupportedError) as error:
                 self._capabilities.add(FEATURE, OFF, str(error))
                 return
-            self.cache = KeyCache(index_key, max_bytes=process.settings.keys_memo_bytes, code=code)
+            self.cache = KeyCache(index_key, max_bytes=process.settings.keys_cache_bytes, code=code)
             self._capabilities.add(FEATURE, MODE)
             log.info("cachefleet: block keys in %s code: %s", code.name, code.reason)
 

@@ -81,7 +81,7 @@ def batches(copies: Iterable[TierCopy], *, rank: int, now: float, size: int = SL
 
 def parents_first(copy: TierCopy) -> Iterator[tuple[Hash, Block]]:
     """Every block of a tier set once, after its parent, preceded by the tombstones that it needs."""
-    blocks, ghosts = copy.blocks, copy.ghosts
+    blocks, tombstones = copy.blocks, copy.tombstones
     given: set[Hash] = set()
     for block_hash, block in blocks.items():
         if block_hash in given:
@@ -89,7 +89,7 @@ def parents_first(copy: TierCopy) -> Iterator[tuple[Hash, Block]]:
         parent = block.parent
         line = [(block_hash, block)]
         while parent is not None and parent not in given:
-            above = blocks.get(parent) or ghosts.get(parent)
+            above = blocks.get(parent) or tombstones.get(parent)
             if above is None:
                 break
             line.append((parent, above))

@@ -86,32 +86,32 @@ class TierCopy:
 
     place: Place
     blocks: dict[Hash, Block]
-    ghosts: dict[Hash, Block]
+    tombstones: dict[Hash, Block]
 
 
 class _Family:
     """The ancestry of one group's blocks, over all its tier sets."""
 
-    def __init__(self, max_ghosts: int) -> None:
-        self._max_ghosts = max_ghosts
-        self.shelves: list[_TierSet] = []
+    def __init__(self, max_tombstones: int) -> None:
+        self._max_tombstones = max_tombstones
+        self.tier_sets: list[_TierSet] = []
         self.children: dict[Hash, int] = {}  # number of (block, tier set) and tombstones right after a hash
-        self.ghosts: dict[Hash, Block] = {}
+        self.tombstones: dict[Hash, Block] = {}
 
     def find(self, block_hash: Hash) -> Block | None:
-        for tier in self.shelves:
+        for tier in self.tier_sets:
             if block_hash in tier.blocks:
                 return tier.blocks[block_hash]
-        return self.ghosts.get(block_hash)
+        return self.tombstones.get(block_hash)
 
     def leave(self, block_hash: Hash, block: Block) -> None:
         """A block was removed from a tier set; keep it as a tombstone where it has children."""
         needed = block_hash in self.children and block.tokens
-        if needed and not any(block_hash in tier.blocks for tier in self.shelves):
-            self.ghosts[block_hash] = block
-            if len(self.ghosts) > self._max_ghosts:
-                oldest = next(iter(self.ghosts))
-                self._unlink(self.ghosts.pop(oldest).parent)
+        if needed and not any(block_hash in tier.blocks for tier in self.tier_sets):
+            self.tombstones[block_hash] = block
+            if len(self.tombstones) > self._max_tombstones:
+                oldest = next(iter(self.tombstones))
+                self._unlink(self.tombstones.pop(oldest).parent)
             return
         self._unlink(block.parent)
 
@@ -122,11 +122,11 @@ class _Family:
             if left > 0:
                 self.children[parent] = left
                 return
-            tombstone = self.ghosts.pop(parent, None)
+            tombstone = self.tombstones.pop(parent, None)
             parent = tombstone.parent if tombstone else None
 
     def clear(self) -> None:
-        self.children, self.ghosts = {}, {}
+        self.children, self.tombstones = {}, {}
 
 
 @dataclass(slots=True)
@@ -138,19 +138,19 @@ class _TierSet:
 
 
 class ResidentLedger:
-    """Apply every published event in order. ``max_ghosts`` bounds the tombstones of each group.
+    """Apply every published event in order. ``max_tombstones`` bounds the tombstones of each group.
 
     Events are vLLM's own objects, distinguished by class name; unknown ones change nothing.
     """
 
-    def __init__(self, *, max_ghosts: int = 262_144) -> None:
-        self._max_ghosts = max_ghosts
+    def __init__(self, *, max_tombstones: int = 262_144) -> None:
+        self._max_tombstones = max_tombstones
         self._families: dict[int, _Family] = {}
-        self._shelves: dict[tuple[Any, ...], _TierSet] = {}
+        self._tier_sets: dict[tuple[Any, ...], _TierSet] = {}
         self._traits: dict[Traits, Traits] = {}
 
     def __len__(self) -> int:
-        return sum(len(tier.blocks) for tier in self._shelves.values())
+        return sum(len(tier.blocks) for tier in self._tier_sets.values())
 
     def apply(self, events: Iterable[Any]) -> None:
         """Apply published events, in order."""
@@ -164,24 +164,26 @@ class ResidentLedger:
         """Totals on the device of each group whose tokens line up with hashes."""
         return [
             Total(tier.place.group, len(tier.blocks), tier.digest & MASK)
-            for tier in self._shelves.values()
+            for tier in self._tier_sets.values()
             if tier.place.on_device and tier.place.full
         ]
 
     def device_hashes(self) -> set[tuple[int, Hash]]:
         """(group, hash) of every block on the device."""
-        shelves = (tier for tier in self._shelves.values() if tier.place.on_device)
-        return {(tier.place.group, block_hash) for tier in shelves for block_hash in tier.blocks}
+        tier_sets = (tier for tier in self._tier_sets.values() if tier.place.on_device)
+        return {(tier.place.group, block_hash) for tier in tier_sets for block_hash in tier.blocks}
 
     def copy(self) -> list[TierCopy]:
         """Copies of all tier sets; costs the copying of their dictionaries."""
-        ghosts = {group: family.ghosts.copy() for group, family in self._families.items()}
-        return [TierCopy(tier.place, tier.blocks.copy(), ghosts[tier.place.group]) for tier in self._shelves.values()]
+        tombstones = {group: family.tombstones.copy() for group, family in self._families.items()}
+        return [
+            TierCopy(tier.place, tier.blocks.copy(), tombstones[tier.place.group]) for tier in self._tier_sets.values()
+        ]
 
     # Events
 
     def _stored(self, event: Any) -> None:
-        tier = self._shelf(event)
+        tier = self._tier_set(event)
         hashes: Sequence[Hash] = event.block_hashes
         if not hashes or all(block_hash in tier.blocks for block_hash in hashes):
             return
@@ -191,14 +193,14 @@ class ResidentLedger:
         tokens = _packed(event) if tier.place.full else b""
         size = len(tokens) // len(hashes)
         plain, extras = self._shared(event, None), event.extra_keys
-        blocks, children, ghosts = tier.blocks, tier.family.children, tier.family.ghosts
+        blocks, children, tombstones = tier.blocks, tier.family.children, tier.family.tombstones
         parent = event.parent_block_hash if size else None
         for index, block_hash in enumerate(hashes):
             if block_hash not in blocks:
                 traits = self._shared(event, extras[index]) if extras and extras[index] else plain
                 blocks[block_hash] = Block(parent, tokens[index * size : index * size + size], traits)
                 tier.digest += engine_number(block_hash)
-                if ghosts and ghosts.pop(block_hash, None) is not None:
+                if tombstones and tombstones.pop(block_hash, None) is not None:
                     pass  # its tombstone was counted as a child already
                 elif parent is not None:
                     children[parent] = children.get(parent, 0) + 1
@@ -212,11 +214,11 @@ class ResidentLedger:
                 continue
             block = tier.blocks[block_hash] = family.find(block_hash) or unknown
             tier.digest += engine_number(block_hash)
-            if family.ghosts.pop(block_hash, None) is None and block.parent is not None:
+            if family.tombstones.pop(block_hash, None) is None and block.parent is not None:
                 family.children[block.parent] = family.children.get(block.parent, 0) + 1
 
     def _removed(self, event: Any) -> None:
-        tier = self._shelves.get(_key(event))
+        tier = self._tier_sets.get(_key(event))
         if tier is None:
             return
         for block_hash in event.block_hashes:
@@ -226,20 +228,20 @@ class ResidentLedger:
                 tier.family.leave(block_hash, block)
 
     def _cleared(self, _event: Any) -> None:
-        for tier in self._shelves.values():
+        for tier in self._tier_sets.values():
             tier.blocks, tier.digest = {}, 0
         for family in self._families.values():
             family.clear()
 
     # Lookup
 
-    def _shelf(self, event: Any) -> _TierSet:
+    def _tier_set(self, event: Any) -> _TierSet:
         key = _key(event)
-        tier = self._shelves.get(key)
+        tier = self._tier_sets.get(key)
         if tier is None:
-            family = self._families.setdefault(key[0], _Family(self._max_ghosts))
-            tier = self._shelves[key] = _TierSet(_place(event), family)
-            family.shelves.append(tier)
+            family = self._families.setdefault(key[0], _Family(self._max_tombstones))
+            tier = self._tier_sets[key] = _TierSet(_place(event), family)
+            family.tier_sets.append(tier)
         return tier
 
     def _shared(self, event: Any, extra_keys: Sequence[Any] | None) -> Traits:

@@ -7,11 +7,11 @@ import random
 from cachefleet_worker.plugin.capabilities import OFF, Capabilities
 from cachefleet_worker.plugin.faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
+from cachefleet_worker.plugin.tokens.cached_encoder import FEATURE, CachedEncoder
 from cachefleet_worker.plugin.tokens.renderer import HookError, patch
-from cachefleet_worker.plugin.tokens.token_memo import FEATURE, TokenMemo
 
 
-def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings) -> TokenMemo | None:
+def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings) -> CachedEncoder | None:
     """Patch vLLM's renderers in this process; None where that fails or is switched off. Never raises."""
     if FEATURE in settings.plugin_off:
         faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
@@ -20,10 +20,10 @@ def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings
     with faults.guard(FEATURE):
         from vllm.renderers.base import BaseRenderer  # noqa: PLC0415 - only where vLLM runs
 
-        made = TokenMemo(
+        made = CachedEncoder(
             capabilities,
             faults,
-            max_bytes=settings.tokens_memo_bytes,
+            max_bytes=settings.tokens_cache_bytes,
             sample_ratio=settings.tokens_sample_ratio,
             rng=random.Random(),  # noqa: S311 - picks samples
         )

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cachefleet_worker.plugin.faults import Faults
+from cachefleet_worker.plugin.tokens.cached_encoder import FEATURE, CachedEncoder
 from cachefleet_worker.plugin.tokens.salts import rendering, salt_of, salted
-from cachefleet_worker.plugin.tokens.token_memo import FEATURE, TokenMemo
 
 ENCODES: Final = "_tokenize_prompt"
 ENCODES_ELSEWHERE: Final = "_tokenize_prompt_async"
@@ -25,7 +25,7 @@ class HookError(Exception):
     """This vLLM's renderer is not built as the hook expects."""
 
 
-def patch(renderer: type[Any], cache: TokenMemo, faults: Faults) -> None:
+def patch(renderer: type[Any], cache: CachedEncoder, faults: Faults) -> None:
     """Make ``renderer`` and its subclasses encode through ``cache``. HookError, nothing changed, where they cannot."""
     examine(renderer)
     _replace(renderer, ENCODES, lambda stock: _encoding(stock, cache, faults))
@@ -59,7 +59,7 @@ def _parameters(renderer: type[Any], name: str) -> list[str]:
     return list(inspect.signature(method).parameters) if callable(method) else []
 
 
-def _encoding(original: Callable[..., Any], cache: TokenMemo, faults: Faults) -> Callable[..., Any]:
+def _encoding(original: Callable[..., Any], cache: CachedEncoder, faults: Faults) -> Callable[..., Any]:
     @functools.wraps(original)
     def encode(self: Any, prompt: Any, params: Any) -> Any:
         ids = None
@@ -73,7 +73,7 @@ def _encoding(original: Callable[..., Any], cache: TokenMemo, faults: Faults) ->
     return encode
 
 
-def _memoised(renderer: Any, prompt: Any, params: Any, cache: TokenMemo) -> list[int] | None:
+def _memoised(renderer: Any, prompt: Any, params: Any, cache: CachedEncoder) -> list[int] | None:
     arguments = params.get_encode_kwargs()
     salt = salt_of(prompt)
     text = prompt["prompt"]
@@ -102,7 +102,7 @@ def _carrying(original: Callable[..., None], faults: Faults) -> Callable[..., No
     return init
 
 
-def _rendering(original: Callable[..., Any], cache: TokenMemo, faults: Faults) -> Callable[..., Any]:
+def _rendering(original: Callable[..., Any], cache: CachedEncoder, faults: Faults) -> Callable[..., Any]:
     """Wraps the render methods: has the tokenizer prepared, also when vLLM warms up before it serves."""
 
     @functools.wraps(original)

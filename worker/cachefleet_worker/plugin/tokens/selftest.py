@@ -16,7 +16,7 @@ LEAST_TEXTS: Final = 100
 """Checked whatever the time; beyond them the time bound ends the test."""
 SECONDS: Final = 2.0
 SEED: Final = 20_240_229
-_MEMO_BYTES: Final = 4 * 1024 * 1024
+_CACHE_BYTES: Final = 4 * 1024 * 1024
 _CHUNK_CHARACTERS: Final = 24
 """So short that nearly every allowed cut is made."""
 _MOST_TOKENS: Final = 64
@@ -111,7 +111,7 @@ def _piece(tokens: Sequence[str], rng: random.Random) -> str:
 
 def check(tokenizer: Any, plan: Plan, *, rng: random.Random, seconds: float = SECONDS) -> Refusal | None:
     """Encode texts in parts and as a whole, with an empty cache and again; the refusal where one differs."""
-    cache = TokenCache(_MEMO_BYTES)
+    cache = TokenCache(_CACHE_BYTES)
     encoders = (PartEncoder(tokenizer, plan, cache, owner=0), _choppy(tokenizer, plan, cache))
     deadline = time.monotonic() + seconds
     for number, text in zip(range(TEXTS), texts(plan, rng), strict=False):

@@ -1,6 +1,6 @@
 """Canaries (A3, A21): of a share of verified prefixes it is asked whether a plain full render says the same.
 
-They run beside the request, a few at a time. A mismatch is a defect of a memo, a plugin or a renderer: the profile's
+They run beside the request, a few at a time. A mismatch is a defect of a cache, a plugin or a renderer: the profile's
 certificate is withdrawn, so that no handle is sent for it until it is examined again.
 """
 

@@ -1,4 +1,4 @@
-"""A prompt's ids as a worker's vLLM itself renders them: no memo, no plugin. For canaries and examinations."""
+"""A prompt's ids as a worker's vLLM itself renders them: no cache, no plugin. For canaries and examinations."""
 
 from __future__ import annotations
 

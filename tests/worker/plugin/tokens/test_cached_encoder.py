@@ -11,10 +11,10 @@ import pytest
 
 from cachefleet_worker.plugin.capabilities import Capabilities
 from cachefleet_worker.plugin.faults import Faults
-from cachefleet_worker.plugin.tokens import token_memo
+from cachefleet_worker.plugin.tokens import cached_encoder
 from cachefleet_worker.plugin.tokens.background import Job
+from cachefleet_worker.plugin.tokens.cached_encoder import CachedEncoder
 from cachefleet_worker.plugin.tokens.plan import Reason, Refusal
-from cachefleet_worker.plugin.tokens.token_memo import TokenMemo
 from tests.worker.plugin.tokens.styles import trained
 from tests.worker.plugin.tokens.wrapped import OwnWay, Wrapped
 
@@ -24,12 +24,12 @@ TEXT = "<|im_start|>user\nA question with many words in it, and some more.<|im_e
 
 
 class Setting:
-    """A memo over one small tokenizer of the Qwen kind."""
+    """A cache over one small tokenizer of the Qwen kind."""
 
     def __init__(self, *, sample_ratio: float = 0.0, max_bytes: int = 1 << 20) -> None:
         self.capabilities = Capabilities()
         self.faults = Faults(self.capabilities)
-        self.cache = TokenMemo(
+        self.cache = CachedEncoder(
             self.capabilities, self.faults, max_bytes=max_bytes, sample_ratio=sample_ratio, rng=random.Random(1)
         )
         self.tokenizer: Any = Wrapped(trained("qwen"))
@@ -53,7 +53,7 @@ def test_the_first_text_is_left_to_the_plain_encoder_and_has_the_tokenizer_prepa
     assert setting.encode() is None
     setting.cache.settle()
     assert setting.encode() == setting.plain(TEXT)
-    assert setting.capabilities.mode("tokens") == "memo"
+    assert setting.capabilities.mode("tokens") == "cache"
     assert setting.cache.stats()["plain_preparing"] == 1
     assert setting.cache.stats()["memoised"] == 1
 
@@ -137,7 +137,7 @@ def test_samples_are_checked_elsewhere_and_agree() -> None:
         setting.cache.settle()
     assert setting.cache.stats()["samples"] == 5
     assert threads == ["cachefleet-tokens"] * 5
-    assert setting.capabilities.mode("tokens") == "memo"
+    assert setting.capabilities.mode("tokens") == "cache"
 
 
 def test_a_sample_that_differs_switches_it_off_for_good() -> None:
@@ -263,7 +263,7 @@ def test_boundaries_come_from_the_tokenizers_own_tokens() -> None:
 
 
 def test_short_texts_are_shorter_than_any_that_is_worth_it() -> None:
-    assert len(TEXT) > token_memo.SHORTEST_TEXT
+    assert len(TEXT) > cached_encoder.SHORTEST_TEXT
 
 
 class PanicException(BaseException):

@@ -23,7 +23,7 @@ from cachefleet_worker.plugin.tokens.tokenizer import marks_of, prepared
 log = logging.getLogger("vllm.cachefleet")
 
 FEATURE: Final = "tokens"
-MODE: Final = "memo"
+MODE: Final = "cache"
 SHORTEST_TEXT: Final = 64
 """Characters; a shorter text is encoded faster than looked up."""
 
@@ -42,7 +42,7 @@ class Seat:
     marked: bool = False
 
 
-class TokenMemo:
+class CachedEncoder:
     """One per process; thread-safe."""
 
     def __init__(
