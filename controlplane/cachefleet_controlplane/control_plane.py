@@ -167,7 +167,8 @@ class ControlPlane:
     def _internal(self, authority: Authority) -> Starlette:
         settings = self._settings
         limits = ReportLimits(connections=settings.report_connections, hello_seconds=settings.report_hello_seconds)
-        reports = ReportsServer(self.fleet, authority.reports, self.metrics, limits=limits, joiners=self.hot.joiners)
+        new_workers = self.hot.new_workers
+        reports = ReportsServer(self.fleet, authority.reports, self.metrics, limits=limits, new_workers=new_workers)
         admin = admin_app(
             self.fleet,
             self.decisions,

@@ -88,7 +88,7 @@ class Metrics:
         self._store_errors = self._counter("store_errors", "Failures of the store", "kind")
         self._usage_dropped = self._counter("usage_dropped", "Requests whose use went unwritten, the queue being full")
         self._store_up = self._gauge("store_up", "1 while the store takes records")
-        self._source_updates = self._counter("pool_source_updates", "Pictures of the pools taken over")
+        self._source_updates = self._counter("pool_source_updates", "Changes of the pools taken over")
         self._source_errors = self._counter("pool_source_errors", "Failures of the source of pools", "kind")
         self._auth = self._counter("auth_checks", "Tokens checked", "check", "outcome")
         self._backend = Info("cachefleet_backend", "Code of block keys and index", registry=self.registry)

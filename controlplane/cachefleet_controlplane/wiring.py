@@ -36,7 +36,7 @@ from cachefleet_controlplane.gateway.rendering.text_keys import Texts
 from cachefleet_controlplane.gateway.upstream.answer_edits import Fingerprints
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
-from cachefleet_controlplane.hot_prefixes.new_worker_warmup import HotWarming
+from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.hot_prefixes.tracker import HotBounds, HotPrefixes
 from cachefleet_controlplane.index.protocol import BlockIndex
 from cachefleet_controlplane.index.python_index import PythonIndex
@@ -101,10 +101,10 @@ def conversation_parts(
 
 @dataclass(frozen=True, slots=True)
 class HotPrefixParts:
-    """``observer`` counts prefixes of requests (close it at the end); ``joiners`` tells new workers of the hot ones."""
+    """``observer`` counts prefixes of requests (close it at the end); ``new_workers`` warms workers that join."""
 
     observer: HotObserver
-    joiners: HotWarming
+    new_workers: NewWorkerWarmUp
 
 
 def hot_prefix_parts(
@@ -127,7 +127,7 @@ def hot_prefix_parts(
     tenants.on_change(lambda: observer.update_tenants(tenants.directory.tenants, salter))
     return HotPrefixParts(
         observer,
-        HotWarming(hot, fleet, metrics, tokens=settings.hot_prefix_tokens, seconds=settings.hot_prefix_seconds),
+        NewWorkerWarmUp(hot, fleet, metrics, tokens=settings.hot_prefix_tokens, seconds=settings.hot_prefix_seconds),
     )
 
 

@@ -29,7 +29,7 @@ impl Tier {
     }
 }
 
-/// What `keys` add to the digest of a set that holds none of them in `tier`.
+/// The sum that `keys`, new in `tier`, add to a set's digest.
 #[must_use]
 pub fn digest(keys: &[u64], tier: Tier) -> u64 {
     let salt = tier.salt();

@@ -1,6 +1,6 @@
 //! Delta and Snapshot frames, as `core/cachefleet_core/reports.py` defines and bounds them: msgpack in, operations out.
 //!
-//! A frame is taken whole or not at all: everything is checked here, before anything is applied.
+//! A frame is applied whole or not at all: everything is checked here first.
 
 use crate::digest::Tier;
 use crate::index::{Operation, Seen, check};
@@ -13,7 +13,7 @@ const MAX_KEYS: usize = 131_072;
 const MAX_OPERATIONS: u32 = 16_384;
 const MAX_RANK: u64 = 4095;
 
-/// Why bytes are no frame: the field, and what is wrong with it. Never what was in it.
+/// Why bytes are no valid frame: the field and what is wrong with it, never its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameError {
     pub field: &'static str,
@@ -31,7 +31,7 @@ fn error(field: &'static str, why: &'static str) -> FrameError {
 }
 
 trait Named<T> {
-    /// The answer, or what is wrong with this field.
+    /// The value, or an error that names this field.
     fn of(self, field: &'static str) -> Result<T, FrameError>;
 }
 
@@ -59,7 +59,7 @@ pub struct Frame {
     pub operations: Vec<Operation<'static>>,
 }
 
-/// Fields as they come, in any order.
+/// Fields of a frame, which come in any order.
 #[derive(Default)]
 struct Fields<'a> {
     kind: Option<&'a [u8]>,
@@ -72,10 +72,10 @@ struct Fields<'a> {
 }
 
 impl Frame {
-    /// The frame that bytes are.
+    /// Decodes a Delta or Snapshot frame.
     ///
     /// # Errors
-    /// They are none, or break a bound.
+    /// The bytes are no such frame, or exceed a bound.
     pub fn decode(data: &[u8], seen: &mut Seen) -> Result<Self, FrameError> {
         let fields = Fields::read(data)?;
         let missing = |field| move || error(field, "missing");
@@ -100,7 +100,7 @@ impl Frame {
         Ok(Self { kind, rank, sequence, operations })
     }
 
-    /// Keys of all its operations.
+    /// Number of keys in all its operations.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.operations.iter().map(|operation| operation.keys().len()).sum()
@@ -139,7 +139,7 @@ fn once<T>(field: &mut Option<T>, value: T, name: &'static str) -> Result<(), Fr
     if field.replace(value).is_some() { Err(error(name, "given twice")) } else { Ok(()) }
 }
 
-/// A value left for later, when the frame's type is known.
+/// Skips a value; returns a reader of it for later, when the frame's type is known.
 fn value<'a>(input: &mut Reader<'a>, name: &'static str) -> Result<Reader<'a>, FrameError> {
     let start = *input;
     msgpack::skip(input).of(name)?;

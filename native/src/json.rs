@@ -1,10 +1,9 @@
-//! The token ids of a JSON request body: one field of its object, an array of integers, found and read without building
-//! anything else.
+//! Reads the token ids of a JSON request body, an array of integers in one field, without building anything else.
 //!
-//! What is around the array is gone past, not judged: only as much of its grammar is looked at as finding the field takes.
-//! The array itself must be one of integers from 0 to 2**32 - 1, as JSON writes them.
+//! Text around the array is skipped, not validated: its grammar is checked only as far as finding the field takes. The
+//! array itself must have integers from 0 to 2**32 - 1, as JSON writes them.
 
-/// Objects and arrays within each other, at most.
+/// Bound on nested objects and arrays.
 const MAX_DEPTH: usize = 128;
 
 /// What is wrong with a body.
@@ -28,10 +27,10 @@ impl std::fmt::Display for JsonError {
     }
 }
 
-/// The integers of the array that is `body`'s field `name`; of the last where there are several, as other readers have it.
+/// The integers of the array in `body`'s field `name`; in the last where it occurs several times, as in other readers.
 ///
 /// # Errors
-/// There is none such.
+/// There is no such array.
 pub fn tokens(body: &[u8], name: &[u8]) -> Result<Vec<u32>, JsonError> {
     let mut found = None;
     let mut at = expect(body, 0, b'{').ok_or(JsonError::Object)?;
@@ -62,7 +61,7 @@ fn blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\n' | b'\r' | b'\t')
 }
 
-/// The place after a byte that comes next, white space aside.
+/// The index after `byte`, where it comes next apart from white space.
 #[inline]
 fn expect(body: &[u8], mut at: usize, byte: u8) -> Option<usize> {
     while blank(*body.get(at)?) {
@@ -71,7 +70,7 @@ fn expect(body: &[u8], mut at: usize, byte: u8) -> Option<usize> {
     (body[at] == byte).then_some(at + 1)
 }
 
-/// The place after the quote that ends a string.
+/// The index after the quote that ends a string.
 fn string_end(body: &[u8], start: usize) -> Option<usize> {
     let mut at = start;
     loop {
@@ -84,7 +83,7 @@ fn string_end(body: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// The place of the first of some bytes of which one matters; they are looked at many at a time.
+/// The index of the first 32 bytes of which one matters; 32 are checked at a time.
 #[inline]
 fn past_plain(body: &[u8], start: usize, matters: impl Fn(u8) -> bool) -> usize {
     let rest = body.get(start..).unwrap_or_default();
@@ -92,7 +91,7 @@ fn past_plain(body: &[u8], start: usize, matters: impl Fn(u8) -> bool) -> usize 
     start + 32 * rest.as_chunks::<32>().0.iter().take_while(plain).count()
 }
 
-/// The place after a value.
+/// The index after a value.
 fn value_end(body: &[u8], start: usize) -> Option<usize> {
     let mut depth = 0;
     let mut at = start;
@@ -122,7 +121,7 @@ fn value_end(body: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// Reads an array of integers; gives the place after it.
+/// Reads an array of integers; returns the index after it.
 fn array(body: &[u8], start: usize, numbers: &mut Vec<u32>) -> Option<usize> {
     let mut at = expect(body, start, b'[')?;
     if let Some(end) = expect(body, at, b']') {
@@ -154,12 +153,12 @@ fn integer(body: &[u8], start: usize) -> Option<(u32, usize)> {
     Some((u32::try_from(number).ok()?, start + digits))
 }
 
-/// Bytes looked at together.
+/// Bytes that are classified together.
 const WINDOW: usize = 64;
-/// A number is read as one word, which may end so much later.
+/// Bytes read beyond a window: a number is read as one word, which may end there.
 const BEYOND: usize = 8;
 
-/// What the bytes of a window are, a bit for each.
+/// Classes of a window's bytes: for each class a mask with one bit per byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kinds {
     commas: u64,
@@ -168,11 +167,10 @@ struct Kinds {
     digits: u64,
 }
 
-/// Reads integers of up to eight digits, each behind at most a space and before a comma, from windows of 64 bytes; gives the
-/// place of the first that is left.
+/// Reads integers of up to eight digits, each behind at most a space and before a comma, from windows of 64 bytes;
+/// returns the index of the first that is left.
 ///
-/// Whether a window's numbers are such is known for all of them at once, so that none waits for the one before and none
-/// is looked at twice.
+/// The numbers of a window are checked all at once, so that none waits for the one before and none is checked twice.
 fn compact(body: &[u8], start: usize, numbers: &mut Vec<u32>) -> usize {
     let mut at = start;
     while let Some(window) = body.get(at..).and_then(|rest| rest.first_chunk::<{ WINDOW + BEYOND }>()) {
@@ -199,7 +197,7 @@ fn compact(body: &[u8], start: usize, numbers: &mut Vec<u32>) -> usize {
 }
 
 impl Kinds {
-    /// Bits of bytes up to the last comma that are not as `compact` reads them.
+    /// Bits of bytes up to the last comma that `compact` cannot read.
     #[inline]
     fn odd(self) -> u64 {
         let Self { commas, spaces, zeros, digits } = self;
@@ -216,7 +214,7 @@ impl Kinds {
     }
 }
 
-/// The number that `digits` digits from `from` on are, of which there are 1 to 8.
+/// The number written as `digits` digits, 1 to 8, from `from` on.
 #[inline]
 fn word(window: &[u8; WINDOW + BEYOND], from: usize, digits: usize) -> u32 {
     let from = from % WINDOW;
@@ -263,7 +261,7 @@ impl Kinds {
         Self::portable(window)
     }
 
-    /// What `of` answers, byte by byte.
+    /// The same as `of`, byte by byte.
     #[cfg_attr(target_arch = "x86_64", cfg(test))]
     fn portable(window: &[u8; WINDOW + BEYOND]) -> Self {
         let bits = |is: fn(&u8) -> bool| {

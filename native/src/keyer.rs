@@ -2,7 +2,7 @@
 
 use crate::mixing::{GOLDEN, fold, splitmix64};
 
-/// Anything a token id can be read from where it lies.
+/// A token id in memory: as a number, or packed.
 pub trait Token {
     fn id(&self) -> u32;
 }
@@ -14,7 +14,7 @@ impl Token for u32 {
     }
 }
 
-/// As they travel: little-endian.
+/// Packed: little-endian.
 impl Token for [u8; 4] {
     #[inline]
     fn id(&self) -> u32 {

@@ -1,4 +1,4 @@
-//! Block keys and the block index of cachefleet. Everything but `python` is plain Rust.
+//! Native backend of block keys, digests, the block index and scoring. Everything but `python` is plain Rust.
 
 pub mod digest;
 pub mod frame;

@@ -1,8 +1,8 @@
-//! As much of msgpack as frames are made of.
+//! Reads the part of `MessagePack` that frames use.
 
 use crate::reader::{Reader, Short};
 
-/// Values within values, at most: what is skipped may nest.
+/// Bound on nesting in values that are skipped.
 const MAX_DEPTH: u32 = 64;
 
 /// What is wrong with a value.
@@ -19,7 +19,7 @@ fn byte(input: &mut Reader) -> Result<u8, Wrong> {
     Ok(input.array::<1>()?[0])
 }
 
-/// A number of so many bytes, big-endian.
+/// A number of `bytes` bytes, big-endian.
 fn big_endian(input: &mut Reader, bytes: usize) -> Result<u64, Wrong> {
     Ok(input.take(bytes)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
@@ -48,7 +48,7 @@ pub fn array(input: &mut Reader) -> Result<u32, Wrong> {
     }
 }
 
-/// The bytes of a text; whether they are UTF-8 is not looked at.
+/// The bytes of a text; UTF-8 is not checked.
 pub fn text<'a>(input: &mut Reader<'a>) -> Result<&'a [u8], Wrong> {
     let bytes = match byte(input)? {
         head @ 0xA0..=0xBF => u32::from(head & 0x1F),
@@ -97,7 +97,7 @@ pub fn truth(input: &mut Reader) -> Result<bool, Wrong> {
     }
 }
 
-/// Goes past one value, whatever it is.
+/// Skips one value of any type.
 pub fn skip(input: &mut Reader) -> Result<(), Wrong> {
     skip_within(input, MAX_DEPTH)
 }

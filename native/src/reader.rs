@@ -50,7 +50,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// So many packed keys.
+    /// `keys` packed keys.
     ///
     /// # Errors
     /// Fewer bytes are left.
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Anything a block key can be read from where it lies.
+/// A block key in memory: as a number, or packed.
 pub trait Key {
     fn key(&self) -> u64;
 }
@@ -72,7 +72,7 @@ impl Key for u64 {
     }
 }
 
-/// As keys travel: little-endian.
+/// Packed: little-endian.
 impl Key for [u8; 8] {
     #[inline]
     fn key(&self) -> u64 {
@@ -80,7 +80,7 @@ impl Key for [u8; 8] {
     }
 }
 
-/// Keys as they travel: little-endian u64. None where the length is no multiple of 8.
+/// Unpacks keys, which are little-endian u64 in frames. None where the length is no multiple of 8.
 #[must_use]
 pub fn unpack(data: &[u8]) -> Option<Vec<u64>> {
     let (words, rest) = data.as_chunks::<8>();

@@ -1,9 +1,9 @@
-//! Where a prompt is best served: the cost model of `controlplane/cachefleet_controlplane/routing/scoring.py`, to the last bit.
+//! Scores workers for a prompt, bit for bit as `controlplane/cachefleet_controlplane/routing/scoring.py` does.
 
 /// Costs within this share of the cheapest are a tie.
 const TIE: f64 = 0.05;
 
-/// What is known of a candidate besides the prompt; rates are resolved already, `None` is what nobody has told.
+/// A candidate's load. Rates are resolved already; `None` is unknown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
     pub stale: bool,
@@ -28,18 +28,18 @@ pub struct Prompt {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score {
-    /// Place among the candidates.
+    /// Index among the candidates.
     pub candidate: usize,
     pub matched_blocks: u32,
     pub expected_tokens: u64,
     pub evicted_tokens: u64,
     pub seconds: f64,
-    /// Of what waits there already, alone.
+    /// Seconds for the work that waits there already, alone.
     pub waiting_seconds: f64,
     pub fits: bool,
 }
 
-/// Why the first is the first.
+/// Why the first candidate was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     LongestPrefix,
@@ -65,7 +65,7 @@ impl Prompt {
     }
 }
 
-/// How one candidate fares with a prompt of which it holds `matched` blocks and was just sent `sent`.
+/// The cost of a prompt on a candidate that holds `matched` of its blocks and was just sent `sent` of them.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "tokens are far fewer than 2**52")]
 pub fn score(prompt: &Prompt, load: &Load, candidate: usize, matched: u32, sent: u32) -> Score {
@@ -98,7 +98,7 @@ fn evicted(prompt: &Prompt, load: &Load, expected: u64) -> u64 {
     }
 }
 
-/// The best and the second best of some candidates, by cost, or where `blind` by waiting work alone. None without any.
+/// The best and the second best candidate by cost, or where `blind` by waiting work alone. None without candidates.
 #[must_use]
 pub fn choose(scores: &[Score], loads: &[Load], names: &[String], blind: bool) -> Option<Choice> {
     let pick = |besides: Option<usize>| {

@@ -29,7 +29,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
 
-    # Where it works.
+    # Cluster access and scope.
     kubeconfig: Path | None = Field(default=None, validation_alias="KUBECONFIG")
     """Used where there is no service account; one file."""
     operator_namespace: DnsLabel = "cachefleet-system"
@@ -37,7 +37,7 @@ class Settings(BaseSettings):
     namespaces: Annotated[tuple[DnsLabel, ...], NoDecode, BeforeValidator(_names)] = ()
     """Namespaces whose pools it reconciles, comma separated; none means all."""
 
-    # What it puts into worker pods.
+    # Worker pods.
     agent_image: str = Field(min_length=1, max_length=1024)
     agent_pull_policy: Literal["", "Always", "IfNotPresent", "Never"] = ""
     """When that image is pulled; empty for Kubernetes' own default."""
@@ -75,7 +75,7 @@ class Settings(BaseSettings):
     list_page: int = Field(default=500, ge=1, le=10_000)
     """Pools asked for in one page of a list."""
 
-    # What the control plane is asked about pools; without an address nothing is asked.
+    # Facts about pools from the control plane; none without an address.
     admin_url: str = Field(default="", max_length=512, pattern=r"^(https?://\S+)?$")
     """Where its admin API is: scheme, host and port."""
     admin_token_file: Path | None = None
@@ -88,7 +88,7 @@ class Settings(BaseSettings):
     facts_at_once: int = Field(default=8, ge=1, le=256)
     """Questions on their way at the same time."""
 
-    # What is said of pools.
+    # Status of pools.
     status_seconds: float = Field(default=30, ge=0, le=3600)
     """A status in which only figures have moved is written at most this often."""
     unschedulable_seconds: float = Field(default=5, ge=0, le=3600)

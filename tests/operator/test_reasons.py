@@ -16,7 +16,7 @@ def test_every_reason_is_explained_once_and_no_other() -> None:
 
 def test_no_reason_is_written_elsewhere() -> None:
     """A condition's reason is one of the list, so that the page can have them all."""
-    for path in (ROOT / "operator" / "cachefleet_operator").glob("*.py"):
+    for path in (ROOT / "operator" / "cachefleet_operator").rglob("*.py"):
         if path.name not in {"reasons.py", "pods.py", "conditions.py"}:
             quoted = re.findall(r'"(\w+)"', path.read_text())
             assert not set(quoted) & ({*Reason} - {"Valid"}), path.name

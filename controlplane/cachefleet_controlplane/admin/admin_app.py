@@ -127,7 +127,7 @@ def _routing_routes(fleet: LiveFleet) -> APIRouter:
     async def routing() -> schemas.Routing:
         return schemas.Routing(policy=fleet.policy)
 
-    @router.put("/routing", summary="Change the routing policy of this replica, until it starts anew")
+    @router.put("/routing", summary="Change the routing policy of this replica, until it restarts")
     async def route_by(wanted: schemas.Routing) -> schemas.Routing:
         fleet.policy = wanted.policy
         return wanted

@@ -154,7 +154,7 @@ class Worker(Schema):
     block_bytes: int = 0
     """Of one block on one device; 0 where the engine does not tell."""
     indexed: bool = True
-    """Its blocks are in the index; false where they did not fit, until it starts anew."""
+    """Its blocks are in the index; false where they did not fit, until it restarts."""
     cache_value: float
     """What its cache is worth, for choosing which worker to give up; comparable within a pool."""
     excluded: bool
@@ -292,7 +292,7 @@ class DecisionList(Schema):
 
 
 class Routing(Schema):
-    """What decides where requests go, on this replica, until it is set again or the replica starts anew."""
+    """What decides where requests go, on this replica, until it is set again or the replica restarts."""
 
     model_config = ConfigDict(extra="forbid")
 

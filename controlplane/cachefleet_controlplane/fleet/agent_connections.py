@@ -78,7 +78,7 @@ class AgentConnections:
         self._connections: dict[int, Connection] = {}
         self._numbers = 0
         self._ticked_at = float("-inf")
-        self.notes: Counter[StreamEvent] = Counter()
+        self.events: Counter[StreamEvent] = Counter()
         """Events of all streams so far."""
         self.refused_frames = 0
         """Frames that the index found malformed; nothing of them was applied."""
@@ -102,12 +102,12 @@ class AgentConnections:
             worker.restarted()
         worker.hello = hello
         self._registry.settle(pool)
-        notes = self._step(worker, Opened(connection.number, hello), now)
+        events = self._step(worker, Opened(connection.number, hello), now)
         connection.link.send(pool.policy)
         if pool.warm is not None and connection.warmed_epoch != hello.epoch:
             connection.warmed_epoch = hello.epoch
             connection.link.send(pool.warm)
-        return notes
+        return events
 
     def receive(self, connection: Connection, frame: Report, now: float) -> list[StreamEvent]:
         """Process a frame of a stream; its events.
@@ -197,7 +197,7 @@ class AgentConnections:
         before = worker.stream
         after, effects = step(before, event, now, digest=self._digest(worker, event))
         worker.follow(after)
-        notes = [effect.note for effect in effects if isinstance(effect, Count)]
+        events = [effect.event for effect in effects if isinstance(effect, Count)]
         for number, effect in enumerate(effects):
             try:
                 self._carry_out(worker, effect, now)
@@ -205,8 +205,8 @@ class AgentConnections:
                 self.refused_frames += 1
                 self._withdraw(worker, before, now, whole=number == 0)
                 raise
-        self.notes.update(notes)
-        return notes
+        self.events.update(events)
+        return events
 
     def _withdraw(self, worker: Worker, before: Stream, now: float, *, whole: bool) -> None:
         """Undo the step of a refused frame; where a part of it was applied, drop all blocks instead."""

@@ -27,7 +27,7 @@ from cachefleet_controlplane.streams.stream import StreamEvent
 from cachefleet_controlplane.workers.inflight import InFlightRequest, InFlightRequests
 from cachefleet_controlplane.workers.keyer_cache import Keyers
 from cachefleet_controlplane.workers.registry import Registry
-from cachefleet_controlplane.workers.render_profiles import RenderFactBook, RenderFacts
+from cachefleet_controlplane.workers.render_profiles import RenderFacts, RenderProfiles
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
 from cachefleet_controlplane.workers.warm_prefixes import Warming
 from cachefleet_controlplane.workers.worker import Worker
@@ -69,7 +69,7 @@ class Fleet:
         self._keyers = Keyers(index_key, keyer)
         self._registry = Registry(wall, clock)
         self.refuted_blocks = self._registry.refuted_blocks
-        self._render_facts = RenderFactBook(self._registry)
+        self._render_facts = RenderProfiles(self._registry)
         self._agents = AgentConnections(index, self._registry)
         self._selector = selector(index, self._registry)
         self._texts = None if texts is None else TextSelector(texts, self._registry)
@@ -235,21 +235,21 @@ class Fleet:
     def hello(self, connection: Connection, hello: Hello) -> list[StreamEvent]:
         """Begin a stream on a connection; its events. RefusedError: nothing has changed."""
         now = self._clock()
-        notes = self._agents.hello(connection, hello, now)
-        if StreamEvent.EPOCH in notes:
+        events = self._agents.hello(connection, hello, now)
+        if StreamEvent.EPOCH in events:
             connection.ranks[hello.rank].history.begin(now)
         self._changed()
-        return notes
+        return events
 
     def receive(self, connection: Connection, frame: Report) -> list[StreamEvent]:
         """Process a frame of a stream; its events. RefusedError: no Hello came before it. FrameError: malformed."""
         now = self._clock()
-        notes = self._agents.receive(connection, frame, now)
+        events = self._agents.receive(connection, frame, now)
         if isinstance(frame, DeltaFrame) and (worker := connection.ranks[frame.rank]).inflight_requests.open:
             worker.history.note(frame.data, now)
         if isinstance(frame, State):
             self._changed()
-        return notes
+        return events
 
     def disconnect(self, connection: Connection) -> None:
         """Remove an agent's closed connection; what it reported stays until it is too old."""

@@ -60,13 +60,13 @@ class Workers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Joined:
+class _NewWorker:
     epoch: str
     empty: bool
     """It held nothing at its first State, and has not been told."""
 
 
-class HotWarming:
+class NewWorkerWarmUp:
     """Decides what a reporting worker is told to cache; ``tokens`` and ``seconds`` bound what it computes for that."""
 
     def __init__(
@@ -84,7 +84,7 @@ class HotWarming:
         self._tokens = tokens
         self._seconds = seconds
         self._clock = clock
-        self._joined: LruMap[tuple[str, str], _Joined] = LruMap(MAX_REMEMBERED)
+        self._new_workers: LruMap[tuple[str, str], _NewWorker] = LruMap(MAX_REMEMBERED)
         registry = metrics.registry
         self._workers = Counter("cachefleet_hot_warmed_workers", "New workers told of hot prefixes", registry=registry)
         self._prefixes = Counter("cachefleet_hot_warmed_prefixes", "Hot prefixes they were told of", registry=registry)
@@ -92,16 +92,16 @@ class HotWarming:
     def reported(self, hello: Hello, state: State) -> Warm | None:
         """The Warm to send after a State of the worker that sent ``hello``; None where there is none."""
         name = hello.pool, hello.worker
-        known = self._joined.get(name)
+        known = self._new_workers.get(name)
         if known is None or known.epoch != hello.epoch:
-            known = _Joined(hello.epoch, empty=not state.held)
+            known = _NewWorker(hello.epoch, empty=not state.held)
             self._note(name, known)
         if not known.empty or state.phase not in _TAKING:
             return None
         pool = self._pool(hello.pool)
         if pool is None or (pool.spec.prefix_cache.warm_prefixes and not state.warmth.total):
             return None  # it has not received the standing Warm yet, and would try the hot ones first
-        self._note(name, _Joined(hello.epoch, empty=False))
+        self._note(name, _NewWorker(hello.epoch, empty=False))
         return self._warm(hello, pool)
 
     def _warm(self, hello: Hello, pool: PrefixCachePool) -> Warm | None:
@@ -132,8 +132,8 @@ class HotWarming:
         declared = (pool for model in self._fleet.models() for pool in model.declared)
         return next((pool for pool in declared if pool.key == key), None)
 
-    def _note(self, name: tuple[str, str], joined: _Joined) -> None:
-        self._joined.put(name, joined)
+    def _note(self, name: tuple[str, str], joined: _NewWorker) -> None:
+        self._new_workers.put(name, joined)
 
 
 def budget_tokens(pool: PrefixCachePool, hello: Hello) -> int:

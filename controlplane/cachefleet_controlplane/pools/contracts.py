@@ -28,7 +28,9 @@ def in_force(spec: PoolSpec, current: IndexContract | None, announced: Iterable[
     return current if current in fitting else next(iter(fitting), current)
 
 
-def strangeness(spec: PoolSpec, current: IndexContract | None, contract: IndexContract) -> tuple[Difference, ...]:
+def contract_differences(
+    spec: PoolSpec, current: IndexContract | None, contract: IndexContract
+) -> tuple[Difference, ...]:
     """The fields in which a worker's contract differs from its pool's; empty where its blocks are usable."""
     if current is not None:
         return tuple(differences(current, contract))

@@ -190,7 +190,7 @@ class Feed:
             return
         told, self.problem = self.problem, f"{self._path}: {problem}"
         if told != self.problem:
-            logger.warning("watch fails, the last good picture stands: %s", self.problem)
+            logger.warning("watch fails, the last pools that were read stay in force: %s", self.problem)
 
     def _tell_invalid(self, before: dict[str, str]) -> None:
         for key, why in self._objects.invalid.items():

@@ -179,7 +179,7 @@ class _WatchedFile:
             return
         self.problem = problem
         self._metrics.pool_source_error(kind)
-        logger.warning("pool source keeps its last good picture: %s", problem, extra={"file": str(self._path)})
+        logger.warning("the last pools that were read stay in force: %s", problem, extra={"file": str(self._path)})
 
     def _read(self) -> bytes | None:
         # The stamp is taken before the content: a file replaced in between is read once more, never missed.

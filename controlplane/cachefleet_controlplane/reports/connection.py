@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Send
 from cachefleet_controlplane.auth.authorizer import AccessUnavailableError
 from cachefleet_controlplane.fleet.agent_connections import Connection, RefusedError
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.hot_prefixes.new_worker_warmup import HotWarming
+from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.index.frames import kind, read
 from cachefleet_controlplane.reports.report_limits import CLOSE_CODES, ReportLimits, ReportMetrics
 from cachefleet_controlplane.streams.stream import StreamEvent
@@ -78,9 +78,9 @@ class Session:
         token: str,
         receive: Receive,
         send: Send,
-        joiners: HotWarming | None = None,
+        new_workers: NewWorkerWarmUp | None = None,
     ) -> None:
-        self._joiners = joiners
+        self._new_workers = new_workers
         self._fleet = fleet
         self._authorize = authorize
         self._metrics = metrics
@@ -195,20 +195,20 @@ class Session:
     def _take(self, connection: Connection, data: bytes) -> None:
         frame = read(data)
         if isinstance(frame, Hello):
-            notes = self._fleet.hello(connection, frame)
+            events = self._fleet.hello(connection, frame)
         else:
-            notes = self._fleet.receive(connection, frame)
+            events = self._fleet.receive(connection, frame)
             if isinstance(frame, State):
                 self._warm(connection, frame)
         self._metrics.frame(kind(frame), len(data))
-        self._count(notes)
+        self._count(events)
 
     def _warm(self, connection: Connection, state: State) -> None:
         """All ranks of a worker share one engine, which is told once."""
         hello = connection.ranks[state.rank].hello
-        if self._joiners is None or hello is None or state.rank != min(connection.ranks):
+        if self._new_workers is None or hello is None or state.rank != min(connection.ranks):
             return
-        if (warm := self._joiners.reported(hello, state)) is not None:
+        if (warm := self._new_workers.reported(hello, state)) is not None:
             self._outbox.send(warm)
 
     async def _frame(self, limit: int) -> bytes | None:
@@ -224,8 +224,8 @@ class Session:
             raise FrameError(f"frame is {len(data)} bytes, the limit is {limit}")
         return bytes(data)
 
-    def _count(self, notes: list[StreamEvent]) -> None:
-        for note in notes:
+    def _count(self, events: list[StreamEvent]) -> None:
+        for note in events:
             if note is StreamEvent.EPOCH:
                 self._metrics.epoch()
             elif note is StreamEvent.DIVERGENCE:

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from cachefleet_controlplane.auth.authorizer import bearer
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.hot_prefixes.new_worker_warmup import HotWarming
+from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.reports.connection import Session
 from cachefleet_controlplane.reports.report_limits import TRY_LATER, ReportLimits, ReportMetrics
 from cachefleet_core.reports import SUBPROTOCOL, Hello
@@ -39,10 +39,10 @@ class ReportsServer:
         metrics: ReportMetrics,
         *,
         limits: ReportLimits | None = None,
-        joiners: HotWarming | None = None,
+        new_workers: NewWorkerWarmUp | None = None,
     ) -> None:
-        """``joiners`` decides which hot prefixes new workers are told of."""
-        self._joiners = joiners
+        """``new_workers`` decides which hot prefixes new workers are told of."""
+        self._new_workers = new_workers
         self._fleet = fleet
         self._authorize = authorize
         self._metrics = metrics
@@ -76,7 +76,7 @@ class ReportsServer:
             token=token,
             receive=receive,
             send=send,
-            joiners=self._joiners,
+            new_workers=self._new_workers,
         )
         self.connections += 1
         self._metrics.reports_connected()

@@ -15,7 +15,7 @@ import cachefleet_native
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView
 from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
-from cachefleet_controlplane.selection.selection import NO_ONE, eligible, percents, stream_state
+from cachefleet_controlplane.selection.selection import NO_ONE, eligible, percents, preference
 from cachefleet_controlplane.workers.registry import Pool
 from cachefleet_controlplane.workers.worker import Worker
 
@@ -24,7 +24,7 @@ EARLY_SECONDS: Final = 1e-6
 _version = attrgetter("version")
 
 
-class UnreckonableError(ValueError):
+class NotScorableError(ValueError):
     """A worker reports load that native code does not accept."""
 
 
@@ -66,7 +66,7 @@ class CandidateTable:
     def __init__(self, pools: Sequence[Pool], now: float) -> None:
         self._workers = [worker for pool in pools for worker in pool.workers.values()]
         self._versions = list(map(_version, self._workers))
-        self._standings = [stream_state(worker, now) for worker in self._workers]
+        self._preferences = [preference(worker, now) for worker in self._workers]
         self._until = [self._due(member, now) for member in range(len(self._workers))]
         self.candidates = eligible(pools, NO_ONE, now)
         self._places: dict[WorkerId, int] = {worker.id: place for place, worker in enumerate(self.candidates)}
@@ -89,7 +89,7 @@ class CandidateTable:
             if version != self._versions[member] or now >= self._until[member]
         ]
         self._versions = versions
-        if any(stream_state(self._workers[member], now) != self._standings[member] for member in moved):
+        if any(preference(self._workers[member], now) != self._preferences[member] for member in moved):
             return False
         self._update(moved, now)
         return True
@@ -151,7 +151,7 @@ class CandidateTable:
                 last_used=view.last_used,
             )
         except (ValueError, OverflowError) as error:
-            raise UnreckonableError(str(error)) from error
+            raise NotScorableError(str(error)) from error
 
     def _sum_up(self) -> None:
         self._least_room = min((row.certain_room for row in self.rows), default=float("inf"))

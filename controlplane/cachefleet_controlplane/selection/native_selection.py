@@ -35,7 +35,7 @@ from cachefleet_controlplane.routing.scoring import (
     usable_blocks,
     usable_tokens,
 )
-from cachefleet_controlplane.selection.candidate_table import CandidateTable, UnreckonableError
+from cachefleet_controlplane.selection.candidate_table import CandidateTable, NotScorableError
 from cachefleet_controlplane.selection.selection import NO_ONE, Duty, Selector, on_duty
 from cachefleet_controlplane.workers.registry import Registry
 
@@ -87,7 +87,7 @@ class NativeSelector(Selector):
             table = self._tables.pop((model, duty), None)
             if table is None or not table.follow(now):
                 table = CandidateTable(on_duty(self._registry.fleet(model), duty), now)
-        except UnreckonableError:
+        except NotScorableError:
             return None
         if table.candidates:
             self._tables[model, duty] = table

@@ -43,7 +43,7 @@ def on_duty(pools: Sequence[Pool], duty: Duty) -> list[Pool]:
     return [pool for pool in pools if pool.declared.spec.role in _ROLES[duty]]
 
 
-def stream_state(worker: Worker, now: float) -> tuple[bool, ...]:
+def preference(worker: Worker, now: float) -> tuple[bool, ...]:
     """All properties of a worker that ``eligible`` looks at."""
     return worker.ready, *(rule(worker, now) for rule in _PREFERENCES)
 

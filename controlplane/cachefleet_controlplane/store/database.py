@@ -180,7 +180,7 @@ def _engine(url: URL, timeout_seconds: float) -> Engine:
             hide_parameters=True,
             pool_pre_ping=True,
             pool_timeout=timeout_seconds,
-            connect_args=_patience(url, timeout_seconds) if server else {},
+            connect_args=_timeouts(url, timeout_seconds) if server else {},
         )
     except ModuleNotFoundError as error:
         raise StoreError("unavailable", f"{url.drivername} needs the package {error.name!r}, not installed") from error
@@ -191,7 +191,7 @@ def _engine(url: URL, timeout_seconds: float) -> Engine:
     return engine
 
 
-def _patience(url: URL, timeout_seconds: float) -> dict[str, Any]:
+def _timeouts(url: URL, timeout_seconds: float) -> dict[str, Any]:
     """PostgreSQL's timeouts for connecting and for silent connections; those in the URL win."""
     ours = ALIVE | {"connect_timeout": max(1, round(timeout_seconds))}
     return {name: value for name, value in ours.items() if name not in url.query}

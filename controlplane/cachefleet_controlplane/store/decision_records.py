@@ -121,4 +121,4 @@ class DecisionRecord:
     render_failure: str | None = None
     shortfall: ShortfallRecord | None = None
     continuation: str | None = None
-    """A ``continuation.outcome.Outcome``; None where the request is of no named conversation."""
+    """A ``turn_plan.TurnOutcome``; None where the request names no conversation."""

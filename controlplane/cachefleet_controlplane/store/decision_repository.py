@@ -131,8 +131,8 @@ class SqlDecisions:
 
 
 def _record(row: RowMapping) -> DecisionRecord:
-    fields: dict[str, Any] = dict(row)
-    fields.pop("seq")
+    # By the names that records have: a column keeps the name it was made with.
+    fields: dict[str, Any] = {column.key: row[column] for column in _decisions.columns if column is not _seq}
     try:
         return msgspec.convert(fields, DecisionRecord)
     except msgspec.ValidationError as error:

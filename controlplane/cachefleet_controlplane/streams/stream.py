@@ -100,7 +100,7 @@ class RequestResync:
 class Count:
     """Effect: count an event."""
 
-    note: StreamEvent
+    event: StreamEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Assembly:
     """Bytes of all these frames."""
 
 
-_FRESHNESS: Final = ("stream_state", "reported", "heard_at", "strayed_at")
+_FRESHNESS: Final = ("stream_state", "reported", "heard_at", "out_of_step_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class Stream:
     asked_at: float = 0.0
     attempts: int = 0
     """Snapshots asked for since a digest agreed."""
-    strayed_at: float | None = None
+    out_of_step_at: float | None = None
     """Since when it waits for a whole snapshot; None while in step."""
     dropped: bool = False
     """The index holds none of its blocks until that snapshot."""
@@ -158,8 +158,8 @@ class Stream:
     def due(self) -> Iterator[float]:
         """The times at which ``stale`` may change if no frame arrives."""
         yield self.heard_at + STALE_SECONDS
-        if self.strayed_at is not None:
-            yield self.strayed_at + STALE_SECONDS
+        if self.out_of_step_at is not None:
+            yield self.out_of_step_at + STALE_SECONDS
 
     def as_fresh_as(self, other: Stream) -> bool:
         """Whether ``stale`` gives the same for both at every time."""
@@ -167,4 +167,4 @@ class Stream:
 
     def strayed(self, now: float) -> float:
         """Seconds since it got out of step; 0 while in step."""
-        return 0.0 if self.strayed_at is None else now - self.strayed_at
+        return 0.0 if self.out_of_step_at is None else now - self.out_of_step_at

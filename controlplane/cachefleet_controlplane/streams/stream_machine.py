@@ -97,7 +97,7 @@ def spoil(stream: Stream, now: float) -> Stream:
     """The stream after only some effects of a step could be applied: no blocks are held until a snapshot comes."""
     since = _since(stream, now)
     return replace(
-        stream, stream_state=StreamState.AWAITING, assembly=None, asked_at=now, strayed_at=since, dropped=True
+        stream, stream_state=StreamState.AWAITING, assembly=None, asked_at=now, out_of_step_at=since, dropped=True
     )
 
 
@@ -130,7 +130,7 @@ def _open(stream: Stream, event: Opened, now: float) -> Step:
         reported=stream.reported and known,
         asked_at=now,  # a Hello promises a snapshot
         attempts=0 if fresh else stream.attempts,
-        strayed_at=now if fresh else _since(stream, now),
+        out_of_step_at=now if fresh else _since(stream, now),
         dropped=fresh or stream.dropped,
     )
     return opened, (Drop(), Count(StreamEvent.EPOCH)) if fresh else ()
@@ -155,7 +155,7 @@ def _tick(stream: Stream, now: float) -> Step:
 
 def _since(stream: Stream, now: float) -> float:
     """Since when it has been out of step."""
-    return now if stream.strayed_at is None else stream.strayed_at
+    return now if stream.out_of_step_at is None else stream.out_of_step_at
 
 
 # States.
@@ -178,7 +178,7 @@ def _check(stream: Stream, state: State, now: float, digest: int) -> Step:
 
 
 def _remind(stream: Stream, _state: State, now: float, _digest: int) -> Step:
-    if now - stream.asked_at < _patience(stream):
+    if now - stream.asked_at < _retry_after(stream):
         return stream, ()
     return _resync(stream, now, StreamEvent.OVERDUE)
 
@@ -188,17 +188,17 @@ def _revive(stream: Stream, _state: State, now: float, _digest: int) -> Step:
     return _resync(stream, now, StreamEvent.GAP)
 
 
-def _patience(stream: Stream) -> float:
+def _retry_after(stream: Stream) -> float:
     return backoff(stream.attempts, first=RETRY_SECONDS, longest=MAX_RETRY_SECONDS)
 
 
-def _resync(stream: Stream, now: float, note: StreamEvent) -> Step:
+def _resync(stream: Stream, now: float, event: StreamEvent) -> Step:
     """Await a snapshot; ask for it at once, or when the last request is overdue."""
-    awaiting = replace(stream, stream_state=StreamState.AWAITING, assembly=None, strayed_at=_since(stream, now))
-    if stream.attempts and now - stream.asked_at < _patience(stream):
-        return awaiting, (Count(note),)
+    awaiting = replace(stream, stream_state=StreamState.AWAITING, assembly=None, out_of_step_at=_since(stream, now))
+    if stream.attempts and now - stream.asked_at < _retry_after(stream):
+        return awaiting, (Count(event),)
     asking = replace(awaiting, asked_at=now, attempts=stream.attempts + 1)
-    return asking, (Count(note), RequestResync(Resync(rank=stream.rank, reason=note.value)))
+    return asking, (Count(event), RequestResync(Resync(rank=stream.rank, reason=event.value)))
 
 
 # Snapshots.
@@ -208,7 +208,7 @@ def _begin(stream: Stream, part: SnapshotFrame, now: float) -> Step:
     if part.part != 0:
         return _resync(stream, now, StreamEvent.BROKEN_SNAPSHOT)
     assembly = Assembly(sequence=part.sequence)
-    opened = replace(stream, stream_state=StreamState.ASSEMBLING, assembly=assembly, strayed_at=_since(stream, now))
+    opened = replace(stream, stream_state=StreamState.ASSEMBLING, assembly=assembly, out_of_step_at=_since(stream, now))
     return _extend(opened, part, now)
 
 
@@ -229,7 +229,7 @@ def _extend(stream: Stream, part: SnapshotFrame, now: float) -> Step:
 def _complete(stream: Stream, assembly: Assembly) -> Step:
     sequence = assembly.held_back[-1].sequence if assembly.held_back else assembly.sequence
     live = replace(
-        stream, stream_state=StreamState.LIVE, assembly=None, sequence=sequence, strayed_at=None, dropped=False
+        stream, stream_state=StreamState.LIVE, assembly=None, sequence=sequence, out_of_step_at=None, dropped=False
     )
     return live, (Replace(assembly.parts), *map(Apply, assembly.held_back))
 

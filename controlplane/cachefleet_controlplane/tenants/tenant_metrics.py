@@ -22,7 +22,7 @@ class TenantMetrics:
         self._prompt = self._counter("prompt_tokens", "Prompt tokens of a tenant, cached ones included")
         self._cached = self._counter("cached_tokens", "Prompt tokens of a tenant served from cache")
         self._completion = self._counter("completion_tokens", "Tokens generated for a tenant")
-        self._refusals = self._counter("refusals", "Requests of a tenant refused at the door", "reason")
+        self._refusals = self._counter("refusals", "Requests of a tenant refused at admission", "reason")
 
     def used(self, tenant: str, *, prompt: int, cached: int, completion: int) -> None:
         """Count one request that was sent to a worker, and its tokens."""

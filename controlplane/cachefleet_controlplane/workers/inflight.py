@@ -16,7 +16,7 @@ from typing import Final, Self
 from cachefleet_controlplane.routing.reservations import BlockReservations, Reservation, shared_blocks
 
 EXPECTED_SECONDS: Final = 2.0
-PATIENCE_SECONDS: Final = 30.0
+UNCACHED_WORK_SECONDS: Final = 30.0
 MAX_EXPECTED: Final = 256
 """Prompts kept for each worker."""
 TYPICAL_TOKENS: Final = 512
@@ -96,7 +96,7 @@ class InFlightRequest:
 
     def working(self, now: float) -> bool:
         """Whether its prompt still has to be computed, as far as is known."""
-        return not (self.done or self.prefilled) and now - self.sent_at < PATIENCE_SECONDS
+        return not (self.done or self.prefilled) and now - self.sent_at < UNCACHED_WORK_SECONDS
 
     def expected(self, now: float) -> bool:
         """Whether its prompt's blocks count as held by the worker though no report shows them."""
@@ -150,7 +150,7 @@ class InFlightRequests:
 
     def due(self) -> Iterator[float]:
         """The times at which requests stop counting as work if they get no first token."""
-        return (inflight.sent_at + PATIENCE_SECONDS for inflight in self.open.values() if not inflight.prefilled)
+        return (inflight.sent_at + UNCACHED_WORK_SECONDS for inflight in self.open.values() if not inflight.prefilled)
 
     def tokens(self, now: float) -> int:
         """Prompt tokens sent and not computed yet."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
-from cachefleet_controlplane.pools.contracts import in_force, strangeness
+from cachefleet_controlplane.pools.contracts import contract_differences, in_force
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.workers.hit_window import HitWindow
 from cachefleet_controlplane.workers.refuted_blocks import RefutedBlocks
@@ -52,7 +52,7 @@ class Pool:
         self.contract = in_force(self.declared.spec, self.contract, announced)
         for worker in self.workers.values():
             if worker.hello:
-                worker.differences = strangeness(self.declared.spec, self.contract, worker.hello.contract)
+                worker.differences = contract_differences(self.declared.spec, self.contract, worker.hello.contract)
 
 
 @dataclass(frozen=True, slots=True)

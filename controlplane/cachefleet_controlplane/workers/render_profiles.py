@@ -39,7 +39,7 @@ class RenderFacts:
 NO_FACTS: Final = RenderFacts()
 
 
-class RenderFactBook:
+class RenderProfiles:
     """Facts by model name, computed again after the registry has changed."""
 
     def __init__(self, registry: Registry) -> None:

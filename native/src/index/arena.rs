@@ -1,11 +1,11 @@
-//! Where keys lie: pages of 16, each belonging to one run.
+//! Memory of the keys: pages of 16, each owned by one run.
 
 use super::chunked::Chunked;
 
 pub const PAGE: u32 = 16;
 const EMPTY_PAGE: [u64; PAGE as usize] = [0; PAGE as usize];
 
-/// A block's number: its page and its place in it.
+/// A block's number: its page and its offset in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockId(pub u32);
 
@@ -21,7 +21,7 @@ impl BlockId {
     }
 }
 
-/// Which run a page belongs to, and the how-manieth of its pages it is.
+/// The run that owns a page, and the page's number in that run.
 #[derive(Clone, Copy, Debug)]
 struct Owner {
     run: u32,

@@ -4,7 +4,7 @@ use super::arena::BlockId;
 
 pub const SLOTS: usize = 10;
 
-/// Tags and block numbers of the first `count` entries, and how many entries had to go past.
+/// Tags and block numbers of the first `count` entries, and how many entries overflowed past this bucket.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Bucket {
@@ -22,7 +22,7 @@ pub const EMPTY: Bucket = Bucket { lanes: [0; 2 * LANES], ids: [BlockId(0); SLOT
 const _: () = assert!(size_of::<Bucket>() == 64);
 
 impl Bucket {
-    /// How many entries had to go past.
+    /// How many entries overflowed to a later bucket.
     #[inline]
     pub fn passed(&self) -> u16 {
         self.lane(PASSED)
@@ -38,7 +38,7 @@ impl Bucket {
         self.set_lane(PASSED, self.passed() - 1);
     }
 
-    /// The first entry with this tag that is `right`.
+    /// The first entry with this tag for which `right` holds.
     #[inline]
     pub fn find(&self, tag: u16, right: impl FnMut(BlockId) -> bool) -> Option<BlockId> {
         self.place(tag, right).map(|place| self.ids[place])
@@ -51,7 +51,7 @@ impl Bucket {
         tags.zip(self.ids).take(self.count())
     }
 
-    /// False where it is full.
+    /// Adds an entry; false where the bucket is full.
     #[inline]
     pub fn put(&mut self, tag: u16, id: BlockId) -> bool {
         let place = self.lane(COUNT);
@@ -64,7 +64,7 @@ impl Bucket {
         true
     }
 
-    /// Shares out the entries for which `own` holds to two buckets that are as new, by whether their tag has a bit; true where
+    /// Divides the entries for which `own` holds between two empty buckets, by whether their tag has a bit; true where
     /// there are others.
     #[inline]
     pub fn share(&self, bit: u16, own: impl Fn(u16) -> bool, without: &mut Self, with: &mut Self) -> bool {
@@ -87,7 +87,7 @@ impl Bucket {
         others > 0
     }
 
-    /// Gives an entry another number; false where it is not here.
+    /// Changes an entry's block number; false where it is not here.
     pub fn renumber(&mut self, tag: u16, id: BlockId, to: BlockId) -> bool {
         let place = self.place(tag, |other| other == id);
         if let Some(place) = place {
@@ -96,7 +96,7 @@ impl Bucket {
         place.is_some()
     }
 
-    /// Takes an entry out; false where it is not here.
+    /// Removes an entry; false where it is not here.
     #[inline]
     pub fn take(&mut self, tag: u16, id: BlockId) -> bool {
         let place = self.place(tag, |other| other == id);

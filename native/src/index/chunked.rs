@@ -1,10 +1,10 @@
-//! A vector in chunks of some megabytes: growing never moves much, and what is read at random lies on few memory pages.
+//! A vector in chunks of some megabytes: growth moves little, and random reads touch few memory pages.
 
 use super::huge::advise;
 
 /// Bytes of a chunk, at most.
 const BYTES: usize = 1 << 24;
-/// Elements that the first chunk has room for at first; it grows by doubling, up to so many bytes, and then to its whole size.
+/// First capacity of the first chunk, in elements; it doubles up to `DOUBLED` bytes, then grows to its whole size.
 const FEWEST: usize = 64;
 const DOUBLED: usize = 1 << 20;
 
@@ -21,7 +21,7 @@ impl<T> Chunked<T> {
         Self { chunks: Vec::new(), len: 0 }
     }
 
-    /// Appends a value and gives its place.
+    /// Appends a value; returns its index.
     pub fn push(&mut self, value: T) -> u32 {
         let place = u32::try_from(self.len).expect("bounded by the index's own limits");
         if self.len.is_multiple_of(Self::CHUNK) {
@@ -44,7 +44,7 @@ impl<T> Chunked<T> {
         u32::try_from(self.len).expect("push checks it")
     }
 
-    /// Memory of the elements; what is only reserved costs addresses, not memory.
+    /// Bytes of the elements; reserved capacity takes addresses, not memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.len * size_of::<T>()

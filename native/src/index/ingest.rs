@@ -1,11 +1,11 @@
-//! Room for many operations at once, and operations in slices, so that nobody who reads waits long.
+//! Checks capacity for many operations at once, and slices operations so that readers do not wait long.
 
 use super::{Full, Index, Operation};
 use std::borrow::Cow;
 
 impl Index {
-    /// Makes sure that operations of one worker fit, whatever their order; where `replaces` they take the place of all that it
-    /// holds. What they remove is not reckoned with: a bound may be seen a little early, never late.
+    /// Makes sure that operations of one worker fit, in any order; where `replaces`, they replace all that it holds.
+    /// Their removals are not counted: a bound may be reported a little early, never late.
     ///
     /// # Errors
     /// They do not fit; nothing has changed.
@@ -39,7 +39,7 @@ impl Index {
     }
 }
 
-/// An operation as several of at most `most` keys that together do the same.
+/// Splits an operation into several of at most `most` keys that together have the same effect.
 #[must_use]
 pub fn slices<'a>(operation: &'a Operation<'_>, most: usize) -> Vec<Operation<'a>> {
     match operation {

@@ -1,24 +1,24 @@
-//! A leaf of the table: 64 buckets next to each other, which split in two where they are full.
+//! A leaf of the table: 64 adjacent buckets; a full leaf splits in two.
 //!
-//! An entry is in the bucket where it belongs or in one of the next few, round the end. The last bits of the number of the
-//! bucket where it belongs are the last bits of its tag, so wherever it is, where it belongs can be told.
+//! An entry is in its home bucket or in one of the next few, wrapping at the end. The last bits of the home's number
+//! are the last bits of its tag, so that the home follows from the tag and the bucket that it is in.
 
 use super::arena::BlockId;
 use super::bucket::{Bucket, EMPTY, SLOTS};
 
 pub const BUCKETS: usize = 64;
-/// Buckets from where an entry belongs to where it may be.
+/// Number of buckets, from its home on, in which an entry may be.
 const REACH: usize = 1 << TAG_END;
-/// Last bits of a tag that are those of its bucket's number.
+/// Number of last bits that a tag has in common with its home's number.
 pub const TAG_END: u32 = 2;
 const IS_IN: &str = "an entry that is in";
-/// In parts of 64: two leaves that are one again leave it no fuller.
+/// Largest fill of a merged leaf, in 64ths.
 const SPARSE: usize = 42;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Leaf([Bucket; BUCKETS]);
 
-/// Where an entry belongs in its leaf, and by what it is known there.
+/// An entry's home bucket in its leaf, and its tag.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub home: usize,
@@ -33,7 +33,7 @@ impl Leaf {
         &self.0[number % BUCKETS]
     }
 
-    /// The first entry of these that is `right`.
+    /// The first entry of this home and tag for which `right` holds.
     #[inline]
     pub fn find(&self, entry: Entry, mut right: impl FnMut(BlockId) -> bool) -> Option<BlockId> {
         for at in entry.home..entry.home + REACH {
@@ -46,7 +46,7 @@ impl Leaf {
         None
     }
 
-    /// False where all buckets within reach are full; nothing has changed.
+    /// Adds an entry; false, and nothing has changed, where all buckets within reach are full.
     #[inline]
     pub fn put(&mut self, entry: Entry, id: BlockId) -> bool {
         self.0[entry.home % BUCKETS].put(entry.tag, id) || self.put_beyond(entry, id)
@@ -67,8 +67,8 @@ impl Leaf {
         }
     }
 
-    /// Takes out an entry that is in; true where its bucket and the one beside it are empty now, which in a leaf that is not
-    /// sparse they hardly ever are.
+    /// Removes an entry that is in; true where its bucket and the neighbouring one are empty now, which is rare unless
+    /// the leaf is sparse.
     #[inline]
     pub fn take(&mut self, entry: Entry, id: BlockId) -> bool {
         let past = (0..REACH).find(|past| self.0[(entry.home + past) % BUCKETS].take(entry.tag, id)).expect(IS_IN);
@@ -79,13 +79,13 @@ impl Leaf {
         self.bucket(at).is_empty() && self.bucket(at ^ 1).is_empty()
     }
 
-    /// Gives an entry that is in another number.
+    /// Changes the block number of an entry that is in.
     pub fn renumber(&mut self, entry: Entry, id: BlockId, to: BlockId) {
         let mut within = entry.home..entry.home + REACH;
         assert!(within.any(|at| self.0[at % BUCKETS].renumber(entry.tag, id, to)), "{IS_IN}");
     }
 
-    /// Keeps the entries whose tag lacks a bit; gives the others, in a leaf of their own.
+    /// Keeps the entries whose tag lacks a bit; returns the others in a new leaf.
     pub fn split(&mut self, bit: u16) -> Self {
         let [mut kept, mut other] = [Self::EMPTY; 2];
         for (number, bucket) in self.0.iter().enumerate() {
@@ -101,7 +101,7 @@ impl Leaf {
         other
     }
 
-    /// Puts an entry that was `past` buckets beyond where it belongs where it was, or nearer.
+    /// Puts an entry that was `past` buckets beyond its home at that distance, or nearer.
     #[cold]
     fn settle(&mut self, number: usize, past: usize, tag: u16, id: BlockId) {
         let home = (number + BUCKETS - past) % BUCKETS;
@@ -111,7 +111,7 @@ impl Leaf {
         self.pass(home, past);
     }
 
-    /// Both leaves' entries in one; none where they would crowd it.
+    /// Both leaves' entries in one; None where that would be too full.
     pub fn merged(&self, other: &Self) -> Option<Self> {
         const MOST: usize = SLOTS * BUCKETS * SPARSE / 64;
         let len = self.len();
@@ -137,12 +137,12 @@ impl Leaf {
 
 #[cfg(test)]
 impl Leaf {
-    /// How many entries each bucket says went past it.
+    /// How many entries each bucket counts as overflowed past it.
     pub fn passed(&self) -> [u16; BUCKETS] {
         self.0.map(|bucket| bucket.passed())
     }
 
-    /// The same by where the entries are.
+    /// The same, counted from the entries.
     pub fn passed_by_entries(&self) -> [u16; BUCKETS] {
         let mut passed = [0; BUCKETS];
         for (number, bucket) in self.0.iter().enumerate() {
@@ -156,7 +156,7 @@ impl Leaf {
     }
 }
 
-/// How far beyond the bucket where it belongs an entry is that is in bucket `number`.
+/// Distance from an entry's home to the bucket `number` that it is in.
 #[inline]
 fn past(number: usize, tag: u16) -> usize {
     number.wrapping_sub(tag.into()) % REACH

@@ -1,11 +1,11 @@
-//! How much of a prompt each of some workers holds: one walk that narrows the set of those still in it.
+//! Prefix matching: one walk along a prompt's keys narrows the set of workers that hold all of them so far.
 
 use super::sets::{SetId, Sets};
 use super::spans::pieces;
 use super::tier::Tier;
 use crate::reader::Key;
 
-/// Some workers, as a mask of their slots.
+/// The workers to match, as a mask of their slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked(Vec<u64>);
 
@@ -24,16 +24,16 @@ impl Asked {
     }
 }
 
-/// Workers asked about, by slot, and after a walk how far each came. Kept between walks, so that none allocates.
+/// Workers to match, by slot, and after a walk how many blocks each holds. Kept between walks, so that none allocates.
 #[derive(Debug, Default)]
 pub struct Walk {
     alive: Vec<u64>,
-    /// Of slots that were asked about.
+    /// By slot; valid for slots that were asked about.
     depths: Vec<u32>,
 }
 
 impl Walk {
-    /// Begins anew with these, who are at 0.
+    /// Starts a walk with these workers, at depth 0.
     pub fn begin(&mut self, asked: &Asked) {
         self.alive.clone_from(&asked.0);
         if self.depths.len() < 64 * asked.0.len() {
@@ -46,7 +46,7 @@ impl Walk {
         }
     }
 
-    /// How far a worker came that was asked about; 0 for a slot that there is none of.
+    /// Matched blocks of a worker that was asked about; 0 for an unknown slot.
     #[inline]
     #[must_use]
     pub fn depth(&self, slot: u32) -> u32 {
@@ -79,7 +79,7 @@ impl Walk {
         self.settle(depth as u32);
     }
 
-    /// Those who are not in `set` end at `depth`; false where nobody is left.
+    /// Workers that are not in `set` end at `depth`; false where none is left.
     #[inline]
     fn narrow(&mut self, sets: &Sets, set: SetId, depth: u32) -> bool {
         let mut words = sets.words(set).peekable();

@@ -1,8 +1,9 @@
-//! Which worker holds which block: the native twin of `controlplane/cachefleet_controlplane/index/python_index.py`.
+//! Block index: which worker holds which block. Native backend beside the one in Python,
+//! `controlplane/cachefleet_controlplane/index/python_index.py`.
 //!
-//! Layers, each knowing only those before it: `chunked`, `arena` (keys in pages), `pages`, `bucket`, `leaf` and `table` (key to block), `sets` (interned
-//! holder sets), `spans` (who holds which stretch), `runs` (keys with their spans), `tier` (all runs), `workers`, and here
-//! the whole. `docs/index.md` has the drawing.
+//! Layers, each knowing only those before it: `chunked`, `arena` (keys in pages), `pages`, `bucket`, `leaf` and `table`
+//! (key to block), `sets` (interned holder sets), `spans` (holders of stretches of a run), `runs` (keys with their
+//! spans), `tier` (all runs), `workers`, and here the index. `docs/index.md` has a picture.
 
 mod arena;
 mod bucket;
@@ -34,7 +35,7 @@ use sweep::Sweep;
 use tier::{Change, Tier};
 use workers::Workers;
 
-/// What an index may hold at most.
+/// Bounds of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub workers: usize,
@@ -43,12 +44,12 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Block numbers have 32 bits, and a block may have a page of 16 to itself, or two while a run waits to be squeezed.
+    /// Block numbers have 32 bits, and a block may occupy a page of 16 alone, or two until its run is squeezed.
     pub const MOST_HELD: u64 = 1 << 27;
     pub const MOST_WORKERS: usize = 1 << 20;
 }
 
-/// A bound is reached, and nothing was applied: how much there is, and the bound.
+/// A bound is reached, and nothing was applied: the present number, and the bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
     Blocks { held: u64, limit: u64 },
@@ -69,7 +70,7 @@ pub struct Index {
     sets: Sets,
     tiers: [Tier; 2],
     sweep: Sweep,
-    /// Of all workers, forgotten ones not swept yet included.
+    /// Blocks of all workers, forgotten ones not swept yet included.
     held: u64,
 }
 
@@ -90,7 +91,7 @@ impl Index {
         }
     }
 
-    /// Takes one operation over, which `check` has passed.
+    /// Applies one operation, which `check` has accepted.
     ///
     /// # Errors
     /// A bound is reached; nothing has changed.
@@ -110,7 +111,7 @@ impl Index {
         Ok(())
     }
 
-    /// The same for a slice of one, after which somebody may be waiting.
+    /// The same for a slice of one; it sweeps less, because other threads may be waiting.
     ///
     /// # Errors
     /// A bound is reached; nothing has changed.
@@ -129,7 +130,7 @@ impl Index {
         Ok(())
     }
 
-    /// The worker holds nothing any more; takes constant time.
+    /// Forgets all that a worker holds, in constant time; sweeps do the rest.
     pub fn forget(&mut self, worker: &str) {
         self.workers.retire(worker);
     }
@@ -157,13 +158,13 @@ impl Index {
         }
     }
 
-    /// The slot of a worker; none while it holds nothing.
+    /// The slot of a worker; None while it holds nothing.
     #[must_use]
     pub fn slot(&self, worker: &str) -> Option<u32> {
         self.workers.slot(worker)
     }
 
-    /// Changes whenever a worker's slot does; no two indexes of a process have the same.
+    /// Changes whenever a worker's slot does; no two indexes of a process have a version in common.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.workers.version()
@@ -224,7 +225,7 @@ impl Index {
     }
 }
 
-/// A number that nobody outside this process can know.
+/// A random number that is secret to this process.
 fn random() -> u64 {
     RandomState::new().hash_one(0_u8)
 }

@@ -1,4 +1,4 @@
-//! What happens to an index, and what no sound stream contains.
+//! Operations on an index, and their validation.
 
 use super::random;
 use crate::digest::Tier;
@@ -50,15 +50,15 @@ impl std::fmt::Display for OperationError {
     }
 }
 
-/// Chains so short get more room to be looked through, which is still of the first-level cache.
+/// Chains up to this length get a larger hash table, which still fits the first-level cache.
 const SHORT: usize = 1024;
 
 /// Finds keys that occur twice in a chain; kept between chains, so that small ones allocate nothing.
 #[derive(Debug)]
 pub struct Seen {
-    /// Odd; nobody can choose keys that crowd.
+    /// Odd multiplier of the hash; secret, so that nobody can choose keys that collide.
     secret: u64,
-    /// Place of a key in its chain, plus one.
+    /// Index of a key in its chain, plus one.
     places: Vec<u32>,
 }
 
@@ -90,10 +90,10 @@ impl Seen {
     }
 }
 
-/// What holds for the keys of any operation.
+/// Checks the keys of any operation.
 ///
 /// # Errors
-/// They are not those of a sound stream.
+/// There are none, or one of them is 0.
 pub fn check_keys(keys: &[u64]) -> Result<(), OperationError> {
     if keys.is_empty() {
         return Err(OperationError::NoKeys);
@@ -104,10 +104,10 @@ pub fn check_keys(keys: &[u64]) -> Result<(), OperationError> {
     Ok(())
 }
 
-/// What holds for any operation.
+/// Checks any operation.
 ///
 /// # Errors
-/// No sound stream contains it.
+/// No valid stream contains it.
 pub fn check(operation: &Operation, seen: &mut Seen) -> Result<(), OperationError> {
     match operation {
         Operation::Stored { parent, keys, .. } => {

@@ -1,6 +1,6 @@
 //! The pages of a run: their numbers in order.
 
-/// Most runs get pages that follow each other, which take no list: whoever looks up a run then waits for one read less.
+/// Most runs get consecutive pages, which need no list: a lookup then waits for one read less.
 #[derive(Clone, Debug, Default)]
 pub struct Pages {
     first: u32,
@@ -31,7 +31,7 @@ impl Pages {
         self.len += 1;
     }
 
-    /// Takes out the last one, if there are more than `most`.
+    /// Removes the last page, if there are more than `most`.
     pub fn pop_beyond(&mut self, most: u32) -> Option<u32> {
         if self.len <= most {
             return None;
@@ -49,7 +49,7 @@ impl Pages {
         Some(page)
     }
 
-    /// Bytes beside it.
+    /// Bytes of the list.
     pub fn bytes(&self) -> usize {
         self.listed.as_ref().map_or(0, |listed| size_of::<Vec<u32>>() + listed.capacity() * size_of::<u32>())
     }

@@ -1,17 +1,17 @@
-//! Asking for memory before it is needed.
+//! Prefetches memory before it is read.
 
-/// Asks for the cache line of a value; whoever reads it a little later waits less.
+/// Prefetches the cache line of a value, for a read a little later.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[expect(unsafe_code, reason = "measured: storing is a quarter faster than with plain reads ahead; proof within")]
 pub fn prefetch<T>(value: &T) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a prefetch is a hint. It changes no register or memory and never faults, whatever the address; this one is that
-    // of a live value besides.
+    // SAFETY: a prefetch is a hint. It changes no register or memory and never faults, whatever the address; this one
+    // is that of a live value besides.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) }
 }
 
-/// Elsewhere a plain read: reads that do not depend on each other wait together.
+/// On other machines a plain read: reads that do not depend on each other overlap.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 pub fn prefetch<T: Copy>(value: &T) {

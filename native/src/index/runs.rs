@@ -1,7 +1,7 @@
-//! Runs: stretches of keys that came one after another, with who holds which part of them.
+//! Runs: sequences of keys that were stored one after another, with the workers that hold each part.
 //!
-//! A run is a sequence of live keys and of holes (key 0, held by nobody). That neighbours in a run are neighbours in a
-//! prompt makes lookups fast; nothing is ever concluded from it: every key is compared.
+//! A run is a sequence of live keys and of holes (key 0, without holders). That neighbours in a run are neighbours in a
+//! prompt makes lookups fast; correctness does not depend on it, because every key is compared.
 
 use super::arena::{Arena, BlockId, PAGE, Place};
 use super::pages::Pages;
@@ -38,7 +38,7 @@ impl Run {
         self.spans.as_slice()
     }
 
-    /// Bytes beside it.
+    /// Bytes of its lists.
     pub fn bytes(&self) -> usize {
         self.pages.bytes() + self.spans.bytes()
     }
@@ -59,7 +59,7 @@ impl Run {
         })
     }
 
-    /// How many of `keys` lie here from `offset` on.
+    /// How many of `keys` are here from `offset` on.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "at most the run's length")]
     pub fn common<K: Key>(&self, arena: &Arena, offset: u32, keys: &[K]) -> u32 {
@@ -75,7 +75,7 @@ impl Run {
         same as u32
     }
 
-    /// The same backwards: how many of `keys` lie at `offset`, `offset - 1` and so on.
+    /// The same backwards: how many of `keys` are at `offset`, `offset - 1` and so on.
     #[expect(clippy::cast_possible_truncation, reason = "at most the run's length")]
     pub fn common_back(&self, arena: &Arena, offset: u32, keys: &[u64]) -> u32 {
         let at = (0..=offset).rev().map(|place| arena.key(self.id(place)));
@@ -83,13 +83,13 @@ impl Run {
     }
 }
 
-/// Whether any two keys differ: without a way out early, so that many are compared at once.
+/// Whether any two keys differ; without an early exit, so that many are compared at once.
 #[inline]
 fn differ<K: Key>(keys: &[u64], asked: &[K]) -> bool {
     keys.iter().zip(asked).fold(0, |bits, (a, b)| bits | (a ^ b.key())) != 0
 }
 
-/// What changes in runs has to change with them.
+/// The structures that change together with runs.
 pub struct Around<'a> {
     pub arena: &'a mut Arena,
     pub table: &'a mut Table,
@@ -97,7 +97,8 @@ pub struct Around<'a> {
 }
 
 impl Run {
-    /// Appends keys, all held by `set`, up to the first that some run has already or to its greatest length; gives how many.
+    /// Appends keys, all held by `set`, up to the first that some run has already or to its greatest length; returns
+    /// how many.
     pub fn append(&mut self, number: u32, keys: &[u64], set: SetId, around: &mut Around) -> usize {
         let room = (MAX_RUN - self.len) as usize;
         let keys = &keys[..keys.len().min(room)];
@@ -133,18 +134,18 @@ impl Run {
         (self.len - start) as usize
     }
 
-    /// The number of its last block; of none where it has none.
+    /// The number of its last block; 0 where it has none.
     fn last_id(&self) -> BlockId {
         self.len.checked_sub(1).map_or(BlockId(0), |last| self.id(last))
     }
 
-    /// Takes back the key beyond its end.
+    /// Removes the key beyond its end.
     fn unpush(&mut self, id: BlockId, arena: &mut Arena) {
         arena.set_key(id, 0);
         self.give_back(arena);
     }
 
-    /// Puts keys that no run has into the holes from `offset` on; gives how many.
+    /// Puts keys into the holes from `offset` on, up to the first that some run has already; returns how many.
     pub fn fill(&mut self, offset: u32, keys: &[u64], set: SetId, around: &mut Around) -> usize {
         let mut at = offset;
         for key in keys {
@@ -168,7 +169,7 @@ impl Run {
         (at - offset) as usize
     }
 
-    /// Gives each stretch of `from..to` the holders that `change` answers; blocks that nobody holds then are no more.
+    /// Gives each piece of `from..to` the holders that `change` returns; blocks without holders are removed.
     pub fn change(
         &mut self,
         from: u32,
@@ -226,7 +227,7 @@ impl Run {
         self.shorten(arena);
     }
 
-    /// Moves what lives together, over the holes.
+    /// Moves live blocks together, over the holes.
     fn squeeze(&mut self, around: &mut Around) {
         let spans = std::mem::take(&mut self.spans);
         let mut to = 0;
@@ -256,7 +257,7 @@ impl Run {
         }
     }
 
-    /// Gives back pages beyond its length; what is left of the last one is zeros already.
+    /// Frees pages beyond its length; the rest of the last page is zeros already.
     fn shorten(&mut self, arena: &mut Arena) {
         self.give_back(arena);
         if self.len == 0 {
@@ -272,7 +273,7 @@ impl Run {
     }
 }
 
-/// Where a run goes on after a block of it.
+/// The place after a block in its run.
 pub fn after(place: Place) -> Place {
     Place { offset: place.offset + 1, ..place }
 }

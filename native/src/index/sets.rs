@@ -1,8 +1,8 @@
-//! Sets of workers that hold a block, each kept once however many blocks it stands for.
+//! Sets of workers that hold a block, each stored once for all its blocks.
 //!
-//! A set of one worker, by far the most frequent, is its worker's slot itself. Larger ones are interned: sorted words of
-//! a bit mask, those that are not zero. For each set it is counted how many blocks it stands for, which is when it may go
-//! and, summed over the sets of a worker, how much of what it holds others hold too.
+//! A set of one worker, by far the most frequent, is encoded as the worker's slot. Larger ones are interned: the
+//! sorted words of a bit mask that are not zero. Each set counts its blocks: a set without blocks is freed, and the
+//! counts of a worker's sets tell how much of what it holds others hold too.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SetId(u32);
 
-/// Nobody.
+/// The empty set.
 pub const NOBODY: SetId = SetId(u32::MAX);
 const SOLO: u32 = 1 << 31;
 
@@ -20,7 +20,7 @@ impl Default for SetId {
     }
 }
 
-/// Slots `64 * number ..` of a set.
+/// A word of a set's bit mask: slots `64 * number ..`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Word {
     pub number: u32,
@@ -43,7 +43,7 @@ pub struct Sets {
     words: usize,
 }
 
-/// What is known of a set without looking it up.
+/// The kind of a set, from its id alone.
 enum Kind {
     Nobody,
     Solo(u32),
@@ -95,7 +95,7 @@ impl Sets {
         }
     }
 
-    /// The set with one worker more.
+    /// The set with one more worker.
     pub fn with(&mut self, set: SetId, slot: u32) -> SetId {
         if set == NOBODY {
             return SetId::solo(slot);
@@ -159,7 +159,7 @@ impl Sets {
         SetId(number)
     }
 
-    /// `blocks` blocks are held by `new` that were held by `old`. A set that stands for no block any more is gone.
+    /// Moves `blocks` blocks from the set `old` to the set `new`; frees `old` where it has none left.
     pub fn shift(&mut self, old: SetId, new: SetId, blocks: u32) {
         if old == new {
             return;
@@ -175,7 +175,7 @@ impl Sets {
         }
     }
 
-    /// By slot, the sum over a worker's blocks of 1 / number of their holders; `live` masks who counts.
+    /// By slot, the sum over a worker's blocks of 1 / number of their holders; `live` masks the workers that count.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "an estimate, of counts far below 2**52")]
     pub fn shares(&self, live: &[u64]) -> Vec<f64> {

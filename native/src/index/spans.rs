@@ -1,4 +1,4 @@
-//! Who holds the blocks of a run: stretches of equal holder sets, end to end.
+//! Holders of a run's blocks: consecutive spans of blocks with the same holder set.
 
 use super::sets::SetId;
 
@@ -9,7 +9,7 @@ pub struct Span {
     pub set: SetId,
 }
 
-/// A stretch with its bounds.
+/// A part of a span, with its bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     pub start: u32,
@@ -34,7 +34,7 @@ pub fn pieces(spans: &[Span], from: u32, to: u32) -> impl Iterator<Item = Piece>
     })
 }
 
-/// The stretches of one run. Most runs have one, which takes no list.
+/// The spans of one run. Most runs have one, which needs no list.
 #[derive(Clone, Debug, Default)]
 pub struct Spans {
     /// The only one, none where it ends at 0; not used where there is a list.
@@ -53,7 +53,7 @@ impl Spans {
         }
     }
 
-    /// Adds a stretch at the end.
+    /// Adds a span at the end.
     pub fn push(&mut self, end: u32, set: SetId) {
         match &mut self.listed {
             Some(listed) => push(listed, end, set),
@@ -62,7 +62,7 @@ impl Spans {
         }
     }
 
-    /// Takes the last one out; gives where the one before ends.
+    /// Removes the last span; returns where the one before ends.
     pub fn pop(&mut self) -> u32 {
         let mut spans = self.take();
         spans.pop();
@@ -71,7 +71,7 @@ impl Spans {
         end
     }
 
-    /// Gives each piece of `from..to` the set that `change` answers.
+    /// Gives each piece of `from..to` the set that `change` returns.
     pub fn rewrite(&mut self, from: u32, to: u32, mut change: impl FnMut(Piece) -> SetId) {
         if self.listed.is_none() && from == 0 && to == self.only.end {
             self.only.set = change(Piece { start: from, end: to, set: self.only.set });
@@ -82,7 +82,7 @@ impl Spans {
         self.set(spans);
     }
 
-    /// Bytes beside it.
+    /// Bytes of the list.
     pub fn bytes(&self) -> usize {
         self.listed.as_ref().map_or(0, |listed| size_of::<Vec<Span>>() + listed.capacity() * size_of::<Span>())
     }
@@ -103,7 +103,7 @@ impl Spans {
     }
 }
 
-/// Adds a stretch at the end.
+/// Adds a span at the end.
 fn push(spans: &mut Vec<Span>, end: u32, set: SetId) {
     match spans.last_mut() {
         Some(last) if last.set == set => last.end = end,
@@ -111,7 +111,7 @@ fn push(spans: &mut Vec<Span>, end: u32, set: SetId) {
     }
 }
 
-/// Gives each piece of `from..to` the set that `change` answers.
+/// Gives each piece of `from..to` the set that `change` returns.
 fn rewrite(spans: &mut Vec<Span>, from: u32, to: u32, mut change: impl FnMut(Piece) -> SetId) {
     let mut first = spans.partition_point(|span| span.end <= from);
     let mut fresh: Vec<Span> = Vec::with_capacity(4);

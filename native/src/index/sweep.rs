@@ -1,30 +1,30 @@
-//! Taking forgotten workers out of holder sets, a few blocks at each later operation.
+//! Removes forgotten workers from holder sets, some blocks at each later operation.
 
 use super::Index;
 
-/// Runs looked at, at least, with each frame.
+/// Runs visited with each frame, at least.
 const RUNS: u32 = 16;
-/// Blocks changed, at most, with each frame: some ten microseconds' worth.
+/// Blocks changed with each frame, at most: some ten microseconds of work.
 const BLOCKS: usize = 512;
-/// The same with each slice of one.
+/// The same with each slice of a frame.
 const SLICE_BLOCKS: usize = 64;
-/// Twice as many as there are keys where those are more.
+/// Blocks changed for each key of the frame, where that is more.
 const PER_KEY: usize = 2;
 
 /// A sweep under way: over all runs of one tier, then of the other.
 #[derive(Debug, Default)]
 pub struct Sweep {
-    /// Slots that were retired when it began; none while there is nothing to do.
+    /// Slots that were retired when it began; empty while there is nothing to do.
     mask: Vec<u64>,
     tier: usize,
     run: u32,
-    /// From which offset on that run is done; none where it is not begun. What is before may move to lower ones, never to
-    /// higher.
+    /// Offset from which on that run is done; None where it is not begun. Blocks before it may move to lower offsets,
+    /// never to higher ones.
     below: Option<u32>,
 }
 
 impl Index {
-    /// With a frame of so many keys.
+    /// Sweeps in proportion to a frame of `keys` keys.
     pub(super) fn sweep_with(&mut self, keys: usize) {
         self.sweep_in_step(BLOCKS.max(PER_KEY * keys));
     }
@@ -33,7 +33,7 @@ impl Index {
         self.sweep_in_step(SLICE_BLOCKS.max(PER_KEY * keys));
     }
 
-    /// Sweeps until enough is done, or all; says which.
+    /// Sweeps until `enough` holds (true), or nothing is left to sweep (false).
     pub(super) fn sweep_until(&mut self, enough: impl Fn(&Self) -> bool) -> bool {
         while !enough(self) {
             if !self.workers.any_retired() {

@@ -1,12 +1,12 @@
-//! From block key to block number: a hash table of small leaves, which split and join one at a time.
+//! Hash table from block key to block number, made of small leaves that split and merge one at a time.
 //!
-//! Keys themselves are not kept here but in the arena, so a slot costs six bytes; a tag that agrees is verified there. A
-//! search ends at the first bucket that nothing went past, so a removal leaves no tombstone.
+//! Keys are kept in the arena, not here, so a slot costs six bytes; a tag that agrees is verified there. A search ends
+//! at the first bucket that no entry overflowed, so a removal leaves no tombstone.
 //!
-//! A segment lists its leaves by the first bits of the tags of what is in them; a leaf that needs fewer bits than the
-//! list has stands there several times. A full leaf splits by the next bit of its entries' tags, so where they go needs no
-//! look at their keys, which lie anywhere. No operation moves more than two leaves' entries, whatever is held in all.
-//! Segments begin with different numbers of leaves, so that their leaves are not all nearly full, or just split, together.
+//! A segment lists its leaves by the first bits of their entries' tags; a leaf that needs fewer bits than the list has
+//! is listed several times. A full leaf splits by the next bit of its entries' tags, so that no key has to be read. No
+//! operation moves the entries of more than two leaves, however large the table. Segments begin with different numbers
+//! of leaves, so that their leaves do not fill up and split at the same time.
 
 use super::arena::{Arena, BlockId};
 use super::bucket::Bucket;
@@ -21,7 +21,7 @@ const TAG_BITS: u32 = 16;
 /// Leaves of a segment at first.
 const SMALLEST: [u32; 4] = [4, 5, 6, 7];
 
-/// Where a key belongs: a hash of it.
+/// Hash of a key, from which its segment, leaf and home bucket follow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spot(u64);
 
@@ -45,15 +45,15 @@ impl Spot {
     }
 }
 
-/// The same with its leaf, as it is while the table has this shape.
+/// A spot with its leaf, valid while the table has this shape.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ahead {
     spot: Spot,
-    /// The shape, and below it the leaf, `NO_LEAF` while its segment has none. One number, so that registers take it.
+    /// Shape in the upper half, leaf in the lower, `NO_LEAF` while its segment has none. One number fits a register.
     leaf: u64,
 }
 
-/// The number of none: beyond all there may be.
+/// No leaf: larger than any number.
 const NO_LEAF: u32 = u32::MAX;
 
 /// The first bits of a tag.
@@ -64,15 +64,15 @@ fn first_bits(tag: u16, bits: u32) -> u32 {
 
 #[derive(Debug)]
 struct Segment {
-    /// `smallest << bits` numbers of leaves; none while nothing is in it.
+    /// `smallest << bits` numbers of leaves; empty while the segment is.
     leaves: Vec<u32>,
     smallest: u32,
-    /// Of tags, that tell leaves apart.
+    /// How many first bits of tags tell leaves apart.
     bits: u32,
 }
 
 impl Segment {
-    /// Where in its list the leaf of a key is.
+    /// Index of a key's leaf in the list.
     #[inline]
     fn place(&self, spot: Spot) -> usize {
         let first = ((spot.0 & 0xFFFF_FFFF) * u64::from(self.smallest)) >> 32;
@@ -81,7 +81,7 @@ impl Segment {
         place
     }
 
-    /// The places of the leaf that is at `place`.
+    /// All indexes of the leaf at `place`.
     fn places(&self, place: usize) -> std::ops::Range<usize> {
         let leaf = self.leaves[place];
         let many = self.leaves.iter().filter(|other| **other == leaf).count();
@@ -102,7 +102,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// `secrets` decide where keys lie, so that nobody can choose keys that crowd one bucket.
+    /// `secrets` seed the hash, so that nobody can choose keys that collide.
     pub fn new(secrets: [u64; 2]) -> Self {
         let segment = |smallest: &u32| Segment { leaves: Vec::new(), smallest: *smallest, bits: 0 };
         Self {
@@ -129,7 +129,7 @@ impl Table {
         Spot(fold(key ^ self.secrets[0], self.secrets[1]))
     }
 
-    /// Where a key belongs that will soon be looked for.
+    /// Prefetches the bucket of a key that will be looked up soon; returns where it belongs.
     #[inline]
     pub fn soon(&self, key: u64) -> Ahead {
         let spot = self.spot(key);
@@ -148,7 +148,7 @@ impl Table {
         self.leaves[leaf].find(spot.entry(), |id| arena.key(id) == key)
     }
 
-    /// Adds a key whose block `id` has it already; false where it is in.
+    /// Adds a key, which the arena has at `id` already; false where the table has the key.
     #[inline]
     pub fn insert(&mut self, ahead: Ahead, key: u64, id: BlockId, arena: &Arena) -> bool {
         let spot = ahead.spot;
@@ -167,7 +167,7 @@ impl Table {
         true
     }
 
-    /// Takes out a key that is in, at block `id`.
+    /// Removes a key that is in, at block `id`.
     pub fn remove(&mut self, ahead: Ahead, id: BlockId) {
         let number = self.leaf_of(ahead).expect("it is in");
         self.used -= 1;
@@ -176,7 +176,7 @@ impl Table {
         }
     }
 
-    /// A key's block has moved.
+    /// Changes the block number of a key that is in.
     pub fn moved(&mut self, key: u64, from: BlockId, to: BlockId) {
         let spot = self.spot(key);
         let number = self.leaf(spot).expect("it is in");
@@ -206,7 +206,7 @@ impl Table {
         self.leaves[number].put(spot.entry(), id)
     }
 
-    /// Puts an entry into a leaf that is full about there.
+    /// Puts an entry into a leaf that has no room within its reach: splits it first.
     #[cold]
     fn grow(&mut self, spot: Spot, id: BlockId) {
         loop {
@@ -236,7 +236,7 @@ impl Table {
         self.segments[spot.segment()].leaves[places.start + places.len() / 2..places.end].fill(other);
     }
 
-    /// Joins a leaf with the one that it was split from, where both have become sparse.
+    /// Merges a leaf with the one that it was split from, where both have become sparse.
     #[cold]
     fn shrink(&mut self, spot: Spot) {
         let segment = &self.segments[spot.segment()];

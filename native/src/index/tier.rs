@@ -1,4 +1,4 @@
-//! All blocks of one tier: runs of keys, and the table that finds any of them.
+//! All blocks of one tier: runs of keys, and the table that finds each of them.
 
 use super::arena::{Arena, Place};
 use super::chunked::Chunked;
@@ -15,18 +15,18 @@ pub struct Tier {
     pub(super) table: Table,
     pub(super) runs: Chunked<Run>,
     free: Vec<u32>,
-    /// Bytes of lists that runs have.
+    /// Bytes of all runs' lists.
     beside: usize,
 }
 
-/// By how much a worker's holdings grew or shrank.
+/// Growth or shrinkage of a worker's holdings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     pub blocks: u64,
     pub digest: u64,
 }
 
-/// What a sweep did in a run.
+/// What a sweep did in one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     pub blocks: u32,
@@ -67,7 +67,7 @@ impl Tier {
         self.table.find(key, &self.arena).map(|id| self.arena.place(id))
     }
 
-    /// A worker holds `keys`, all different and none of them 0; `parent` is the key before, 0 for none.
+    /// Records that a worker holds `keys`, all different and none of them 0; `parent` is the key before, 0 for none.
     pub fn hold(&mut self, sets: &mut Sets, slot: u32, parent: u64, keys: &[u64]) -> Change {
         let mut change = Change::default();
         let mut last = if parent == 0 { None } else { self.find(parent) };
@@ -89,7 +89,7 @@ impl Tier {
         change
     }
 
-    /// A worker no longer holds `keys`, in any order, whether it did or not.
+    /// Records that a worker does not hold `keys`, in any order, whether it did or not.
     pub fn lose(&mut self, sets: &mut Sets, slot: u32, keys: &[u64]) -> Change {
         let mut change = Change::default();
         let mut rest = keys;
@@ -127,7 +127,7 @@ impl Tier {
         keys.iter().filter(|key| !holds(**key)).count() as u64
     }
 
-    /// Takes the workers of `mask` out of the last `most` blocks of a run before offset `below`.
+    /// Removes the workers of `mask` from the last `most` blocks of a run before offset `below`.
     pub fn sweep(&mut self, sets: &mut Sets, run: u32, below: u32, most: u32, mask: &[u64]) -> Swept {
         let mut swept = Swept::default();
         let to = self.runs[run].len().min(below);
@@ -145,8 +145,8 @@ impl Tier {
         swept
     }
 
-    /// Puts keys, the first of them unknown, where they follow `last`, else into a run of their own, up to one that is known;
-    /// gives how many, and the last one's place.
+    /// Puts keys, the first of them unknown, where they follow `last`, else into a new run, up to one that is known;
+    /// returns how many, and the last one's place.
     fn put(&mut self, sets: &mut Sets, slot: u32, last: Option<Place>, keys: &[u64]) -> (usize, Place) {
         let set = SetId::solo(slot);
         let mut done = 0;
@@ -202,7 +202,7 @@ impl Tier {
         self.free.pop().unwrap_or_else(|| self.runs.push(Run::default()))
     }
 
-    /// Changes one run; one that has become empty is free for other keys.
+    /// Changes one run; a run that has become empty is free for other keys.
     fn with_run(&mut self, number: u32, sets: &mut Sets, act: impl FnOnce(&mut Run, &mut Around)) {
         let run = &mut self.runs[number];
         let mut around = Around { arena: &mut self.arena, table: &mut self.table, sets };

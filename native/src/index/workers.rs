@@ -1,7 +1,7 @@
-//! The workers an index knows: each has a slot, its number in holder sets.
+//! The workers of an index: each has a slot, its number in holder sets.
 //!
-//! A forgotten worker's slot is retired, not free: its number still stands in sets. Slots retired before a sweep began are
-//! free once the sweep has seen every run.
+//! A forgotten worker's slot is retired, not free: sets still have its number. Slots retired before a sweep began are
+//! free once the sweep has visited every run.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ pub struct Holdings {
     pub digest: u64,
 }
 
-/// What `Workers::version` was last set to, of all there are: who remembers slots of one may ask another.
+/// The next `Workers::version` of any index in this process, so that slots of one index are never used with another.
 static VERSIONS: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl Workers {
         self.slots.iter().map(|(name, slot)| (&**name, *slot))
     }
 
-    /// A slot for a name that has none.
+    /// Gives a slot to a name that has none.
     pub fn begin(&mut self, name: &str) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| self.new_slot());
         self.slots.insert(name.into(), slot);
@@ -89,7 +89,7 @@ impl Workers {
         self.retired.iter().any(|word| *word != 0)
     }
 
-    /// No set names the slots of `mask` any more.
+    /// Frees the slots of `mask`, which no set has any more.
     pub fn free(&mut self, mask: &[u64]) {
         for (number, (bits, retired)) in (0..).zip(mask.iter().zip(&mut self.retired)) {
             let mut bits = *bits;

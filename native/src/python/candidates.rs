@@ -1,4 +1,4 @@
-//! `Candidates`: workers asked about again and again.
+//! `Candidates`: workers that are matched again and again.
 
 use crate::index::{Asked, Index};
 use pyo3::prelude::*;
@@ -11,16 +11,16 @@ pub struct Candidates {
     known: Mutex<Known>,
 }
 
-/// What an index said at one of its versions.
+/// The candidates' slots at one version of an index.
 #[derive(Default)]
 pub struct Known {
     version: Option<u64>,
-    /// Of each candidate; `NO_SLOT` for one that holds nothing.
+    /// Slot of each candidate; `NO_SLOT` for one that holds nothing.
     pub slots: Vec<u32>,
     pub asked: Asked,
 }
 
-/// The slot of none: beyond all there may be.
+/// No slot: larger than any.
 const NO_SLOT: u32 = u32::MAX;
 
 impl Known {
@@ -48,7 +48,7 @@ impl Candidates {
         &self.names
     }
 
-    /// What is known of them in the index as it is now.
+    /// Their slots in the present version of the index.
     pub fn known(&self, index: &Index) -> MutexGuard<'_, Known> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.version != Some(index.version()) {

@@ -14,7 +14,7 @@ use pyo3::types::PyBytes;
 
 const MOST_TOKENS: u64 = 1 << 40;
 
-/// Where a prompt is best served, and what explains it; the second best where there is one.
+/// The best candidate for a prompt, the second best where there is one, and what explains them.
 #[pyclass(frozen, module = "cachefleet_native")]
 pub struct Choice {
     choice: score::Choice,
@@ -23,7 +23,7 @@ pub struct Choice {
 
 #[pymethods]
 impl Choice {
-    /// The place of the chosen candidate.
+    /// Index of the chosen candidate.
     #[getter]
     fn first(&self) -> usize {
         self.choice.first.candidate
@@ -40,7 +40,7 @@ impl Choice {
         ints::packed_u32(py, &self.depths)
     }
 
-    /// As `decisions.Reason` names it.
+    /// Value of `Reason` in `controlplane/cachefleet_controlplane/routing/decision.py`.
     #[getter]
     fn reason(&self) -> &'static str {
         match self.choice.reason {
@@ -71,8 +71,8 @@ fn parts(score: &Score) -> (u32, u64, u64, f64, bool) {
 
 #[pymethods]
 impl Index {
-    /// The candidate with the least cost for a prompt, and the next; `loads` has a row for each candidate, and `sent` maps
-    /// candidates' places to blocks just sent there. None without candidates.
+    /// The candidate with the least cost for a prompt, and the next; `loads` has a row for each candidate, and `sent`
+    /// maps candidates' indexes to blocks just sent there. None without candidates.
     #[pyo3(signature = (keys, candidates, loads, *, tokens, block_size, needed_blocks, sent = Vec::new()))]
     #[expect(clippy::too_many_arguments, reason = "by keyword")]
     fn match_and_score(

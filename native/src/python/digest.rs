@@ -1,4 +1,4 @@
-//! `Digest`: the digest of a set that somebody else keeps.
+//! `Digest`: the digest of a set that the caller keeps.
 
 use super::errors::guard;
 use super::index::match_tier;
@@ -7,7 +7,7 @@ use crate::digest::digest;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The twin of `cachefleet_core.digest.Digest`: the caller adds each element once and removes only what is in.
+/// Native `cachefleet_core.digest.Digest`: the caller adds each element once and removes only elements that are in.
 #[pyclass(frozen, module = "cachefleet_native")]
 #[derive(Default)]
 pub struct Digest(AtomicU64);
@@ -31,7 +31,7 @@ impl Digest {
         Ok(())
     }
 
-    /// Takes keys out that are in.
+    /// Removes keys, each of which is in the set.
     #[pyo3(signature = (keys, tier = 0))]
     fn remove(&self, keys: &Bound<'_, PyAny>, tier: u64) -> PyResult<()> {
         self.0.fetch_sub(sum(keys, tier)?, Ordering::Relaxed);

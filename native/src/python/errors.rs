@@ -1,4 +1,4 @@
-//! Errors as Python sees them, and the guard that lets no panic through.
+//! Exceptions for Python, and the guard that turns panics into one.
 
 use crate::frame::FrameError as Malformed;
 use crate::index::{Full, OperationError as Refused};
@@ -41,7 +41,7 @@ impl From<Full> for PyErr {
     }
 }
 
-/// The answer of `act`, or `InternalError` where it panics.
+/// The result of `act`, or `InternalError` where it panics.
 pub fn guard<T>(act: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
     catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| Err(InternalError::new_err("a defect in native code")))
 }

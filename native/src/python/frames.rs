@@ -1,4 +1,4 @@
-//! Whole frames into an index: one call from bytes to applied state.
+//! Decodes whole frames and applies them to an index, in one call each.
 
 use super::errors::{FrameError, guard};
 use super::index::Index;
@@ -7,19 +7,20 @@ use crate::index::{Operation, Seen};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-/// From so many bytes on the GIL is given up meanwhile.
+/// Frames of at least so many bytes are applied without the GIL.
 const LARGE: usize = 8 * 1024;
 
 #[pymethods]
 impl Index {
-    /// Applies a Delta frame's bytes, all or nothing; gives rank, sequence and number of keys.
+    /// Applies a Delta frame's bytes, all or nothing; returns rank, sequence and number of keys.
     fn ingest(&self, py: Python<'_>, worker: &str, data: &[u8]) -> PyResult<(u64, u64, usize)> {
         let large = data.len() >= LARGE;
         let act = || guard(|| self.take_delta(worker, data, large));
         if large { py.detach(act) } else { act() }
     }
 
-    /// Holds exactly what a snapshot's parts say, all or nothing; gives rank, sequence and number of keys.
+    /// Replaces a worker's blocks by those of a snapshot's parts, all or nothing; returns rank, sequence and number of
+    /// keys.
     fn replace(&self, py: Python<'_>, worker: &str, parts: &Bound<'_, PyList>) -> PyResult<(u64, u64, usize)> {
         let parts = parts.iter().map(|part| Ok(part.cast_into::<PyBytes>()?)).collect::<PyResult<Vec<_>>>()?;
         let parts: Vec<&[u8]> = parts.iter().map(PyBytesMethods::as_bytes).collect();
@@ -48,7 +49,7 @@ impl Index {
     }
 }
 
-/// The parts of one whole snapshot, in order.
+/// Decodes the parts of one whole snapshot, which are in order.
 fn snapshot(parts: &[&[u8]], seen: &mut Seen) -> PyResult<Vec<Frame>> {
     let frames = parts.iter().map(|part| Frame::decode(part, seen)).collect::<Result<Vec<_>, _>>()?;
     let whole = (0..).zip(&frames).all(|(number, frame)| {

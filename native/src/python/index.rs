@@ -28,7 +28,7 @@ impl Index {
         guard(|| Ok(Self(Locked::new(Limits { workers: max_workers, held: max_held }))))
     }
 
-    /// A worker holds a chain of packed keys.
+    /// Records that a worker holds a chain of packed keys.
     fn store(&self, worker: &str, parent: &Bound<'_, PyAny>, keys: &[u8], tier: &Bound<'_, PyAny>) -> PyResult<()> {
         let keys = operation_keys(keys)?;
         let tier = operation_tier(tier);
@@ -42,7 +42,7 @@ impl Index {
         })?
     }
 
-    /// A worker no longer holds packed keys, in any order.
+    /// Records that a worker no longer holds packed keys, in any order.
     fn remove(&self, worker: &str, keys: &[u8], tier: &Bound<'_, PyAny>) -> PyResult<()> {
         let keys = operation_keys(keys)?;
         let tier = operation_tier(tier);
@@ -53,7 +53,7 @@ impl Index {
         })?
     }
 
-    /// A worker holds nothing any more.
+    /// Records that a worker holds nothing any more.
     fn clear(&self, worker: &str) -> PyResult<()> {
         Ok(self.0.write(|state, _| state.index.apply(worker, &Operation::Cleared))??)
     }
@@ -127,7 +127,7 @@ impl Index {
 }
 
 impl Locked {
-    /// How far each candidate came, in their order, as little-endian u32.
+    /// Matched blocks of each candidate, in their order, as little-endian u32.
     pub(super) fn depths<K: Key>(
         &self,
         keys: &[K],
@@ -145,7 +145,7 @@ impl Locked {
 }
 
 impl State {
-    /// How far each of some workers came, in their order.
+    /// Matched blocks of each known worker, in their order.
     pub(super) fn walk<'a, K: Key>(
         &'a mut self,
         known: &'a Known,

@@ -1,8 +1,8 @@
-//! Numbers out of Python lists and buffers.
+//! Reads numbers from Python lists and buffers.
 //!
 //! A prompt of 8,192 tokens is a list of as many ints; asking the C API for each costs several times what hashing them
-//! does. So where this interpreter lays out lists and ints as `CPython` 3.11 to 3.14 do, which is tried out once before it
-//! is relied on, they are read where they lie. Everything else goes through the API.
+//! does. So they are read from the objects' memory where this interpreter lays out lists and ints as `CPython` 3.11 to
+//! 3.14 do, which is tested once before the first use. Everything else goes through the API.
 #![expect(unsafe_code, reason = "measured: 8,192 ints in about a fifth of the time; each use has its proof")]
 
 use crate::reader::Key;
@@ -31,7 +31,7 @@ struct ListObject {
     items: *const *mut ffi::PyObject,
 }
 
-/// How an int says how many digits it has.
+/// How an int object stores its number of digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// A signed count, negative for negative numbers: 3.11.
@@ -40,7 +40,7 @@ pub enum Layout {
     Tagged,
 }
 
-/// This interpreter's layout; None where it is not one of those known.
+/// This interpreter's layout; None where it is unknown.
 pub fn layout(py: Python<'_>) -> Option<Layout> {
     static LAYOUT: PyOnceLock<Option<Layout>> = PyOnceLock::new();
     *LAYOUT.get_or_init(py, || probe(py))
@@ -72,8 +72,9 @@ fn probe(py: Python<'_>) -> Option<Layout> {
 fn items<'a>(list: &'a Bound<'_, PyList>) -> &'a [*mut ffi::PyObject] {
     let object: *const ListObject = list.as_ptr().cast();
     // SAFETY: `probe` admits CPython 3.11 to 3.14 alone, in which a list object begins as `ListObject` does, and its
-    // `items` point to `len` objects (to none where it is empty, which is not dereferenced). The list is borrowed and the
-    // GIL is held (a `Bound` proves it), and no caller lets Python code run while it has the slice, so nobody changes it.
+    // `items` point to `len` objects (to none where it is empty, which is not dereferenced). The list is borrowed and
+    // the GIL is held (a `Bound` proves it), and no caller lets Python code run while it has the slice, so nothing
+    // changes it.
     unsafe {
         match (*object).len {
             len @ 1.. => std::slice::from_raw_parts((*object).items, len.unsigned_abs()),
@@ -85,9 +86,9 @@ fn items<'a>(list: &'a Bound<'_, PyList>) -> &'a [*mut ffi::PyObject] {
 /// The value of an object that is an int from 0 to 2**64 - 1; None for everything else.
 #[inline]
 fn value(item: *mut ffi::PyObject, layout: Layout) -> Option<u64> {
-    // SAFETY: `item` comes from `items`, so it is a live object. Its type says that it is an int and no subclass's instance;
-    // then it begins as `IntObject` does (`layout` comes from `probe`), and has as many digits as it says, of which no
-    // other is read.
+    // SAFETY: `item` comes from `items`, so it is a live object. Its type says that it is an int and no subclass's
+    // instance; then it begins as `IntObject` does (`layout` comes from `probe`), and has as many digits as it says, of
+    // which no other is read.
     unsafe {
         if (*item).ob_type != &raw mut ffi::PyLong_Type {
             return None;
@@ -177,7 +178,7 @@ pub fn all_keys(collection: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     collection.try_iter()?.map(|key| key?.extract()).collect()
 }
 
-/// The first keys of packed ones, where they lie.
+/// The first keys of packed ones, without a copy.
 pub fn packed_keys(packed: &[u8], most: Option<isize>) -> PyResult<&[[u8; 8]]> {
     let (keys, rest) = packed.as_chunks::<8>();
     if !rest.is_empty() {

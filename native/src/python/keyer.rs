@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-/// Blocks longer than this are nobody's.
+/// Largest block size, in tokens.
 const MAX_BLOCK: usize = 1 << 20;
 
 /// Computes the keys of token sequences; `secrets` are the four words that HMAC gives for the namespace.
@@ -33,14 +33,14 @@ impl Keyer {
         ints::list(tokens.py(), &keys)
     }
 
-    /// The same as packed little-endian bytes, which every method here that takes keys takes too.
+    /// The same as packed little-endian bytes, which every method of this module that takes keys takes, too.
     #[pyo3(signature = (tokens, parent = 0, position = 0))]
     fn packed<'py>(&self, tokens: &Bound<'py, PyAny>, parent: u64, position: u64) -> PyResult<Bound<'py, PyBytes>> {
         let keys = guard(|| self.compute(tokens, parent, position))?;
         ints::packed(tokens.py(), &keys)
     }
 
-    /// The same of packed token ids, little-endian u32.
+    /// The same from packed token ids, little-endian u32.
     #[pyo3(signature = (ids, parent = 0, position = 0))]
     fn packed_ids<'py>(
         &self,
@@ -57,7 +57,7 @@ impl Keyer {
         ints::packed(py, &keys)
     }
 
-    /// The same of the token ids that a JSON body has in a field; gives their number with the packed keys.
+    /// The same from the token ids in a field of a JSON body; returns their number with the packed keys.
     #[pyo3(signature = (body, field = "prompt"))]
     fn json<'py>(&self, py: Python<'py>, body: &[u8], field: &str) -> PyResult<(usize, Bound<'py, PyBytes>)> {
         let (count, keys) = guard(|| {

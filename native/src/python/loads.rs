@@ -1,11 +1,11 @@
-//! `Loads`: what is known of candidates besides the prompt, kept between decisions.
+//! `Loads`: the candidates' loads, kept between decisions.
 
 use crate::score::Load;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One row for each candidate; a row not set yet is of an idle worker of which nothing is known.
+/// One row for each candidate; a row not set yet is that of an idle worker with a stale report.
 #[pyclass(frozen, module = "cachefleet_native")]
 pub struct Loads(Mutex<Vec<Load>>);
 
@@ -21,7 +21,7 @@ const IDLE: Load = Load {
     requests: 0,
     last_used: 0,
 };
-/// So that no sum overflows.
+/// Bound on token counts, so that no sum overflows.
 const MOST: u64 = 1 << 48;
 
 #[pymethods]
@@ -34,7 +34,7 @@ impl Loads {
         Ok(Self(Mutex::new(vec![IDLE; candidates])))
     }
 
-    /// Sets a candidate's row; rates are as `routing` resolves them.
+    /// Sets a candidate's row; rates are resolved, as by `routing/throughput.py`.
     #[pyo3(signature = (candidate, *, tokens_per_second, inter_token_seconds, batched_tokens, stale = false,
         queued_tokens = 0, inflight_tokens = 0, blocks_free = None, blocks_blank = None, requests = 0, last_used = 0))]
     #[expect(clippy::too_many_arguments, reason = "by keyword, as a row is")]

@@ -1,6 +1,6 @@
-//! The module `cachefleet_native`: what Python sees of this crate.
+//! The Python module `cachefleet_native`.
 //!
-//! No panic gets through: what computes passes `guard`, which turns one into `InternalError`.
+//! All computation runs in `guard`, which turns panics into `InternalError`.
 
 mod candidates;
 mod choice;
@@ -15,7 +15,7 @@ mod state;
 
 use pyo3::prelude::*;
 
-/// Of this module's interface; Python code written for another does without it.
+/// Version of this module's interface; Python code written for another version does not use the module.
 const API: u32 = 1;
 
 #[pymodule]

@@ -1,8 +1,8 @@
 //! An index behind its locks.
 //!
-//! Who reads keeps the GIL and waits a moment where a writer without it is busy: giving the GIL up for a call of two
-//! microseconds costs tens. A writer of many operations lets go between slices of them, gives way to who waits, and never
-//! asks for the GIL while it has a lock. Writers take turns for whole frames.
+//! Readers keep the GIL and wait where a writer without it has the lock: releasing the GIL for a call of two
+//! microseconds costs tens. A writer of many operations releases the lock between slices of them, lets waiting threads
+//! go first, and never acquires the GIL while it has a lock. Writers take turns for whole frames.
 
 use super::errors::InternalError;
 use crate::index::{Full, Index, Limits, Operation, Seen, Walk, slices};
@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Who waits for the lock looks whether it is free for so long before sleeping: some slices, and as long as being woken takes.
-/// Longer is in vain, as the thread that has it then waits for a core, perhaps for this one.
+/// How long a thread spins for the lock before it sleeps: some slices, and as long as a wake-up takes. Longer is
+/// useless, because the thread that has the lock then waits for a core, perhaps for this one.
 const LOOKS: Duration = Duration::from_micros(25);
-/// A writer lets others go first for so long: at first by looking whether they have the lock, as one that looks too takes it
-/// at once, then by leaving them its core.
+/// How long a writer lets waiting threads go first: it spins until `COURTESY`, because a thread that spins too takes
+/// the lock at once, then yields its core until `PATIENCE`.
 const COURTESY: Duration = Duration::from_micros(1);
 const PATIENCE: Duration = Duration::from_micros(100);
 /// Keys of one slice: one to four microseconds.
@@ -53,7 +53,7 @@ impl Locked {
         (calls.load(Ordering::Relaxed), keys.load(Ordering::Relaxed))
     }
 
-    /// What became of a call with so many keys, counted where it was refused at a bound.
+    /// Counts a call with `keys` keys where it was refused at a bound; returns its outcome.
     pub fn counted<T>(&self, outcome: Result<T, Full>, keys: usize) -> Result<T, Full> {
         if outcome.is_err() {
             self.refused[0].fetch_add(1, Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl Locked {
         outcome
     }
 
-    /// The answer of `act`. After a panic the index is empty, which agents' next digests find out and heal.
+    /// Runs `act` under the lock. After a panic the index is empty, which the agents' next digests reveal and repair.
     pub fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> PyResult<T> {
         let mut state = self.lock();
         catch_unwind(AssertUnwindSafe(|| act(&mut state))).map_err(|_| {
@@ -71,19 +71,19 @@ impl Locked {
         })
     }
 
-    /// The same for who changes it, when no other writer is in the middle of a frame.
+    /// The same for changes, when no other writer is in the middle of a frame.
     pub fn write<T>(&self, act: impl FnOnce(&mut State, &mut Seen) -> T) -> PyResult<T> {
         let mut seen = self.writer();
         self.with(|state| act(state, &mut seen))
     }
 
-    /// The turn to write, with what checks operations.
+    /// The writers' lock, with the state that checks operations.
     pub fn writer(&self) -> MutexGuard<'_, Seen> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Applies sound operations of one worker, all or none; where `replaces` they are all that it holds then. In slices where
-    /// others may be waiting: while this thread has the GIL nobody can be.
+    /// Applies valid operations of one worker, all or none; where `replaces`, they replace all that it holds. In slices
+    /// where `shared`: other threads may be waiting, which they cannot while this one has the GIL.
     pub fn apply(
         &self,
         _turn: &MutexGuard<'_, Seen>,

@@ -7,7 +7,7 @@ from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
 from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.streams.stream_machine import FORGET_SECONDS
-from cachefleet_controlplane.workers.inflight import PATIENCE_SECONDS
+from cachefleet_controlplane.workers.inflight import UNCACHED_WORK_SECONDS
 from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.contract import IndexContract
 from cachefleet_core.reports import Phase
@@ -337,7 +337,7 @@ class TestFlights:
     def test_and_no_longer_than_patience(self) -> None:
         fleet = fleet_of("demo-0")
         fleet.begin(route(fleet), prompt())
-        fleet.now += PATIENCE_SECONDS
+        fleet.now += UNCACHED_WORK_SECONDS
         assert fleet.worker().inflight_tokens == 0
 
     def test_expected_blocks_fade_after_two_seconds(self) -> None:

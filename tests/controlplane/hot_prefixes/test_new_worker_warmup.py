@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.hot_prefixes.new_worker_warmup import HotWarming, budget_tokens
+from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp, budget_tokens
 from cachefleet_controlplane.hot_prefixes.tracker import HotBounds, HotPrefixes, Line
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord
@@ -47,7 +47,9 @@ class Fleet:
         self.fleet.update_pools([view(pool(prefixCache=cache), ["demo-0", "demo-1"])])
         self.hot = HotPrefixes(HotBounds())
         self.metrics = Metrics()
-        self.joiners = HotWarming(self.hot, self.fleet, self.metrics, tokens=tokens, seconds=seconds, clock=lambda: 0.0)
+        self.new_workers = NewWorkerWarmUp(
+            self.hot, self.fleet, self.metrics, tokens=tokens, seconds=seconds, clock=lambda: 0.0
+        )
 
     def heat(self, *first: int, times: int = 2, contract: str = HELLO.contract.fingerprint(), salt: str = "s") -> None:
         ids = [number for number in first for _ in range(BLOCK)]
@@ -60,7 +62,7 @@ class Fleet:
 
     def told(self, told: State | None = None, said: Hello = HELLO) -> list[tuple[str, str, set[int]]]:
         """Names, salts and numbers of the prefixes that a worker is told of."""
-        warm = self.joiners.reported(said, state(0, held=0, digest=0) if told is None else told)
+        warm = self.new_workers.reported(said, state(0, held=0, digest=0) if told is None else told)
         if warm is None:
             return []
         assert decode_down(encode(warm)) == warm
@@ -257,7 +259,7 @@ def remember(hot: HotPrefixes, tenant: TenantId, salt: str) -> None:
 async def test_prefixes_of_a_tenant_go_with_it_and_with_its_salt(tmp_path: Path) -> None:
     acme = TenantId("acme")
     async with engine(plugin=True) as worker, running(tmp_path, worker) as made:
-        hot, service = made.plane.hot.joiners._hot, made.plane.tenancy.service
+        hot, service = made.plane.hot.new_workers._hot, made.plane.tenancy.service
         await service.create(TenantRecord(name=acme))
         remember(hot, acme, tenant_salt(FLEET_KEY.salt_key, acme))
         remember(hot, DEFAULT_TENANT, SALT)

@@ -60,8 +60,8 @@ def live(sequence: int = 10, now: float = 0.0) -> Stream:
     return run(stream, on(state(sequence, HELD)), now=now, digest=DIGEST)[0]
 
 
-def ask(note: StreamEvent) -> list[Effect]:
-    return [Count(note), RequestResync(Resync(reason=note.value))]
+def ask(event: StreamEvent) -> list[Effect]:
+    return [Count(event), RequestResync(Resync(reason=event.value))]
 
 
 class TestOpening:

@@ -269,7 +269,7 @@ class WorkerController:
         self._health = health
         if not found or self._session is None:
             return
-        log.error("engine withdrawn until it is started anew", extra={"finding": health.finding})
+        log.error("engine withdrawn until it is restarted", extra={"finding": health.finding})
         self._metrics.withdrawals.labels(health.finding).inc()
         for stream in self._session.streams.values():
             stream.disowned = True

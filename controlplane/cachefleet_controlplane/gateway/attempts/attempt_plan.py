@@ -1,23 +1,23 @@
-"""What the next attempt of a request is: its threshold, whether a Prefill worker goes first, and its body. Pure.
+"""Plans the next attempt of a request: its threshold, whether a Prefill worker goes first, and its body.
 
-A refusal by a worker's gate is between worker and gateway. The client hears of it only where it asked for the gate
-itself, in a fleet that is not split into Prefill and Decode pools. ``attempt_mode`` is this table; the first row that
-holds counts:
+A refusal by a worker's gate is handled by the gateway. The client gets it only where it has set a threshold itself, in
+a fleet that is not split into Prefill and Decode pools. ``attempt_mode`` is this table; the first row that holds
+counts:
 
 ==============  =====================================================  =================================================
-the attempt         where                                                  is sent
+attempt         where                                                  is sent
 ==============  =====================================================  =================================================
-as asked        an API without a word for a refusal; or the caller's   as it came; a refusal is the caller's
+as asked        an API that cannot express a refusal; or the caller's  as it came; a refusal is the caller's
                 own threshold, in a fleet that is not split
-open            its prompt was computed by a Prefill worker just now   with 0, and where the blocks are
+open            its prompt was computed by a Prefill worker just now   with 0, and its transfer parameters
 prefill first   for a Decode worker, which has no threshold            (to a Prefill worker)
 (split_roles)
 (gate_refused)  for a Decode worker, and one has refused it
 (below_...)     for a Decode worker that holds less than the
                 threshold, by an exact index
 gated           for a Decode worker                                    with the threshold
-gated           another worker is promised to hold enough, and it is   with the threshold
-                not the last attempt there may be
+gated           for another worker that is predicted to hold enough,   with the threshold
+                and it is not the last attempt there may be
 open            otherwise, in a fleet with a threshold, or after a     with 0
                 refusal
 as asked        otherwise                                              as it came; a refusal is not the caller's
@@ -52,16 +52,16 @@ from cachefleet_controlplane.wire.json_members import edited, encode
 
 @dataclass(frozen=True, slots=True)
 class AttemptMode:
-    """How one attempt goes."""
+    """How one attempt is sent."""
 
     threshold: float | None = None
-    """What it is held to; None: nothing of ours."""
+    """The hit threshold that it is sent with; None: the gateway sets none."""
     watched: bool = False
-    """A refusal is ours to act upon."""
+    """The gateway acts on a refusal."""
     prefill: Reason | None = None
     """Why a Prefill worker has to compute the prompt first."""
     transferred: bool = False
-    """One has."""
+    """A Prefill worker has computed it."""
 
 
 AS_ASKED = AttemptMode()
@@ -70,7 +70,7 @@ AS_ASKED = AttemptMode()
 def attempt_mode(
     gate: Gate, decision: Decision, progress: Progress, *, resumed: bool, max_attempts: int
 ) -> AttemptMode:
-    """For the worker that was decided on; ``resumed``: another one has produced some of the answer."""
+    """Return the mode for the worker decided on; ``resumed``: another one has produced some of the answer."""
     if not gate.speaks or gate.callers:
         return AS_ASKED
     if progress.transferred:
@@ -78,7 +78,7 @@ def attempt_mode(
     if gate.decodes(decision.pool):
         return _decoding(gate, decision, progress, resumed=resumed)
     if resumed:
-        return AS_ASKED  # what is left of an answer is asked for with 0
+        return AS_ASKED  # the rest of an answer is asked for with 0 already
     threshold, last = gate.threshold(decision.pool), progress.refusals + 1 >= max_attempts
     if threshold > 0 and gate.one_prompt and not last and _promised(decision) >= threshold:
         return AttemptMode(threshold=threshold, watched=True)
@@ -86,7 +86,7 @@ def attempt_mode(
 
 
 def foreseen(gate: Gate, decision: Decision) -> Decision:
-    """A decision with the verdict that a first attempt's course gives it; nothing is sent."""
+    """Return a decision with the verdict that a first attempt's mode gives it; nothing is sent."""
     if decision.verdict is not Verdict.ROUTE:
         return decision
     reason = attempt_mode(gate, decision, Progress(), resumed=False, max_attempts=1).prefill
@@ -110,7 +110,7 @@ def _prefill(gate: Gate, decision: Decision, progress: Progress, threshold: floa
 
 
 def _promised(decision: Decision) -> float:
-    """The hit ratio that an exact index promises there; -1 where it promises nothing."""
+    """The hit ratio that an exact index predicts there; -1 where it predicts nothing."""
     if decision.knowledge is not Knowledge.EXACT or not decision.prompt_tokens:
         return -1.0
     return decision.predicted_tokens / decision.prompt_tokens
@@ -122,7 +122,7 @@ _KEY_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one worker is sent. ``watch`` is None where a refusal is none of our business."""
+    """What one worker is sent; ``watch`` is None where the gateway does not look for a refusal."""
 
     path: str = ""
     body: bytes = b""
@@ -130,11 +130,11 @@ class Attempt:
     threshold: float | None = None
     watch: Watch | None = None
     hooked: bool = False
-    """The caller's hook for a worker's gate may go along."""
+    """The caller's hook header for a worker's gate is sent along."""
 
 
 class AttemptPlanner:
-    """Of one request; ``transfer`` is where a Prefill worker said that its blocks are."""
+    """Plans the attempts of one request; ``transfer``: a Prefill worker's ``kv_transfer_params``."""
 
     def __init__(self, resuming: Resumption, *, max_attempts: int) -> None:
         self._resuming = resuming
@@ -144,13 +144,13 @@ class AttemptPlanner:
         self.transfer: Raw | None = None
 
     def plan(self, decision: Decision, progress: Progress) -> AttemptMode:
-        """How the next attempt goes, for the worker that was just decided on."""
+        """Return, and keep, the mode of the next attempt for the worker just decided on."""
         gate, resumed = self._resuming.routing_input.gate, self._resuming.resumed
         self._mode = attempt_mode(gate, decision, progress, resumed=resumed, max_attempts=self._max_attempts)
         return self._mode
 
     def next(self, progress: Progress) -> Attempt:
-        """The attempt for it, which is under way from now on."""
+        """Return the attempt that was planned; it counts as under way from now on."""
         routing_input, mode = self._resuming.routing_input, self._mode
         changes = self._changes(mode)
         body, members = edited(routing_input.body, changes) if changes else (routing_input.body, routing_input.sent)
@@ -169,14 +169,14 @@ class AttemptPlanner:
         return self.attempt
 
     def outcome(self, opened: Opened) -> tuple[Outcome, Refusal | None]:
-        """What an attempt's beginning or whole answer means."""
+        """Return the outcome of an attempt's answer, or beginning of a stream, and the gate's refusal if any."""
         attempt = self.attempt
         if opened.outcome is Outcome.GATE_REFUSED:
             return opened.outcome, Refusal()
         if attempt.watch is None or opened.answer is None or opened.answer.status != 200:
             return opened.outcome, None
         if attempt.threshold is None and not mentions_refusal(opened.answer.body):
-            return opened.outcome, None  # nothing hangs on whether it can be read
+            return opened.outcome, None  # whether it can be read does not matter
         try:
             refusal = refusal_of(opened.answer.body)
         except UnreadableAnswerError:
@@ -184,7 +184,7 @@ class AttemptPlanner:
         return (opened.outcome, None) if refusal is None else (Outcome.GATE_REFUSED, refusal)
 
     def refuted(self, decision: Decision, refusal: Refusal, fleet: Fleet) -> None:
-        """The engine holds less than the index says: do not count on it for a while."""
+        """Mark blocks as refuted, not to be counted on for a while: the engine holds less than the index says."""
         routing_input = self._resuming.routing_input
         prompt, threshold = routing_input.prompt, self.attempt.threshold
         if decision.knowledge is not Knowledge.EXACT or not prompt.block_size or not routing_input.gate.one_prompt:
@@ -204,8 +204,8 @@ class AttemptPlanner:
         changes: dict[str, Raw | None] = {}
         if mode.threshold is not None:
             changes[FIELD] = Raw(encode(mode.threshold or 0))
-            # Who brings a threshold may be handed back its answer half done: only one that can go on elsewhere does.
-            # The engine holds the others to the same one, which is its pool's policy.
+            # An answer to a request with a threshold may be handed back unfinished, so only resumable ones have it.
+            # The engine applies the same threshold to the others: it is its pool's policy.
             if mode.threshold > 0 and gate.own is None and not self._resuming.resumable:
                 changes[FIELD] = None
             elif mode.threshold == 0 and gate.own is None and gate.ours:

@@ -1,4 +1,4 @@
-"""What serving needs, shared by all requests."""
+"""What the exchanges of all requests share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cachefleet_controlplane.routing.decision import Decision
 
 @dataclass(frozen=True, slots=True)
 class GatewayContext:
-    """``max_attempts`` bounds the attempts of one request; ``clock`` is monotonic, in seconds."""
+    """Dependencies of exchanges; ``max_attempts`` is for one request; ``clock`` is monotonic, in seconds."""
 
     fleet: Fleet
     upstream: Upstream
@@ -30,7 +30,7 @@ class GatewayContext:
     clock: Callable[[], float] = time.monotonic
 
     def blame(self, chosen: Decision, outcome: Outcome, *, excluded: bool, retried: bool) -> None:
-        """An attempt of that worker has failed; ``excluded``: it is not asked again, ``retried``: another one is."""
+        """Note a worker's failed attempt; ``excluded``: it is not asked again, ``retried``: another one is."""
         self.fingerprints.forget(chosen.url)
         if retried:
             self.metrics.attempt_retry(outcome)

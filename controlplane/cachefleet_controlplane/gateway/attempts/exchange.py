@@ -1,4 +1,4 @@
-"""One generating request from its body to its last byte: the table of ``attempts`` carried out."""
+"""One request from its body to its last byte: carries out the table of ``state_machine``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SENT = frozenset({State.WAITING, State.RELAYING})
 
 
 class Exchange:
-    """One request being answered; ``run`` answers it whatever happens, but for cancellation."""
+    """Answers one request; ``run`` answers whatever happens, except when it is cancelled."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class Exchange:
         self._attempt_began = 0.0
         self._opened = Opened(Outcome.LOST)
         self._outcome = Outcome.LOST
-        """The last, whatever it was of."""
+        """The last outcome, of any action."""
         self._api: Api = api_of(routing_input.ask.endpoint)
         self._transformer: StreamTransformer | None = None
 
     async def run(self, headers: Iterable[Header]) -> None:
-        """Answer; ``headers`` are the client's."""
+        """Answer the client; ``headers`` are the client's. To be called once."""
         given = list(headers)
         self._placement.cached_only = self._routing_input.ask.endpoint in GENERATING and wants_cached(given)
         action = Action.CHOOSE
@@ -83,7 +83,7 @@ class Exchange:
             self._close()
 
     async def _act(self, action: Action, given: list[Header]) -> Outcome | None:
-        """Do what the table says; None once the answer is out."""
+        """Carry out an action of the table; None once the answer is sent."""
         match action:
             case Action.CHOOSE:
                 return self._placement.choose(self._progress.excluded, self._progress.avoided)
@@ -135,7 +135,7 @@ class Exchange:
             self._context.metrics.gateway_added(max(0.0, now - self._began - others))
         attempt = self._planner.next(self._progress)
         headers = upstream_headers(given, key=self._context.credentials.of(chosen.url), hooked=attempt.hooked)
-        self._opened = Opened(Outcome.LOST)  # of this attempt nothing is known while it is waited for
+        self._opened = Opened(Outcome.LOST)  # in case the attempt is cancelled
         self._opened = await self._context.upstream.open(
             chosen.url, attempt.path, attempt.body, headers=headers, watch=attempt.watch
         )
@@ -151,7 +151,7 @@ class Exchange:
         return Outcome.HANDED_BACK if self._resuming.takes_back(self._opened.answer) else outcome
 
     async def _prefill(self, given: list[Header]) -> Outcome:
-        """Have a Prefill worker compute the prompt of what is sent next."""
+        """Have a Prefill worker compute the prompt of the next attempt."""
         routing_input, path = self._resuming.routing_input, self._resuming.path
         transfer = Transfer(self._context, routing_input, path=path, trace=self._trace, arrived=self._began)
         self._transfer = transfer
@@ -163,7 +163,7 @@ class Exchange:
         return outcome
 
     async def _relay(self) -> Outcome:
-        """Send what was held back, then what follows, each piece once the client has taken the one before."""
+        """Send the events held back, then those that follow, each once the client has taken the one before."""
         stream, chosen = _there(self._opened.stream), _there(self._placement.chosen)
         if self._transformer is None:
             self._trace.ttft_seconds = self._context.clock() - self._began
@@ -174,7 +174,7 @@ class Exchange:
         transformer = self._transformer
         try:
             return await self._pump(stream, transformer)
-        finally:  # also where the client has gone
+        finally:  # also where the client has disconnected
             self._trace.usage = transformer.usage
             self._context.fingerprints.learn(chosen.url, transformer.fingerprint)
 
@@ -212,7 +212,7 @@ class Exchange:
         of_transfer = self._transfer is not None and self._outcome is Outcome.PREFILL_FAILED
         sent = self._transfer.members if self._transfer and of_transfer else self._planner.attempt.members
         answer = self._api.whole(self._routing_input.ask, answer, sent=sent)
-        # Of what the client gets: a prompt's ids are many, and they are out by now.
+        # Read from what the client gets: it is shorter, without the prompt's ids.
         self._trace.usage = self._api.usage(answer.body) if answer.status == 200 else None
         await self._reply.whole(answer.status, [*answer.headers, *self._told(answer.status)], answer.body)
 
@@ -242,12 +242,12 @@ class Exchange:
         self._trace.attempts.append(AttemptRecord(chosen.worker, outcome, status, seconds, threshold=held_to))
 
     def _close(self) -> None:
-        """Whatever the end was: the worker is freed, the accounts are settled."""
+        """Release the worker and settle the accounts, however the request has ended."""
         stream = self._opened.stream
         if stream is not None:
             stream.close()
         if self._progress.state in _SENT:
-            # A client may leave between the last event and the end of the worker's connection.
+            # A client may disconnect between the last event and the end of the worker's connection.
             self._note_attempt(Outcome.FINISHED if stream and stream.done else "cancelled")
         if self._trace.usage is not None:
             self._routing_input.learn(self._trace.usage.prompt_tokens)
@@ -255,14 +255,14 @@ class Exchange:
 
 
 def _there(value: T | None) -> T:
-    """What the table has seen to."""
+    """Unwrap; the state table guarantees that it is set."""
     if value is None:
         raise RuntimeError("an action came before what it acts on")
     return value
 
 
 def _prefilled(opened: Opened) -> bool:
-    """The worker has computed the prompt: an answer that refuses it says nothing of the kind."""
+    """Whether the worker has computed the prompt; an answer that refuses the request does not show that."""
     answer = opened.answer
     return opened.outcome is Outcome.FIRST_EVENT or (
         opened.outcome is Outcome.ANSWERED and answer is not None and answer.status == 200

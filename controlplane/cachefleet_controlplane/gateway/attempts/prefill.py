@@ -1,8 +1,8 @@
-"""A prefill attempt: a Prefill worker computes a prompt, and says where the worker that answers finds its blocks.
+"""A prefill attempt: a Prefill worker computes a prompt, and tells where the answering worker finds its blocks.
 
-For the Prefill worker it is a request for one token; whom to ask, waiting for room and failures go by the table of
-``state_machine``, with a count of their own. Its answer's ``kv_transfer_params`` are for the final attempt, unread. A
-connector that needs none, as those over a shared store, gives none.
+For the Prefill worker it is a request for one token. The choice of a worker, the wait for room and failures follow the
+table of ``state_machine``, with a count of attempts of their own. Its answer's ``kv_transfer_params`` are sent with the
+final attempt, unread. A connector that needs none, such as those with a shared store, gives none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ASKED: Final = Raw(
     b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,'
     b'"remote_host":null,"remote_port":null}'
 )
-"""What a NIXL-like connector is told on the Prefill side."""
+"""What a NIXL-like connector is sent on the Prefill side."""
 _CHANGES: Final[dict[str, Raw | None]] = {
     "max_tokens": _ONE,
     "max_completion_tokens": _ONE,
@@ -55,12 +55,12 @@ _fields = msgspec.json.Decoder(Fields)
 
 
 def prefill_body(body: bytes) -> tuple[bytes, int]:
-    """What a Prefill worker is sent for a body of ours, and how many members it has."""
+    """Return a Prefill worker's body for a body of ours, and its number of members."""
     return edited(unmarked(body), _CHANGES)
 
 
 def transfer_params(body: bytes) -> Raw | None:
-    """Where a Prefill worker's answer says that the blocks are, as it says it; None where it says nothing."""
+    """Return a Prefill answer's ``kv_transfer_params`` as raw JSON; None without any."""
     try:
         params = _fields.decode(body).get(_PARAMS)
     except READ_ERRORS:
@@ -69,7 +69,7 @@ def transfer_params(body: bytes) -> Raw | None:
 
 
 class Transfer:
-    """One prefill attempt for ``routing_input``, to be sent to ``path``; ``run`` makes it, then the rest is known."""
+    """One prefill attempt for ``routing_input``, sent to ``path``; ``run`` makes it, then the results are set."""
 
     def __init__(
         self, context: GatewayContext, routing_input: RoutingInput, *, path: str, trace: Trace, arrived: float
@@ -85,7 +85,7 @@ class Transfer:
             prompt=replace(routing_input.prompt, max_tokens=1),
             preferred="",
         )
-        # Decisions on who answers are the record's; how long all waits were in sum, too.
+        # The record has the decisions on who answers, and the sum of all waits.
         self._aside = Trace(trace.id, trace.at, trace.model, trace.endpoint, queued_seconds=trace.queued_seconds)
         self._placement = Placement(
             context.fleet, context.queue, self._routing_input, trace=self._aside, arrived=arrived, clock=context.clock
@@ -97,11 +97,11 @@ class Transfer:
 
     @property
     def params(self) -> Raw | None:
-        """For the final attempt."""
+        """``kv_transfer_params`` for the final attempt; None without any."""
         return transfer_params(self.opened.answer.body) if self.opened.answer else None
 
     async def run(self, headers: Sequence[Header]) -> Outcome:
-        """PREFILLED, PREFILL_FAILED (its ``opened`` is the answer), PREFILL_LOST or NO_PREFILL (see ``error``)."""
+        """Return PREFILLED, PREFILL_FAILED (``opened`` has the answer), PREFILL_LOST or NO_PREFILL (``refusal``)."""
         action = Action.CHOOSE
         try:
             while action in _GOING:
@@ -117,7 +117,7 @@ class Transfer:
             self._trace.queued_seconds = self._aside.queued_seconds
 
     def refusal(self) -> tuple[Reason, ApiError]:
-        """Why none could be asked."""
+        """Return why no Prefill worker could be asked, and the client's error."""
         reason, error = self._placement.refusal()
         return (Reason.NO_PREFILL_WORKER if reason is Reason.NO_READY_WORKER else reason), error
 

@@ -1,9 +1,9 @@
-"""Which requests another worker can go on with, and what it is asked then.
+"""Which requests another worker can resume, and the body that asks it for the rest.
 
 A request can be resumed where the tokens produced so far are all that the rest of its answer depends on: one choice,
-no tools, no output parser, no grammar, no log-probabilities, no penalty that counts what was produced, no seed. It is
-read off the members of the body: one that is not known here makes it not resumable. The rest is asked for as a plain
-completion of prompt ids and produced ids, with as many tokens less and with the rest of what shapes sampling as it was.
+no tools, no output parser, no grammar, no log-probabilities, no penalty that counts what was produced, no seed. The
+members of the body tell: one that is not known here makes it not resumable. The rest is asked for as a plain completion
+of prompt ids and produced ids, with as many tokens less; other members that shape sampling stay the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CARRIED: Final = frozenset(
         *("spaces_between_special_tokens", "vllm_xargs", "stream_interval"),
     }
 )
-"""What shapes the rest of an answer as it did its beginning."""
+"""Members that shape the rest of an answer as they did its beginning."""
 _SPENT: Final = frozenset(
     {
         *("messages", "prompt", "chat_template", "chat_template_kwargs", "documents", "reasoning_effort"),
@@ -38,7 +38,7 @@ _SPENT: Final = frozenset(
         *("max_tokens", "max_completion_tokens"),
     }
 )
-"""What shaped the prompt, which is known as ids now; and budgets, which are set anew."""
+"""Members that shaped the prompt, which is known as ids now; and token limits, which are set anew."""
 _NEUTRAL: Final[Mapping[str, frozenset[bytes]]] = {
     "n": frozenset({b"1"}),
     "best_of": frozenset({b"1"}),
@@ -53,16 +53,16 @@ _NEUTRAL: Final[Mapping[str, frozenset[bytes]]] = {
     "presence_penalty": frozenset({b"0", b"0.0"}),
     "length_penalty": frozenset({b"1", b"1.0"}),
     "min_tokens": frozenset({b"0"}),
-    "cache_hit_threshold": frozenset({b"0", b"0.0"}),  # above 0 the caller wants to hear of a refusal
+    "cache_hit_threshold": frozenset({b"0", b"0.0"}),  # above 0 the caller wants to get a refusal
 }
-"""Members that hinder nothing where they say what their absence says."""
+"""Members that are harmless with these values, which equal their absence."""
 
 _encode = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(Fields)
 
 
 def resumable(ask: RequestInfo, *, parsed: bool) -> bool:
-    """Whether another worker can go on; ``parsed``: chat answers pass a reasoning or tool parser at the workers."""
+    """Whether another worker can resume it; ``parsed``: workers apply a reasoning parser to chat answers."""
     known = ask.endpoint in {Endpoint.CHAT, Endpoint.COMPLETIONS} and (ask.ids_wanted or ask.ids_asked)
     if not (known and ask.single) or (parsed and ask.endpoint is Endpoint.CHAT):
         return False
@@ -70,7 +70,7 @@ def resumable(ask: RequestInfo, *, parsed: bool) -> bool:
 
 
 def marked(body: bytes) -> tuple[bytes, int]:
-    """A body whose request a worker may hand back, and how many members it has."""
+    """Return a body whose request a worker may hand back, and its number of members."""
     fields = _fields.decode(body)
     given = {} if is_null(fields, "vllm_xargs") else members(fields["vllm_xargs"])
     if given is None:  # the engine will refuse it
@@ -80,12 +80,12 @@ def marked(body: bytes) -> tuple[bytes, int]:
 
 
 def appended(body: bytes, members: int) -> tuple[bytes, int]:
-    """As ``marked``, of a body of so many members that is encoded as here and is known to have no ``vllm_xargs``."""
+    """As ``marked``, for a body of so many members that was encoded here and has no ``vllm_xargs``."""
     return body[:-1] + _APPENDED, members + 1
 
 
 def unmarked(body: bytes) -> bytes:
-    """A body of ours that no worker may hand back."""
+    """Return a body of ours without the mark: no worker may hand it back."""
     fields = _fields.decode(body)
     given = None if is_null(fields, "vllm_xargs") else members(fields["vllm_xargs"])
     if given is None or MARK not in given:
@@ -99,7 +99,7 @@ def unmarked(body: bytes) -> bytes:
 
 
 def rest_body(body: bytes, *, prompt_ids: list[int], produced: list[int], budget: int) -> bytes:
-    """What to ask for the rest of an answer; ``body`` is what the first worker was sent, ``budget`` the tokens left."""
+    """Return the body for the rest of an answer; ``body`` was the first worker's, ``budget`` are the tokens left."""
     kept = {name: raw for name, raw in _fields.decode(body).items() if name in _CARRIED}
     return _encode(kept | {"prompt": prompt_ids + produced, "max_tokens": budget, "cache_hit_threshold": 0})
 

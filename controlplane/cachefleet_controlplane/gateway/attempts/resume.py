@@ -24,14 +24,14 @@ from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.pool.policy import PreemptionPolicy
 
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
-"""How bytes that are no whole character are shown."""
+"""How a detokenizer shows bytes that are no whole character."""
 WINDOW: Final = 32
-"""Of the last ids, those that are turned to text to see whether they end in the midst of a character."""
+"""Last ids that are detokenized to see whether they end within a character."""
 MAX_DROPPED: Final = 8
 """A character has no more tokens than that."""
 
 Text = Callable[[Sequence[int]], Awaitable[str | None]]
-"""Turns ids to text; None where nobody can."""
+"""Turns ids to text; None where no worker can."""
 
 _texts = msgspec.json.Decoder(str | list[str] | None)
 _number = msgspec.json.Decoder(int | None, strict=False)
@@ -39,7 +39,7 @@ _number = msgspec.json.Decoder(int | None, strict=False)
 
 @dataclass(frozen=True, slots=True)
 class ResumeLimits:
-    """What a request allows: how many hand-backs, how many tokens in all (None: as many as fit), where it stops."""
+    """Limits of a request: hand-backs, tokens in all (None: as many as fit), stop strings."""
 
     hand_backs: int
     tokens: int | None
@@ -47,11 +47,11 @@ class ResumeLimits:
 
     @classmethod
     def of(cls, routing_input: RoutingInput, *, parsed: bool) -> ResumeLimits | None:
-        """None where nobody else can go on with it, or a caller wants to hear of a worker's refusal itself."""
+        """None where no other worker can resume it, or its caller wants a gate's refusal."""
         ask, gate = routing_input.ask, routing_input.gate
         if gate.callers and gate.own:
             return None
-        if gate.own:  # it is ours to act upon
+        if gate.own:  # the gateway acts on it
             ask = replace(ask, fields={name: raw for name, raw in ask.fields.items() if name != FIELD})
         stops = _stops(ask.fields.get("stop"))
         if stops is None or not resumable(ask, parsed=parsed):
@@ -74,6 +74,7 @@ class Resumption:
 
     @classmethod
     def of(cls, fleet: Fleet, routing_input: RoutingInput) -> Resumption:
+        """Start with a request; chats of models with a reasoning parser cannot be resumed."""
         parsed = any(hello.profile.reasoning_parser for hello in fleet.announced(routing_input.model.name))
         return cls(fleet, routing_input, ResumeLimits.of(routing_input, parsed=parsed))
 
@@ -88,7 +89,7 @@ class Resumption:
 
     @property
     def resumable(self) -> bool:
-        """Another worker can go on with what one hands back."""
+        """Another worker can resume what one hands back."""
         return self.joiner is not None
 
     @property
@@ -98,41 +99,41 @@ class Resumption:
 
     @property
     def path(self) -> str:
-        """Where the next worker is asked."""
+        """Path of the next attempt: that of completions once the answer is resumed."""
         return Endpoint.COMPLETIONS if self._times else self._first.ask.endpoint
 
     @property
     def stopped(self) -> bool:
-        """The answer is at its end, whatever its worker still sends."""
+        """The answer is complete, whatever its worker still sends."""
         return self.joiner is not None and self.joiner.stopped
 
     def relayed(self, events: Sequence[bytes]) -> Sequence[bytes]:
-        """What there is to relay for a worker's events."""
+        """Return the events to relay for a worker's events."""
         joiner = self.joiner
         return events if joiner is None else [each for event in events for each in joiner.feed(event)]
 
     def breaks(self, events: Sequence[bytes]) -> bool:
-        """The worker says that it has failed, and another one can go on."""
+        """Whether the worker reports a failure (5xx), and another one can resume the answer."""
         return self.survives and any(error_code(event) >= 500 for event in events)
 
     def outcome(self, of: Outcome) -> Outcome:
-        """What the end of a worker's stream means."""
+        """Return the outcome for the end of a worker's stream, which ended as ``of`` says."""
         if of is Outcome.FINISHED and self._handed_back:
             return Outcome.HANDED_BACK
         return Outcome.CUT_OFF if of is Outcome.LOST and self.survives else of
 
     def takes_back(self, answer: Answer | None) -> bool:
-        """Note a whole answer; whether its worker gave up before its end."""
+        """Note a whole answer; return whether its worker hands it back unfinished."""
         if self.joiner is None or answer is None or answer.status != 200:
             return False
         try:
             self._whole = self.joiner.whole(answer.body)
-        except (msgspec.DecodeError, KeyError, ValueError):  # it is none of vLLM's; nobody goes on with it
+        except (msgspec.DecodeError, KeyError, ValueError):  # not vLLM's shape: it is not resumed
             return False
         return self._handed_back and not self.joiner.stopped
 
     def joined(self, answer: Answer) -> Answer:
-        """The last worker's whole answer with what others said before it."""
+        """Return the last worker's whole answer, joined with what others produced before it."""
         return replace(answer, body=self._whole) if self._times and answer.status == 200 else answer
 
     @property
@@ -141,14 +142,14 @@ class Resumption:
 
     @property
     def survives(self) -> bool:
-        """Should the connection break now, another worker can go on: all text of what was produced has come."""
+        """Another worker can resume if the connection breaks now: all text of what was produced has come."""
         joiner, limits = self.joiner, self._limits
         if joiner is None or limits is None or not joiner.can_resume or joiner.ended:
             return False
         return limits.stopping.included or not limits.stopping.stops
 
     async def go_on(self, text: Text) -> bool:
-        """Make ``routing_input`` the rest of the answer; False where it cannot be had."""
+        """Set ``routing_input`` to ask for the rest of the answer; False where that is not possible."""
         joiner = self.joiner
         if joiner is None or not joiner.can_resume:
             return False
@@ -156,7 +157,7 @@ class Resumption:
         if kept is None:
             return False
         joiner.resume(kept)
-        if not joiner.prompt_ids:  # they were told, but not as ids
+        if not joiner.prompt_ids:  # they were sent, but not as ids
             return False
         self._times += 1
         self.routing_input = self._with_mark(self._rest(joiner))
@@ -172,7 +173,7 @@ class Resumption:
         return replace(self._first, body=body, prompt=prompt)
 
     def _prompt(self, ids: list[int], budget: int) -> Prompt:
-        """Keys of what was produced follow those of the prompt: the first worker may hold its blocks still."""
+        """With keys of the produced tokens after the prompt's: the first worker may still hold these blocks."""
         first = self._first.prompt
         keyer = self._fleet.keyer(self._first.model.name, salt=self._first.salt)
         if keyer is None or not first.keys:
@@ -181,12 +182,12 @@ class Resumption:
         return Prompt(len(ids), keys, keyer.block_size, budget, Knowledge.EXACT)
 
     def _with_mark(self, routing_input: RoutingInput) -> RoutingInput:
-        """The last worker it may be given to is not told that it may hand it back."""
+        """Mark the body, so that a worker may hand it back; not for the last worker allowed."""
         if self._times >= self._allowed:
             return routing_input
         plain = (
             not self._times and "vllm_xargs" not in routing_input.ask.fields
-        )  # as nearly all: it need not be read again
+        )  # as nearly all: no need to parse it again
         body, members = appended(routing_input.body, routing_input.sent) if plain else marked(routing_input.body)
         return replace(routing_input, body=body, sent=members)
 
@@ -196,9 +197,9 @@ class Resumption:
 
 
 async def kept_ids(produced: Sequence[int], text: Text) -> int | None:
-    """How many of the ids produced say whole characters; None where nobody can tell.
+    """Return how many of the ids produced make whole characters; None where no worker can tell.
 
-    A worker that goes on in the midst of a character would say everything before it once more.
+    A worker that continues within a character would repeat everything before it.
     """
     for dropped in range(min(len(produced), MAX_DROPPED) + 1):
         end = len(produced) - dropped
@@ -229,7 +230,7 @@ def _bound(ask: RequestInfo) -> int | None:
 
 
 def _count(raw: Raw | None) -> int | None:
-    """As the engine reads it, which takes 12.0 and "12" for 12. READ_ERRORS."""
+    """As the engine reads it: 12.0 and "12" are 12. READ_ERRORS."""
     number: int | None = None if raw is None else _number.decode(raw)
     return number
 
@@ -238,7 +239,7 @@ PATH: Final = "/detokenize"
 SECONDS: Final = 5.0
 _JSON: Final = (("content-type", "application/json"),)
 WORKERS: Final = 3
-"""Asked one after the other."""
+"""Workers asked one after the other, at most."""
 
 
 class _Text(Struct, frozen=True):
@@ -251,7 +252,7 @@ _text = msgspec.json.Decoder(_Text)
 def detokenizer(
     fleet: Fleet, upstream: Upstream, credentials: Credentials, *, model: ServedModel
 ) -> Callable[[Sequence[int]], Awaitable[str | None]]:
-    """Gives the text of ids; None where no worker of the model tells."""
+    """Return a function from ids to their text by the model's workers; it returns None where none answers."""
 
     async def text(ids: Sequence[int]) -> str | None:
         body = msgspec.json.encode({"model": model.upstream, "tokens": list(ids)})

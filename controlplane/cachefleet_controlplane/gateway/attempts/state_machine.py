@@ -1,12 +1,11 @@
 """What to do after each outcome of an attempt, as a table.
 
 A request is CHOOSING (a worker has to be decided on), QUEUED (it waits for room on one), WAITING (an attempt is sent,
-and nothing of its answer has gone to the client) or RELAYING (the client has seen bytes). The first event of an
-attempt is held back while WAITING, so an attempt that fails before it leaves no trace and another worker is asked.
-Once bytes are out a failure can only end the answer, unless what was produced lets another worker go on with it: then
-the request is RESUMING until it is known what to ask for. In a fleet of Prefill and Decode pools it may be
-PREFILLING: a Prefill worker computes its prompt, which is a small request of its own, and then it is decided anew who
-answers.
+and nothing of its answer was sent to the client) or RELAYING (the client has got bytes). The first event of an attempt
+is held back while WAITING, so an attempt that fails before it is not seen by the client, and another worker is asked.
+Once bytes are sent a failure can only end the answer, unless another worker can resume it: then the request is RESUMING
+until it is known what to ask for. In a fleet of Prefill and Decode pools it may be PREFILLING: a Prefill worker
+computes its prompt, which is a small request of its own, and then the answering worker is decided on anew.
 
 Rules besides the table, in ``step``:
 
@@ -15,10 +14,10 @@ Rules besides the table, in ``step``:
   worker is excluded.
 - After ``max_attempts`` attempts, or when every worker is excluded, the request ends with the worker's own last answer
   where it gave one (a 5xx), else with an error of ours.
-- A worker that handed an answer back is avoided, one whose connection broke in the midst of it is excluded.
-- A refusal by a worker's gate is no failure: its attempt does not count, and whatever failed before is not the answer.
-- What a Prefill worker computed is good for the next attempt alone: one that fails may have taken the blocks along.
-- Where the client has seen bytes, whatever would be an answer of its own is the end of the one begun.
+- A worker that handed an answer back is avoided, one whose connection broke within it is excluded.
+- A refusal by a worker's gate is no failure: its attempt does not count, and an earlier 5xx is not delivered.
+- What a Prefill worker computed serves the next attempt alone: one that fails may have taken the blocks already.
+- Where the client has got bytes, an answer or error of its own becomes the end of the answer begun.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from cachefleet_controlplane.gateway.upstream.outcome import RETRIES, Outcome
 
 
 class State(StrEnum):
-    """Where a request is; ENDED is final."""
+    """State of a request; ENDED is final."""
 
     CHOOSING = "choosing"
     QUEUED = "queued"
@@ -54,19 +53,19 @@ class Action(StrEnum):
     DELIVER = "deliver"
     """Send the whole answer."""
     RELAY = "relay"
-    """Send what was held back, then what follows."""
+    """Send the events held back, then those that follow."""
     PREFILL = "prefill"
     """Have a Prefill worker compute the prompt."""
     RESUME = "resume"
     """Find out what to ask the next worker for."""
     REFUSE = "refuse"
-    """Tell the client why nobody is asked: 400, or 429 or 503 with Retry-After."""
+    """Tell the client why no worker is asked: 400, 412, or 429 or 503 with Retry-After."""
     FAIL = "fail"
-    """502 or 504: asked, and got nothing."""
+    """Answer 500, 502 or 504: a worker was asked, and gave no answer that can be used."""
     BREAK = "break"
     """End the client's stream with an error event."""
     CLOSE = "close"
-    """All is said."""
+    """End the client's stream: all is sent."""
 
 
 Row = tuple[State, Action]
@@ -119,27 +118,27 @@ TABLE: Final[Mapping[State, Mapping[Outcome, Row]]] = MappingProxyType(
 )
 
 _BEFORE_ANSWERS: Final = frozenset({Action.DELIVER, Action.REFUSE, Action.FAIL})
-"""What can only be said where nothing has been said."""
+"""Actions that are possible only where nothing was sent to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a request has come. ``answered`` says that the last worker's own 5xx can be delivered."""
+    """How far a request has come; ``answered``: the last worker's own 5xx can be delivered."""
 
     state: State = State.CHOOSING
     attempts: int = 0
     worker: str = ""
-    """By its full name, as all workers here."""
+    """Full name, as for all workers here."""
     excluded: frozenset[str] = frozenset()
     suspects: frozenset[str] = frozenset()
     """Workers that lost a connection once."""
     answered: bool = False
     begun: bool = False
-    """The client has seen bytes."""
+    """The client has got bytes."""
     avoided: frozenset[str] = frozenset()
-    """Workers that gave it up: asked again only where there is nobody else."""
+    """Workers that handed it back: asked again only where there is no other."""
     refusals: int = 0
-    """By gates."""
+    """Number of refusals by gates."""
     transferred: bool = False
     """A Prefill worker has computed the prompt for the next attempt."""
 
@@ -149,9 +148,9 @@ class IllegalOutcomeError(ValueError):
 
 
 def step(progress: Progress, outcome: Outcome, *, worker: str = "", max_attempts: int) -> tuple[Progress, Action]:
-    """What follows ``outcome``; ``worker`` is the one decided on, with PLACED. IllegalOutcomeError."""
+    """Return progress and action after ``outcome``; ``worker`` is for PLACED. IllegalOutcomeError."""
     after, action = _follow(progress, outcome, worker=worker, max_attempts=max_attempts)
-    # Whoever has seen the beginning of an answer is told of its end there, whatever has become of it.
+    # A client that has got the beginning of an answer gets its end there, whatever has happened.
     return after, Action.BREAK if after.begun and action in _BEFORE_ANSWERS else action
 
 
@@ -175,7 +174,7 @@ def _follow(progress: Progress, outcome: Outcome, *, worker: str, max_attempts: 
 
 
 def _noted(progress: Progress, outcome: Outcome) -> Progress:
-    """What an outcome says of its worker, and of what the client has seen."""
+    """Note what an outcome says of its worker, and of what the client has got."""
     match outcome:
         case Outcome.FIRST_EVENT:
             return replace(progress, begun=True)

@@ -1,4 +1,4 @@
-"""Stop strings that begin in what one worker has said and end in what the next one says."""
+"""Finds stop strings that begin in one worker's text and end in the next one's."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 class StopGuard:
-    """Looks for stop strings across the seam of two workers' texts; those beyond it the second worker finds itself.
+    """Finds stop strings across the seam of two workers' texts; later ones the second worker finds itself.
 
-    ``said``: what the first worker has said. Where a stop string is no part of the answer (``included`` is false) its
-    last characters, ``kept_back``, must not have gone to the client yet: a match may take them away.
+    ``said``: the first worker's text. Where a stop string is no part of the answer (``included`` is false) its last
+    characters, ``kept_back``, must not be sent to the client yet: a match may remove them.
     """
 
     def __init__(self, stops: Sequence[str], said: str, *, included: bool = False) -> None:
@@ -19,19 +19,19 @@ class StopGuard:
         self._text = said[len(said) - min(self._reach, len(said)) :]
         self._seam = len(self._text)
         self._out = self._seam if included else 0
-        """Characters of ``_text`` that the client has."""
+        """Characters of ``_text`` that were sent to the client."""
         self.stopped: str | None = None
         """The stop string found; nothing follows it."""
 
     @property
     def kept_back(self) -> int:
-        """How many of the last characters said are not to go out before ``feed`` gives them."""
+        """How many of the last characters of ``said`` are not to be sent before ``feed`` returns them."""
         return self._seam - self._out
 
     def feed(self, text: str, *, last: bool = False, stop: str = "") -> str:
-        """What goes to the client when the second worker has said ``text``.
+        """Return what to send to the client for the second worker's next ``text``.
 
-        ``last``: it says no more, having found the stop string ``stop`` where that is not empty.
+        ``last``: no more text follows; the worker found the stop string ``stop`` where that is not empty.
         """
         if self.stopped is not None:
             return ""
@@ -45,9 +45,9 @@ class StopGuard:
         return ""
 
     def _match(self, own: str) -> tuple[int, str] | None:
-        """Where a stop string begins that crosses the seam; of several the one that ends first, then the first named.
+        """Where a stop string begins that crosses the seam; of several the one that ends first, then the first listed.
 
-        ``own`` was found by the second worker, right behind its text if it is not part of that.
+        ``own`` was found by the second worker, right after its text if it is not part of that.
         """
         text = self._text if self._included else self._text + own
         found = [(len(text), self._stops.index(own), -1)] if own in self._stops else []

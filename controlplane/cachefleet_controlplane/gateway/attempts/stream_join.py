@@ -1,7 +1,7 @@
-"""One answer out of what several workers produced of it, one after the other, in the form in which the first began.
+"""Joins what several workers produced, one after the other, into one answer in the first one's form.
 
-The first worker's events pass as they are. What comes after a seam is a plain completion of prompt and produced ids: it
-gets the first one's name and, for a chat, a chat's form. Usage counts the prompt once, and what all of them produced.
+The first worker's events pass unchanged. After a seam follows a plain completion of prompt and produced ids: it gets
+the first one's id and model and, for a chat, a chat's form. Usage counts the prompt once, and all produced tokens.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ _TRANSFER: Final = "kv_transfer_params"
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """What a request says of stop strings; ``included``: they are part of the answer."""
+    """A request's stop strings; ``included``: they are part of the answer."""
 
     stops: Sequence[str] = ()
     included: bool = False
 
     def guard(self, said: str) -> StopGuard:
+        """Return a guard for the seam after the text ``said``."""
         return StopGuard(self.stops, said, included=self.included)
 
 
 class StreamJoiner:
-    """Feed it the events of one worker after the other; call ``resume`` between them."""
+    """Joins the answers of workers; fed one worker's events after the other's, with ``resume`` between them."""
 
     def __init__(self, stopping: Stopping) -> None:
         self._stopping = stopping
@@ -46,44 +47,44 @@ class StreamJoiner:
         self._attempt = Produced()
         self._guard: StopGuard | None = None
         self._sent = 0
-        """Characters of all text that were given out."""
+        """Characters of all text that were returned for the client."""
         self._details: Any = None
-        """How the first worker found the prompt's tokens; None where it did not come to tell."""
+        """The first worker's ``prompt_tokens_details``; None where it did not send them."""
         self._text = ""
-        """Of the workers before the present one."""
+        """Text of the workers before the present one."""
         self._begun: Json = {}
         """The first worker's answer, where it is a whole one."""
         self.ids: list[int] = []
-        """Produced by the workers before the present one, and kept."""
+        """Ids produced by the workers before the present one, and kept."""
         self.prompt_ids: Sequence[int] = ()
 
     @property
     def handed_back(self) -> bool:
-        """The present worker has given up."""
+        """The present worker hands the answer back."""
         return self._attempt.handed_back
 
     @property
     def can_resume(self) -> bool:
-        """Enough has come for another worker to go on."""
+        """The prompt's ids have come, which another worker needs to resume."""
         return bool(self.prompt_ids) or self._attempt.tells_prompt
 
     @property
     def ended(self) -> bool:
-        """The present worker has said why its answer ends, and that it does."""
+        """The present worker has sent a finish reason, other than to hand back."""
         return self._attempt.finish is not None and not self.handed_back
 
     @property
     def stopped(self) -> bool:
-        """A stop string over a seam has ended the answer; what the present worker still sends is of no use."""
+        """A stop string across a seam has ended the answer; what the present worker still sends is ignored."""
         return self._guard is not None and self._guard.stopped is not None
 
     @property
     def produced(self) -> list[int]:
-        """Token ids by all workers so far."""
+        """Ids produced by all workers so far."""
         return [*self.ids, *self._attempt.ids]
 
     def resume(self, kept: int) -> None:
-        """Another worker goes on behind the first ``kept`` ids of ``produced``, which say all text there is so far."""
+        """Begin another worker's part after the first ``kept`` ids of ``produced``, which make all text so far."""
         self._name = self._name or self._attempt.name
         self.prompt_ids = self.prompt_ids or self._attempt.prompt_ids
         self.ids = self.produced[:kept]
@@ -92,7 +93,7 @@ class StreamJoiner:
         self._attempt = Produced()
 
     def feed(self, event: bytes) -> list[bytes]:
-        """The events to relay for one of the present worker."""
+        """Return the events to relay for one event of the present worker."""
         data = event_data(event)
         if self.stopped or (self.handed_back and data == DONE):
             return []
@@ -109,9 +110,9 @@ class StreamJoiner:
         return self._relayed(_decode(data), text)
 
     def whole(self, body: bytes) -> bytes:
-        """What to deliver for a whole answer of the present worker, unless it is handed back."""
+        """Return what to deliver for a whole answer of the present worker, unless it is handed back."""
         if self._guard is None and _GIVEN_UP not in body:
-            return body  # the one worker's whole answer: nothing of it has to be known
+            return body  # the only worker's whole answer: no need to parse it
         answer = _decode(body)
         text = self._attempt.note(body)
         if self._guard is None:
@@ -124,12 +125,12 @@ class StreamJoiner:
         ends = {"finish_reason": choice.get("finish_reason"), "stop_reason": choice.get("stop_reason")}
         if self._guard.stopped is not None:
             ends = {"finish_reason": "stop", "stop_reason": self._guard.stopped}
-        # Why the first worker gave up stands there, and is between it and us.
+        # The first worker's reason to hand back is there, and not for the client.
         told = {name: answer.get(name) for name in (_TRANSFER,) if name in self._begun}
         return _encode(self._joined(said, ends) | {"usage": self._usage(answer.get("usage") or {})} | told)
 
     def _joined(self, text: str, ends: Json) -> Json:
-        """The first worker's answer, with all that was said after it."""
+        """The first worker's answer, with all text and ids that followed."""
         (choice,) = self._begun["choices"]
         spoken = {"text": text}
         if "message" in choice:
@@ -137,7 +138,7 @@ class StreamJoiner:
         return self._begun | {"choices": [choice | spoken | ends | {"token_ids": self.produced}]}
 
     def _learn(self, data: bytes) -> None:
-        """What a worker says after it gave up: its usage."""
+        """Note the usage that a worker sends after it handed back."""
         if self._guard is None:
             self._details = (_decode(data).get("usage") or {}).get("prompt_tokens_details")
 
@@ -156,7 +157,7 @@ class StreamJoiner:
         return [self._event(chunk, [choice | {"text": behind}])]
 
     def _before_seam(self) -> str:
-        """Of all text what no stop string over the seam to come can take away."""
+        """The text not sent yet that no stop string across the coming seam can remove."""
         whole = self._text + self._attempt.text
         end = max(self._sent, len(whole) - self._stopping.guard(whole).kept_back)
         start, self._sent = self._sent, end
@@ -180,7 +181,7 @@ class StreamJoiner:
 
 
 def _checked(guard: StopGuard, choice: Json, text: str, *, over: bool) -> str:
-    """What a seam's guard lets pass of a choice's text; ``over``: where it has a finish reason, it is the last."""
+    """The text of a choice that a seam's guard lets pass; ``over``: with a finish reason it is the last."""
     stop = choice.get("stop_reason") if over else None
     ended = over and choice.get("finish_reason") is not None
     return guard.feed(text, last=ended, stop=stop if isinstance(stop, str) else "")

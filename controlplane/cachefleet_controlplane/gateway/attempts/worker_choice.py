@@ -1,4 +1,4 @@
-"""Where one request is served: decided on as often as need be, and waited for while there is no room."""
+"""Chooses the worker of one request, again for each attempt, and waits for room."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from cachefleet_core.pool.worker import Role
 
 
 class Placement:
-    """One request's; ``arrived`` is when it came, on ``clock``. What it decides goes into ``trace``.
+    """The choice of a worker for one request, which came at ``arrived`` on ``clock``; its decisions go into ``trace``.
 
-    ``chosen`` is the last decision that names a worker, ``inflight`` what counts there until ``free`` is called.
+    ``chosen`` is the last decision that names a worker, ``inflight`` what is in flight there until ``free`` is called.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Placement:
         clock: Callable[[], float],
         steer: Callable[[Decision], AttemptMode] = lambda _: AS_ASKED,
     ) -> None:
-        """``steer`` tells how an attempt would go for the worker decided on."""
+        """``steer`` returns how an attempt would be sent to the worker decided on."""
         self._fleet = fleet
         self._queue = queue
         self.routing_input = routing_input
-        """What is decided on; another one where the rest of an answer is."""
+        """What is decided on; replaced to ask for the rest of an answer."""
         self._trace = trace
         self._arrived = arrived
         self._clock = clock
@@ -49,7 +49,7 @@ class Placement:
         self._steer = steer
         self._prefilled: Reason | None = None
         self.cached_only = False
-        """Its client wants it only where some of it is cached; asked before the first attempt."""
+        """The client wants it only where some of it is cached; applies to the first attempt."""
         self._priority = routing_input.tenant.priority
         self._latest: Decision | None = None
         self.chosen: Decision | None = None
@@ -58,7 +58,7 @@ class Placement:
     def choose(self, excluded: frozenset[str], avoided: frozenset[str] = frozenset()) -> Outcome:
         """Decide now: PLACED, PREFILL_FIRST, NO_ROOM (``wait`` comes next), REFUSED or NO_WORKER.
 
-        Who is ``avoided`` is chosen only where nobody else can be.
+        ``avoided`` workers are chosen only where no other can be.
         """
         decision = self.routing_input.decide(exclude=excluded | avoided)
         if avoided and decision.verdict is not Verdict.ROUTE:
@@ -68,9 +68,9 @@ class Placement:
         return self._take(decision)
 
     async def wait(self, excluded: frozenset[str]) -> Outcome:
-        """Wait for room, as long as a request of its pool may in all: as ``choose``, but for NO_ROOM."""
+        """Wait for room, for as long as its pools allow in all; return as ``choose``, but never NO_ROOM."""
         waited = self._trace.queued_seconds or 0.0
-        seconds = _patience(self.routing_input.model) - waited
+        seconds = _wait_seconds(self.routing_input.model) - waited
         if seconds <= 0:
             return self._refuse(Reason.QUEUE_TIMEOUT if waited else Reason.NO_ROOM)
         blocks = needed_blocks(self.routing_input.prompt)
@@ -85,9 +85,9 @@ class Placement:
         return self._refuse(Reason.QUEUE_TIMEOUT) if found is None else found
 
     def refusal(self) -> tuple[Reason, ApiError]:
-        """Why it is sent to nobody, and what its client is told."""
+        """Return why it is sent to no worker, and the client's error."""
         prompt = self.routing_input.prompt
-        # What placed the last attempt says nothing of why there is no other.
+        # The last attempt's decision says nothing of why there is no other.
         decision = None if self._latest is self.chosen else self._latest
         retry_after = self._queue.retry_after(self._line, blocks=needed_blocks(prompt))
         who = self.routing_input.who
@@ -95,7 +95,7 @@ class Placement:
         return decision.reason if decision else Reason.NO_READY_WORKER, error
 
     def free(self, cached_tokens: int | None = None) -> None:
-        """The worker is done with it, with so many tokens served from its cache; may be called at any time."""
+        """End what is in flight, with so many tokens served from the worker's cache; may be called at any time."""
         inflight, self.inflight = self.inflight, None
         if inflight is not None:
             self._queue.ended(self._line, blocks=inflight.blocks)
@@ -119,14 +119,14 @@ class Placement:
         self._latest = decision
         if decision.verdict is Verdict.ROUTE:
             return self._chosen(decision, self._steer(decision))
-        if self.chosen is None:  # else what placed the last attempt explains more
+        if self.chosen is None:  # else the last attempt's decision explains more
             self._trace.decision = decision
         if decision.verdict is Verdict.QUEUE:
             return Outcome.NO_ROOM
         return Outcome.NO_WORKER if decision.reason is Reason.NO_READY_WORKER else Outcome.REFUSED
 
     def _unwanted(self, decision: Decision) -> bool:
-        """Nothing that is known makes the engine find any of it cached, reports and what was just sent included."""
+        """Whether only a cached prompt is wanted, and neither reports nor requests just sent make it cached there."""
         cold = decision.uncached_tokens >= decision.prompt_tokens
         return self.cached_only and not self._trace.attempts and cold
 
@@ -139,13 +139,13 @@ class Placement:
         self._trace.first = self._trace.first or decision
         if kind.prefill is not None:
             return Outcome.PREFILL_FIRST
-        if kind.transferred:  # its blocks come from elsewhere
+        if kind.transferred:  # its blocks come from the Prefill worker
             counted = replace(counted, uncached_tokens=min(1, counted.uncached_tokens))
         self.inflight = self._fleet.begin(counted, self.routing_input.prompt)
         return Outcome.PLACED
 
 
-def _patience(model: ServedModel) -> float:
-    """The longest that any pool lets a request wait whose workers answer requests, in seconds."""
+def _wait_seconds(model: ServedModel) -> float:
+    """The longest wait in seconds that any pool allows whose workers answer requests."""
     answering = [pool for pool in model.declared if pool.spec.role is not Role.PREFILL]
     return max(pool.spec.admission.max_queue_seconds for pool in answering or model.declared)

@@ -1,4 +1,4 @@
-"""A checkpoint: what a finished turn leaves behind (A1), without a token id or a word of text (A4). Pure."""
+"""A checkpoint: what is kept of a finished turn (A1), without token ids or text (A4). Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY_BYTES: Final = 8
 
 
 class Status(StrEnum):
-    """Whether the turn was one of the conversation, or one within a tool loop, whose successor replaces it (A20)."""
+    """Whether the turn is one of the conversation, or one within a tool loop, which the next turn replaces (A20)."""
 
     ACCEPTED = "accepted"
     EPHEMERAL = "ephemeral"
@@ -22,7 +22,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A worker by its full name, in one life."""
+    """A worker by its full name, in one epoch of its engine."""
 
     worker: str = ""
     epoch: str = ""
@@ -33,7 +33,7 @@ NOWHERE: Final = Place()
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What block keys were made under; keys of different receipts say nothing of each other."""
+    """What block keys were computed under; keys of different receipts cannot be compared."""
 
     contract: str
     """Fingerprint; "" where the fleet had none."""
@@ -44,7 +44,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fresh:
-    """A prompt just rendered, as far as it is known; ``ids`` only for as long as its request lasts."""
+    """The prompt of the present turn, as far as it was rendered; ``ids`` are kept no longer than its request."""
 
     tokens: int
     keys: bytes
@@ -55,18 +55,18 @@ class Fresh:
     ids: array[int] | None = field(default=None, repr=False)
 
     def hash_of(self, tokens: int) -> str:
-        """Of so many leading ids; "" where the ids are not at hand."""
+        """Return the hash of so many leading ids; "" where the ids are not at hand."""
         return "" if self.ids is None else prefix_hash(self.ids[:tokens])
 
     def keys_of(self, tokens: int) -> bytes:
-        """Of the whole blocks within so many leading tokens."""
+        """Return the keys of the whole blocks within so many leading tokens."""
         size = self.receipt.block_size
         return self.keys[: KEY_BYTES * (tokens // size)] if size else b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One accepted turn; ``id`` is its immutable continuation id. Times are Unix seconds."""
+    """One finished turn; ``id`` is its immutable continuation id. Times are Unix seconds."""
 
     id: str
     conversation: str
@@ -74,13 +74,13 @@ class Checkpoint:
     parent: str | None
     """The checkpoint that it continues; of another conversation where it is a branch."""
     response: str | None
-    """The response whose id names it."""
+    """Id of the turn's stored response; None where none is stored."""
     status: Status
     prefix_hash: str
     """As ``continuation.prefix_hash`` gives it; "" where the ids were not at hand."""
     prefix_tokens: int
     ends_at_boundary: bool
-    """The prefix ends where a message may; else it is the whole prompt and of no use as a handle."""
+    """The prefix ends at a safe boundary; else it is the whole prompt, which no handle can stand for."""
     prompt_tokens: int
     keys: bytes
     """Packed, of the prefix's whole blocks; of the leading ones where those are too many."""
@@ -96,12 +96,13 @@ class Checkpoint:
 
     @property
     def receipt(self) -> Receipt:
+        """What its block keys were computed under."""
         return Receipt(self.contract, self.block_size, self.salt_version)
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose conversations: nothing of one owner is found by another."""
+    """Owner of conversations; nothing of one owner is found by another."""
 
     tenant: TenantId
     model: str
@@ -110,7 +111,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """Where in which conversation a new checkpoint belongs."""
+    """Where a new checkpoint belongs in its conversation; times are Unix seconds."""
 
     id: str
     conversation: str
@@ -123,7 +124,7 @@ class Lineage:
 
 
 def checkpoint(lineage: Lineage, fresh: Fresh, place: Place, *, max_keys: int) -> Checkpoint:
-    """Of a turn that is over. The prefix is what its last safe boundary ends, else the whole prompt."""
+    """Return the checkpoint of a finished turn; its prefix ends at the last safe boundary, else with the prompt."""
     safe = max((one for one in fresh.boundaries if 0 < one <= fresh.tokens), default=0)
     tokens = safe or fresh.tokens
     return Checkpoint(

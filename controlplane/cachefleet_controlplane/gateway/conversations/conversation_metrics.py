@@ -1,4 +1,4 @@
-"""What is counted of continuations (A23). What came from cache is counted elsewhere: the two are not the same."""
+"""Metrics of continued conversations (A23); tokens served from cache are another matter and counted elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHORT: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1
 
 
 class ContinuationMetrics:
-    """Series in the registry of ``metrics``."""
+    """Counters and histograms of continuation, in the registry of ``metrics``."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._registry = metrics.registry
@@ -29,10 +29,11 @@ class ContinuationMetrics:
         self._commit = self._seconds("commit", "Time to commit a turn")
 
     def turn(self, outcome: str) -> None:
-        """One turn is over."""
+        """Count one ended turn by its outcome."""
         self._turns.labels(outcome).inc()
 
     def planned(self, plan: TurnPlan, *, seconds: float) -> None:
+        """Count one plan by its check and kind; it took so many seconds."""
         self._plan.observe(seconds)
         if plan.checked:
             self._checks.labels("pass" if plan.prefix_tokens else "fail").inc()
@@ -42,20 +43,23 @@ class ContinuationMetrics:
             self._full.labels(plan.why or plan.outcome).inc()
 
     def looked_up(self, seconds: float) -> None:
+        """Observe one lookup of a checkpoint, in seconds."""
         self._lookup.observe(seconds)
 
     def committed(self, seconds: float) -> None:
+        """Observe one commit of a turn, in seconds, failed ones included."""
         self._commit.observe(seconds)
 
     def store_failed(self, operation: str) -> None:
+        """Count one failed call of the store."""
         self._failures.labels(operation).inc()
 
     def canary(self, result: str) -> None:
-        """One comparison: match, mismatch or unknown."""
+        """Count one comparison: match, mismatch or unknown."""
         self._canaries.labels(result).inc()
 
     def certified(self, result: str) -> None:
-        """One examination: certified, refused or failed."""
+        """Count one examination: certified, refused or failed."""
         self._certified.labels(result).inc()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:

@@ -1,4 +1,4 @@
-"""Stored conversations, sealed: AES-256-GCM under a key for each tenant, bound to the tenant and the response's id."""
+"""Encrypts stored conversations: AES-256-GCM under a key for each tenant, bound to tenant and response id."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LEVEL: Final = 1
 
 
 class HistoryError(ValueError):
-    """What is stored is not what was sealed for this tenant and this response."""
+    """The stored bytes were not sealed for this tenant and this response, or not by this version."""
 
 
 class History(Struct, frozen=True):
-    """A conversation up to a response; both are JSON."""
+    """A conversation up to a response; both members are JSON."""
 
     items: bytes
     """All input and output items, as one array."""
@@ -34,19 +34,20 @@ class History(Struct, frozen=True):
 
 
 class Sealer:
-    """Seals under keys derived from ``key``; ``random`` gives so many unpredictable bytes."""
+    """Encrypts under keys derived from ``key``; ``random`` returns so many unpredictable bytes."""
 
     def __init__(self, key: bytes, *, random: Callable[[int], bytes] = os.urandom) -> None:
         self._key = key
         self._random = random
 
     def seal(self, history: History, *, tenant: TenantId, response: str) -> bytes:
+        """Compress and encrypt; return version, nonce and ciphertext."""
         nonce = self._random(_NONCE_BYTES)
         plain = zlib.compress(msgspec.msgpack.encode(history), _LEVEL)
         return _VERSION + nonce + self._cipher(tenant).encrypt(nonce, plain, _bound_to(tenant, response))
 
     def open(self, sealed: bytes, *, tenant: TenantId, response: str) -> History:
-        """HistoryError."""
+        """Decrypt what ``seal`` returned for this tenant and response. HistoryError."""
         nonce, data = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
         if sealed[:1] != _VERSION or len(nonce) != _NONCE_BYTES:
             raise HistoryError("not a sealed conversation of this version")

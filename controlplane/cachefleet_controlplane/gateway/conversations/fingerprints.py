@@ -1,6 +1,6 @@
-"""What a prompt was rendered by and with: the fingerprints that a checkpoint is compared by (A6, A11). Pure.
+"""Fingerprints of what a prompt was rendered by and with, to compare checkpoints by (A6, A11). Pure.
 
-What clients wrote is digested under a key: a copy of the store is no dictionary of system prompts.
+Clients' text is hashed under a key: with a copy of the store alone no guess of a system prompt can be tested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHAPING: Final = (
     *("add_generation_prompt", "continue_final_message", "add_special_tokens", "mm_processor_kwargs", "thinking"),
     *("truncate_prompt_tokens", "truncation"),
 )
-"""Members that say how a conversation is told, besides what is in it."""
+"""Members that change how a conversation is rendered, besides its content."""
 _TOOLS: Final = ("tools", "tool_choice", "functions")
 _INSTRUCTING: Final = frozenset({"system", "developer"})
 _LISTS: Final = {Endpoint.CHAT: "messages", Endpoint.MESSAGES: "messages", Endpoint.RESPONSES: "input"}
@@ -40,7 +40,7 @@ _anything = msgspec.json.Decoder()
 
 
 def fingerprints(model: str, hellos: Iterable[Hello], ask: RequestInfo, *, key: bytes) -> Fingerprints:
-    """Of a request to ``model`` ("namespace/name") whose ready workers said ``hellos``."""
+    """Return the fingerprints of a request to ``model`` ("namespace/name"), whose ready workers sent ``hellos``."""
     known = {hello.profile.fingerprint(): hello for hello in hellos}
     profiles = [known[name].profile for name in sorted(known)]
     template = [name.encode() for name in sorted(known)]
@@ -59,7 +59,7 @@ def fingerprints(model: str, hellos: Iterable[Hello], ask: RequestInfo, *, key: 
 
 
 def _joined(values: Iterable[str]) -> str:
-    """One where all agree; during a rollout all there are."""
+    """One value where all agree; during a rollout all there are, sorted."""
     return ",".join(sorted(set(values)))[:1024]
 
 
@@ -74,7 +74,7 @@ def _instructions(ask: RequestInfo) -> list[bytes | Raw]:
 
 
 def _tools(ask: RequestInfo) -> list[bytes | Raw]:
-    """In one form, whatever the order of their members (C13)."""
+    """In canonical JSON, whatever the order of members (C13)."""
     return [_canonical(ask.fields[name]) for name in _TOOLS if not is_null(ask.fields, name)]
 
 
@@ -86,7 +86,7 @@ def _canonical(raw: Raw) -> bytes | Raw:
 
 
 def _digest(key: bytes, parts: Sequence[bytes | Raw]) -> str:
-    """Of several parts, each with its length; "" of none."""
+    """HMAC of several parts, each with its length; "" of none."""
     if not parts:
         return ""
     hashed = hmac.new(key, digestmod=hashlib.sha256)

@@ -11,7 +11,7 @@ from cachefleet_core.pool.spec import PrefixCachePool
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What holds of a fleet: a thing is kept only where every pool keeps it, and as long as the shortest one does."""
+    """What a fleet keeps: only what every pool of it keeps, for the shortest of their times."""
 
     enabled: bool = False
     history: bool = False
@@ -23,6 +23,7 @@ NOTHING: Final = Allowance()
 
 
 def allowance(pools: Iterable[PrefixCachePool]) -> Allowance:
+    """Return what pools allow together; NOTHING unless every one enables continuation."""
     specs = [pool.spec.continuation for pool in pools]
     enabled = bool(specs) and all(spec.enabled for spec in specs)
     if not enabled:

@@ -1,4 +1,4 @@
-"""What the store keeps besides checkpoints: sealed responses, certificates, and what one turn brings."""
+"""Records of the store besides checkpoints: encrypted responses, certificates, and finished turns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SealedResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """Whether a render profile keeps what continuing needs (A21); ``counts`` are those of the examination."""
+    """Whether turns can be continued under a render profile (A21); ``counts`` are those of the examination."""
 
     profile: str
     """Fingerprint of the render profile."""
@@ -36,15 +36,15 @@ class Certificate:
     """Why not; "" where it is."""
     at: float
     version: int
-    """Of the examination."""
+    """Version of the examination."""
     counts: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What a finished turn leaves: kept whole or, but for the response, not at all.
+    """What is kept of a finished turn: all of it or, where its head has moved, the response alone.
 
-    ``expected`` is the head that the turn continued; None where the conversation is to begin with it.
+    ``expected`` is the head that the turn continued; None where it begins the conversation.
     """
 
     owner: Owner
@@ -52,5 +52,5 @@ class Turn:
     expected: str | None
     state: Session
     checkpoint: Checkpoint | None
-    """None where there is nothing to point at: only a response is kept."""
+    """None where only a response is kept."""
     response: SealedResponse | None = None

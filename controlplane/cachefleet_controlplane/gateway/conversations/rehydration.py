@@ -1,7 +1,7 @@
-"""``previous_response_id``: the whole input out of what was stored and what is new. Pure.
+"""``previous_response_id``: the whole input of a request from stored and new items. Pure.
 
-Items are put one behind the other as they were sent and answered; what of them a prompt shows is the engine's to say
-(A14, A15). ``instructions`` are not carried over, as the API has it.
+Items are concatenated as they were sent and answered; what of them a prompt shows is up to the engine (A14, A15).
+``instructions`` are not carried over, as the API has it.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Finished(Struct, frozen=True):
 
     @property
     def calls_tool(self) -> bool:
-        """The conversation goes on with a tool's answer."""
+        """The conversation continues with a tool's result."""
         return any(_kind(item) == "function_call" for item in self.output)
 
 
 def previous_id(ask: RequestInfo) -> str:
-    """The response that a request continues; "" where it is none. ApiError 400."""
+    """Return the id of the response that a request continues; "" for none. ApiError 400."""
     if is_null(ask.fields, PREVIOUS):
         return ""
     try:
@@ -78,17 +78,17 @@ def previous_id(ask: RequestInfo) -> str:
 
 
 def is_id(name: str) -> bool:
-    """Whether a response can be named so; what no database takes for text never gets there."""
+    """Whether text can be a response's id; what a database may not take for text never gets there."""
     return 0 < len(name) <= MAX_ID and name.isprintable()
 
 
 def wants_storing(ask: RequestInfo) -> bool:
-    """As the API has it: unless ``store`` is false, however that is written."""
+    """Whether the response is to be stored: unless ``store`` is false, however that is written."""
     return is_null(ask.fields, "store") or lax_bool(ask.fields["store"])
 
 
 def input_items(ask: RequestInfo) -> tuple[Raw, ...]:
-    """A request's input, text as the message of a user. ApiError 400 where it is neither text nor a list."""
+    """Return a request's input items, text as a user's message. ApiError 400 for neither text nor a list."""
     given = ask.fields.get("input", NULL)
     try:
         return tuple(_items.decode(given))
@@ -104,23 +104,24 @@ def input_items(ask: RequestInfo) -> tuple[Raw, ...]:
 
 
 def joined(items: tuple[Raw, ...]) -> bytes:
+    """Return items as one JSON array; ``split`` is its inverse."""
     return encode(items)
 
 
 def split(items: bytes) -> tuple[Raw, ...]:
-    """What ``joined`` put together. DecodeError."""
+    """Return the items of an array that ``joined`` made. DecodeError."""
     return tuple(_items.decode(items))
 
 
 def continued(ask: RequestInfo, before: tuple[Raw, ...]) -> RequestInfo:
-    """The request with all there was before it as input."""
+    """Return the request with the items ``before`` in front of its own input."""
     fields = {name: raw for name, raw in ask.fields.items() if name != PREVIOUS}
     fields["input"] = Raw(joined((*before, *input_items(ask))))
     return replace(ask, fields=fields)
 
 
 def finished(body: bytes) -> Finished | None:
-    """Of a whole response; None of one that failed or was cancelled, or cannot be read."""
+    """Return id and output of a whole response; None where it failed, was cancelled or cannot be read."""
     try:
         told = _told.decode(body)
     except READ_ERRORS:
@@ -130,7 +131,7 @@ def finished(body: bytes) -> Finished | None:
 
 
 def restated(body: bytes, previous: str) -> bytes:
-    """A response that says which one it continues."""
+    """Return a response whose ``previous_response_id`` is ``previous``; unchanged where it has no such member."""
     try:
         fields = _fields.decode(body)
     except READ_ERRORS:
@@ -139,7 +140,7 @@ def restated(body: bytes, previous: str) -> bytes:
 
 
 def restated_event(event: bytes, previous: str) -> bytes:
-    """The same of an event that holds the response; others as they are."""
+    """As ``restated``, for an event that holds the response; others are unchanged."""
     name = event_name(event)
     if name not in _TELLING:
         return event
@@ -154,7 +155,7 @@ def restated_event(event: bytes, previous: str) -> bytes:
 
 
 def told_response(event: bytes) -> bytes:
-    """The response in the last event of a stream; b"" where that has none."""
+    """Return the response in the last event of a stream; b"" where that has none."""
     try:
         return bytes(_fields.decode(event_data(event)).get("response", Raw(b"")))
     except READ_ERRORS:

@@ -1,7 +1,7 @@
-"""Conversations, checkpoints and stored responses in SQL.
+"""SQL repository of conversations, checkpoints, stored responses and certificates.
 
-A turn is committed in one transaction (A20): the head moves by compare-and-swap, and with it comes its checkpoint.
-A turn that comes too late leaves its response, which has a name of its own, and nothing else.
+A turn is committed in one transaction (A20): the head moves by compare-and-swap, together with its checkpoint.
+Where the head has moved before, only the turn's response is kept, which has an id of its own.
 """
 
 from __future__ import annotations
@@ -41,22 +41,23 @@ _certificates = cast("Table", CertificateRow.__table__)  # type: ignore[attr-def
 
 
 class SqlContinuations:
-    """Calls block; every failure is a StoreError and has changed nothing."""
+    """Blocking calls on the database; every failure is a StoreError and has changed nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def open(self) -> None:
+        """Open the database; to be called before all else, and again after a StoreError."""
         self._database.open()
 
     def head(self, owner: Owner, name: str) -> Head | None:
-        """A conversation by its name's digest, expired or not."""
+        """Return a conversation by its name's digest, expired or not; None for none."""
         with self._database.transaction() as connection:
             row = _conversation(connection, owner, name)
             return None if row is None else _head(connection, row, row["head"])
 
     def branch(self, owner: Owner, response: str) -> tuple[Head, Checkpoint] | None:
-        """The checkpoint that a response's id names, and the conversation that it is of."""
+        """Return the checkpoint of a response's id, and the head of its conversation; None for none."""
         of_owner = (_conversations.c.tenant == owner.tenant) & (_conversations.c.model == owner.model)
         query = select(_checkpoints).join(_conversations, _conversations.c.id == _checkpoints.c.conversation)
         with self._database.transaction() as connection:
@@ -68,32 +69,34 @@ class SqlContinuations:
             return _head(connection, row, row["head"]), _checkpoint(named)
 
     def commit(self, turn: Turn) -> bool:
-        """Keep a turn; False where its head was not the one expected, and then of it only the response is kept."""
+        """Keep a turn; False where its head was not the one expected, and then only the response is kept."""
         with self._database.transaction(write=True) as connection:
             if turn.response is not None:
                 _keep(connection, turn.response)
             return turn.checkpoint is None or _advance(connection, turn, turn.checkpoint)
 
     def response(self, tenant: TenantId, response: str, *, now: float) -> SealedResponse | None:
+        """Return a stored response; None where there is none, or it has expired at ``now`` (Unix seconds)."""
         named = (_responses.c.tenant == tenant) & (_responses.c.id == response)
         with self._database.transaction() as connection:
             row = connection.execute(select(_responses).where(named, _responses.c.expires > now)).mappings().first()
         return None if row is None else _record(dict(row), SealedResponse)
 
     def forget(self, tenant: TenantId, response: str, *, now: float) -> bool:
-        """Delete a response; whether there was one that had not expired."""
+        """Delete a response; False where there was none that had not expired."""
         named = (_responses.c.tenant == tenant) & (_responses.c.id == response)
         with self._database.transaction(write=True) as connection:
             return connection.execute(delete(_responses).where(named, _responses.c.expires > now)).rowcount > 0
 
     def prune(self, *, now: float, max_responses: int, max_conversations: int) -> int:
-        """Forget a batch of what has expired or is more than there may be; how much. Called until it gives 0."""
+        """Delete a batch of rows that have expired or are too many; return their number. Called until that is 0."""
         with self._database.transaction(write=True) as connection:
             return _prune(connection, _conversations, now, max_conversations) + _prune(
                 connection, _responses, now, max_responses
             )
 
     def certificates(self) -> list[Certificate]:
+        """Return all certificates, by model and profile."""
         query = select(_certificates).order_by(_certificates.c.model, _certificates.c.profile)
         with self._database.transaction() as connection:
             return [_record(dict(row), Certificate) for row in connection.execute(query).mappings()]
@@ -120,7 +123,7 @@ def _advance(connection: Connection, turn: Turn, checkpoint: Checkpoint) -> bool
 
 
 def _begin(connection: Connection, turn: Turn, checkpoint: Checkpoint) -> bool:
-    """A new conversation, unless one of its name lives."""
+    """Insert a conversation; False where one of its name has not expired."""
     owner = turn.owner
     named = _named(owner, turn.name)
     over = select(_conversations.c.id).where(named, _conversations.c.expires <= checkpoint.created)
@@ -143,7 +146,7 @@ def _begin(connection: Connection, turn: Turn, checkpoint: Checkpoint) -> bool:
 
 
 def _insert(connection: Connection, table: Table) -> Any:
-    """Either says what to do on a conflict, and alike."""
+    """The dialect's INSERT: both have ``on_conflict`` methods, with the same arguments."""
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
@@ -154,7 +157,7 @@ def _swap(connection: Connection, turn: Turn, checkpoint: Checkpoint) -> bool:
 
 
 def _keep(connection: Connection, response: SealedResponse) -> None:
-    """A client may name its response, and so several at once the same."""
+    """Insert or replace: a client may choose its response's id, so several may have the same."""
     row = {name: getattr(response, name) for name in SealedResponse.__dataclass_fields__}
     made = _insert(connection, _responses).values(row)
     connection.execute(made.on_conflict_do_update(index_elements=["tenant", "id"], set_=row))

@@ -1,4 +1,4 @@
-"""Stored responses: continued, shown, deleted, and sealed for the store."""
+"""Stored responses: continued, shown, deleted, and encrypted for the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RETRY_SECONDS = 5
 
 
 class Histories:
-    """What there is of a conversation by the id of a response; ``max_bytes`` bounds the input of one that is stored."""
+    """Stored conversations by the id of a response; ``max_bytes`` bounds the input of one that is stored."""
 
     def __init__(
         self, store_worker: StoreWorker, sealer: Sealer, *, max_bytes: int, wall_clock: Callable[[], float] = time.time
@@ -50,7 +50,7 @@ class Histories:
         return wanted
 
     async def continued(self, ask: RequestInfo, previous: str, *, tenant: TenantId, model: ServedModel) -> RequestInfo:
-        """The request with its whole input. ApiError: 400 where nothing is stored, 404, 413, 503."""
+        """Return the request with its whole input. ApiError: 400 where nothing is stored, 404, 413, 503."""
         if not allowance(model.declared).history:
             message = (
                 f"`{PREVIOUS}` is not supported: responses are not stored here. It needs `{SETTING}: true`, and "
@@ -66,14 +66,14 @@ class Histories:
         return whole
 
     async def shown(self, tenant: TenantId, response: str) -> bytes:
-        """A response as its client got it. ApiError 404, 503."""
+        """Return a response as its client got it. ApiError 404, 503."""
         history = await self._read(tenant, response)
         if history is None:
             raise _not_found(response)
         return history.response
 
     async def deleted(self, tenant: TenantId, response: str) -> None:
-        """ApiError 404, 503."""
+        """Delete a response. ApiError 404, 503."""
         if not is_id(response):
             raise _not_found(response)
         now = self._wall_clock()
@@ -87,7 +87,7 @@ class Histories:
     def sealed(
         self, ask: RequestInfo, response: Finished, body: bytes, owner: Owner, *, now: float, expires: float
     ) -> SealedResponse:
-        """What the store gets of a response to ``ask``, whose input is whole."""
+        """Return the encrypted record of a response to ``ask``, whose input is whole."""
         history = History(joined((*input_items(ask), *response.output)), body)
         return SealedResponse(
             tenant=owner.tenant,
@@ -99,7 +99,7 @@ class Histories:
         )
 
     async def _read(self, tenant: TenantId, response: str) -> History | None:
-        """None of one that is not there, and of one that cannot be opened: nothing is made up in its place."""
+        """None for a response that is not stored, or cannot be decrypted."""
         if not is_id(response):
             return None
         now = self._wall_clock()

@@ -1,8 +1,8 @@
-"""Conversations: how they are named, in which state they are, and who may be preferred for them (A18). Pure.
+"""Conversations: their names, their states, and the worker preferred for them (A18). Pure.
 
-A session is active while it is talked to, paused or completed where its client says so with
-``x-cachefleet-session-state``, expired where nothing was heard of it for its pool's time to live. An expired one is
-forgotten: its next turn is the first of a new one under the same name.
+A session is active while it gets turns, paused or completed where its client says so with
+``x-cachefleet-session-state``, expired where it got no turn for its pool's time to live. An expired one is not
+continued: its next turn is the first of a new one under the same name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME: Final = re.compile(rb"[\x21-\x7e]{1,%d}" % MAX_NAME)
 
 
 class Session(StrEnum):
-    """The state of a conversation."""
+    """State of a conversation; the first three are values of the client's header."""
 
     ACTIVE = "active"
     PAUSED = "paused"
@@ -36,7 +36,7 @@ class Session(StrEnum):
 
 
 class Event(StrEnum):
-    """What happens to one."""
+    """What changes the state of a conversation."""
 
     TURN = "turn"
     PAUSE = "pause"
@@ -58,36 +58,36 @@ TABLE: Final[Mapping[Session, Mapping[Event, Session]]] = MappingProxyType(
         Session.EXPIRED: {Event.EXPIRE: Session.EXPIRED},
     }
 )
-"""An expired conversation is never talked to again: another one begins."""
+"""An expired conversation gets no further turn: another one begins."""
 EVENTS: Final = {Session.ACTIVE: Event.TURN, Session.PAUSED: Event.PAUSE, Session.COMPLETED: Event.COMPLETE}
-"""What a turn that asks for this state is."""
+"""The event of a turn that asks for this state."""
 _PREFERRED: Final = frozenset({Session.ACTIVE, Session.PAUSED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """A conversation as it stands; ``checkpoint`` is its last one, ``expires`` Unix seconds."""
+    """A conversation's present state; ``checkpoint`` is its last one, ``expires`` in Unix seconds."""
 
     id: str
     owner: Owner
     name: str
-    """Keyed digest of what its client calls it."""
+    """Keyed digest of the client's name for it."""
     seq: int
     state: Session
     expires: float
     checkpoint: Checkpoint | None
 
     def at(self, now: float) -> Session:
-        """Its state at a time."""
+        """Return its state at ``now``, in Unix seconds."""
         return self.state if now < self.expires else TABLE[self.state][Event.EXPIRE]
 
     def preferred(self, now: float) -> str:
-        """The worker to prefer among equals; "" where there is none, or the conversation is over."""
+        """Return the worker to prefer among equals; "" where there is none, or the conversation is over."""
         return self.checkpoint.worker if self.checkpoint is not None and self.at(now) in _PREFERRED else ""
 
 
 def after(state: Session, event: Event) -> Session:
-    """The state that follows. ValueError for what cannot happen."""
+    """Return the state after an event. ValueError for what cannot happen."""
     try:
         return TABLE[state][event]
     except KeyError as error:
@@ -95,7 +95,7 @@ def after(state: Session, event: Event) -> Session:
 
 
 def session_name(headers: Iterable[Header]) -> bytes:
-    """What a client calls its conversation; b"" where it does not. ApiError 400."""
+    """Return the client's name for its conversation; b"" where it has none. ApiError 400."""
     given = [value for name, value in headers if name == SESSION_HEADER]
     if not given:
         return b""
@@ -106,7 +106,7 @@ def session_name(headers: Iterable[Header]) -> bytes:
 
 
 def session_event(headers: Iterable[Header]) -> Event:
-    """What a turn does to its conversation's state. ApiError 400."""
+    """Return the event of a turn by its state header; TURN without one. ApiError 400."""
     given = next((value.decode("latin-1") for name, value in headers if name == STATE_HEADER), Session.ACTIVE)
     try:
         return EVENTS[Session(given)]
@@ -117,5 +117,5 @@ def session_event(headers: Iterable[Header]) -> Event:
 
 
 def name_digest(key: bytes, kind: str, name: bytes) -> str:
-    """What a conversation is stored under: a client may have put anything into its name."""
+    """Return the digest that a conversation is stored under: its name may hold anything of the client's."""
     return hmac.new(key, kind.encode() + b"\0" + name, hashlib.sha256).hexdigest()

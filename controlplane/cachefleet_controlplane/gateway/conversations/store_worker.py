@@ -1,6 +1,6 @@
-"""The way to the store: in a thread of its own, bounded in number and time, left alone for a while where it fails.
+"""Runs store calls in a thread: bounded, timed out, with a circuit breaker.
 
-Whoever asks gets an answer in time or a StoreError, counted; what to do without one is theirs to say.
+The caller gets a result in time or a StoreError, which is counted, and decides what to do without one.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreWorkerBounds:
-    """Seconds, and how much is kept and may wait."""
+    """Timeouts in seconds, calls that may wait, and rows that are kept."""
 
     answer_seconds: float = 2.0
-    """The longest that a request waits for the store, each time."""
+    """Longest wait of a request for one call."""
     waiting: int = 256
-    """Questions that may wait for the store."""
+    """Calls that may wait for the store."""
     retry_seconds: float = 1.0
-    """How long a store that failed is left alone."""
+    """How long the store is not called after a failure."""
     prune_seconds: float = 60.0
     conversations: int = 100_000
     responses: int = 20_000
 
 
 class StoreWorker:
-    """Run ``run()`` as a task: it forgets what has expired."""
+    """Runs calls of the repository in one thread. Run ``run()`` as a task: it prunes what has expired."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class StoreWorker:
         self.problem = ""
 
     async def ask(self, operation: str, work: Callable[[SqlContinuations], T]) -> T:
-        """What ``work`` gives. StoreError; ``operation`` labels the metric."""
+        """Return what ``work`` returns in the thread. StoreError; ``operation`` labels the metric."""
         try:
             return await self._ask(work)
         except StoreError as error:
@@ -68,7 +68,7 @@ class StoreWorker:
             raise
 
     async def run(self) -> None:
-        """Forget now and then what there may not be, until cancelled."""
+        """Prune every ``prune_seconds`` until cancelled."""
         try:
             while True:
                 await asyncio.sleep(self._bounds.prune_seconds)
@@ -78,7 +78,7 @@ class StoreWorker:
             raise
 
     async def prune(self) -> None:
-        """Forget what has expired or is too much; a failing store is tried again the next time."""
+        """Delete rows that have expired or are too many; a failing store is tried again the next time."""
         bounds, now = self._bounds, self._wall_clock()
 
         def once(repository: SqlContinuations) -> int:
@@ -112,7 +112,7 @@ class StoreWorker:
     def _ended(self, future: asyncio.Future[T]) -> None:
         self._waiting -= 1
         if not future.cancelled():
-            future.exception()  # it was told to whoever still waited
+            future.exception()  # the caller has got it, where it still waited
 
     def _worked(self, work: Callable[[SqlContinuations], T]) -> T:
         try:
@@ -124,7 +124,7 @@ class StoreWorker:
             self._opened = False
             raise
         except Exception as error:
-            # The root of what the thread does: a turn is answered whatever is wrong with its record.
+            # The root of the thread: a turn is answered whatever is wrong with its record.
             logger.exception("the store of conversations failed unexpectedly")
             raise StoreError("unexpected", f"store: {type(error).__name__}") from error
 

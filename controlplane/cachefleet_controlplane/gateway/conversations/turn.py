@@ -1,7 +1,7 @@
-"""One turn of a conversation, from its checkpoint to the next one; ``NO_TURN`` is a request of none.
+"""One turn of a conversation, from its checkpoint to the next one; ``PlainTurn`` is a request of none.
 
-What it leaves is committed when the worker's answer is whole and before its client is told that it is (A20). An answer
-that broke, was cancelled or gated leaves nothing. Nothing here fails a request that a worker can answer.
+It is committed when the worker's answer is whole, and before the client gets its end (A20). Nothing is kept of an
+answer that broke, was cancelled or was refused by a gate. Nothing here fails a request that a worker can answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GIVEN_UP = (
     *(b'"finish_reason":"cache_threshold"', b'"finish_reason":"abort"', b'"finish_reason":"error"'),
     b'"stop_reason":"cache_threshold"',
 )
-"""How a choice ends that is no answer; a quote within text is always escaped."""
+"""Endings of a choice that is not a complete answer; a quote within text is always escaped."""
 _TOOL_CALLS = (b'"finish_reason":"tool_calls"', b'"stop_reason":"tool_use"')
 
 Served = Callable[[], Decision | None]
@@ -32,49 +32,49 @@ Served = Callable[[], Decision | None]
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an answer ended: the response where it is one, and whether a tool is to say how it goes on."""
+    """How an answer ended: the response where it is one, and whether a tool's result comes next."""
 
     body: bytes = b""
-    """Of a response, as its client gets it."""
+    """The response as its client gets it; b"" for other APIs."""
     calls_tool: bool = False
 
 
 class Settling(Protocol):
-    """What turns leave behind them."""
+    """Plans and commits turns."""
 
     def planned(self, turn: NamedTurn, routing_input: RoutingInput) -> TurnOutcome:
-        """Note what a prompt is now, and say what of it is remembered."""
+        """Note the turn's rendered prompt; return the outcome of comparing it with the checkpoint."""
         ...
 
     async def commit(self, turn: NamedTurn, ending: Ending) -> TurnOutcome:
-        """Keep the turn, in bounded time; the outcome, a new one where it was not kept."""
+        """Keep the turn, in bounded time; return its outcome, a new one where it was not kept."""
         ...
 
 
 class Turn(Protocol):
-    """What a request's way through the gateway calls."""
+    """What the gateway and an exchange call while they serve a request."""
 
     ask: RequestInfo
-    """What is asked for in full."""
+    """The request with its whole input."""
     keeps_ids: bool
     outcome: TurnOutcome | None
 
     def placed(self, routing_input: RoutingInput, served: Served) -> RoutingInput:
-        """Plan; ``served`` tells who answered. The placing, with the worker to prefer."""
+        """Plan the turn; ``served`` returns who answered. Return the routing input with the worker to prefer."""
         ...
 
     async def passed(self, events: Sequence[bytes]) -> Sequence[bytes]:
-        """Look at events on their way to the client; wait for persistence before the last one."""
+        """Return events for the client, edited where need be; commits before it returns the last one."""
         ...
 
     async def answered(self, answer: Answer) -> Answer:
-        """The same of a whole answer."""
+        """As ``passed``, for a whole answer."""
         ...
 
 
 @dataclass(slots=True)
 class PlainTurn:
-    """Of no conversation, or of one that may not be kept: nothing is done."""
+    """A request of no conversation, or of one that may not be kept: all passes unchanged."""
 
     ask: RequestInfo
     outcome: TurnOutcome | None = None
@@ -92,23 +92,23 @@ class PlainTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
-    """Where a turn stands in its conversation, as it was looked up."""
+    """The position of a turn in its conversation, as it was looked up."""
 
     name: str = ""
     """Digest of the conversation's name; "" where its first response names it."""
     conversation: str = ""
     """"" where it is to begin."""
     expected: str | None = None
-    """The head to continue; None where a conversation begins."""
+    """Id of the head to continue; None where a conversation begins."""
     seq: int = 0
     parent: str | None = None
     checkpoint: Checkpoint | None = None
-    """What is remembered; where the turn branches off it is no head."""
+    """What to compare with; not the head, where the turn branches off."""
     preferred: str = ""
 
 
 class NamedTurn:
-    """A turn of a conversation that has a name."""
+    """A turn of a conversation with a name: the client's, or that of its first response."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class NamedTurn:
         """Its response is to be stored."""
         self.keeps_ids = keeps_ids
         self.leaves = True
-        """Somebody can come back to it."""
+        """It is committed: a later turn can name it."""
         self.outcome: TurnOutcome | None = None
         self.fresh: Fresh | None = None
         self.served: Served = lambda: None
@@ -137,11 +137,13 @@ class NamedTurn:
         self._over = False
 
     def placed(self, routing_input: RoutingInput, served: Served) -> RoutingInput:
+        """Plan the turn, and prefer the worker of the last one."""
         self.served = served
         self.outcome = self._settling.planned(self, routing_input)
         return replace(routing_input, preferred=self.thread.preferred)
 
     async def passed(self, events: Sequence[bytes]) -> Sequence[bytes]:
+        """Note errors and tool calls in events; commit before the last one is returned."""
         if self.previous:
             events = [restated_event(event, self.previous) for event in events]
         for event in events:
@@ -151,6 +153,7 @@ class NamedTurn:
         return events
 
     async def answered(self, answer: Answer) -> Answer:
+        """As ``passed`` for a whole answer; only a 200 is committed."""
         if answer.status != 200:
             return answer
         if self.previous:

@@ -1,4 +1,4 @@
-"""How a turn of a conversation is continued (by handle, by a verified prefix, in full), and what becomes of it."""
+"""Plans how a turn is continued: by handle, by a verified prefix, or in full; outcomes of turns. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cachefleet_core.continuation import MISMATCHES
 
 
 class TurnOutcome(StrEnum):
-    """One for each turn of a named conversation. None of them is an error of the request."""
+    """One for each turn of a named conversation; a metric's label. None is an error of the request."""
 
     OFF = "off"
     """A pool of the model keeps no checkpoints."""
@@ -22,35 +22,35 @@ class TurnOutcome(StrEnum):
     """The conversation's first turn."""
     SHORTCUT_HIT = "endpoint_local_shortcut_hit"
     ARTIFACT_HIT = "artifact_hit"
-    """The prefix remembered is a strict prefix of the fresh prompt and ends at a safe boundary."""
+    """The remembered prefix is a strict prefix of the fresh prompt and ends at a safe boundary."""
     ARTIFACT_MISS = "artifact_miss"
-    """What is remembered is of no use for this prompt: it was not rendered, or the conversation went back."""
+    """The checkpoint does not fit this prompt, which was not rendered, or is no continuation of it."""
     ARTIFACT_EXPIRED = "artifact_expired"
     FINGERPRINT_MISMATCH = "fingerprint_mismatch"
     RECEIPT_INVALID = "router_receipt_invalid_or_expired"
     """Its block keys were made under another contract or salt than the fleet has now."""
     SHORTCUT_MISS = "endpoint_local_shortcut_miss"
-    """The worker chosen does not have the handle: another one, or the same in another life."""
+    """The worker chosen does not have the handle: another worker, or the same in another epoch."""
     BOUNDARY_REJECTED = "safe_boundary_rejected"
     CONFLICT = "logical_checkpoint_conflict"
-    """Another turn on the same head was accepted first; this one was answered and leaves nothing."""
+    """Another turn on the same head was accepted first; this one was answered, without a checkpoint."""
     STORE_FAILED = "store_failed"
 
 
 class Why(StrEnum):
-    """Why a prefix is not continued; finer than Outcome."""
+    """Why a prefix is not continued; finer than TurnOutcome."""
 
     NONE = ""
     NOT_RENDERED = "not_rendered"
     COUNT_MISMATCH = "count_mismatch"
     NO_MARGINAL_SUFFIX = "no_marginal_suffix"
     NOT_A_PREFIX = "not_a_prefix"
-    """The conversation went back behind what is remembered."""
+    """The prompt does not begin with the remembered prefix: the conversation went back."""
     NOT_VERIFIABLE = "not_verifiable"
     """Neither ids nor block keys reach far enough to tell."""
     BOUNDARY_NOT_PROVEN = "boundary_not_proven"
     IDS_NOT_AT_HAND = "ids_not_at_hand"
-    """Verified by block keys alone, which say nothing of the tokens behind the last whole block."""
+    """Verified by block keys alone, which do not cover the tokens after the last whole block."""
     HANDLES_OFF = "handles_off"
     NOT_CERTIFIED = "not_certified"
     NO_HANDLE = "no_handle"
@@ -59,10 +59,10 @@ class Why(StrEnum):
 
 
 class PlanKind(StrEnum):
-    """How far down the ladder a turn goes."""
+    """How a turn is continued; the cheapest way first."""
 
     SHORTCUT = "shortcut"
-    """A handle and the ids behind it."""
+    """By a handle and the ids that follow it."""
     ARTIFACT = "artifact"
     """The prefix is verified, so its ids may stand for the text."""
     FULL = "full"
@@ -70,7 +70,7 @@ class PlanKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """What the pools allow, and where the request goes."""
+    """What the pools allow, and the worker that the request goes to."""
 
     place: Place = NOWHERE
     handles: bool = False
@@ -79,7 +79,7 @@ class TurnLimits:
 
 @dataclass(frozen=True, slots=True)
 class TurnPlan:
-    """The way, what it is called, and why it is no shorter one; ``prefix_tokens`` were verified."""
+    """How a turn is continued, its outcome, and why not in a cheaper way; ``prefix_tokens`` were verified."""
 
     kind: PlanKind
     outcome: TurnOutcome
@@ -87,10 +87,11 @@ class TurnPlan:
     """A Why, or the name of the fingerprint that differs."""
     prefix_tokens: int = 0
     checked: bool = False
-    """It was compared with the fresh prompt, whatever came of it."""
+    """The prefix was compared with the fresh prompt, whatever the result."""
 
     @property
     def verified(self) -> bool:
+        """The prefix is verified, so that a handle or its ids may be used."""
         return self.kind is not PlanKind.FULL
 
 
@@ -98,7 +99,7 @@ Check = Callable[[Checkpoint, Fresh], TurnPlan | None]
 
 
 def plan(checkpoint: Checkpoint | None, fresh: Fresh, *, now: float, limits: TurnLimits) -> TurnPlan:
-    """``now`` in Unix seconds."""
+    """Return how the turn of ``fresh`` continues ``checkpoint``; ``now`` in Unix seconds."""
     if checkpoint is None:
         return TurnPlan(PlanKind.FULL, TurnOutcome.NO_CHECKPOINT)
     if checkpoint.expires <= now:
@@ -149,7 +150,7 @@ def _strict_prefix(checkpoint: Checkpoint, fresh: Fresh) -> TurnPlan | None:
 
 
 def _at_boundary(checkpoint: Checkpoint, fresh: Fresh) -> TurnPlan | None:
-    """Proposed by the renderer both times (A7): tokens within a message may merge with what comes behind them."""
+    """Proposed by the renderer both times (A7): tokens within a message may merge with those that follow."""
     proven = checkpoint.ends_at_boundary and checkpoint.prefix_tokens in fresh.boundaries
     if proven:
         return None
@@ -160,7 +161,7 @@ _CHECKS: Final[tuple[Check, ...]] = (_same_receipt, _same_fingerprints, _sound_c
 
 
 def _shortest(checkpoint: Checkpoint, fresh: Fresh, limits: TurnLimits) -> TurnPlan:
-    """Of a prefix that is verified: a handle only at its own worker, in the life in which it was made (A9)."""
+    """The cheapest plan for a verified prefix: a handle only at its own worker, in the epoch that made it (A9)."""
     tokens = checkpoint.prefix_tokens
     why = _no_shortcut(checkpoint, fresh, limits)
     if why is Why.NONE:

@@ -1,4 +1,4 @@
-"""Turns of conversations: looked up before their prompt is placed, planned behind it, committed at their end."""
+"""Turns of conversations: looked up before the prompt is rendered, planned after that, committed at the end."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Planned = Callable[[NamedTurn, TurnPlan, RoutingInput], None]
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """What turns need; shared by all. ``max_keys`` bounds the block keys of one checkpoint."""
+    """Dependencies of all turns; ``max_keys`` bounds the block keys of one checkpoint."""
 
     fleet: Fleet
     store_worker: StoreWorker
@@ -72,7 +72,7 @@ class TurnContext:
 
 
 class Turns:
-    """Begins turns. ``on_plan`` hears of each plan."""
+    """Begins turns, and counts their outcomes; ``on_plan`` is called with each plan."""
 
     def __init__(self, parts: TurnContext, *, on_plan: Planned = lambda _turn, _plan, _routing_input: None) -> None:
         self._parts = parts
@@ -80,7 +80,7 @@ class Turns:
         self.histories = parts.histories
 
     async def whole(self, ask: RequestInfo, tenant: TenantRecord, model: ServedModel) -> RequestInfo:
-        """The request with all that it continues, where it names a response. ApiError 400, 404, 503."""
+        """Return the request with the stored conversation that it continues, if any. ApiError 400, 404, 413, 503."""
         previous = previous_id(ask) if ask.endpoint is Endpoint.RESPONSES else ""
         if not previous:
             return ask
@@ -89,7 +89,7 @@ class Turns:
     async def begin(
         self, ask: RequestInfo, headers: Iterable[Header], *, tenant: TenantRecord, model: ServedModel
     ) -> Turn:
-        """Find out which conversation a request is of. ApiError for a name that is none, and as ``whole``."""
+        """Look up the conversation of a request. ApiError 400 for an invalid name or state, and as ``whole``."""
         given, allowed = list(headers), allowance(model.declared)
         previous = previous_id(ask) if ask.endpoint is Endpoint.RESPONSES else ""
         whole = await self.whole(ask, tenant, model)
@@ -113,7 +113,7 @@ class Turns:
         return turn
 
     def over(self, turn: Turn) -> None:
-        """A request has ended, however."""
+        """Count the outcome of a turn whose request has ended, however."""
         if turn.outcome is not None:
             self._parts.metrics.turn(turn.outcome)
 
@@ -138,7 +138,7 @@ class Turns:
 
 
 def _following(name: str, head: Head | None, now: float) -> Thread:
-    """The next turn of a conversation; the first of another one where it has expired."""
+    """The next turn of a conversation; the first of a new one where it has expired."""
     if head is None:
         return Thread(name=name)
     if head.at(now) is Session.EXPIRED or head.checkpoint is None:
@@ -156,7 +156,7 @@ def _following(name: str, head: Head | None, now: float) -> Thread:
 
 @dataclass(frozen=True, slots=True)
 class _Settling:
-    """Of one turn: what holds of its tenant and its model."""
+    """Plans and commits one turn for its tenant and its model."""
 
     parts: TurnContext
     owner: Owner
@@ -187,7 +187,7 @@ class _Settling:
         return outcome
 
     def _record(self, turn: NamedTurn, ending: Ending) -> Callable[[], TurnRecord]:
-        """Made where the store is: sealing takes its time."""
+        """Return what builds the record; it runs in the store's thread, since encryption takes time."""
         parts, thread, now = self.parts, turn.thread, self.parts.wall_clock()
         response = finished(ending.body) if ending.body else None
         number, expires = parts.new_id(), now + self.allowed.ttl_seconds

@@ -60,5 +60,5 @@ class Gate:
         return self.split and self.one_prompt and pool in self.decoding
 
     def decode_first(self, pool: str) -> bool:
-        """Whether a Decode worker is asked first (B16): the caller has the field, 0 included, or the pool a threshold."""
+        """Whether a Decode worker goes first (B16): the caller has the field, 0 included, or the pool a threshold."""
         return self.own is not None or self.threshold(pool) > 0

@@ -108,7 +108,7 @@ class Drain:
     def retry_after(self, wanted: int, now: float) -> int:
         """Return whole seconds until so many blocks will have ended: ``ceil(wanted * seconds / ended)``, from 1 to 60.
 
-        ``seconds`` is the window, or the time counted so far, at least one. Where nothing ended the result is the window.
+        ``seconds`` is the window, or the time counted so far, at least 1. Where nothing ended the result is the window.
         """
         self._forget(now)
         ended = sum(blocks for _, blocks in self._buckets)

@@ -1,4 +1,4 @@
-"""Alembic migrations, run in process at start. They only add, except 0007, so that adjacent versions can share a
+"""Alembic migrations, run in process at start. They only add, so that adjacent versions can share a
 database.
 
 env         Alembic's environment: migrations join the caller's transaction

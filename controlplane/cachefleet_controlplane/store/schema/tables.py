@@ -34,7 +34,7 @@ class DecisionRow(SQLModel, table=True):
     completion_tokens: int | None = None
     ttft_seconds: float | None = None
     status: int
-    attempts: list[dict[str, Any]] = Field(sa_column=Column(JSON, nullable=False))
+    attempts: list[dict[str, Any]] = Field(sa_column=Column("legs", JSON, key="attempts", nullable=False))
     candidates: list[dict[str, Any]] = Field(sa_column=Column(JSON, nullable=False))
     candidates_left_out: int = Field(sa_column=Column(Integer, nullable=False, server_default="0"))
     queued_seconds: float | None = None

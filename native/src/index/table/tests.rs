@@ -16,7 +16,7 @@ impl Play {
         Self { table: Table::new([11, 12]), arena: Arena::new(), ids: HashMap::new(), free: Vec::new() }
     }
 
-    /// The first keys of a sequence that lie in segment 0, so that few of them make it grow as many would the table.
+    /// Keys of a sequence that belong to segment 0, which grows with few of them as the table does with many.
     fn keys(&self, seed: u64) -> impl Iterator<Item = u64> + use<> {
         let table = Table::new(self.table.secrets);
         (0..).map(move |number| splitmix64(seed << 40 | number)).filter(move |key| table.spot(*key).segment() == 0)
@@ -157,7 +157,7 @@ fn a_split_keeps_what_lies_beyond_the_leafs_end() {
 }
 
 impl Leaf {
-    /// Nothing is counted as gone past but what has.
+    /// Each bucket counts exactly the entries that overflowed past it.
     fn assert_sound(&self) {
         assert_eq!(self.passed(), self.passed_by_entries());
     }

@@ -1,7 +1,7 @@
-"""Canaries (A3, A21): of a share of verified prefixes it is asked whether a plain full render says the same.
+"""Canaries (A3, A21): a share of verified prefixes is compared with a plain full render.
 
-They run beside the request, a few at a time. A mismatch is a defect of a cache, a plugin or a renderer: the profile's
-certificate is withdrawn, so that no handle is sent for it until it is examined again.
+They run in the background, a few at a time. A mismatch is a defect of a cache, a plugin or a renderer: the profile's
+certificate is revoked, so that no handle is sent for it until it is examined again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cachefleet_runtime.tasks import BackgroundTasks
 logger = logging.getLogger(__name__)
 
 AT_ONCE: Final = 4
-"""Canaries under way; a plan beyond that is not sampled."""
+"""Canaries under way, at most; a plan beyond that is not sampled."""
 MATCH: Final = "match"
 MISMATCH: Final = "mismatch"
 UNKNOWN: Final = "unknown"
@@ -35,7 +35,7 @@ REASON: Final = "a canary found a remembered prefix that a plain render does not
 
 
 class Canaries:
-    """Hears of plans. ``ratio`` of those verified are compared; ``chance`` gives numbers from 0 to below 1."""
+    """Samples plans: ``ratio`` of the verified ones are compared; ``chance`` returns numbers from 0 to below 1."""
 
     def __init__(
         self,
@@ -66,10 +66,11 @@ class Canaries:
             self._under_way.start(self._compare(remembered, routing_input))
 
     async def settled(self) -> None:
-        """Wait for those under way."""
+        """Wait for the canaries under way."""
         await self._under_way.settled()
 
     def close(self) -> None:
+        """Cancel the canaries under way."""
         self._under_way.cancel()
 
     async def _compare(self, remembered: Checkpoint, routing_input: RoutingInput) -> None:

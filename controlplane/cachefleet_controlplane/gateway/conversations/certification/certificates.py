@@ -1,4 +1,4 @@
-"""Which render profiles are certified (A21), as the store has it and this replica knows it."""
+"""Certificates of render profiles (A21), as the store has them and this replica knows them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_core.reports import Hello
 
 VERSION: Final = 1
-"""Of the examination: a newer one is passed anew."""
+"""Version of the examination; profiles certified by another one are examined again."""
 _MAX_REASON: Final = 256
 
 Profile = tuple[str, str]
@@ -20,18 +20,19 @@ Profile = tuple[str, str]
 
 
 def profile_of(hello: Hello) -> Profile:
+    """Return the fingerprints of a worker's render profile and index contract."""
     return hello.profile.fingerprint(), hello.contract.fingerprint()
 
 
 class Certificates:
-    """What is known of profiles; ``load`` brings it up to date. Without a store what was learnt since the start."""
+    """Certificates known here; ``load`` reads the store's. Without a store, those since the start."""
 
     def __init__(self, store_worker: StoreWorker) -> None:
         self._store_worker = store_worker
         self._known: dict[Profile, Certificate] = {}
 
     async def load(self) -> None:
-        """Take over what the store has. StoreError."""
+        """Read the store's certificates, but keep newer ones that could not be written. StoreError."""
         found = await self._store_worker.ask("certificates", lambda store: store.certificates())
         for one in found:
             known = self._known.get((one.profile, one.contract))
@@ -39,20 +40,21 @@ class Certificates:
                 self._known[one.profile, one.contract] = one
 
     def all(self) -> list[Certificate]:
+        """Return all certificates, by model, profile and contract."""
         return sorted(self._known.values(), key=lambda one: (one.model, one.profile, one.contract))
 
     def of(self, profile: Profile) -> Certificate | None:
-        """The certificate of the present examination; None where the profile has yet to pass it."""
+        """Return a profile's certificate, granted or refused, of the present VERSION; None where it has none."""
         found = self._known.get(profile)
         return found if found is not None and found.version == VERSION else None
 
     def hold(self, profiles: Iterable[Profile]) -> bool:
-        """Whether every one of them is certified, and there is one."""
+        """Whether there are profiles, and every one of them is certified."""
         found = [self.of(profile) for profile in profiles]
         return bool(found) and all(one is not None and one.certified for one in found)
 
     async def put(self, certificate: Certificate) -> None:
-        """Take note of one; a store that fails is counted, and the certificate holds here until the next start."""
+        """Keep a certificate here and in the store; where the store fails it holds until the next start."""
         certificate = replace(certificate, reason=certificate.reason[:_MAX_REASON])
         self._known[certificate.profile, certificate.contract] = certificate
         try:
@@ -61,7 +63,7 @@ class Certificates:
             return
 
     async def revoke(self, profiles: Iterable[Profile], *, reason: str, at: float) -> list[Certificate]:
-        """Switch off what is certified of these; those that were."""
+        """Revoke the certificates of these profiles; return those that were valid."""
         held = [one for profile in profiles if (one := self.of(profile)) is not None and one.certified]
         for one in held:
             await self.put(replace(one, certified=False, reason=reason, at=at))

@@ -1,7 +1,7 @@
-"""What a render profile is asked, and what its answers mean (A21). Pure.
+"""The examination of a render profile: the chats, and the verdict on the answers (A21). Pure.
 
-Chats of several turns, made from a seed: with and without a system message, in several scripts, some long, with text
-that looks like markup. Each turn is rendered twice, keyed, and at its chat's end served.
+Chats have several turns and are made from a seed: with and without a system message, in several scripts, some long,
+with text that looks like markup. Each turn is rendered twice and keyed; the last of a chat is also served.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LONG: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class TurnSeen:
-    """One turn as it was rendered: ids as arrays of unsigned numbers, None where nobody told."""
+    """One turn as it was rendered: token ids as unsigned arrays, None where there was no answer."""
 
     first: array[int] | None
     second: array[int] | None
@@ -50,12 +50,12 @@ class TurnSeen:
     boundaries: tuple[int, ...] = ()
     served: array[int] | None = None
     last: bool = False
-    """It was to be served."""
+    """The last turn of its chat, which is served as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a profile keeps what continuing needs; ``reason`` is "" where it does."""
+    """Whether turns can be continued under a profile; ``reason`` is "" where they can."""
 
     certified: bool
     reason: str
@@ -63,7 +63,7 @@ class Verdict:
 
 
 def chats(seed: int, count: int, *, longest: int = 8192) -> Iterator[list[Message]]:
-    """Conversations that end with a user's message; equal for equal seeds. ``longest``: tokens that a worker takes."""
+    """Yield chats that end with a user's message, equal for equal seeds; ``longest``: tokens that a worker takes."""
     words = max(4, min(600, longest // 200))
     chance = Random(seed)  # noqa: S311 # reproducible on purpose
     for _ in range(count):
@@ -74,14 +74,14 @@ def chats(seed: int, count: int, *, longest: int = 8192) -> Iterator[list[Messag
 
 
 def turns(messages: Sequence[Message]) -> Iterator[list[Message]]:
-    """A conversation as each of its turns sends it."""
+    """Yield the messages of a chat as each of its turns sends them."""
     for end, message in enumerate(messages, 1):
         if message["role"] == "user":
             yield list(messages[:end])
 
 
 def judged(examined: Sequence[Sequence[TurnSeen]]) -> Verdict:
-    """Of all chats, turn by turn."""
+    """Return the verdict on all chats, each a sequence of turns."""
     counts: Counter[str] = Counter(chats=len(examined))
     for seen in examined:
         for turn in seen:
@@ -102,7 +102,7 @@ _FAULTS: Final = (
     ("served_otherwise", "the engine saw other ids than were rendered"),
     ("unserved", "a chat could not be served"),
 )
-"""What refuses a profile, in the order in which it is told."""
+"""Counts that refuse a profile, and their reasons; the first one counts."""
 
 
 def _of_turn(turn: TurnSeen) -> list[str]:
@@ -122,7 +122,7 @@ def _of_turn(turn: TurnSeen) -> list[str]:
 
 
 def _of_two(before: TurnSeen, after: TurnSeen) -> list[str]:
-    """Whether what a handle would stand for, with the rest behind it, is the fresh prompt."""
+    """Whether the prefix that a handle would stand for, with the rest after it, is the next turn's prompt."""
     if before.first is None or after.first is None or not before.boundaries:
         return []
     end = before.boundaries[-1]

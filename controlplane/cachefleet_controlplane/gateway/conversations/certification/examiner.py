@@ -1,4 +1,4 @@
-"""Examines render profiles at their workers: when asked, and by itself where a pool wants handles; one at a time."""
+"""Examines render profiles at their workers, one at a time: on request, and by itself where a pool has handles."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ from cachefleet_controlplane.workers.views import ServedModel
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 15.0
-"""Between two looks for profiles that have yet to be examined."""
+"""Between two searches for profiles to examine."""
 AGAIN_SECONDS: Final = 600.0
-"""Before a profile that was refused, or could not be examined, is examined by itself again."""
+"""Before a profile that was refused, or could not be examined, is examined again without a request."""
 DEFAULT_LENGTH: Final = 8192
 _UNEXAMINED: Final = frozenset({"unrendered", "unserved"})
-"""Counts that speak of a worker in trouble."""
+"""Counts that speak of a failing worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One worker that stands for a profile."""
+    """One worker that is examined for a profile."""
 
     profile: Profile
     worker: WorkerEndpoint
 
 
 class Examiner:
-    """Run ``run()`` as a task."""
+    """Examines the profiles of the fleet's workers; run ``run()`` as a task."""
 
     def __init__(
         self,
@@ -87,10 +87,11 @@ class Examiner:
         return self._one.locked()
 
     def known(self) -> list[Certificate]:
+        """Return all certificates, for the admin API."""
         return self.certificates.all()
 
     async def examine(self, *, model: str | None, pool: str | None, chats: int, seed: int) -> list[Certificate]:
-        """Examine a model, or that of a pool, or all of them. LookupError for one that is not served."""
+        """Examine a model, or that of a pool, or all; return the certificates. LookupError for one not served."""
         served = self._fleet.models()
         if pool is not None:
             served = [one for one in served if pool in one.pools]
@@ -103,7 +104,7 @@ class Examiner:
         return [made for one in served for made in await self.certify(one, chats=chats, seed=seed)]
 
     async def certify(self, model: ServedModel, *, chats: int, seed: int) -> list[Certificate]:
-        """Examine each profile of a model's ready workers; its certificates, granted or refused."""
+        """Examine each profile of a model's ready workers; return the certificates, granted or refused."""
         made = []
         for candidate in self._candidates(model.name):
             async with self._one:
@@ -111,7 +112,7 @@ class Examiner:
         return made
 
     async def run(self) -> None:
-        """Examine what wants handles and has no certificate, until cancelled."""
+        """Read the certificates and ``look``, every LOOK_SECONDS, until cancelled."""
         while True:
             try:
                 await self.certificates.load()
@@ -121,7 +122,7 @@ class Examiner:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Examine once what has to be."""
+        """Examine each profile without a certificate, once, of models whose pools have handles."""
         now = self._clock()
         for model in self._fleet.models():
             if not allowance(model.declared).handles:
@@ -134,7 +135,7 @@ class Examiner:
                         await self._examine(model, candidate, chats=self._chats, seed=secrets.randbits(32))
 
     def _candidates(self, model: str) -> list[Candidate]:
-        """One worker of each profile, the least busy."""
+        """One worker for each profile, the least busy."""
         profiles = {hello.worker: profile_of(hello) for hello in self._fleet.announced(model)}
         found: dict[Profile, WorkerEndpoint] = {}
         for worker in self._fleet.renderers(model):
@@ -163,14 +164,14 @@ class Examiner:
 
     async def _verdict(self, model: ServedModel, worker: WorkerEndpoint, *, count: int, seed: int) -> Verdict:
         facts = self._fleet.render_facts(model.name)
-        salt = secrets.token_urlsafe(16)  # nobody's, so nobody finds these blocks
+        salt = secrets.token_urlsafe(16)  # no tenant's, so no request hits these blocks
         examined: list[Sequence[TurnSeen]] = []
         for messages in chats(seed, count, longest=model.max_model_len or DEFAULT_LENGTH):
             asked = [_body(model.upstream, turn, salt) for turn in turns(messages)]
             seen = [await self._seen(worker, facts, body, last=body is asked[-1]) for body in asked]
             examined.append(seen)
             if any(turn.first is None for turn in seen):
-                break  # the worker is in trouble: no need to add to that
+                break  # the worker is failing: no need to add to its load
         return judged(examined)
 
     async def _seen(self, worker: WorkerEndpoint, facts: RenderFacts, body: bytes, *, last: bool) -> TurnSeen:

@@ -1,4 +1,4 @@
-"""A prompt's ids as a worker's vLLM itself renders them: no cache, no plugin. For canaries and examinations."""
+"""A prompt's token ids as a worker's vLLM renders them, without a cache, for canaries and examinations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _answer = msgspec.json.Decoder(_Answer)
 
 
 class PlainRenderer:
-    """Asks one worker; each question takes ``seconds`` at most. None where there is no such answer."""
+    """Asks one worker, ``seconds`` at most for each call; None where it gives no such answer."""
 
     def __init__(self, upstream: Upstream, credentials: Credentials, *, seconds: float) -> None:
         self._upstream = upstream
@@ -38,20 +38,20 @@ class PlainRenderer:
         self._seconds = seconds
 
     async def rendered(self, worker: WorkerEndpoint, endpoint: Endpoint, body: bytes) -> array[int] | None:
-        """By the route of vLLM that renders."""
+        """Return the ids by vLLM's render route."""
         opened = await self._post(worker, f"{endpoint}/render", body)
         return read(opened, Rung.RENDER, endpoint, keying=_KEYING).prompt.ids
 
     async def keyed(
         self, worker: WorkerEndpoint, body: bytes, facts: RenderFacts
     ) -> tuple[array[int], tuple[int, ...]] | None:
-        """By the worker's plugin, with the boundaries that it proposes."""
+        """Return the ids by the worker's plugin, with the boundaries that it proposes."""
         path = f"{KEYS_PATH}?contract={facts.contract}&block_size={facts.block_size}&ids=1"
         found = read(await self._post(worker, path, body), Rung.KEYS, Endpoint.CHAT, keying=_KEYING).prompt
         return None if found.ids is None else (found.ids, found.boundaries)
 
     async def served(self, worker: WorkerEndpoint, body: bytes) -> array[int] | None:
-        """By the engine itself, which answers the chat."""
+        """Return the ids that the engine saw, which answers the chat."""
         opened = await self._post(worker, Endpoint.CHAT, body)
         if opened.answer is None or opened.answer.status != 200:
             return None
