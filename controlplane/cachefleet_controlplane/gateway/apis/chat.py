@@ -42,7 +42,7 @@ class ChatApi(PassingApi):
     endpoint = Endpoint.CHAT
 
     def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
-        """Read a body; without members of their own, bounds and counts are vLLM's defaults. ApiError 400."""
+        """Read a body; a chat without a bound counts CHAT_MAX_TOKENS. ApiError 400 for an invalid threshold."""
         echo, ids_asked = lax_bool(fields.get("echo")), lax_bool(fields.get("return_token_ids"))
         return RequestInfo(
             endpoint=self.endpoint,

@@ -32,7 +32,7 @@ class Left(StrEnum):
     """Its turn came, and it was decided on."""
     TIMEOUT = "timeout"
     GONE = "gone"
-    """The client went away."""
+    """The client disconnected."""
 
 
 @dataclass(slots=True)

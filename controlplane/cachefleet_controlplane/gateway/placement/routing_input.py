@@ -38,7 +38,7 @@ class RoutingInput:
     ask: RequestInfo
     model: ServedModel
     body: bytes
-    """What a worker is sent."""
+    """The body that a worker is sent."""
     sent: int
     """Members of ``body``."""
     prompt: Prompt

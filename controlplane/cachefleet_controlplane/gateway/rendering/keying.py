@@ -26,7 +26,7 @@ class Keyed:
     boundaries: tuple[int, ...] = ()
     """Safe boundaries that the worker proposes, in tokens; empty where it proposes none."""
     ids: array[int] | None = field(default=None, repr=False, compare=False)
-    """Only where they were asked for, and only for as long as their request lasts."""
+    """Only where they were asked for; kept no longer than their request."""
 
 
 NOTHING: Final = Keyed()

@@ -184,7 +184,7 @@ class Renderer:
 
 
 def _final(attempt: Try, reason: object) -> bool:
-    """Whether others would say the same; that a request is to be refused only a worker can tell."""
+    """Whether to ask no other, who would say the same; that a request is invalid only a worker can tell."""
     return reason is Reason.MULTIMODAL or (reason is Reason.REFUSED and not attempt.dedicated)
 
 

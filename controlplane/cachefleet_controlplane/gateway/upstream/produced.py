@@ -58,7 +58,7 @@ class Name:
 
     @property
     def is_chat(self) -> bool:
-        """The events are those of a chat."""
+        """Whether the events are those of a chat."""
         return self.object == _CHAT_CHUNK
 
 
@@ -76,7 +76,7 @@ class Produced:
 
     @property
     def tells_prompt(self) -> bool:
-        """The worker has sent the prompt's ids."""
+        """Whether the worker has sent the prompt's ids."""
         return bool(self._prompt)
 
     @property
@@ -89,7 +89,7 @@ class Produced:
 
     @property
     def handed_back(self) -> bool:
-        """The worker gave the answer up, for another one to continue."""
+        """Whether the worker gave the answer up, for another one to continue."""
         return self.finish == HANDED_BACK
 
     def note(self, data: bytes) -> str:
