@@ -20,7 +20,7 @@ from cachefleet_controlplane.gateway.conversations.certification.certificates im
 from cachefleet_controlplane.gateway.conversations.certification.examiner import Examiner
 from cachefleet_controlplane.gateway.conversations.certification.plain_render import PlainRenderer
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
-from cachefleet_controlplane.gateway.conversations.encryption import Sealer
+from cachefleet_controlplane.gateway.conversations.encryption import HistoryCipher
 from cachefleet_controlplane.gateway.conversations.repository import SqlContinuations
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
 from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker, StoreWorkerBounds
@@ -90,7 +90,7 @@ def conversation_parts(
     )
     store_worker = StoreWorker(SqlContinuations(database), metrics=counted, bounds=bounds)
     key = fleet_key.history_key
-    histories = Histories(store_worker, Sealer(key), max_bytes=settings.continuation_history_bytes)
+    histories = Histories(store_worker, HistoryCipher(key), max_bytes=settings.continuation_history_bytes)
     plain = PlainRenderer(upstream, credentials, seconds=EXAMINED_SECONDS)
     certificates = Certificates(store_worker)
     canaries = Canaries(fleet, plain, certificates, metrics=counted, ratio=settings.continuation_canary_ratio)

@@ -120,9 +120,9 @@ class Operator:
         chosen = self._settings
         times = PollTimes(
             every=chosen.facts_seconds,
-            answer=chosen.facts_timeout_seconds,
+            timeout=chosen.facts_timeout_seconds,
             keep=chosen.facts_keep_seconds,
-            leisure=chosen.status_seconds,
+            figures_every=chosen.status_seconds,
             at_once=chosen.facts_at_once,
         )
         return FactsCache(source, times=times, enqueue=lambda key: queue.add(PoolKey(key)), clock=time.monotonic)

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from cachefleet_operator.controlplane.facts_cache import nobody
+from cachefleet_operator.controlplane.facts_cache import no_facts
 from cachefleet_operator.kube.objects import Api, Ref
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.operator import Operator
@@ -62,7 +62,7 @@ async def test_what_it_waits_for_is_told_by_the_probe() -> None:
 
 
 async def test_a_resync_looks_also_at_pools_that_went_while_no_watch_told() -> None:
-    metrics, facts_cache = Metrics("1"), nobody()
+    metrics, facts_cache = Metrics("1"), no_facts()
     settings = SETTINGS.model_copy(update={"resync_seconds": 0.01})
     operator = Operator(cast("Api", Everywhere(document())), settings, metrics, identity="me")
     metrics.conditions("serving", "shown", [{"type": "Ready", "status": "True"}])

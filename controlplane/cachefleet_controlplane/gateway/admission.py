@@ -20,7 +20,7 @@ from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.http_exchange import Scope
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, api_key_hash
 
-ADMITTED: Final = "cachefleet.visit"
+ADMITTED: Final = "cachefleet.admitted"
 """Member of the ASGI scope that holds the AdmittedRequest."""
 HOUR: Final = 3600
 INVALID_KEY: Final = "invalid_api_key"

@@ -166,17 +166,17 @@ class Gateway:
         endpoint = Endpoint(scope["path"])
         trace = Trace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=endpoint)
         with self._accounted(trace, reply, admitted_request(scope)):
-            ask = parse(await self._body(scope, receive), endpoint)
-            work = self._answer(ask, scope, reply, trace, began)
+            info = parse(await self._body(scope, receive), endpoint)
+            work = self._answer(info, scope, reply, trace, began)
             if not await while_present(work, receive, reply):
                 raise ClientGoneError
 
-    async def _answer(self, ask: RequestInfo, scope: Scope, reply: Reply, trace: Trace, began: float) -> None:
-        model, tenant, headers = self._input_builder.find(ask.model), admitted_request(scope).tenant, scope["headers"]
+    async def _answer(self, info: RequestInfo, scope: Scope, reply: Reply, trace: Trace, began: float) -> None:
+        model, tenant, headers = self._input_builder.find(info.model), admitted_request(scope).tenant, scope["headers"]
         trace.model = model.name
-        turn = await self._turn(ask, headers, tenant, model)
+        turn = await self._turn(info, headers, tenant, model)
         try:
-            routing_input = await self._input_builder.place(turn.ask, tenant, keep_ids=turn.keeps_ids)
+            routing_input = await self._input_builder.place(turn.info, tenant, keep_ids=turn.keeps_ids)
             trace.basis = Basis.of(routing_input)
             if self._hot is not None:
                 self._hot.note(routing_input)
@@ -188,31 +188,31 @@ class Gateway:
             if self._turns is not None:
                 self._turns.over(turn)
 
-    async def _turn(self, ask: RequestInfo, headers: list[Header], tenant: TenantRecord, model: ServedModel) -> Turn:
+    async def _turn(self, info: RequestInfo, headers: list[Header], tenant: TenantRecord, model: ServedModel) -> Turn:
         if self._turns is None:
-            return PlainTurn(without_history(ask))
-        return await self._turns.begin(ask, headers, tenant=tenant, model=model)
+            return PlainTurn(without_history(info))
+        return await self._turns.begin(info, headers, tenant=tenant, model=model)
 
-    async def _whole(self, ask: RequestInfo, tenant: TenantRecord, model: ServedModel) -> RequestInfo:
+    async def _whole(self, info: RequestInfo, tenant: TenantRecord, model: ServedModel) -> RequestInfo:
         """Return the request with the stored conversation that it continues."""
-        return without_history(ask) if self._turns is None else await self._turns.whole(ask, tenant, model)
+        return without_history(info) if self._turns is None else await self._turns.whole(info, tenant, model)
 
     async def _route(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         trace = Trace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=ROUTE_PATH)
         with self._accounted(trace, reply, admitted_request(scope)):
             fields = parse_fields(await self._body(scope, receive))
-            ask = understand(fields, endpoint_of(fields))
-            if not await while_present(self._decide(ask, scope, reply, trace), receive, reply):
+            info = understand(fields, endpoint_of(fields))
+            if not await while_present(self._decide(info, scope, reply, trace), receive, reply):
                 raise ClientGoneError
 
-    async def _decide(self, ask: RequestInfo, scope: Scope, reply: Reply, trace: Trace) -> None:
+    async def _decide(self, info: RequestInfo, scope: Scope, reply: Reply, trace: Trace) -> None:
         """Answer with the decision alone: nothing is sent to a worker, or counted as in flight there."""
-        model, tenant = self._input_builder.find(ask.model), admitted_request(scope).tenant
+        model, tenant = self._input_builder.find(info.model), admitted_request(scope).tenant
         trace.model = model.name
-        routing_input = await self._input_builder.place(await self._whole(ask, tenant, model), tenant)
+        routing_input = await self._input_builder.place(await self._whole(info, tenant, model), tenant)
         decision = trace.decision = foreseen(routing_input.gate, routing_input.decide())
         trace.basis = Basis.of(routing_input)
-        body = decision_body(trace.id, ask, decision, routing_input.rendering)
+        body = decision_body(trace.id, info, decision, routing_input.rendering)
         await reply.whole(200, [JSON, *decision_headers(trace.id, decision)], body)
 
     async def _models(self, scope: Scope, _: Receive, reply: Reply) -> None:

@@ -54,11 +54,11 @@ class Explainer:
         ApiError as its client would get it; 404 for a tenant that does not exist.
         """
         fields = parse_fields(body)
-        ask = understand(fields, endpoint_of(fields))
+        info = understand(fields, endpoint_of(fields))
         await self._admission.informed()
-        served, known = self._input_builder.find(ask.model), self._admission.named(tenant)
-        routing_input = await self._input_builder.place(await self._whole(ask, known, served), known)
-        trace = Trace(DRY_RUN, self._wall_clock(), served.name, ask.endpoint, status=0)
+        served, known = self._input_builder.find(info.model), self._admission.named(tenant)
+        routing_input = await self._input_builder.place(await self._whole(info, known, served), known)
+        trace = Trace(DRY_RUN, self._wall_clock(), served.name, info.endpoint, status=0)
         trace.decision, trace.basis = self._decide(routing_input), Basis.of(routing_input)
         return trace.told(trace.decision, whole=True)
 

@@ -70,7 +70,7 @@ class HotObserver:
             return
         now = self._clock()
         may = len(self._tasks) < FETCHES and now - self._fetched_at >= FETCH_SECONDS
-        wanted = self._hot.note(self._line(routing_input), prompt.keys, now, ask=may)
+        wanted = self._hot.note(self._line(routing_input), prompt.keys, now, fetch=may)
         if wanted is None:
             return
         self._fetched_at = now
@@ -102,7 +102,7 @@ class HotObserver:
 
     async def _fetch(self, wanted: Wanted, routing_input: RoutingInput) -> None:
         try:
-            again = await self._input_builder.place(routing_input.ask, routing_input.tenant, keep_ids=True)
+            again = await self._input_builder.place(routing_input.info, routing_input.tenant, keep_ids=True)
         except ApiError:
             self._fetches.labels("failed").inc()
             return

@@ -115,10 +115,10 @@ class HotPrefixes:
         """Bytes of ids and keys together."""
         return self._key_bytes + self._id_bytes
 
-    def note(self, line: Line, keys: bytes, now: float, *, ask: bool = True) -> Wanted | None:
+    def note(self, line: Line, keys: bytes, now: float, *, fetch: bool = True) -> Wanted | None:
         """Count a request whose prompt has these packed keys.
 
-        Returns its hottest prefix whose ids are to be fetched, if any, and only where it may ``ask``.
+        Returns its hottest prefix whose ids are to be fetched, if any, and only where it may ``fetch`` ids.
         """
         if len(keys) < KEY_BYTES or not self._bounds.entries:
             return None
@@ -133,7 +133,7 @@ class HotPrefixes:
         if shared and _key(keys, shared) not in recent.known:
             held = self._grow(held, self._add(line, keys, shared, now))
         self._remember(recent, keys, common)
-        return self._wanted(held, now) if ask else None
+        return self._wanted(held, now) if fetch else None
 
     def learn(self, key: bytes, ids: bytes) -> None:
         """Keep the ids of a wanted prefix, b"" where they could not be fetched; ids that do not fit are dropped."""

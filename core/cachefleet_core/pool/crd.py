@@ -20,7 +20,7 @@ from cachefleet_core.pool.status import PoolStatus
 
 FILE: Final = f"crds/{GROUP}_{PLURAL}.yaml"
 CHART_FILE: Final = f"charts/cachefleet/files/{GROUP}_{PLURAL}.yaml"
-HEADER: Final = "# Made by `make crds` from core/cachefleet_core/pool*.py; change it there.\n"
+HEADER: Final = "# Made by `make crds` from core/cachefleet_core/pool/*.py; change it there.\n"
 
 _READY: Final = '.status.conditions[?(@.type=="Ready")]'
 COLUMNS: Final = (

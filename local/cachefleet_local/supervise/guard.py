@@ -21,9 +21,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-GRACE_SECONDS: Final = 10.0
-"""Between asking the command to end and killing it; the owner may give another number first on the command line."""
-
 SET_PARENT_DEATH_SIGNAL: Final = 1
 SET_CHILD_SUBREAPER: Final = 36
 _SWEEP_SECONDS: Final = 0.02

@@ -24,11 +24,11 @@ class PollTimes:
 
     every: float = 5.0
     """Between two polls of all pools."""
-    answer: float = 2.0
+    timeout: float = 2.0
     """Timeout of one request."""
     keep: float = 15.0
     """How long an answer counts when later requests fail."""
-    leisure: float = 30.0
+    figures_every: float = 30.0
     """Pause between reconciliations for changes of figures alone."""
     at_once: int = 8
     """Concurrent requests of a poll; not seconds."""
@@ -116,7 +116,7 @@ class FactsCache:
         return seen.facts.known.contract if seen and seen.facts.known else None
 
     async def _ask(self, key: str) -> Facts:
-        answer = await self._source.ask(key, seconds=self._times.answer)
+        answer = await self._source.ask(key, seconds=self._times.timeout)
         silent = answer.reason is Reason.CONTROL_PLANE_UNREACHABLE
         self._silence = (answer, self._clock() + self._times.every) if silent else None
         return answer
@@ -140,7 +140,7 @@ class FactsCache:
             for other in self._fleets.beside(key):
                 self._enqueue(other.key)
         at_once = essence(seen.facts) != essence(seen.told)
-        if at_once or (seen.facts != seen.told and now - seen.told_at >= self._times.leisure):
+        if at_once or (seen.facts != seen.told and now - seen.told_at >= self._times.figures_every):
             self._seen[key] = replace(seen, told=seen.facts, told_at=now)
             self._enqueue(key)
 
@@ -169,6 +169,6 @@ def _with_ratio(answer: Facts, before: Facts) -> Facts:
     return replace(answer, known=msgspec.structs.replace(answer.known, hit_ratio=before.known.hit_ratio))
 
 
-def nobody() -> FactsCache:
+def no_facts() -> FactsCache:
     """A cache without a control plane, for tests and for a single pass."""
     return FactsCache(NoControlPlane(), enqueue=lambda _key: None, clock=lambda: 0.0)

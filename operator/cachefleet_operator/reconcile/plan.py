@@ -137,7 +137,7 @@ def _status(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool
 def _paced(desired: Desired, observed: Observed) -> tuple[Desired, bool]:
     """``desired`` with its Deployment paused or not, and which; where none is applied, as the live one is."""
     live = observed.deployment
-    paused = rollout.stands_still(live)
+    paused = rollout.is_paused(live)
     made = []
     for manifest in desired.apply:
         if manifest["kind"] == "Deployment":

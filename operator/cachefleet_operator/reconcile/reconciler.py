@@ -16,7 +16,7 @@ from typing import Any, NewType, Protocol
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator import names
-from cachefleet_operator.controlplane.facts_cache import FactsCache, nobody
+from cachefleet_operator.controlplane.facts_cache import FactsCache, no_facts
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import children as manifests
 from cachefleet_operator.manifests.pod import TemplateError
@@ -35,9 +35,9 @@ from cachefleet_operator.reconcile.plan import (
     plan,
     report,
 )
-from cachefleet_operator.reconcile.rollout import deadline, stands_still
+from cachefleet_operator.reconcile.rollout import deadline, is_paused
 from cachefleet_operator.settings import Settings
-from cachefleet_operator.status.assessment import Observations, Verdict, judge, learnt, standing
+from cachefleet_operator.status.assessment import Observations, Verdict, judge, with_last_budget, with_reported_sizes
 from cachefleet_operator.status.pods import ended, pods_of
 from cachefleet_runtime.kubernetes import Object, RefusedError, RetryableError
 
@@ -99,7 +99,7 @@ class Reconciler:
         self._applier = applier
         self._settings = settings
         self._today = today
-        self._facts_cache = facts_cache or nobody()
+        self._facts_cache = facts_cache or no_facts()
         self._reporter = reporter
         self._later = later
         self._futile = FutileApplies()
@@ -142,7 +142,7 @@ class Reconciler:
         there, now, late = pods if isinstance(pods, list) else (), self._today(), deadline(observed.deployment)
         seen = pods_of(there, now, grace_seconds=self._settings.unschedulable_seconds, ready_seconds=late)
         how = ended(there, now, seconds=late)
-        return replace(observed, observations=Observations(seen, paused=stands_still(observed.deployment), ended=how))
+        return replace(observed, observations=Observations(seen, paused=is_paused(observed.deployment), ended=how))
 
     async def _desire(self, key: PoolKey, observed: Observed) -> tuple[Desired, Observed]:
         pool, verdict = judge(observed.pool)
@@ -152,8 +152,8 @@ class Reconciler:
         self._facts_cache.note(pool)
         facts = await self._facts_cache.facts(key)
         desired = await self._wish(pool, verdict, observed)
-        known = learnt(pool, verdict, facts, as_wanted(desired, observed))
-        desired = desired.judged(standing(known, observed.pool))
+        known = with_reported_sizes(pool, verdict, facts, as_wanted(desired, observed))
+        desired = desired.judged(with_last_budget(known, observed.pool))
         if fewer_or_other_pods(desired, observed):
             facts = await self._facts_cache.fresh(key)
         observations = replace(observed.observations, facts=facts, disagreement=self._facts_cache.disagreement(key))

@@ -27,7 +27,7 @@ class Rollout:
 
     changing: bool
     """The Deployment is to get another template, or there is none yet."""
-    old_serve: bool
+    old_ready: bool
     """A worker of another template is ready."""
     new_all_ready: bool
     """All workers of the new template are ready; there may be none."""
@@ -39,7 +39,7 @@ class Rollout:
 
 def pause(rollout: Rollout) -> bool:
     """Whether the Deployment is to be paused."""
-    if rollout.changing or not rollout.old_serve:
+    if rollout.changing or not rollout.old_ready:
         return False
     if rollout.paused:
         return not rollout.new_all_ready
@@ -55,15 +55,15 @@ def rollout_of(desired: Mapping[str, Any], live: Mapping[str, Any] | None, pods:
     lasting = worst(new)
     return Rollout(
         changing=live is None or digest_of(live) != template,
-        old_serve=any(pod.ready for pod in staying if pod.template != template),
+        old_ready=any(pod.ready for pod in staying if pod.template != template),
         new_all_ready=len(ready) == len(new),
         # The deadline's condition outlives a pause; once one is ready, the next is not late for it.
         new_fail=(lasting is not None and lasting.lasting) or (not ready and overdue(live)),
-        paused=stands_still(live),
+        paused=is_paused(live),
     )
 
 
-def stands_still(deployment: Mapping[str, Any] | None) -> bool:
+def is_paused(deployment: Mapping[str, Any] | None) -> bool:
     """Whether a Deployment is paused."""
     return bool(deployment and (deployment.get("spec") or {}).get("paused"))
 

@@ -116,7 +116,7 @@ def judge(document: Manifest) -> tuple[PrefixCachePool | None, Verdict]:
     return pool, Verdict(None, plan_budget(pool.spec), pool.spec.replicas, objective.ratio if objective else None)
 
 
-def standing(verdict: Verdict, document: Manifest) -> Verdict:
+def with_last_budget(verdict: Verdict, document: Manifest) -> Verdict:
     """Keep a decision on the budget that needed a worker's report, as in the status, while the spec is the same."""
     if verdict.budget is None or verdict.budget.admitted is not None:
         return verdict
@@ -130,7 +130,7 @@ def standing(verdict: Verdict, document: Manifest) -> Verdict:
     return verdict
 
 
-def learnt(pool: PrefixCachePool, verdict: Verdict, facts: Facts, current: frozenset[str]) -> Verdict:
+def with_reported_sizes(pool: PrefixCachePool, verdict: Verdict, facts: Facts, current: frozenset[str]) -> Verdict:
     """The verdict with the bytes of a token that a worker reports; ``current`` names workers of the present spec.
 
     The report of another worker may admit the pool but not refuse it: a change of tensor parallelism, data type or

@@ -115,7 +115,7 @@ def test_tenants_keep_apart_and_what_is_not_valid_any_more_goes() -> None:
 def test_ids_that_could_not_be_had_are_asked_for_again_later() -> None:
     hot, keys = HotPrefixes(HotBounds()), _LINES[LINE].packed_keys(blocks(1))
     assert hot.note(LINE, keys, 0.0) is None
-    assert hot.note(LINE, keys, 1.0, ask=False) is None
+    assert hot.note(LINE, keys, 1.0, fetch=False) is None
     assert hot.note(LINE, keys, 2.0) is not None
     assert hot.note(LINE, keys, 3.0) is None
     wanted = hot.note(LINE, keys, 2.0 + RETRY_SECONDS)

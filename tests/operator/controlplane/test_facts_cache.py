@@ -31,7 +31,7 @@ class Scene:
         self.source = Script()
         self.told: list[str] = []
         self.facts_cache = FactsCache(
-            self.source, times=PollTimes(keep=15, leisure=30), enqueue=self.told.append, clock=lambda: self.now
+            self.source, times=PollTimes(keep=15, figures_every=30), enqueue=self.told.append, clock=lambda: self.now
         )
 
     def news(self) -> list[str]:

@@ -12,7 +12,7 @@ from cachefleet_operator.reconcile.rollout import Rollout, digest_of, marked, pa
 from cachefleet_operator.status.pods import Pod, Trouble
 from tests.operator.pools import SETTINGS, pool
 
-CALM = Rollout(changing=False, old_serve=True, new_all_ready=False, new_fail=False, paused=False)
+CALM = Rollout(changing=False, old_ready=True, new_all_ready=False, new_fail=False, paused=False)
 BROKEN = Trouble(Reason.CRASH_LOOPING, "new", "engine", "boom", lasting=True)
 rollouts = st.builds(Rollout, *[st.booleans()] * 5)
 
@@ -22,13 +22,13 @@ rollouts = st.builds(Rollout, *[st.booleans()] * 5)
     [
         (CALM, False),
         (dataclasses.replace(CALM, new_fail=True), True),
-        (dataclasses.replace(CALM, new_fail=True, old_serve=False), False),
+        (dataclasses.replace(CALM, new_fail=True, old_ready=False), False),
         (dataclasses.replace(CALM, new_fail=True, changing=True), False),
         (dataclasses.replace(CALM, new_fail=True, new_all_ready=True), False),
         (dataclasses.replace(CALM, paused=True), True),
         (dataclasses.replace(CALM, paused=True, new_all_ready=True), False),
         (dataclasses.replace(CALM, paused=True, changing=True), False),
-        (dataclasses.replace(CALM, paused=True, old_serve=False), False),
+        (dataclasses.replace(CALM, paused=True, old_ready=False), False),
     ],
 )
 def test_the_table(rollout: Rollout, *, stands: bool) -> None:
@@ -51,7 +51,7 @@ def test_what_was_decided_holds_while_nothing_changes(rollout: Rollout) -> None:
 @given(rollouts)
 def test_it_stands_still_only_beside_old_workers_that_serve(rollout: Rollout) -> None:
     if pause(rollout):
-        assert rollout.old_serve
+        assert rollout.old_ready
         assert rollout.new_fail or rollout.paused
 
 
@@ -73,7 +73,7 @@ def test_old_and_new_are_told_apart_by_what_pods_carry() -> None:
     assert rollout_of(wanted, None, pods).changing
     assert rollout_of(wanted, live(marked(deployment(engine={"image": "b:2"}))), pods).changing
     leaving = dataclasses.replace(pods[0], leaving=True)
-    assert not rollout_of(wanted, live(wanted), (leaving, pods[1])).old_serve
+    assert not rollout_of(wanted, live(wanted), (leaving, pods[1])).old_ready
 
 
 @pytest.mark.parametrize(("observed", "overdue"), [(1, True), (0, False)])

@@ -50,7 +50,7 @@ class Api(Protocol):
         """Read a body, whose private members are removed already. ApiError for what no worker is asked."""
         ...
 
-    def prepare(self, fields: Fields, ask: RequestInfo, *, salt: str, gated: bool) -> None:
+    def prepare(self, fields: Fields, info: RequestInfo, *, salt: str, gated: bool) -> None:
         """Add to a worker's body the tenant's salt ("" for none), and requests for usage and token ids.
 
         ``gated``: workers apply a hit threshold; a request without one of its own is sent 0.
@@ -61,11 +61,11 @@ class Api(Protocol):
         """Return the usage of a whole answer; None where it has none."""
         ...
 
-    def whole(self, ask: RequestInfo, answer: Answer, *, sent: int) -> Answer:
+    def whole(self, info: RequestInfo, answer: Answer, *, sent: int) -> Answer:
         """Return a whole answer, or an error, as the client asked for it; ``sent``: members of our body."""
         ...
 
-    def transformer(self, ask: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:
+    def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:
         """Return a transformer for the stream of a worker with that system fingerprint."""
         ...
 
@@ -92,7 +92,7 @@ class PassingTransformer:
 class PassingApi:
     """Base of the APIs: answers pass unchanged; subclasses override what differs."""
 
-    def prepare(self, fields: Fields, ask: RequestInfo, *, salt: str, gated: bool) -> None:  # noqa: ARG002 # as Api has it
+    def prepare(self, fields: Fields, info: RequestInfo, *, salt: str, gated: bool) -> None:  # noqa: ARG002 # as Api has it
         """Add the tenant's salt, and replace clients' names of media by the tenant's own."""
         if not salt:
             return
@@ -103,14 +103,14 @@ class PassingApi:
     def usage(self, body: bytes) -> Usage | None:
         return read_usage(body)
 
-    def whole(self, ask: RequestInfo, answer: Answer, *, sent: int) -> Answer:
+    def whole(self, info: RequestInfo, answer: Answer, *, sent: int) -> Answer:
         """A 400 gets the client's count of members; an error in no API's shape gets that of its endpoint."""
         if answer.status == 400:
-            answer = replace(answer, body=restate_size(answer.body, sent=sent, asked=ask.size))
+            answer = replace(answer, body=restate_size(answer.body, sent=sent, asked=info.size))
         foreign = answer.status >= 400 and not in_openai_shape(answer.body)
-        return restated(ask.endpoint, answer) if foreign else answer
+        return restated(info.endpoint, answer) if foreign else answer
 
-    def transformer(self, ask: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api has it
+    def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api has it
         return PassingTransformer()
 
 

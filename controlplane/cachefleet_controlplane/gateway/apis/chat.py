@@ -61,29 +61,29 @@ class ChatApi(PassingApi):
             prompts=self._prompts(fields),
         )
 
-    def prepare(self, fields: Fields, ask: RequestInfo, *, salt: str, gated: bool) -> None:
+    def prepare(self, fields: Fields, info: RequestInfo, *, salt: str, gated: bool) -> None:
         """Ask for token ids and usage, and where ``gated`` set a threshold of 0 unless the caller has one."""
-        if gated and ask.threshold is None:
+        if gated and info.threshold is None:
             fields[FIELD] = ZERO
-        super().prepare(fields, ask, salt=salt, gated=gated)
-        if ask.ids_wanted:
+        super().prepare(fields, info, salt=salt, gated=gated)
+        if info.ids_wanted:
             fields["return_token_ids"] = TRUE
-        if ask.stream and not ask.usage_asked:
+        if info.stream and not info.usage_asked:
             _want_usage(fields)
 
-    def whole(self, ask: RequestInfo, answer: Answer, *, sent: int) -> Answer:
+    def whole(self, info: RequestInfo, answer: Answer, *, sent: int) -> Answer:
         """As the base, without token ids that the client did not ask for."""
-        answer = super().whole(ask, answer, sent=sent)
-        if not ask.ids_wanted or answer.status == 400:
+        answer = super().whole(info, answer, sent=sent)
+        if not info.ids_wanted or answer.status == 400:
             return answer
         return Answer(answer.status, answer.headers, without_ids(answer.body))
 
-    def transformer(self, ask: RequestInfo, fingerprint: bytes | None) -> StreamFilter:
+    def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamFilter:
         """Return the filter that takes out usage and ids where the client did not ask for them."""
         return StreamFilter(
-            strip_usage=ask.stream and not ask.usage_asked,
-            strip_ids=ask.ids_wanted,
-            single=ask.single,
+            strip_usage=info.stream and not info.usage_asked,
+            strip_ids=info.ids_wanted,
+            single=info.single,
             fingerprint=fingerprint,
         )
 

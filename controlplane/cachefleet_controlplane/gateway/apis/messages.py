@@ -68,14 +68,14 @@ class MessagesApi(PassingApi):
         except READ_ERRORS:
             return None
 
-    def whole(self, ask: RequestInfo, answer: Answer, *, sent: int) -> Answer:
+    def whole(self, info: RequestInfo, answer: Answer, *, sent: int) -> Answer:
         """Rewrite errors: a worker's may have OpenAI's shape or OpenAI's types."""
-        answer = super().whole(ask, answer, sent=sent)
+        answer = super().whole(info, answer, sent=sent)
         if answer.status < 400:
             return _restated_stream(answer) if answer.body.startswith(b"event: error") else answer
         return restated(Endpoint.MESSAGES, answer)
 
-    def transformer(self, ask: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api has it
+    def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api has it
         """Return the transformer that reads usage and rewrites errors."""
         return _MessagesSieve()
 
@@ -85,10 +85,10 @@ class CountTokensApi(MessagesApi):
 
     def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
         """Read a body as of messages; nothing is rendered or streamed."""
-        ask = super().understand(fields, model=model, size=size)
-        return replace(ask, endpoint=Endpoint.COUNT_TOKENS, stream=False, max_tokens=1, bypass=Bypass.COUNT_TOKENS)
+        info = super().understand(fields, model=model, size=size)
+        return replace(info, endpoint=Endpoint.COUNT_TOKENS, stream=False, max_tokens=1, bypass=Bypass.COUNT_TOKENS)
 
-    def prepare(self, fields: Fields, ask: RequestInfo, *, salt: str, gated: bool) -> None:
+    def prepare(self, fields: Fields, info: RequestInfo, *, salt: str, gated: bool) -> None:
         pass
 
     def usage(self, body: bytes) -> Usage | None:  # noqa: ARG002 # as Api has it

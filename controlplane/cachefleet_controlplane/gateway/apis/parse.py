@@ -53,22 +53,26 @@ def understand(fields: Fields, endpoint: Endpoint) -> RequestInfo:
     return api_of(endpoint).understand(_sanitised(fields), model=text(fields, "model"), size=len(fields))
 
 
-def upstream_body(ask: RequestInfo, *, model: str, salt: str, gated: bool = False) -> tuple[bytes, int]:
+def upstream_body(info: RequestInfo, *, model: str, salt: str, gated: bool = False) -> tuple[bytes, int]:
     """Return a worker's body and its number of members; ``model`` is the engine's name for it, ``salt`` may be "".
 
     ``gated``: see ``Api.prepare``.
     """
-    fields = dict(ask.fields)
-    if ask.model != model and ask.model:
+    fields = dict(info.fields)
+    if info.model != model and info.model:
         fields["model"] = Raw(encode(model))
-    api_of(ask.endpoint).prepare(fields, ask, salt=salt, gated=gated)
+    api_of(info.endpoint).prepare(fields, info, salt=salt, gated=gated)
     return encode(fields), len(fields)
 
 
-def given_ids(ask: RequestInfo) -> Raw | None:
+def given_ids(info: RequestInfo) -> Raw | None:
     """Return a completion's first prompt where it is a list (of ids, if it is valid) and not truncated, else None."""
-    prompt = ask.fields.get("prompt")
-    if ask.endpoint is not Endpoint.COMPLETIONS or prompt is None or not is_null(ask.fields, "truncate_prompt_tokens"):
+    prompt = info.fields.get("prompt")
+    if (
+        info.endpoint is not Endpoint.COMPLETIONS
+        or prompt is None
+        or not is_null(info.fields, "truncate_prompt_tokens")
+    ):
         return None
     first = first_of(prompt)
     if first is None:
@@ -76,11 +80,11 @@ def given_ids(ask: RequestInfo) -> Raw | None:
     return first if is_list(first) else None
 
 
-def first_prompt(ask: RequestInfo) -> Fields:
+def first_prompt(info: RequestInfo) -> Fields:
     """Return the fields with the first prompt alone where there are several: the one that is routed by."""
-    prompt = ask.fields.get("prompt")
-    first = None if ask.endpoint is not Endpoint.COMPLETIONS or prompt is None else first_of(prompt)
-    return ask.fields if first is None else ask.fields | {"prompt": first}
+    prompt = info.fields.get("prompt")
+    first = None if info.endpoint is not Endpoint.COMPLETIONS or prompt is None else first_of(prompt)
+    return info.fields if first is None else info.fields | {"prompt": first}
 
 
 def _sanitised(fields: Fields) -> Fields:

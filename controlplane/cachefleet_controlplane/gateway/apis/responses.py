@@ -50,11 +50,11 @@ def not_stored() -> ApiError:
     return ApiError(400, "Responses are not stored here: send the whole conversation as `input`.")
 
 
-def without_history(ask: RequestInfo) -> RequestInfo:
+def without_history(info: RequestInfo) -> RequestInfo:
     """Return the request. ApiError 400 where it continues a stored response."""
-    if not is_null(ask.fields, PREVIOUS):
+    if not is_null(info.fields, PREVIOUS):
         raise ApiError(400, f"`{PREVIOUS}` is not supported: {_WHOLE}", param=PREVIOUS)
-    return ask
+    return info
 
 
 class ResponsesApi(PassingApi):
@@ -73,11 +73,11 @@ class ResponsesApi(PassingApi):
             bypass=Bypass.MEDIA if holds_media(fields.get("input")) else None,
         )
 
-    def prepare(self, fields: Fields, ask: RequestInfo, *, salt: str, gated: bool) -> None:
+    def prepare(self, fields: Fields, info: RequestInfo, *, salt: str, gated: bool) -> None:
         """Set ``store`` to false and drop the previous response's id, then as the base."""
         fields["store"] = FALSE
         fields.pop(PREVIOUS, None)  # what it names is in the input already
-        super().prepare(fields, ask, salt=salt, gated=gated)
+        super().prepare(fields, info, salt=salt, gated=gated)
 
     def usage(self, body: bytes) -> Usage | None:
         """Return the response's usage in the chats' terms; None where it has none."""
@@ -86,12 +86,12 @@ class ResponsesApi(PassingApi):
         except READ_ERRORS:
             return None
 
-    def whole(self, ask: RequestInfo, answer: Answer, *, sent: int) -> Answer:
+    def whole(self, info: RequestInfo, answer: Answer, *, sent: int) -> Answer:
         """As the base; the engine adds ``tool_choice`` to a body without tools, and counts it as a member."""
-        added = int("tool_choice" not in ask.fields and bytes(ask.fields.get("tools", NULL)) in {b"null", b"[]"})
-        return super().whole(replace(ask, size=ask.size + added), answer, sent=sent + added)
+        added = int("tool_choice" not in info.fields and bytes(info.fields.get("tools", NULL)) in {b"null", b"[]"})
+        return super().whole(replace(info, size=info.size + added), answer, sent=sent + added)
 
-    def transformer(self, ask: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api has it
+    def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api has it
         """Return the transformer that reads usage from the last event."""
         return _ResponsesSieve()
 

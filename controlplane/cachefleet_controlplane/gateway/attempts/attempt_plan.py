@@ -156,7 +156,7 @@ class AttemptPlanner:
         body, members = edited(routing_input.body, changes) if changes else (routing_input.body, routing_input.sent)
         judged = mode.watched and routing_input.gate.speaks
         # Where nothing asks to be refused, all choices need not have begun before the first is relayed.
-        choices = 1 if mode.threshold is None else routing_input.ask.choices
+        choices = 1 if mode.threshold is None else routing_input.info.choices
         first = progress.attempts == 1 and not progress.refusals
         self.attempt = Attempt(
             path=self._resuming.path,

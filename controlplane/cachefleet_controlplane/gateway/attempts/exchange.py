@@ -68,13 +68,13 @@ class Exchange:
         self._opened = Opened(Outcome.LOST)
         self._outcome = Outcome.LOST
         """The last outcome, of any action."""
-        self._api: Api = api_of(routing_input.ask.endpoint)
+        self._api: Api = api_of(routing_input.info.endpoint)
         self._transformer: StreamTransformer | None = None
 
     async def run(self, headers: Iterable[Header]) -> None:
         """Answer the client; ``headers`` are the client's. To be called once."""
         given = list(headers)
-        self._placement.cached_only = self._routing_input.ask.endpoint in GENERATING and wants_cached(given)
+        self._placement.cached_only = self._routing_input.info.endpoint in GENERATING and wants_cached(given)
         action = Action.CHOOSE
         try:
             while (outcome := await self._act(action, given)) is not None:
@@ -168,7 +168,7 @@ class Exchange:
         if self._transformer is None:
             self._trace.ttft_seconds = self._context.clock() - self._began
             self._transformer = self._api.transformer(
-                self._routing_input.ask, self._context.fingerprints.of(chosen.url)
+                self._routing_input.info, self._context.fingerprints.of(chosen.url)
             )
             await self._reply.start(stream.status, [*stream.headers, *self._told(stream.status)])
         transformer = self._transformer
@@ -211,7 +211,7 @@ class Exchange:
         answer = await self._turn.answered(self._resuming.joined(answer))
         of_transfer = self._transfer is not None and self._outcome is Outcome.PREFILL_FAILED
         sent = self._transfer.members if self._transfer and of_transfer else self._planner.attempt.members
-        answer = self._api.whole(self._routing_input.ask, answer, sent=sent)
+        answer = self._api.whole(self._routing_input.info, answer, sent=sent)
         # Read from what the client gets: it is shorter, without the prompt's ids.
         self._trace.usage = self._api.usage(answer.body) if answer.status == 200 else None
         await self._reply.whole(answer.status, [*answer.headers, *self._told(answer.status)], answer.body)

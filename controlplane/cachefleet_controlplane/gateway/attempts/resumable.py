@@ -61,12 +61,12 @@ _encode = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(Fields)
 
 
-def resumable(ask: RequestInfo, *, parsed: bool) -> bool:
+def resumable(info: RequestInfo, *, parsed: bool) -> bool:
     """Whether another worker can resume it; ``parsed``: workers apply a reasoning parser to chat answers."""
-    known = ask.endpoint in {Endpoint.CHAT, Endpoint.COMPLETIONS} and (ask.ids_wanted or ask.ids_asked)
-    if not (known and ask.single) or (parsed and ask.endpoint is Endpoint.CHAT):
+    known = info.endpoint in {Endpoint.CHAT, Endpoint.COMPLETIONS} and (info.ids_wanted or info.ids_asked)
+    if not (known and info.single) or (parsed and info.endpoint is Endpoint.CHAT):
         return False
-    return not _running_usage(ask.fields) and all(_harmless(name, raw) for name, raw in ask.fields.items())
+    return not _running_usage(info.fields) and all(_harmless(name, raw) for name, raw in info.fields.items())
 
 
 def marked(body: bytes) -> tuple[bytes, int]:

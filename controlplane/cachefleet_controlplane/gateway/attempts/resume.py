@@ -48,19 +48,19 @@ class ResumeLimits:
     @classmethod
     def of(cls, routing_input: RoutingInput, *, parsed: bool) -> ResumeLimits | None:
         """None where no other worker can resume it, or its caller wants a gate's refusal."""
-        ask, gate = routing_input.ask, routing_input.gate
+        info, gate = routing_input.info, routing_input.gate
         if gate.callers and gate.own:
             return None
         if gate.own:  # the gateway acts on it
-            ask = replace(ask, fields={name: raw for name, raw in ask.fields.items() if name != FIELD})
-        stops = _stops(ask.fields.get("stop"))
-        if stops is None or not resumable(ask, parsed=parsed):
+            info = replace(info, fields={name: raw for name, raw in info.fields.items() if name != FIELD})
+        stops = _stops(info.fields.get("stop"))
+        if stops is None or not resumable(info, parsed=parsed):
             return None
         try:
-            bound = _bound(ask)
+            bound = _bound(info)
         except READ_ERRORS:  # only the engine knows what that is
             return None
-        included = lax_bool(ask.fields.get("include_stop_str_in_output"))
+        included = lax_bool(info.fields.get("include_stop_str_in_output"))
         allowed = [
             pool.spec.preemption.max_hand_backs
             for pool in routing_input.model.declared
@@ -100,7 +100,7 @@ class Resumption:
     @property
     def path(self) -> str:
         """Path of the next attempt: that of completions once the answer is resumed."""
-        return Endpoint.COMPLETIONS if self._times else self._first.ask.endpoint
+        return Endpoint.COMPLETIONS if self._times else self._first.info.endpoint
 
     @property
     def stopped(self) -> bool:
@@ -186,7 +186,7 @@ class Resumption:
         if self._times >= self._allowed:
             return routing_input
         plain = (
-            not self._times and "vllm_xargs" not in routing_input.ask.fields
+            not self._times and "vllm_xargs" not in routing_input.info.fields
         )  # as nearly all: no need to parse it again
         body, members = appended(routing_input.body, routing_input.sent) if plain else marked(routing_input.body)
         return replace(routing_input, body=body, sent=members)
@@ -220,13 +220,13 @@ def _stops(raw: Raw | None) -> list[str] | None:
     return [given] if isinstance(given, str) else given or []
 
 
-def _bound(ask: RequestInfo) -> int | None:
-    names = ("max_completion_tokens", "max_tokens") if ask.endpoint is Endpoint.CHAT else ("max_tokens",)
+def _bound(info: RequestInfo) -> int | None:
+    names = ("max_completion_tokens", "max_tokens") if info.endpoint is Endpoint.CHAT else ("max_tokens",)
     for name in names:
-        number = _count(ask.fields.get(name))
+        number = _count(info.fields.get(name))
         if number is not None:
             return number
-    return COMPLETIONS_MAX_TOKENS if ask.endpoint is Endpoint.COMPLETIONS else None
+    return COMPLETIONS_MAX_TOKENS if info.endpoint is Endpoint.COMPLETIONS else None
 
 
 def _count(raw: Raw | None) -> int | None:

@@ -91,7 +91,7 @@ class Placement:
         decision = None if self._latest is self.chosen else self._latest
         retry_after = self._queue.retry_after(self._line, blocks=needed_blocks(prompt))
         who = self.routing_input.who
-        error = refusal(self.routing_input.ask.model, prompt, decision, retry_after=retry_after, who=who)
+        error = refusal(self.routing_input.info.model, prompt, decision, retry_after=retry_after, who=who)
         return decision.reason if decision else Reason.NO_READY_WORKER, error
 
     def free(self, cached_tokens: int | None = None) -> None:

@@ -33,7 +33,7 @@ class History(Struct, frozen=True):
     """The response as its client got it."""
 
 
-class Sealer:
+class HistoryCipher:
     """Encrypts under keys derived from ``key``; ``random`` returns so many unpredictable bytes."""
 
     def __init__(self, key: bytes, *, random: Callable[[int], bytes] = os.urandom) -> None:

@@ -39,13 +39,13 @@ _messages = msgspec.json.Decoder(list[_Message])
 _anything = msgspec.json.Decoder()
 
 
-def fingerprints(model: str, hellos: Iterable[Hello], ask: RequestInfo, *, key: bytes) -> Fingerprints:
+def fingerprints(model: str, hellos: Iterable[Hello], info: RequestInfo, *, key: bytes) -> Fingerprints:
     """Return the fingerprints of a request to ``model`` ("namespace/name"), whose ready workers sent ``hellos``."""
     known = {hello.profile.fingerprint(): hello for hello in hellos}
     profiles = [known[name].profile for name in sorted(known)]
     template = [name.encode() for name in sorted(known)]
     template += [
-        part for name in _SHAPING if not is_null(ask.fields, name) for part in (name.encode(), ask.fields[name])
+        part for name in _SHAPING if not is_null(info.fields, name) for part in (name.encode(), info.fields[name])
     ]
     return Fingerprints(
         model=model[:253],
@@ -53,8 +53,8 @@ def fingerprints(model: str, hellos: Iterable[Hello], ask: RequestInfo, *, key: 
         renderer=_joined(profile.renderer for profile in profiles),
         renderer_version=_joined(profile.renderer_version for profile in profiles),
         template_fingerprint=_digest(key, template),
-        effective_instructions_hash=_digest(key, _instructions(ask)),
-        effective_tools_hash=_digest(key, _tools(ask)),
+        effective_instructions_hash=_digest(key, _instructions(info)),
+        effective_tools_hash=_digest(key, _tools(info)),
     )
 
 
@@ -63,19 +63,19 @@ def _joined(values: Iterable[str]) -> str:
     return ",".join(sorted(set(values)))[:1024]
 
 
-def _instructions(ask: RequestInfo) -> list[bytes | Raw]:
-    member, listed = _MEMBERS.get(ask.endpoint, ""), _LISTS.get(ask.endpoint, "")
-    parts: list[bytes | Raw] = [] if is_null(ask.fields, member) else [ask.fields[member]]
+def _instructions(info: RequestInfo) -> list[bytes | Raw]:
+    member, listed = _MEMBERS.get(info.endpoint, ""), _LISTS.get(info.endpoint, "")
+    parts: list[bytes | Raw] = [] if is_null(info.fields, member) else [info.fields[member]]
     try:
-        messages = _messages.decode(ask.fields.get(listed, NULL))
+        messages = _messages.decode(info.fields.get(listed, NULL))
     except READ_ERRORS:
         return parts
     return parts + [message.content for message in messages if message.role in _INSTRUCTING]
 
 
-def _tools(ask: RequestInfo) -> list[bytes | Raw]:
+def _tools(info: RequestInfo) -> list[bytes | Raw]:
     """In canonical JSON, whatever the order of members (C13)."""
-    return [_canonical(ask.fields[name]) for name in _TOOLS if not is_null(ask.fields, name)]
+    return [_canonical(info.fields[name]) for name in _TOOLS if not is_null(info.fields, name)]
 
 
 def _canonical(raw: Raw) -> bytes | Raw:

@@ -64,12 +64,12 @@ class Finished(Struct, frozen=True):
         return any(_kind(item) == "function_call" for item in self.output)
 
 
-def previous_id(ask: RequestInfo) -> str:
+def previous_id(info: RequestInfo) -> str:
     """Return the id of the response that a request continues; "" for none. ApiError 400."""
-    if is_null(ask.fields, PREVIOUS):
+    if is_null(info.fields, PREVIOUS):
         return ""
     try:
-        given = _text.decode(ask.fields[PREVIOUS])
+        given = _text.decode(info.fields[PREVIOUS])
     except READ_ERRORS:
         given = ""
     if not is_id(given):
@@ -82,14 +82,14 @@ def is_id(name: str) -> bool:
     return 0 < len(name) <= MAX_ID and name.isprintable()
 
 
-def wants_storing(ask: RequestInfo) -> bool:
+def wants_storing(info: RequestInfo) -> bool:
     """Whether the response is to be stored: unless ``store`` is false, however that is written."""
-    return is_null(ask.fields, "store") or lax_bool(ask.fields["store"])
+    return is_null(info.fields, "store") or lax_bool(info.fields["store"])
 
 
-def input_items(ask: RequestInfo) -> tuple[Raw, ...]:
+def input_items(info: RequestInfo) -> tuple[Raw, ...]:
     """Return a request's input items, text as a user's message. ApiError 400 for neither text nor a list."""
-    given = ask.fields.get("input", NULL)
+    given = info.fields.get("input", NULL)
     try:
         return tuple(_items.decode(given))
     except msgspec.ValidationError:
@@ -113,11 +113,11 @@ def split(items: bytes) -> tuple[Raw, ...]:
     return tuple(_items.decode(items))
 
 
-def continued(ask: RequestInfo, before: tuple[Raw, ...]) -> RequestInfo:
+def continued(info: RequestInfo, before: tuple[Raw, ...]) -> RequestInfo:
     """Return the request with the items ``before`` in front of its own input."""
-    fields = {name: raw for name, raw in ask.fields.items() if name != PREVIOUS}
-    fields["input"] = Raw(joined((*before, *input_items(ask))))
-    return replace(ask, fields=fields)
+    fields = {name: raw for name, raw in info.fields.items() if name != PREVIOUS}
+    fields["input"] = Raw(joined((*before, *input_items(info))))
+    return replace(info, fields=fields)
 
 
 def finished(body: bytes) -> Finished | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.conversations.checkpoint import Owner
-from cachefleet_controlplane.gateway.conversations.encryption import History, HistoryError, Sealer
+from cachefleet_controlplane.gateway.conversations.encryption import History, HistoryCipher, HistoryError
 from cachefleet_controlplane.gateway.conversations.policy import Allowance, allowance
 from cachefleet_controlplane.gateway.conversations.records import SealedResponse
 from cachefleet_controlplane.gateway.conversations.rehydration import (
@@ -35,21 +35,26 @@ class Histories:
     """Stored conversations by the id of a response; ``max_bytes`` bounds the input of one that is stored."""
 
     def __init__(
-        self, store_worker: StoreWorker, sealer: Sealer, *, max_bytes: int, wall_clock: Callable[[], float] = time.time
+        self,
+        store_worker: StoreWorker,
+        cipher: HistoryCipher,
+        *,
+        max_bytes: int,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._store_worker = store_worker
-        self._sealer = sealer
+        self._cipher = cipher
         self._max_bytes = max_bytes
         self._wall_clock = wall_clock
 
-    def stores(self, ask: RequestInfo, allowed: Allowance) -> bool:
+    def stores(self, info: RequestInfo, allowed: Allowance) -> bool:
         """Whether a request's response is to be stored. ApiError 413 where its input is too long for that."""
-        wanted = ask.endpoint is Endpoint.RESPONSES and allowed.history and wants_storing(ask)
+        wanted = info.endpoint is Endpoint.RESPONSES and allowed.history and wants_storing(info)
         if wanted:
-            self._check(len(bytes(ask.fields.get("input", b""))))
+            self._check(len(bytes(info.fields.get("input", b""))))
         return wanted
 
-    async def continued(self, ask: RequestInfo, previous: str, *, tenant: TenantId, model: ServedModel) -> RequestInfo:
+    async def continued(self, info: RequestInfo, previous: str, *, tenant: TenantId, model: ServedModel) -> RequestInfo:
         """Return the request with its whole input. ApiError: 400 where nothing is stored, 404, 413, 503."""
         if not allowance(model.declared).history:
             message = (
@@ -60,8 +65,8 @@ class Histories:
         history = await self._read(tenant, previous)
         if history is None:
             raise ApiError(404, f"Previous response with id '{previous}' not found.", param=PREVIOUS)
-        whole = continued(ask, split(history.items))
-        if wants_storing(ask):
+        whole = continued(info, split(history.items))
+        if wants_storing(info):
             self._check(len(bytes(whole.fields["input"])))
         return whole
 
@@ -85,15 +90,15 @@ class Histories:
             raise _not_found(response)
 
     def sealed(
-        self, ask: RequestInfo, response: Finished, body: bytes, owner: Owner, *, now: float, expires: float
+        self, info: RequestInfo, response: Finished, body: bytes, owner: Owner, *, now: float, expires: float
     ) -> SealedResponse:
-        """Return the encrypted record of a response to ``ask``, whose input is whole."""
-        history = History(joined((*input_items(ask), *response.output)), body)
+        """Return the encrypted record of a response to ``info``, whose input is whole."""
+        history = History(joined((*input_items(info), *response.output)), body)
         return SealedResponse(
             tenant=owner.tenant,
             id=response.id,
             model=owner.model,
-            sealed=self._sealer.seal(history, tenant=owner.tenant, response=response.id),
+            sealed=self._cipher.seal(history, tenant=owner.tenant, response=response.id),
             created=now,
             expires=expires,
         )
@@ -108,7 +113,7 @@ class Histories:
         except StoreError as error:
             raise _unavailable() from error
         try:
-            return None if found is None else self._sealer.open(found.sealed, tenant=tenant, response=response)
+            return None if found is None else self._cipher.open(found.sealed, tenant=tenant, response=response)
         except HistoryError:
             return None
 

@@ -54,7 +54,7 @@ class Settling(Protocol):
 class Turn(Protocol):
     """What the gateway and an exchange call while they serve a request."""
 
-    ask: RequestInfo
+    info: RequestInfo
     """The request with its whole input."""
     keeps_ids: bool
     outcome: TurnOutcome | None
@@ -76,7 +76,7 @@ class Turn(Protocol):
 class PlainTurn:
     """A request of no conversation, or of one that may not be kept: all passes unchanged."""
 
-    ask: RequestInfo
+    info: RequestInfo
     outcome: TurnOutcome | None = None
     keeps_ids: bool = False
 
@@ -112,7 +112,7 @@ class NamedTurn:
 
     def __init__(
         self,
-        ask: RequestInfo,
+        info: RequestInfo,
         thread: Thread,
         settling: Settling,
         *,
@@ -120,7 +120,7 @@ class NamedTurn:
         stores: bool = False,
         keeps_ids: bool,
     ) -> None:
-        self.ask = ask
+        self.info = info
         self.thread = thread
         self.previous = previous
         self.stores = stores
@@ -164,7 +164,7 @@ class NamedTurn:
 
     @property
     def _is_response(self) -> bool:
-        return self.ask.endpoint is Endpoint.RESPONSES
+        return self.info.endpoint is Endpoint.RESPONSES
 
     def _look(self, data: bytes) -> None:
         self._spoilt = self._spoilt or error_code(data) > 0 or any(mark in data for mark in _GIVEN_UP)

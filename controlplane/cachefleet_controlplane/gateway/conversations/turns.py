@@ -79,25 +79,25 @@ class Turns:
         self._on_plan = on_plan
         self.histories = parts.histories
 
-    async def whole(self, ask: RequestInfo, tenant: TenantRecord, model: ServedModel) -> RequestInfo:
+    async def whole(self, info: RequestInfo, tenant: TenantRecord, model: ServedModel) -> RequestInfo:
         """Return the request with the stored conversation that it continues, if any. ApiError 400, 404, 413, 503."""
-        previous = previous_id(ask) if ask.endpoint is Endpoint.RESPONSES else ""
+        previous = previous_id(info) if info.endpoint is Endpoint.RESPONSES else ""
         if not previous:
-            return ask
-        return await self._parts.histories.continued(ask, previous, tenant=tenant.name, model=model)
+            return info
+        return await self._parts.histories.continued(info, previous, tenant=tenant.name, model=model)
 
     async def begin(
-        self, ask: RequestInfo, headers: Iterable[Header], *, tenant: TenantRecord, model: ServedModel
+        self, info: RequestInfo, headers: Iterable[Header], *, tenant: TenantRecord, model: ServedModel
     ) -> Turn:
         """Look up the conversation of a request. ApiError 400 for an invalid name or state, and as ``whole``."""
         given, allowed = list(headers), allowance(model.declared)
-        previous = previous_id(ask) if ask.endpoint is Endpoint.RESPONSES else ""
-        whole = await self.whole(ask, tenant, model)
-        stores = self._parts.histories.stores(ask, allowed)
+        previous = previous_id(info) if info.endpoint is Endpoint.RESPONSES else ""
+        whole = await self.whole(info, tenant, model)
+        stores = self._parts.histories.stores(info, allowed)
         if not allowed.enabled:
             named = any(name == SESSION_HEADER for name, _ in given)
             return PlainTurn(whole, TurnOutcome.OFF if named else None)
-        session = session_name(given) if ask.endpoint in GENERATING else b""
+        session = session_name(given) if info.endpoint in GENERATING else b""
         if not (session or previous or stores):
             return PlainTurn(whole)
         owner = Owner(tenant.name, f"{model.namespace}/{model.upstream}")
@@ -168,7 +168,7 @@ class _Settling:
 
     def planned(self, turn: NamedTurn, routing_input: RoutingInput) -> TurnOutcome:
         parts, began = self.parts, self.parts.clock()
-        turn.fresh = self._fresh(turn.ask, routing_input)
+        turn.fresh = self._fresh(turn.info, routing_input)
         made = plan(turn.thread.checkpoint, turn.fresh, now=parts.wall_clock(), limits=TurnLimits())
         parts.metrics.planned(made, seconds=parts.clock() - began)
         self.on_plan(turn, made, routing_input)
@@ -209,14 +209,14 @@ class _Settling:
         def record() -> TurnRecord:
             kept = None
             if response is not None and turn.stores:
-                kept = parts.histories.sealed(turn.ask, response, ending.body, self.owner, now=now, expires=expires)
+                kept = parts.histories.sealed(turn.info, response, ending.body, self.owner, now=now, expires=expires)
             return TurnRecord(
                 owner=self.owner, name=name, expected=thread.expected, state=state, checkpoint=made, response=kept
             )
 
         return record
 
-    def _fresh(self, ask: RequestInfo, routing_input: RoutingInput) -> Fresh:
+    def _fresh(self, info: RequestInfo, routing_input: RoutingInput) -> Fresh:
         keyed, facts = routing_input.rendering.prompt, self.parts.fleet.render_facts(self.model.name)
         shared = isolation(self.model.declared) is Isolation.SHARED
         hellos = self.parts.fleet.announced(self.model.name)
@@ -227,7 +227,7 @@ class _Settling:
             receipt=Receipt(
                 facts.contract, keyed.block_size or facts.block_size, None if shared else self.tenant.salt_version
             ),
-            fingerprints=fingerprints(self.owner.model, hellos, ask, key=self.parts.key),
+            fingerprints=fingerprints(self.owner.model, hellos, info, key=self.parts.key),
             ids=keyed.ids,
         )
 

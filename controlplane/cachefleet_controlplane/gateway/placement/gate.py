@@ -28,17 +28,17 @@ class Gate:
     """It has one prompt: of several only the first is routed by, or could be transferred."""
 
     @classmethod
-    def of(cls, ask: RequestInfo, model: ServedModel) -> Gate:
+    def of(cls, info: RequestInfo, model: ServedModel) -> Gate:
         """Take the thresholds and roles from the pools of a model as declared; Prefill pools answer nothing."""
         answering = [pool for pool in model.declared if pool.spec.role is not Role.PREFILL]
         roles = {pool.spec.role for pool in model.declared}
         return cls(
-            speaks=ask.endpoint in {Endpoint.CHAT, Endpoint.COMPLETIONS},
-            own=ask.threshold,
+            speaks=info.endpoint in {Endpoint.CHAT, Endpoint.COMPLETIONS},
+            own=info.threshold,
             split={Role.PREFILL, Role.DECODE} <= roles,
             thresholds={pool.key: pool.spec.hit.threshold for pool in answering},
             decoding=frozenset(pool.key for pool in answering if pool.spec.role is Role.DECODE),
-            one_prompt=ask.prompts == 1,
+            one_prompt=info.prompts == 1,
         )
 
     @property

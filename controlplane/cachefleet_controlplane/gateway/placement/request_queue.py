@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
-from cachefleet_controlplane.gateway.placement.wait_list import Drain, Fleet, Ticket, WaitingRoom
+from cachefleet_controlplane.gateway.placement.wait_list import Fleet, ServiceRate, Ticket, WaitList
 from cachefleet_controlplane.metrics import Metrics
 
 T = TypeVar("T")
@@ -45,9 +45,9 @@ class Queue:
     """The waiting requests of all fleets of a gateway; ``clock`` is monotonic, in seconds."""
 
     def __init__(self, *, places: int, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
-        self._room = WaitingRoom(places)
+        self._room = WaitList(places)
         self._waiters: dict[Ticket, _Waiter[Any]] = {}
-        self._drains: dict[Fleet, Drain] = {}
+        self._drains: dict[Fleet, ServiceRate] = {}
         self._metrics = metrics
         self._clock = clock
         self._woken = False
@@ -88,13 +88,13 @@ class Queue:
         if drain is None:
             if len(self._drains) >= MAX_FLEETS:
                 del self._drains[next(iter(self._drains))]
-            drain = self._drains[fleet] = Drain(now)
+            drain = self._drains[fleet] = ServiceRate(now)
         drain.add(blocks, now)
 
     def retry_after(self, fleet: Fleet, *, blocks: int) -> int:
         """Return the seconds after which a refused request may have room, once all that wait now have had it."""
         now = self._clock()
-        drain = self._drains.get(fleet) or Drain(now)
+        drain = self._drains.get(fleet) or ServiceRate(now)
         return drain.retry_after(self._room.wanted(fleet) + blocks, now)
 
     def wake(self) -> None:

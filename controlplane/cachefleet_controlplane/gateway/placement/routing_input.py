@@ -35,7 +35,7 @@ class RoutingInput:
     """One request with all that a decision needs; may be decided on repeatedly."""
 
     fleet: Fleet
-    ask: RequestInfo
+    info: RequestInfo
     model: ServedModel
     body: bytes
     """The body that a worker is sent."""
@@ -114,53 +114,53 @@ class RoutingInputBuilder:
             raise ApiError(404, f"The model `{model}` does not exist.", param="model")
         return served
 
-    async def place(self, ask: RequestInfo, tenant: TenantRecord, *, keep_ids: bool = False) -> RoutingInput:
+    async def place(self, info: RequestInfo, tenant: TenantRecord, *, keep_ids: bool = False) -> RoutingInput:
         """Build the routing input of a tenant's request. ApiError where the model is not served.
 
         ``keep_ids``: with the prompt's token ids, where they can be had.
         """
-        model = self.find(ask.model)
+        model = self.find(info.model)
         salt = self._salter.salt(model.declared, tenant.name, tenant.salt_version)
         engine_name = model.declared[0].spec.model.name
-        gate = Gate.of(ask, model)
-        body, sent = upstream_body(ask, model=engine_name, salt=salt, gated=gate.ours)
+        gate = Gate.of(info, model)
+        body, sent = upstream_body(info, model=engine_name, salt=salt, gated=gate.ours)
         began = self._clock()
-        rendering = await self._render(ask, model, body, salt=salt, keep_ids=keep_ids)
+        rendering = await self._render(info, model, body, salt=salt, keep_ids=keep_ids)
         seconds = self._clock() - began
-        text, learn = self._text(ask, model, rendering, salt=salt)
-        rendering, prompt = self._known(ask, model, rendering, text)
+        text, learn = self._text(info, model, rendering, salt=salt)
+        rendering, prompt = self._known(info, model, rendering, text)
         return RoutingInput(
-            self._fleet, ask, model, body, sent, prompt, rendering, seconds, tenant, salt, learn, gate=gate
+            self._fleet, info, model, body, sent, prompt, rendering, seconds, tenant, salt, learn, gate=gate
         )
 
     def _text(
-        self, ask: RequestInfo, model: ServedModel, rendering: Rendering, *, salt: str
+        self, info: RequestInfo, model: ServedModel, rendering: Rendering, *, salt: str
     ) -> tuple[Text, Callable[[int], None]]:
         """What is known of a prompt by its text, and the function to call with its number of tokens."""
         if self._texts is None or self._knowledge is Knowledge.LOAD or self._blind:
             return NO_TEXT, _nobody
         name = f"{model.namespace}/{model.upstream}"
-        text = self._texts.of(render_ask(ask), model=name, salt=salt)
+        text = self._texts.of(render_ask(info), model=name, salt=salt)
         learn = partial(_learn, self._texts.estimates, name, text.size)
         if rendering.prompt.tokens and rendering.rung is not Rung.CLIENT:  # token ids in JSON are not text
             learn(rendering.prompt.tokens)
             return text, _nobody
-        return text, learn if ask.single and rendering.rung is Rung.NONE else _nobody
+        return text, learn if info.single and rendering.rung is Rung.NONE else _nobody
 
     def _known(
-        self, ask: RequestInfo, model: ServedModel, rendering: Rendering, text: Text
+        self, info: RequestInfo, model: ServedModel, rendering: Rendering, text: Text
     ) -> tuple[Rendering, Prompt]:
         """What decisions rest on: blocks, else the text where it may be used, else load."""
         longest = model.max_model_len
         keyed = rendering.prompt
-        prompt = _prompt(ask, keyed, text.measured(keyed.tokens), longest=longest)
+        prompt = _prompt(info, keyed, text.measured(keyed.tokens), longest=longest)
         if prompt.knowledge is Knowledge.EXACT or not text.size or rendering.reason in _TEXTLESS:
             return rendering, prompt
         if prompt.tokens and longest is not None and prompt.tokens > longest:
             return rendering, prompt  # the engine will refuse it
         tokens = prompt.tokens or (text.tokens if longest is None else min(text.tokens, longest))
         guess = replace(
-            _prompt(ask, Keyed(tokens), prompt.chunks, longest=longest),
+            _prompt(info, Keyed(tokens), prompt.chunks, longest=longest),
             block_size=self._fleet.render_facts(model.name).block_size,
             knowledge=Knowledge.APPROXIMATE,
         )
@@ -172,14 +172,14 @@ class RoutingInputBuilder:
         return self._fleet.policy is RoutingPolicy.ROUND_ROBIN
 
     async def _render(
-        self, ask: RequestInfo, model: ServedModel, body: bytes, *, salt: str, keep_ids: bool
+        self, info: RequestInfo, model: ServedModel, body: bytes, *, salt: str, keep_ids: bool
     ) -> Rendering:
         if self._blind:
             return Rendering()
         if self._knowledge is not Knowledge.EXACT:
-            return self._renderer.switched_off(ask)
-        first = render_ask(ask)
-        if first is not ask:
+            return self._renderer.switched_off(info)
+        first = render_ask(info)
+        if first is not info:
             body, _ = upstream_body(first, model=model.declared[0].spec.model.name, salt=salt)
         keyer = partial(self._fleet.keyer, model.name, salt=salt)
         keying = Keying(keyer, model.max_model_len, self._cache, keep_ids)
@@ -201,14 +201,14 @@ def _learn(estimates: TokenEstimates, model: str, size: int, tokens: int) -> Non
     estimates.learn(model, size=size, tokens=tokens)
 
 
-def _prompt(ask: RequestInfo, keyed: Keyed, chunks: Chunks, *, longest: int | None) -> Prompt:
+def _prompt(info: RequestInfo, keyed: Keyed, chunks: Chunks, *, longest: int | None) -> Prompt:
     """With the answer bounded so that it and the prompt are ``longest`` tokens, the most that any worker takes."""
-    most = ask.max_tokens if longest is None else max(0, longest - keyed.tokens)
+    most = info.max_tokens if longest is None else max(0, longest - keyed.tokens)
     return Prompt(
         tokens=keyed.tokens,
         keys=keyed.keys,
         block_size=keyed.block_size,
-        max_tokens=min(ask.max_tokens, most),
+        max_tokens=min(info.max_tokens, most),
         knowledge=Knowledge.EXACT if keyed.block_size else Knowledge.LOAD,
         chunks=chunks,
     )

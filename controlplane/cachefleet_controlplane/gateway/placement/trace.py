@@ -37,14 +37,14 @@ def decision_headers(decision_id: str, decision: Decision | None) -> list[Header
     return headers
 
 
-def decision_body(decision_id: str, ask: RequestInfo, decision: Decision, rendering: Rendering) -> bytes:
+def decision_body(decision_id: str, info: RequestInfo, decision: Decision, rendering: Rendering) -> bytes:
     """Return a decision with all candidates as JSON; nothing of the prompt but its length."""
     return msgspec.json.encode(
         {
             "id": decision_id,
             "object": "cachefleet.decision",
-            "model": ask.model,
-            "endpoint": ask.endpoint,
+            "model": info.model,
+            "endpoint": info.endpoint,
             "verdict": decision.verdict,
             "reason": decision.reason,
             "policy": decision.policy,
@@ -89,7 +89,7 @@ class Basis:
             render_failure=routing_input.rendering.reason,
             block_size=routing_input.prompt.block_size,
             keys=routing_input.prompt.keys,
-            single=routing_input.ask.single,
+            single=routing_input.info.single,
         )
 
 

@@ -28,7 +28,7 @@ class Ticket:
     """KV cache blocks that it needs."""
 
 
-class WaitingRoom:
+class WaitList:
     """A line for each fleet, by priority and arrival; at most ``places`` tickets in all."""
 
     def __init__(self, places: int) -> None:
@@ -88,7 +88,7 @@ LEAST_RETRY_SECONDS: Final = 1
 MOST_RETRY_SECONDS: Final = 60
 
 
-class Drain:
+class ServiceRate:
     """Service rate of one fleet: blocks of requests that ended within the last WINDOW_SECONDS."""
 
     def __init__(self, now: float) -> None:

@@ -94,22 +94,22 @@ def ladder(
     workers: Sequence[WorkerEndpoint],
     memory: RungMemory,
     *,
-    ask: RequestInfo,
+    info: RequestInfo,
     now: float,
     facts: RenderFacts = NO_FACTS,
     dedicated: Sequence[WorkerEndpoint] = (),
 ) -> list[Try]:
     """Return the tries in order: dedicated renderers; keys, then render routes of workers, best first; tokenizers."""
     first = workers[:MAX_WORKERS]
-    render, query = f"{ask.endpoint}/render", _query(facts)
-    keyed = bool(facts.contract) and ask.endpoint in _KEYED
+    render, query = f"{info.endpoint}/render", _query(facts)
+    keyed = bool(facts.contract) and info.endpoint in _KEYED
     special = partial(Try, dedicated=True, model=facts.model)
     tries = [
         *(special(one, Rung.KEYS, KEYS_PATH, query) for one in dedicated if keyed),
         *(special(one, Rung.RENDER, render) for one in dedicated),
         *(Try(one, Rung.KEYS, KEYS_PATH, query) for one in first if keyed and one.url in facts.keys_at),
         *(Try(one, Rung.RENDER, render) for one in first),
-        *(Try(one, Rung.TOKENIZE, TOKENIZE_PATH) for one in first if tokenizable(ask)),
+        *(Try(one, Rung.TOKENIZE, TOKENIZE_PATH) for one in first if tokenizable(info)),
     ]
     return [one for one in tries if memory.open(*one.slot, now=now)]
 
@@ -118,11 +118,11 @@ def _query(facts: RenderFacts) -> str:
     return "?" + urlencode({"contract": facts.contract, "block_size": facts.block_size})
 
 
-def tokenizable(ask: RequestInfo) -> bool:
+def tokenizable(info: RequestInfo) -> bool:
     """Whether /tokenize takes all members of the body that shape the prompt."""
-    if not knows_bodies_of(ask.endpoint) or ask.bypass is not None:
+    if not knows_bodies_of(info.endpoint) or info.bypass is not None:
         return False
-    return all(is_null(ask.fields, name) for name in _SHAPING_FIELDS)
+    return all(is_null(info.fields, name) for name in _SHAPING_FIELDS)
 
 
 def knows_bodies_of(endpoint: Endpoint) -> bool:
@@ -130,7 +130,7 @@ def knows_bodies_of(endpoint: Endpoint) -> bool:
     return endpoint in _TOKENIZE_FIELDS
 
 
-def tokenize_body(ask: RequestInfo) -> bytes:
+def tokenize_body(info: RequestInfo) -> bytes:
     """Return the body for /tokenize: the members that it takes, with the first prompt alone."""
-    fields: Fields = first_prompt(ask)
-    return _encode({name: fields[name] for name in _TOKENIZE_FIELDS[ask.endpoint] if name in fields})
+    fields: Fields = first_prompt(info)
+    return _encode({name: fields[name] for name in _TOKENIZE_FIELDS[info.endpoint] if name in fields})

@@ -86,7 +86,7 @@ class Renderer:
 
     async def render(
         self,
-        ask: RequestInfo,
+        info: RequestInfo,
         body: bytes,
         *,
         workers: Sequence[WorkerEndpoint],
@@ -94,27 +94,27 @@ class Renderer:
         facts: RenderFacts = NO_FACTS,
         salt: str = "",
     ) -> Rendering:
-        """Render the first prompt of ``ask``; ``body`` is what a worker is sent for it (see ``render_ask``)."""
-        if ask.bypass is not None:
-            return self._bypassed(ask.bypass)
-        if given := _given(ask, keying):
+        """Render the first prompt of ``info``; ``body`` is what a worker is sent for it (see ``render_ask``)."""
+        if info.bypass is not None:
+            return self._bypassed(info.bypass)
+        if given := _given(info, keying):
             return Rendering(given, Rung.CLIENT)
         began = self._clock()
         name = (
-            digest(ask.endpoint, ask.fields, renderer=f"{salt}\n{facts.renderer}") if self._known is not None else b""
+            digest(info.endpoint, info.fields, renderer=f"{salt}\n{facts.renderer}") if self._known is not None else b""
         )
         # Cached prompts have no ids.
         rendering = None if keying.keep_ids else self._recall(name)
         if rendering is None:
-            rendering = await self._climb(ask, body, workers=workers, keying=keying, facts=facts)
+            rendering = await self._climb(info, body, workers=workers, keying=keying, facts=facts)
             self._remember(name, rendering.prompt)
         self._metrics.render(rung=rendering.rung, seconds=self._clock() - began)
         return rendering
 
-    def switched_off(self, ask: RequestInfo) -> Rendering:
+    def switched_off(self, info: RequestInfo) -> Rendering:
         """Return the result for a prompt that is not to be rendered, and count why."""
-        if ask.bypass is not None:
-            return self._bypassed(ask.bypass)
+        if info.bypass is not None:
+            return self._bypassed(info.bypass)
         self._bypasses.labels(Reason.SWITCHED_OFF).inc()
         return Rendering(reason=Reason.SWITCHED_OFF)
 
@@ -131,19 +131,19 @@ class Renderer:
             self._known.put(name, replace(prompt, ids=None))
 
     async def _climb(
-        self, ask: RequestInfo, body: bytes, *, workers: Sequence[WorkerEndpoint], keying: Keying, facts: RenderFacts
+        self, info: RequestInfo, body: bytes, *, workers: Sequence[WorkerEndpoint], keying: Keying, facts: RenderFacts
     ) -> Rendering:
         began = self._clock()
         dedicated = self._dedicated.next(began)
-        last = Rendering(reason=_before(ask, [*dedicated, *workers]))
-        for attempt in ladder(workers, self._memory, ask=ask, now=began, facts=facts, dedicated=dedicated):
+        last = Rendering(reason=_before(info, [*dedicated, *workers]))
+        for attempt in ladder(workers, self._memory, info=info, now=began, facts=facts, dedicated=dedicated):
             left = began + self._timeout_seconds - self._clock()
             if left <= 0 or not self._open(attempt):
                 continue
             if keying.keep_ids and attempt.rung is Rung.KEYS:
                 attempt = replace(attempt, query=attempt.query + WITH_IDS)  # noqa: PLW2901
-            opened = await self._ask(attempt, ask, body, seconds=self._share(attempt, left), facts=facts)
-            last = read(opened, attempt.rung, ask.endpoint, keying=keying)
+            opened = await self._ask(attempt, info, body, seconds=self._share(attempt, left), facts=facts)
+            last = read(opened, attempt.rung, info.endpoint, keying=keying)
             self._note(attempt, opened, last)
             if last.prompt.tokens or _final(attempt, last.reason):
                 break
@@ -162,9 +162,9 @@ class Renderer:
         parts = 4 if attempt.dedicated else 2  # both dedicated ones may hang
         return min(left, self._timeout_seconds / parts)
 
-    async def _ask(self, attempt: Try, ask: RequestInfo, body: bytes, *, seconds: float, facts: RenderFacts) -> Opened:
+    async def _ask(self, attempt: Try, info: RequestInfo, body: bytes, *, seconds: float, facts: RenderFacts) -> Opened:
         url = attempt.worker.url
-        question = tokenize_body(ask) if attempt.rung is Rung.TOKENIZE else body
+        question = tokenize_body(info) if attempt.rung is Rung.TOKENIZE else body
         key = self._credentials.of_pool(facts.pool) if attempt.dedicated else self._credentials.of(url)
         headers = [("content-type", "application/json"), ("authorization", f"Bearer {key}")]
         if attempt.rung is Rung.KEYS:
@@ -188,17 +188,17 @@ def _final(attempt: Try, reason: object) -> bool:
     return reason is Reason.MULTIMODAL or (reason is Reason.REFUSED and not attempt.dedicated)
 
 
-def _before(ask: RequestInfo, asked: Sequence[WorkerEndpoint]) -> Reason:
+def _before(info: RequestInfo, asked: Sequence[WorkerEndpoint]) -> Reason:
     """The reason for no ids where nobody could be asked."""
     if not asked:
         return Reason.NO_WORKER
-    inexact = knows_bodies_of(ask.endpoint) and not tokenizable(ask)
+    inexact = knows_bodies_of(info.endpoint) and not tokenizable(info)
     return Reason.INEXACT if inexact else Reason.ABSENT
 
 
-def _given(ask: RequestInfo, keying: Keying) -> Keyed | None:
+def _given(info: RequestInfo, keying: Keying) -> Keyed | None:
     """Key the client's own ids; None where it sent none."""
-    ids = given_ids(ask)
+    ids = given_ids(info)
     try:
         keyed = None if ids is None else keying.read(ids)
     except BodyError:
@@ -206,7 +206,7 @@ def _given(ask: RequestInfo, keying: Keying) -> Keyed | None:
     return keyed if keyed and keyed.tokens else None
 
 
-def render_ask(ask: RequestInfo) -> RequestInfo:
+def render_ask(info: RequestInfo) -> RequestInfo:
     """Return the request with its first prompt alone."""
-    fields = first_prompt(ask)
-    return ask if fields is ask.fields else replace(ask, fields=fields)
+    fields = first_prompt(info)
+    return info if fields is info.fields else replace(info, fields=fields)

@@ -115,11 +115,11 @@ class Texts:
         self._keyer: MakeKeyer | None = None if keyer is None else lru_cache(MAX_KEYERS)(keyer)
         self.estimates = TokenEstimates()
 
-    def of(self, ask: RequestInfo, *, model: str, salt: str) -> Text:
+    def of(self, info: RequestInfo, *, model: str, salt: str) -> Text:
         """Key a request's first prompt (see ``render_ask``); prompts under different salts share no key."""
-        if ask.bypass is not None:
+        if info.bypass is not None:
             return NO_TEXT
-        text = visible(ask.fields)
+        text = visible(info.fields)
         keys = chunk_keys(text[:MAX_TEXT_BYTES], secret=self._secret, model=model, salt=salt, keyer=self._keyer)
         each = CHUNK_BYTES / self.estimates.bytes_per_token(model)
         return Text(len(text), self.estimates.tokens(model, len(text)), Chunks(keys, each))

@@ -99,12 +99,12 @@ async def test_b2_null_is_absent() -> None:
 async def test_b5_the_engine_judges_a_callers_threshold_strictly() -> None:
     prompt = list(range(64))
     async with engine(num_blocks=600) as one, gated(one) as fleet:
-        ask = {"model": "fake", "prompt": prompt, "max_tokens": 1}
-        await fleet.gate.post(COMPLETION, ask | {"prompt": prompt[:16]})
+        info = {"model": "fake", "prompt": prompt, "max_tokens": 1}
+        await fleet.gate.post(COMPLETION, info | {"prompt": prompt[:16]})
         for own, reason in ((0.25, "length"), (0.2500001, "cache_threshold")):
             one.reset_prefix_cache()
-            await fleet.gate.post(COMPLETION, ask | {"prompt": prompt[:17]})
-            _, _, answer = await fleet.gate.post(COMPLETION, ask | {FIELD: own})
+            await fleet.gate.post(COMPLETION, info | {"prompt": prompt[:17]})
+            _, _, answer = await fleet.gate.post(COMPLETION, info | {FIELD: own})
             assert ends(answer, stream=False) == [reason]
 
 

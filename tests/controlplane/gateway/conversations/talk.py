@@ -17,7 +17,7 @@ from cachefleet_controlplane.gateway.conversations.certification.examiner import
 from cachefleet_controlplane.gateway.conversations.certification.plain_render import PlainRenderer
 from cachefleet_controlplane.gateway.conversations.checkpoint import Owner
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
-from cachefleet_controlplane.gateway.conversations.encryption import Sealer
+from cachefleet_controlplane.gateway.conversations.encryption import HistoryCipher
 from cachefleet_controlplane.gateway.conversations.repository import SqlContinuations
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
 from cachefleet_controlplane.gateway.conversations.sessions import Head, name_digest
@@ -68,7 +68,7 @@ class Kept:
     def __call__(self, fleet: Fleet, metrics: Metrics, renderer: Renderer) -> Turns:
         counted = ContinuationMetrics(metrics)
         self.store_worker = StoreWorker(self.store, metrics=counted, bounds=self.bounds, wall_clock=self.now)
-        sealer = Sealer(FLEET_KEY.history_key)
+        sealer = HistoryCipher(FLEET_KEY.history_key)
         histories = Histories(self.store_worker, sealer, max_bytes=self.max_bytes, wall_clock=self.now)
         parts = TurnContext(fleet, self.store_worker, histories, counted, FLEET_KEY.history_key, wall_clock=self.now)
         credentials = _Keys(FLEET_KEY)

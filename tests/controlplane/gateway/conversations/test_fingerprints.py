@@ -31,8 +31,8 @@ def hello(**profile: str) -> Hello:
 def printed(
     body: dict[str, Any], *hellos: Hello, endpoint: Endpoint = Endpoint.CHAT, key: bytes = b"k"
 ) -> Fingerprints:
-    ask = parse(json.dumps(body).encode(), endpoint)
-    return fingerprints("default/m", hellos or (hello(),), ask, key=key)
+    info = parse(json.dumps(body).encode(), endpoint)
+    return fingerprints("default/m", hellos or (hello(),), info, key=key)
 
 
 def differing(one: Fingerprints, other: Fingerprints) -> set[str]:

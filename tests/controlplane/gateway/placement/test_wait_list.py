@@ -7,13 +7,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cachefleet_controlplane.gateway.placement.wait_list import Ticket, WaitingRoom
+from cachefleet_controlplane.gateway.placement.wait_list import Ticket, WaitList
 
 A, B = ("default", "a"), ("default", "b")
 
 
 def test_priority_goes_before_arrival_and_arrival_before_entering() -> None:
-    room = WaitingRoom(9)
+    room = WaitList(9)
     late = room.enter(A, priority=50, arrived=2.0, blocks=1)
     early = room.enter(A, priority=50, arrived=1.0, blocks=1)
     urgent = room.enter(A, priority=0, arrived=3.0, blocks=1)
@@ -25,7 +25,7 @@ def test_priority_goes_before_arrival_and_arrival_before_entering() -> None:
 
 
 def test_whoever_would_go_later_has_to_wait() -> None:
-    room = WaitingRoom(9)
+    room = WaitList(9)
     room.enter(A, priority=50, arrived=2.0, blocks=1)
     assert room.before(A, priority=50, arrived=3.0)
     assert room.before(A, priority=90, arrived=1.0)
@@ -36,7 +36,7 @@ def test_whoever_would_go_later_has_to_wait() -> None:
 
 @pytest.mark.parametrize("places", [0, 2])
 def test_a_full_room_takes_nobody_until_somebody_leaves(places: int) -> None:
-    room = WaitingRoom(places)
+    room = WaitList(places)
     inside = [room.enter(fleet, priority=1, arrived=1.0, blocks=1) for fleet in (A, B)[:places]]
     assert room.enter(A, priority=0, arrived=0.0, blocks=1) is None
     for ticket in inside:
@@ -52,7 +52,7 @@ class RoomMachine(RuleBasedStateMachine):
 
     @initialize(places=st.integers(0, 6))
     def begin(self, places: int) -> None:
-        self.room = WaitingRoom(places)
+        self.room = WaitList(places)
         self.places = places
         self.inside: list[Ticket] = []
         self.outside: list[Ticket] = []

@@ -243,7 +243,7 @@ def test_the_best_renderer_comes_first_and_few_are_asked() -> None:
     workers = [WorkerEndpoint(name, f"http://{name}", ready=True) for name in "abc"]
     memory = RungMemory()
     memory.leave_out("http://a", TOKENIZE_PATH, until=5)
-    tries = [(one.worker.name, one.rung) for one in ladder(workers, memory, ask=ask(), now=1)]
+    tries = [(one.worker.name, one.rung) for one in ladder(workers, memory, info=ask(), now=1)]
     assert tries == [("a", Rung.RENDER), ("b", Rung.RENDER), ("b", Rung.TOKENIZE)]
 
 

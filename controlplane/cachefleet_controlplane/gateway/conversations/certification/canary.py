@@ -82,7 +82,7 @@ class Canaries:
     async def _result(self, remembered: Checkpoint, routing_input: RoutingInput) -> str:
         workers = self._fleet.renderers(routing_input.model.name)
         ids = (
-            await self._plain.rendered(workers[0], routing_input.ask.endpoint, routing_input.body) if workers else None
+            await self._plain.rendered(workers[0], routing_input.info.endpoint, routing_input.body) if workers else None
         )
         if ids is None:
             return UNKNOWN
