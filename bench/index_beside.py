@@ -13,7 +13,7 @@ from typing import Final
 from bench.index_sides import Ours
 from bench.index_work import synthetic
 from bench.rows import Row, percentile
-from cachefleet_core.reports import Delta, Operation, Removed, Stored, encode
+from cachefleet_core.report_frames import Delta, Operation, Removed, Stored, encode
 
 SECONDS: Final = 8.0
 STRETCHES: Final = 16

@@ -11,8 +11,8 @@ from bench.index_work import synthetic
 from bench.rows import Row, percentile
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_core.blocks import unpack_keys
-from cachefleet_core.reports import Stored
+from cachefleet_core.block_keys import unpack_keys
+from cachefleet_core.report_frames import Stored
 
 
 def own_rows() -> Iterator[Row]:

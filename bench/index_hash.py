@@ -14,7 +14,7 @@ import cachefleet_native
 
 from bench import index_sides
 from bench.rows import Row
-from cachefleet_core.blocks import BlockKeyer, Namespace, namespace_secrets, pack_keys
+from cachefleet_core.block_keys import BlockKeyer, Namespace, namespace_secrets, pack_keys
 
 TOKENS: Final = 8192
 BLOCK: Final = 16

@@ -18,7 +18,7 @@ import cachefleet_native
 
 from bench import index_sides
 from bench.rows import Row
-from cachefleet_core.blocks import Namespace, namespace_secrets
+from cachefleet_core.block_keys import Namespace, namespace_secrets
 
 TOKENS: Final = 8192
 BLOCK: Final = 16

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 import cachefleet_native
 
 from bench.index_work import Chain, Work
-from cachefleet_core.reports import Delta, Removed, Stored, encode
+from cachefleet_core.report_frames import Delta, Removed, Stored, encode
 
 PEERS: Final = Path.home() / ".cache" / "cachefleet" / "bench-peers"
 DYNAMO: Final = "ai-dynamo-runtime"

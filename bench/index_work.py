@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cachefleet_core.blocks import pack_keys
+from cachefleet_core.block_keys import pack_keys
 
 PREFIXES: Final = 32
 PREFIX_BLOCKS: Final = 128

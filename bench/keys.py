@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from bench.rows import Row, median, row
 from bench.tokens import Sides, Writer
-from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.prompt_keys import decode
 from cachefleet_local.models.tiny_model import tiny_model_path
 from cachefleet_local.models.tiny_tokenizer import CHAT_TEMPLATE

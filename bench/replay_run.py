@@ -25,8 +25,8 @@ from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.wiring import backend
 from cachefleet_core.native import Choice
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
-from cachefleet_core.reports import DownFrame, Hello
-from cachefleet_core.reports import Policy as PoolPolicy
+from cachefleet_core.report_frames import DownFrame, Hello
+from cachefleet_core.report_frames import Policy as PoolPolicy
 from tests.fakes.scheduler import Sequence as Generation
 from tests.fakes.scheduler import Step
 

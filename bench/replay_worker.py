@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.replay_work import BLOCK
-from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer, Namespace
-from cachefleet_core.contract import IndexContract
+from cachefleet_core.block_keys import NO_PARENT, BlockKey, BlockKeyer, Namespace
 from cachefleet_core.digest import Digest
+from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.native import Code
-from cachefleet_core.reports import Hello, Phase
+from cachefleet_core.report_frames import Hello, Phase
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.engine.load_metrics import LoadMeter, LoadMetrics
 from cachefleet_worker.agent.reports.stream import Stream, WorkerState

@@ -24,7 +24,7 @@ import msgspec
 
 from bench.rows import Row, percentile, row
 from cachefleet_worker.plugin.capabilities import Capabilities
-from cachefleet_worker.plugin.faults import Faults
+from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
 from cachefleet_worker.plugin.snapshot.event_frames import BlockStored, Header
 from cachefleet_worker.plugin.snapshot.publisher_proxy import PublisherProxy

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, TypedDict
 
 from cachefleet_worker.plugin.capabilities import Capabilities
-from cachefleet_worker.plugin.faults import Faults
+from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
 from cachefleet_worker.plugin.tokens.cached_encoder import CachedEncoder
 from tests.worker.plugin.tokens.styles import BIG, trained

@@ -1,24 +1,24 @@
 """The control plane: an index of all cached blocks, routing decisions, an OpenAI-compatible gateway and an admin API.
 
-__main__        ``python -m cachefleet_controlplane``: two HTTP servers, signals, drain, exit status
-control_plane   one replica: two ASGI applications, their tasks, /metrics, /healthz and /readyz
-http_server     uvicorn with deadlines for slow clients and a shutdown in two steps
-metrics         Prometheus counters, gauges and histograms, one method per event
-settings        environment variables
-wiring          builds the parts of a replica from the settings
-admin/          admin API under /admin/v1
-auth/           who may report and who may use the admin API
-fleet/          the live state of pools and workers, and their agents' connections
-gateway/        the API of clients: admission, rendering, placement, attempts, conversations
-hot_prefixes/   prefixes that many requests share, and telling new workers of them
-index/          which worker holds which block
-pools/          where pools and worker endpoints come from; contracts and salts
-reports/        WebSocket endpoint of the agents
-routing/        the routing decision as a pure function
-selection/      candidates of one decision, and the choice in Python or native code
-store/          the database: decisions, tenants, usage
-streams/        state machine of one agent's report stream
-tenants/        tenants, API keys and limits
-wire/           HTTP exchanges, headers, error bodies, JSON members
-workers/        pools and workers with their load and in-flight requests
+__main__         ``python -m cachefleet_controlplane``: two HTTP servers, signals, drain, exit status
+control_plane    one replica: two ASGI applications, their tasks, /metrics, /healthz and /readyz
+http_server      uvicorn with deadlines for slow clients and a shutdown in two steps
+metrics          Prometheus counters, gauges and histograms, one method per event
+settings         environment variables
+wiring           builds the parts of a replica from the settings
+admin/           admin API under /admin/v1
+auth/            who may report and who may use the admin API
+fleet/           the live state of pools and workers, and their agents' connections
+gateway/         the API of clients: admission, rendering, placement, attempts, conversations
+hot_prefixes/    prefixes that many requests share, and telling new workers of them
+index/           which worker holds which block
+pools/           where pools and worker endpoints come from; contracts and salts
+reports/         WebSocket endpoint of the agents
+routing/         the routing decision as a pure function
+selection/       candidates of one decision, and the choice in Python or native code
+store/           the database: decisions, tenants, usage
+report_streams/  state machine of one agent's report stream
+tenants/         tenants, API keys and limits
+wire/            HTTP exchanges, headers, error bodies, JSON members
+workers/         pools and workers with their load and in-flight requests
 """

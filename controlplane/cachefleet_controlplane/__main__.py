@@ -18,7 +18,7 @@ from prometheus_client import disable_created_metrics
 from cachefleet_controlplane.control_plane import ControlPlane
 from cachefleet_controlplane.http_server import HttpServer, http_server
 from cachefleet_controlplane.settings import Settings, SettingsError, load
-from cachefleet_core.reports import MAX_FRAME_BYTES
+from cachefleet_core.report_frames import MAX_FRAME_BYTES
 from cachefleet_runtime import logs
 
 logger = logging.getLogger(__name__)

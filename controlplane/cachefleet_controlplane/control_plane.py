@@ -19,10 +19,10 @@ from starlette.routing import Mount, Route, WebSocketRoute
 
 from cachefleet_controlplane.admin.admin_app import PATH as ADMIN_PATH
 from cachefleet_controlplane.admin.admin_app import admin_app
-from cachefleet_controlplane.admin.problems import http_problem
+from cachefleet_controlplane.admin.problem_responses import http_problem
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
-from cachefleet_controlplane.fleet.startup_gate import StartupGate
+from cachefleet_controlplane.fleet.startup_readiness import StartupReadiness
 from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
@@ -51,8 +51,8 @@ from cachefleet_controlplane.wiring import (
     renderer_of,
     tenant_parts,
 )
-from cachefleet_core.blocks import BlockKeyer
-from cachefleet_core.reports import PATH as REPORTS_PATH
+from cachefleet_core.block_keys import BlockKeyer
+from cachefleet_core.report_frames import PATH as REPORTS_PATH
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient
 from cachefleet_runtime.tasks import restarting
@@ -76,7 +76,7 @@ class ControlPlane:
         self._resources = AsyncExitStack()
         self._source: PoolSource | None = None
         self._leaving = False
-        self._startup_gate = StartupGate(seconds=settings.startup_seconds)
+        self._startup_readiness = StartupReadiness(seconds=settings.startup_seconds)
         self.metrics = Metrics()
         database = Database(settings.url, timeout_seconds=settings.database_timeout_seconds)
         self.tenancy = tenant_parts(settings, fleet_key, database, self.metrics)
@@ -154,7 +154,7 @@ class ControlPlane:
         self._start("store", self.decisions.run)
         self._start("tenants", self.tenancy.tenants.run)
         self._start("usage", self.tenancy.usage.run)
-        self._start("conversations", self.conversations.store_worker.run)
+        self._start("conversations", self.conversations.store_thread.run)
         self._start("examiner", self.conversations.examiner.run)
         self._resources.callback(self.conversations.canaries.close)
         self._start("pools", self._follow_pools)
@@ -199,7 +199,7 @@ class ControlPlane:
     def readiness(self) -> tuple[bool, dict[str, object]]:
         """Whether requests should be sent here, and the body of /readyz; a failing store does not count."""
         informed = self.fleet.informed.is_set()
-        awaited = self._startup_gate.awaited(lambda: self.fleet.view().workers)
+        awaited = self._startup_readiness.awaited(lambda: self.fleet.view().workers)
         ready = informed and not awaited and not self._leaving
         detail: dict[str, object] = {
             "ready": ready,
@@ -230,7 +230,7 @@ class ControlPlane:
         async for views in self._source.watch():
             self._credentials.update(views)
             self.fleet.update_pools(views)
-            self._startup_gate.begin()
+            self._startup_readiness.begin()
 
     def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         kept = restarting(name, work, pause_seconds=RESTART_SECONDS, failed=self.metrics.task_error)

@@ -13,26 +13,26 @@ from cachefleet_controlplane.admin.tenant_service import PRIVATE, TenantService
 from cachefleet_controlplane.auth.file_tokens import FileAuthorizer
 from cachefleet_controlplane.auth.token_review import ReviewBounds, TokenReviewAuthorizer
 from cachefleet_controlplane.fleet.fleet import Fleet, MakeSelector
-from cachefleet_controlplane.gateway.admission import AdmissionMiddleware
-from cachefleet_controlplane.gateway.attempts.context import GatewayContext
+from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.conversations.certification.canary import Canaries
 from cachefleet_controlplane.gateway.conversations.certification.certificates import Certificates
 from cachefleet_controlplane.gateway.conversations.certification.examiner import Examiner
 from cachefleet_controlplane.gateway.conversations.certification.plain_render import PlainRenderer
+from cachefleet_controlplane.gateway.conversations.checkpoint_repository import SqlContinuations
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
 from cachefleet_controlplane.gateway.conversations.encryption import HistoryCipher
-from cachefleet_controlplane.gateway.conversations.repository import SqlContinuations
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
-from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker, StoreWorkerBounds
+from cachefleet_controlplane.gateway.conversations.store_thread import StoreThread, StoreThreadBounds
 from cachefleet_controlplane.gateway.conversations.turns import TurnContext, Turns
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
-from cachefleet_controlplane.gateway.rendering.dedicated import Renderers
+from cachefleet_controlplane.gateway.rendering.dedicated_renderers import Renderers
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
+from cachefleet_controlplane.gateway.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.upstream.answer_edits import Fingerprints
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
@@ -41,8 +41,8 @@ from cachefleet_controlplane.hot_prefixes.tracker import HotBounds, HotPrefixes
 from cachefleet_controlplane.index.protocol import BlockIndex
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource, WatchBounds
-from cachefleet_controlplane.pools.salts import Salter
 from cachefleet_controlplane.pools.source import FilePoolSource, PoolSource
 from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.selection.selection import Selector
@@ -61,12 +61,12 @@ EXAMINED_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ConversationParts:
-    """The parts that continue conversations; run ``store_worker`` and ``examiner`` as tasks, close ``canaries`` at the
+    """The parts that continue conversations; run ``store_thread`` and ``examiner`` as tasks, close ``canaries`` at the
     end.
     """
 
     turns: Turns
-    store_worker: StoreWorker
+    store_thread: StoreThread
     examiner: Examiner
     canaries: Canaries
 
@@ -83,20 +83,20 @@ def conversation_parts(
 ) -> ConversationParts:
     """Build the parts that continue conversations, store responses and certify render profiles."""
     counted = ContinuationMetrics(metrics)
-    bounds = StoreWorkerBounds(
+    bounds = StoreThreadBounds(
         answer_seconds=settings.continuation_store_seconds,
         conversations=settings.continuation_conversations,
         responses=settings.continuation_responses,
     )
-    store_worker = StoreWorker(SqlContinuations(database), metrics=counted, bounds=bounds)
+    store_thread = StoreThread(SqlContinuations(database), metrics=counted, bounds=bounds)
     key = fleet_key.history_key
-    histories = Histories(store_worker, HistoryCipher(key), max_bytes=settings.continuation_history_bytes)
+    histories = Histories(store_thread, HistoryCipher(key), max_bytes=settings.continuation_history_bytes)
     plain = PlainRenderer(upstream, credentials, seconds=EXAMINED_SECONDS)
-    certificates = Certificates(store_worker)
+    certificates = Certificates(store_thread)
     canaries = Canaries(fleet, plain, certificates, metrics=counted, ratio=settings.continuation_canary_ratio)
-    parts = TurnContext(fleet, store_worker, histories, counted, key, max_keys=settings.continuation_max_keys)
+    parts = TurnContext(fleet, store_thread, histories, counted, key, max_keys=settings.continuation_max_keys)
     examiner = Examiner(fleet, plain, certificates, metrics=counted, chats=settings.continuation_certify_chats)
-    return ConversationParts(Turns(parts, on_plan=canaries), store_worker, examiner, canaries)
+    return ConversationParts(Turns(parts, on_plan=canaries), store_thread, examiner, canaries)
 
 
 @dataclass(frozen=True, slots=True)

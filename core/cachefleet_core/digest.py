@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
-from cachefleet_core.blocks import GOLDEN, MASK, Tier, splitmix64, unpack_keys
+from cachefleet_core.block_keys import GOLDEN, MASK, Tier, splitmix64, unpack_keys
 
 _TIER_SALT: Final = {Tier.DEVICE: 0, Tier.HOST: 0xA5A5_5A5A_C3C3_3C3C}
 _LANES: Final = 1024

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, Literal
 
-from cachefleet_core.blocks import BlockKeyer
+from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.digest import AnyDigest, Digest
 
 MODULE: Final = "cachefleet_native"
@@ -63,5 +63,5 @@ def lacking() -> str:
 
 def _native() -> Code:
     native = import_module(MODULE)
-    keyer = import_module("cachefleet_core.native_blocks").NativeBlockKeyer
+    keyer = import_module("cachefleet_core.native_block_keys").NativeBlockKeyer
     return Code("native", f"{MODULE} {native.__version__}", keyer, native.Digest)

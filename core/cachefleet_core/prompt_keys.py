@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from cachefleet_core.blocks import BlockKey, pack_keys, unpack_keys
+from cachefleet_core.block_keys import BlockKey, pack_keys, unpack_keys
 
 MEDIA_TYPE: Final = "application/vnd.cachefleet.prompt-keys"
 MAGIC: Final = b"CFPK"

@@ -13,8 +13,8 @@ from kubernetes import client
 from cachefleet_controlplane.auth.authorizer import Access, AccessUnavailableError, Asked
 from cachefleet_controlplane.auth.token_review import ReviewBounds, TokenReviewAuthorizer
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_core.contract import IndexContract
-from cachefleet_core.reports import Hello
+from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.report_frames import Hello
 from cachefleet_runtime.kubernetes import KubernetesClient
 from e2e.cluster import rights
 from e2e.cluster.api_server import ApiServer, Identity

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.prompt_keys import MEDIA_TYPE, decode
 from e2e.engine.plugin_client import CONTRACT, ask_keys, call, features, fleet, keys_of
 from e2e.engine.versions import OTHERS

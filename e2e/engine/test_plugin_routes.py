@@ -20,7 +20,7 @@ PLUGIN: Final = "cachefleet_worker.plugin"
 BROKEN: Final = VllmOptions(
     plugin=True,
     faults=(
-        f"{PLUGIN}.gate.admission:Admission._is_exempt",
+        f"{PLUGIN}.gate.gated_admission:Admission._is_exempt",
         f"{PLUGIN}.snapshot.resident_ledger:Ledger.apply",
         f"{PLUGIN}.budget.lru:BlockOrder.freed",
         f"{PLUGIN}.tokens.segments:PartEncoder.encode",

@@ -21,7 +21,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from cachefleet_core.reports import Cleared, Delta, Phase
+from cachefleet_core.report_frames import Cleared, Delta, Phase
 from cachefleet_worker.agent.agent import Agent, running
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.events.epoch import Limits

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from transformers import AutoTokenizer
 
-from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.events.snapshot_client import SnapshotClient
 from e2e.engine.gate_scenario import check_gate_scenario, put_policy, threshold

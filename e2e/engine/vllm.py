@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cachefleet_core import engine
+from cachefleet_core import engine_arguments
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_local.supervise import guard
 from e2e.engine import faulty
@@ -171,11 +171,11 @@ def _arguments(options: VllmOptions, folder: Path, ports: dict[str, int]) -> lis
         "block-size": str(options.block_size),
         "num-gpu-blocks-override": str(options.num_blocks),
         "kv-events-config": json.dumps(events),
-        "distributed-executor-backend": engine.IN_PROCESS,
+        "distributed-executor-backend": engine_arguments.IN_PROCESS,
     }
     keys = ["--api-key", options.api_key, *filter(None, [options.user_key])]
-    switches = ["--enforce-eager", "--enable-prompt-tokens-details", *engine.scale_out(options.version)]
-    plugin = ["--scheduler-cls", engine.SCHEDULER] if options.plugin else []
+    switches = ["--enforce-eager", "--enable-prompt-tokens-details", *engine_arguments.scale_out(options.version)]
+    plugin = ["--scheduler-cls", engine_arguments.SCHEDULER] if options.plugin else []
     return [*keys, *(f"--{name}={value}" for name, value in named.items()), *switches, *plugin, *options.extra]
 
 

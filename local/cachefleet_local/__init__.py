@@ -7,5 +7,5 @@ fleet/         data folder, ports, process plan and life of a local fleet
 models/        small models with random weights
 supervise/     supervision of processes
 __main__       entry point and most commands
-failure        failures of commands, exit statuses
+cli_errors     failures of commands, exit statuses
 """

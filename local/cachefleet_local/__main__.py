@@ -20,7 +20,7 @@ from cachefleet_local.cli.listing import DECISIONS, POOLS, WORKERS, Column, Item
 from cachefleet_local.cli.options import DATA_DIR_HELP, EPILOG, DataDir, Format, TokenFile, Url
 from cachefleet_local.cli.up import problem_lines, read_pools
 from cachefleet_local.cli.up import up as run_up
-from cachefleet_local.failure import FailureError
+from cachefleet_local.cli_errors import FailureError
 from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
 from cachefleet_local.fleet.local_fleet import Options
 

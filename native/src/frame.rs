@@ -1,4 +1,4 @@
-//! Delta and Snapshot frames, as `core/cachefleet_core/reports.py` defines and bounds them: msgpack in, operations out.
+//! Delta and Snapshot frames, as `core/cachefleet_core/report_frames.py` defines and bounds them: msgpack in, operations out.
 //!
 //! A frame is applied whole or not at all: everything is checked here first.
 

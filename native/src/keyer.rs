@@ -1,4 +1,4 @@
-//! Block keys, by the formula of `core/cachefleet_core/blocks.py`.
+//! Block keys, by the formula of `core/cachefleet_core/block_keys.py`.
 
 use crate::mixing::{GOLDEN, fold, splitmix64};
 

@@ -1,4 +1,4 @@
-//! The two mixing functions of keys, digests and hash tables. `core/cachefleet_core/blocks.py` defines them.
+//! The two mixing functions of keys, digests and hash tables. `core/cachefleet_core/block_keys.py` defines them.
 
 /// 2**64 divided by the golden ratio.
 pub const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;

@@ -12,15 +12,15 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from cachefleet_core.pool.spec import API_VERSION, KIND
-from cachefleet_operator.controlplane.client import ControlPlaneClient, FactsSource, NoControlPlane
-from cachefleet_operator.controlplane.facts_cache import FactsCache, PollTimes
+from cachefleet_operator.controlplane_client.client import ControlPlaneClient, FactsSource, NoControlPlane
+from cachefleet_operator.controlplane_client.facts_cache import FactsCache, PollTimes
 from cachefleet_operator.kube.leader import Leader, Timing
 from cachefleet_operator.kube.objects import Api, Ref
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
 from cachefleet_operator.reconcile.reconciler import FleetKeyError, Outcome, PoolKey, Reconciler
 from cachefleet_operator.settings import Settings
-from cachefleet_operator.status.assessment import judge
+from cachefleet_operator.status.pool_assessment import judge
 from cachefleet_operator.watching.kopf_thread import Watch
 from cachefleet_operator.watching.work_queue import WorkQueue
 from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError

@@ -1,10 +1,10 @@
 """Infrastructure that all processes but the plugin share: Kubernetes client, logging, caches, event streams, tasks.
 
-backoff     exponential back-off
-expiring    bounded cache whose entries expire
-kubernetes  Kubernetes API over HTTP: requests, watches, retryable and permanent errors
-logs        logging set-up of a process
-lru         map bounded in entries
-sse         splits a byte stream into server-sent events
-tasks       background tasks, restarted or run once
+backoff         exponential back-off
+expiring_cache  bounded cache whose entries expire
+kubernetes      Kubernetes API over HTTP: requests, watches, retryable and permanent errors
+logs            logging set-up of a process
+lru             map bounded in entries
+sse             splits a byte stream into server-sent events
+tasks           background tasks, restarted or run once
 """

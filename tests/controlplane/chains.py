@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from random import Random
 
-from cachefleet_core.blocks import BlockKey, Tier, pack_keys
+from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
 from cachefleet_core.digest import Digest
-from cachefleet_core.reports import Removed, Stored
+from cachefleet_core.report_frames import Removed, Stored
 
 
 def chain(seed: int, length: int) -> list[BlockKey]:

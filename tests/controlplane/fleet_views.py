@@ -4,8 +4,8 @@ from typing import Any
 
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.workers.views import FleetView, HitRatio, IndexStatus, PoolStatus, WorkerStatus
-from cachefleet_core.contract import Difference, IndexContract
-from cachefleet_core.reports import Capability, Phase, State, Warmth
+from cachefleet_core.index_contract import Difference, IndexContract
+from cachefleet_core.report_frames import Capability, Phase, State, Warmth
 
 CONTRACT = IndexContract(weights="tiny", tokenizer="sha256:aa", block_size=16)
 REPORT = State(

@@ -10,12 +10,12 @@ from cachefleet_controlplane.index.frames import Report
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
+from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.selection.selection import Selector
-from cachefleet_controlplane.streams.stream import StreamEvent
 from cachefleet_controlplane.workers.views import PoolStatus, WorkerStatus
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
-from cachefleet_core.reports import Delta, DownFrame, Policy, Resync, Snapshot, State
+from cachefleet_core.report_frames import Delta, DownFrame, Policy, Resync, Snapshot, State
 from tests.controlplane.frames import hello, sent, snapshot, state
 
 INDEX_KEY = b"k" * 32

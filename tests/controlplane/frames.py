@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from cachefleet_controlplane.index.frames import DeltaFrame, SnapshotFrame, read
-from cachefleet_core.contract import IndexContract
-from cachefleet_core.reports import Delta, Hello, Operation, Phase, Snapshot, State, encode
+from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.report_frames import Delta, Hello, Operation, Phase, Snapshot, State, encode
 from tests.controlplane.chains import digest_of, stored
 
 CONTRACT = IndexContract(weights="tiny", tokenizer="sha256:aa", block_size=16)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import aiohttp
 
-from cachefleet_core.reports import SUBPROTOCOL
+from cachefleet_core.report_frames import SUBPROTOCOL
 from tests.controlplane.gateway.harness import chat, engine
 from tests.controlplane.replicas import FakeService, Replica, Traffic, replica
 from tests.controlplane.waiting import until

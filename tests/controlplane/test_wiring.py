@@ -9,7 +9,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.selection.selection import Selector
 from cachefleet_controlplane.wiring import backend
-from cachefleet_core.blocks import BlockKeyer
+from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.native import API, NativeError
 
 

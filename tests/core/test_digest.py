@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_core.blocks import Tier, pack_keys, unpack_keys
+from cachefleet_core.block_keys import Tier, pack_keys, unpack_keys
 from cachefleet_core.digest import AnyDigest, Digest, Keys, engine_number
 from cachefleet_core.native import choose
 from tests.core import block_key_formula as formula

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.engine import IN_PROCESS, engine_arguments, engine_environment
+from cachefleet_core.engine_arguments import IN_PROCESS, engine_arguments, engine_environment
 from cachefleet_core.pool.spec import read_pool
 from cachefleet_core.pool.worker import MANAGED_ARGUMENTS
 from tests.core.invalid_pools import VALID, merged

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_core.blocks import BlockKeyer, Namespace
-from cachefleet_core.bodies import BodyError
+from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.native import PYTHON, Code
+from cachefleet_core.request_bodies import BodyError
 from tests.core.codes import over_both
 
 TOKENS = st.lists(

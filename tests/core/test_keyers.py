@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_core.blocks import MASK, NO_PARENT, BlockKey, BlockKeyer, Namespace, namespace_secrets, pack_keys
+from cachefleet_core.block_keys import MASK, NO_PARENT, BlockKey, BlockKeyer, Namespace, namespace_secrets, pack_keys
 from cachefleet_core.native import Code
 from tests.core import block_key_formula as formula
 from tests.core.codes import NATIVE, over_both

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.digest import Digest
 from cachefleet_core.native import API, Choice, NativeError, choose, lacking
 from tests.core.codes import NATIVE

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_core.blocks import BlockKey, pack_keys, pack_tokens
+from cachefleet_core.block_keys import BlockKey, pack_keys, pack_tokens
 from cachefleet_core.prompt_keys import PackedPrompt, PromptKeys, PromptKeysError, decode, encode
 
 U32 = st.integers(0, (1 << 32) - 1)

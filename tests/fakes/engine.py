@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 
 from aiohttp import web
 
-from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer
+from cachefleet_core.block_keys import NO_PARENT, BlockKey, BlockKeyer
 from tests.fakes.chain import Link, external_hash
 from tests.fakes.failures import Refusal, internal
 from tests.fakes.fleet import FleetRoutes

@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.prompt_keys import MEDIA_TYPE, PromptKeys, encode
-from cachefleet_core.reports import Policy
+from cachefleet_core.report_frames import Policy
 from tests.fakes.asks import Reader
 from tests.fakes.tokenizer import ByteTokenizer, Tokenizer
 from tests.fakes.worker import Worker

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKeyer, Namespace
 from tests.fakes.engine import FakeEngine
 
 PROMPT = list(range(100))

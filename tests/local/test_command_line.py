@@ -18,11 +18,11 @@ from rich.console import Console
 from cachefleet_local import __main__ as cli
 from cachefleet_local.cli.screen import Screen, example
 from cachefleet_local.cli.up import until_stopped
-from cachefleet_local.failure import Exit, FailureError
+from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.local_fleet import Options, Prepared
 from cachefleet_local.fleet.processes import plan_fleet
-from cachefleet_local.supervise.process import Kind, ProcessSpec
-from cachefleet_local.supervise.supervision import Life, State
+from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
+from cachefleet_local.supervise.process_states import Life, State
 from tests.local.fleet.test_processes import KEY
 from tests.local.pools import EXAMPLES, place
 from tests.local.pools import example as example_pools

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cachefleet_core.blocks import pack_keys
-from cachefleet_core.reports import Delta, Stored, encode
+from cachefleet_core.block_keys import pack_keys
+from cachefleet_core.report_frames import Delta, Stored, encode
 
 pytest.importorskip("cachefleet_native")
 import cachefleet_native

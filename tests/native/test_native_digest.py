@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_core.blocks import Tier, pack_keys
+from cachefleet_core.block_keys import Tier, pack_keys
 from cachefleet_core.digest import Digest
 
 pytest.importorskip("cachefleet_native")

@@ -7,7 +7,7 @@ from typing import Any
 
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_operator.settings import Settings
-from cachefleet_operator.status.assessment import judge
+from cachefleet_operator.status.pool_assessment import judge
 
 SPEC: dict[str, Any] = {
     "model": {"name": "tiny", "source": "org/tiny", "weightsMiB": 100, "kvBytesPerToken": 1024},

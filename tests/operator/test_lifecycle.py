@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_core.tenancy import FleetKey
-from cachefleet_operator.controlplane.facts import Contract, Facts, HitRatio, Member, PoolFacts
-from cachefleet_operator.controlplane.facts_cache import FactsCache
+from cachefleet_operator.controlplane_client.facts_cache import FactsCache
+from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, HitRatio, Member, PoolFacts
 from cachefleet_operator.kube.objects import Ref
-from cachefleet_operator.manifests import children
+from cachefleet_operator.manifests import child_objects
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.apply import Applier
 from cachefleet_operator.reconcile.futile_applies import FutileApplies
@@ -50,7 +50,7 @@ class World:
     """A store, a control plane and a reconciler over both."""
 
     def __init__(self, **spec: Any) -> None:
-        self.store = Store(document(spec), children.fleet_key_secret("ops", FleetKey(bytes(32))))
+        self.store = Store(document(spec), child_objects.fleet_key_secret("ops", FleetKey(bytes(32))))
         self.source = Source()
         self.facts_cache = FactsCache(self.source, enqueue=lambda _key: None, clock=lambda: self.seconds)
         self.seconds = 0.0

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from cachefleet_operator.controlplane.facts_cache import no_facts
+from cachefleet_operator.controlplane_client.facts_cache import no_facts
 from cachefleet_operator.kube.objects import Api, Ref
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.operator import Operator

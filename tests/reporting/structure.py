@@ -140,6 +140,7 @@ def findings(packages: Sequence[Package], limits: Mapping[str, Any]) -> list[str
         found.most("folder_files", count, f"files in {folder}")
         found.lines += [f"{package.name} has several files called {name}" for name in _repeated(package)]
         found.lines += _cycle(package)
+        found.lines += _unlisted(package)
     return found.lines
 
 
@@ -155,6 +156,19 @@ def _judge(module: Module, found: Findings) -> None:
 def _repeated(package: Package) -> list[str]:
     counted = Counter(module.path.name for module in package.modules)
     return sorted(name for name, count in counted.items() if count > 1 and not name.startswith("__"))
+
+
+def _unlisted(package: Package) -> Iterator[str]:
+    """A line for each file that its folder's ``__init__.py`` has no line for."""
+    signs = {module.folder: ast.get_docstring(module.tree) or "" for module in package.modules if _is_sign(module)}
+    for module in package.modules:
+        listed = {line.split(maxsplit=1)[0] for line in signs.get(module.folder, "").splitlines() if line}
+        if not _is_sign(module) and module.path.stem not in listed:
+            yield f"{module.folder / _SIGN} has no line for {module.path.stem}"
+
+
+def _is_sign(module: Module) -> bool:
+    return module.path.name == _SIGN
 
 
 def _cycle(package: Package) -> list[str]:

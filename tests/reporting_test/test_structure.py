@@ -38,7 +38,13 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = Path("top/package")
     (folder / "room").mkdir(parents=True)
     (folder / "good.py").write_text(GOOD)
+    sign(folder, "good", "long", "deep", "bare", "broad")
+    sign(folder / "room", "good", "a", "one", "two", "three")
     return folder
+
+
+def sign(folder: Path, *names: str) -> None:
+    (folder / "__init__.py").write_text('"""A room.\n\n' + "\n".join(f"{name}  a file" for name in names) + '\n"""\n')
 
 
 def found(folder: Path, **changes: Any) -> list[str]:
@@ -79,11 +85,17 @@ def test_a_broad_except_needs_a_reason_unless_it_raises_again(source: Path) -> N
 
 def test_imports_that_go_round_between_folders_are_named(source: Path) -> None:
     (source / "other").mkdir()
+    sign(source / "other", "b")
     (source / "room" / "a.py").write_text("from package.other.b import x\n")
     (source / "other" / "b.py").write_text("from package.room import a\n")
     assert found(source) == ["imports go round: package.room -> package.other -> package.room"] or found(source) == [
         "imports go round: package.other -> package.room -> package.other"
     ]
+
+
+def test_a_file_that_its_folder_does_not_list_is_named(source: Path) -> None:
+    (source / "new.py").write_text("x = 1\n")
+    assert found(source) == ["top/package/__init__.py has no line for new"]
 
 
 def test_a_crowded_folder_is_named(source: Path) -> None:

@@ -1,15 +1,15 @@
 """The admin API under ``/admin/v1`` for operators of a fleet: workers, decisions, tenants, usage, routing policy.
 
-admin_app            the FastAPI application; routes for fleet, decisions and routing policy
-admin_openapi        the OpenAPI document with its error responses
-auth_middleware      authorizes each request; bounds bodies
-certificate_routes   certified render profiles, and examining them
-explain_routes       POST /explain: what would be decided for a request
-presenters           values of the control plane to schemas
-problems             errors as problem JSON (RFC 9457)
-schemas              answers about pools, workers and decisions
-tenant_routes        tenants and their API keys
-tenant_schemas       requests and answers about tenants, keys and usage
-tenant_service       changes tenants and keys in the store and in this replica
-usage_routes         usage by hour, as JSON or CSV
+admin_app             the FastAPI application; routes for fleet, decisions and routing policy
+admin_openapi         the OpenAPI document with its error responses
+auth_middleware       authorizes each request; bounds bodies
+certification_routes  certified render profiles, and examining them
+explain_routes        POST /explain: what would be decided for a request
+presenters            values of the control plane to schemas
+problem_responses     errors as problem JSON (RFC 9457)
+schemas               answers about pools, workers and decisions
+tenant_routes         tenants and their API keys
+tenant_schemas        requests and answers about tenants, keys and usage
+tenant_service        changes tenants and keys in the store and in this replica
+usage_routes          usage by hour, as JSON or CSV
 """

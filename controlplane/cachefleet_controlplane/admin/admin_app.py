@@ -9,10 +9,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from cachefleet_controlplane.admin import presenters, problems, schemas
+from cachefleet_controlplane.admin import presenters, problem_responses, schemas
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals, told
 from cachefleet_controlplane.admin.auth_middleware import BodyBound, Guard
-from cachefleet_controlplane.admin.certificate_routes import Certifier, certificate_routes
+from cachefleet_controlplane.admin.certification_routes import Certifier, certificate_routes
 from cachefleet_controlplane.admin.explain_routes import Explain, explain_routes
 from cachefleet_controlplane.admin.tenant_routes import key_routes, tenant_routes
 from cachefleet_controlplane.admin.tenant_service import TenantService
@@ -63,13 +63,13 @@ def admin_app(
     of_conversations = () if certifier is None else (certificate_routes(certifier),)
     for router in (*of_fleet, *of_tenants, *of_conversations, _meta_routes(app)):
         app.router.routes.extend(router.routes)  # include_router would build each route a second time
-    app.add_exception_handler(StarletteHTTPException, problems.http_problem)
-    app.add_exception_handler(RequestValidationError, problems.invalid_problem)
-    app.add_exception_handler(ApiError, problems.api_problem)
-    app.add_exception_handler(StoreError, problems.store_problem)
-    app.add_exception_handler(TenantNotFoundError, problems.not_found_problem)
-    app.add_exception_handler(TenantConflictError, problems.conflict_problem)
-    app.add_exception_handler(Exception, problems.unexpected_problem)
+    app.add_exception_handler(StarletteHTTPException, problem_responses.http_problem)
+    app.add_exception_handler(RequestValidationError, problem_responses.invalid_problem)
+    app.add_exception_handler(ApiError, problem_responses.api_problem)
+    app.add_exception_handler(StoreError, problem_responses.store_problem)
+    app.add_exception_handler(TenantNotFoundError, problem_responses.not_found_problem)
+    app.add_exception_handler(TenantConflictError, problem_responses.conflict_problem)
+    app.add_exception_handler(Exception, problem_responses.unexpected_problem)
     app.add_middleware(BodyBound, max_bytes=max_bytes)
     app.add_middleware(Guard, authorize=authorize)  # the middleware added last runs first
     return app

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic.json_schema import models_json_schema
 
-from cachefleet_controlplane.admin.problems import MEDIA_TYPE
+from cachefleet_controlplane.admin.problem_responses import MEDIA_TYPE
 from cachefleet_controlplane.admin.schemas import Problem
 
 Responses = dict[int | str, dict[str, Any]]

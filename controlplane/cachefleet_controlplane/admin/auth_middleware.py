@@ -6,7 +6,7 @@ from starlette.datastructures import Headers
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cachefleet_controlplane.admin.problems import problem, unavailable
+from cachefleet_controlplane.admin.problem_responses import problem, unavailable
 from cachefleet_controlplane.auth.authorizer import (
     Access,
     AccessUnavailableError,

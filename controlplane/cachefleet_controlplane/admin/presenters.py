@@ -10,7 +10,7 @@ from cachefleet_controlplane.admin import schemas
 from cachefleet_controlplane.routing import reason_texts
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.workers.views import FleetView, PoolStatus, WorkerStatus
-from cachefleet_core.contract import IndexContract
+from cachefleet_core.index_contract import IndexContract
 
 
 def pool(status: PoolStatus) -> schemas.Pool:

@@ -10,7 +10,7 @@ from typing import Final
 
 from cachefleet_controlplane.auth.authorizer import MAX_TOKEN, Access, Asked
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_core.reports import Hello
+from cachefleet_core.report_frames import Hello
 
 logger = logging.getLogger(__name__)
 

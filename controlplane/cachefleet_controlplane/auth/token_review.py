@@ -19,8 +19,8 @@ import msgspec
 from cachefleet_controlplane.auth.authorizer import Access, AccessUnavailableError, Asked
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.pool.spec import GROUP, PLURAL
-from cachefleet_core.reports import Hello
-from cachefleet_runtime.expiring import Expiring
+from cachefleet_core.report_frames import Hello
+from cachefleet_runtime.expiring_cache import Expiring
 from cachefleet_runtime.kubernetes import KubernetesApi, KubernetesError, Object
 
 logger = logging.getLogger(__name__)

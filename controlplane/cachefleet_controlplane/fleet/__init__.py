@@ -1,8 +1,8 @@
 """The live state of pools and workers behind one object, ``Fleet``: agents' reports in, decisions and views out.
 
-agent_connections   agents' connections: applies their frames to the index, sends policy and warm prefixes
-fleet               ``Fleet``: pools, models, decisions, agents, views
-fleet_metrics       Prometheus gauges read at each scrape
-startup_gate        not ready until every ready worker's agent has reported, or a timeout
-view_builders       live state to frozen views
+agent_connections  agents' connections: applies their frames to the index, sends policy and warm prefixes
+fleet              ``Fleet``: pools, models, decisions, agents, views
+fleet_metrics      Prometheus gauges read at each scrape
+startup_readiness  not ready until every ready worker's agent has reported, or a timeout
+view_builders      live state to frozen views
 """

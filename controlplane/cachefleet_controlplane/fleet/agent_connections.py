@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from cachefleet_controlplane.index.frames import Report
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, IndexFullError
-from cachefleet_controlplane.streams.stream import (
+from cachefleet_controlplane.report_streams.report_stream import (
     Accept,
     Apply,
     Closed,
@@ -26,10 +26,10 @@ from cachefleet_controlplane.streams.stream import (
     StreamState,
     Tick,
 )
-from cachefleet_controlplane.streams.stream_machine import spoil, step
+from cachefleet_controlplane.report_streams.stream_state_machine import spoil, step
 from cachefleet_controlplane.workers.registry import Pool, Registry
 from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_core.reports import DownFrame, FrameError, Hello, State
+from cachefleet_core.report_frames import DownFrame, FrameError, Hello, State
 
 logger = logging.getLogger(__name__)
 

@@ -16,23 +16,23 @@ from cachefleet_controlplane.fleet.agent_connections import AgentConnections, Co
 from cachefleet_controlplane.fleet.view_builders import index_status, pool_status, worker_status
 from cachefleet_controlplane.index.frames import DeltaFrame, Report
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
-from cachefleet_controlplane.pools.salts import Salter
+from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
+from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
 from cachefleet_controlplane.routing.scoring import needed_blocks, usable_blocks
 from cachefleet_controlplane.selection.selection import Duty, Selector, eligible, on_duty
 from cachefleet_controlplane.selection.text_selection import TextSelector
-from cachefleet_controlplane.streams.stream import StreamEvent
+from cachefleet_controlplane.workers.block_keyers import Keyers
 from cachefleet_controlplane.workers.inflight import InFlightRequest, InFlightRequests
-from cachefleet_controlplane.workers.keyer_cache import Keyers
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.render_profiles import RenderFacts, RenderProfiles
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
 from cachefleet_controlplane.workers.warm_prefixes import Warming
 from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_core.blocks import BlockKeyer
-from cachefleet_core.reports import DownFrame, Hello, State
+from cachefleet_core.block_keys import BlockKeyer
+from cachefleet_core.report_frames import DownFrame, Hello, State
 from cachefleet_core.tenancy import TenantId
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cachefleet_controlplane.workers.views import FleetView, IndexStatus, PoolStatus, WorkerStatus
-from cachefleet_core.reports import State
+from cachefleet_core.report_frames import State
 
 _RANK: Final = ("pool", "worker", "rank")
 

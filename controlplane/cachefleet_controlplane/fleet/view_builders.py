@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from cachefleet_controlplane.fleet.agent_connections import AgentConnections
 from cachefleet_controlplane.index.protocol import IndexStats
-from cachefleet_controlplane.streams.stream import StreamState
+from cachefleet_controlplane.report_streams.report_stream import StreamState
 from cachefleet_controlplane.workers.registry import Pool
 from cachefleet_controlplane.workers.views import HitRatio, IndexStatus, PoolStatus, WorkerStatus
 from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_core.reports import Warmth
+from cachefleet_core.report_frames import Warmth
 
 _NOT_WARMED = Warmth()
 

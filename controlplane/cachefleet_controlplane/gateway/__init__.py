@@ -1,8 +1,8 @@
 """The gateway: OpenAI's and Anthropic's HTTP APIs in front of a fleet of vLLM workers.
 
-admission         a request's tenant by API key, its limits, and accounting of its usage
+tenant_admission  a request's tenant by API key, its limits, and accounting of its usage
 app               the routes, as an ASGI application
-explain           dry-run decisions for the admin API
+dry_run           dry-run decisions for the admin API
 hot_observer      feeds the tracker of hot prefixes with placed requests
 model_cards       /v1/models: models with the capabilities of their fleets
 openapi           /openapi.json

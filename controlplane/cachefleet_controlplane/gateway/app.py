@@ -12,30 +12,35 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_controlplane.gateway.admission import ADMITTED, AdmissionMiddleware, AdmittedRequest, admitted_request
 from cachefleet_controlplane.gateway.apis.parse import parse, understand
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.apis.responses import not_stored, without_history
 from cachefleet_controlplane.gateway.attempts.attempt_plan import foreseen
-from cachefleet_controlplane.gateway.attempts.context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.exchange import Exchange
-from cachefleet_controlplane.gateway.conversations.policy import allowance
+from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
+from cachefleet_controlplane.gateway.conversations.retention import allowance
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
 from cachefleet_controlplane.gateway.conversations.turns import Turns
-from cachefleet_controlplane.gateway.explain import Explainer, endpoint_of
+from cachefleet_controlplane.gateway.dry_run import Explainer, endpoint_of
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.model_cards import card
 from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serve_document
-from cachefleet_controlplane.gateway.placement.refusals import RETRY_AFTER_SECONDS
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
-from cachefleet_controlplane.gateway.placement.trace import (
+from cachefleet_controlplane.gateway.placement.decision_trace import (
     CLIENT_GONE_STATUS,
     Basis,
-    Trace,
+    DecisionTrace,
     decision_body,
     decision_headers,
 )
+from cachefleet_controlplane.gateway.placement.refusals import RETRY_AFTER_SECONDS
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
 from cachefleet_controlplane.gateway.shortfalls import find_shortfall
+from cachefleet_controlplane.gateway.tenant_admission import (
+    ADMITTED,
+    AdmissionMiddleware,
+    AdmittedRequest,
+    admitted_request,
+)
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
@@ -164,14 +169,14 @@ class Gateway:
     async def _ask(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         began = self._parts.clock()
         endpoint = Endpoint(scope["path"])
-        trace = Trace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=endpoint)
+        trace = DecisionTrace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=endpoint)
         with self._accounted(trace, reply, admitted_request(scope)):
             info = parse(await self._body(scope, receive), endpoint)
             work = self._answer(info, scope, reply, trace, began)
             if not await while_present(work, receive, reply):
                 raise ClientGoneError
 
-    async def _answer(self, info: RequestInfo, scope: Scope, reply: Reply, trace: Trace, began: float) -> None:
+    async def _answer(self, info: RequestInfo, scope: Scope, reply: Reply, trace: DecisionTrace, began: float) -> None:
         model, tenant, headers = self._input_builder.find(info.model), admitted_request(scope).tenant, scope["headers"]
         trace.model = model.name
         turn = await self._turn(info, headers, tenant, model)
@@ -198,14 +203,14 @@ class Gateway:
         return without_history(info) if self._turns is None else await self._turns.whole(info, tenant, model)
 
     async def _route(self, scope: Scope, receive: Receive, reply: Reply) -> None:
-        trace = Trace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=ROUTE_PATH)
+        trace = DecisionTrace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=ROUTE_PATH)
         with self._accounted(trace, reply, admitted_request(scope)):
             fields = parse_fields(await self._body(scope, receive))
             info = understand(fields, endpoint_of(fields))
             if not await while_present(self._decide(info, scope, reply, trace), receive, reply):
                 raise ClientGoneError
 
-    async def _decide(self, info: RequestInfo, scope: Scope, reply: Reply, trace: Trace) -> None:
+    async def _decide(self, info: RequestInfo, scope: Scope, reply: Reply, trace: DecisionTrace) -> None:
         """Answer with the decision alone: nothing is sent to a worker, or counted as in flight there."""
         model, tenant = self._input_builder.find(info.model), admitted_request(scope).tenant
         trace.model = model.name
@@ -247,7 +252,7 @@ class Gateway:
         )
 
     @contextmanager
-    def _accounted(self, trace: Trace, reply: Reply, admitted: AdmittedRequest) -> Iterator[None]:
+    def _accounted(self, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> Iterator[None]:
         """Account for a request however it ends, with the status that its client gets."""
         try:
             yield
@@ -260,7 +265,7 @@ class Gateway:
             self._account(trace, reply)
             admitted.settle(trace)
 
-    def _account(self, trace: Trace, reply: Reply) -> None:
+    def _account(self, trace: DecisionTrace, reply: Reply) -> None:
         if reply.started:
             trace.status = reply.status
         metrics, decision = self._parts.metrics, trace.decision

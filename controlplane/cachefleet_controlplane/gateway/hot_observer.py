@@ -17,12 +17,12 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput, RoutingInputBuilder
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes, Line, Wanted
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.pools.salts import Salter
+from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_core.continuation import packed
-from cachefleet_core.engine import keeps_blocks
+from cachefleet_core.engine_arguments import keeps_blocks
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId
 from cachefleet_runtime.tasks import BackgroundTasks
 

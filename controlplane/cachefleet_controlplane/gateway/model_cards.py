@@ -10,7 +10,7 @@ from cachefleet_controlplane.gateway.apis.request_info import GENERATING, Endpoi
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.pool.policy import PreemptionPolicy
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.reports import Hello
+from cachefleet_core.report_frames import Hello
 
 OWNER: Final = "cachefleet"
 _POOLING: Final = (Endpoint.EMBEDDINGS,)

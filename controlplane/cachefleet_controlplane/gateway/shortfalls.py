@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.placement.trace import Basis, Trace
+from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
 from cachefleet_controlplane.gateway.upstream.answer import Usage
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.index.protocol import IndexDefectError
@@ -23,7 +23,9 @@ _CONTINUED: Final = frozenset({Outcome.HANDED_BACK, Outcome.CUT_OFF})
 """Outcomes of an attempt whose answer another worker continues."""
 
 
-def find_shortfall(trace: Trace, fleet: Fleet, salt_version: Callable[[TenantId], int]) -> ShortfallRecord | None:
+def find_shortfall(
+    trace: DecisionTrace, fleet: Fleet, salt_version: Callable[[TenantId], int]
+) -> ShortfallRecord | None:
     """Return the shortfall of the last prediction, else that of the first one; None without any.
 
     For an answer by several workers it is the first worker's: usage counts the prompt alone.
@@ -41,7 +43,7 @@ def find_shortfall(trace: Trace, fleet: Fleet, salt_version: Callable[[TenantId]
     return None
 
 
-def _answered(trace: Trace) -> Decision | None:
+def _answered(trace: DecisionTrace) -> Decision | None:
     """The decision for the worker whose cache the usage reports; None where it is not kept any more."""
     began = next((attempt.worker for attempt in trace.attempts if attempt.outcome in _CONTINUED), None)
     if began is None:

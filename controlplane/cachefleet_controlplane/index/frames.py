@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from cachefleet_core.reports import (
+from cachefleet_core.report_frames import (
     MAX_FRAME_BYTES,
     Count,
     Delta,

@@ -19,8 +19,8 @@ from cachefleet_controlplane.index.protocol import (
     OperationError,
     WorkerId,
 )
-from cachefleet_core.blocks import Tier
-from cachefleet_core.reports import Cleared, FrameError, Operation, Removed, Stored
+from cachefleet_core.block_keys import Tier
+from cachefleet_core.report_frames import Cleared, FrameError, Operation, Removed, Stored
 
 
 class NativeIndex:

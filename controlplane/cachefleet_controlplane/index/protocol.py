@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
-from cachefleet_core.blocks import BlockKey, Tier
-from cachefleet_core.reports import Operation
+from cachefleet_core.block_keys import BlockKey, Tier
+from cachefleet_core.report_frames import Operation
 
 WorkerId = NewType("WorkerId", str)
 

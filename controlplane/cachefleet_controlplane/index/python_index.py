@@ -26,9 +26,9 @@ from typing import Final
 
 from cachefleet_controlplane.index.frames import delta_operations, snapshot_chains
 from cachefleet_controlplane.index.protocol import IndexFullError, IndexStats, Keys, OperationError, WorkerId
-from cachefleet_core.blocks import MASK, NO_PARENT, BlockKey, Tier, unpack_keys
+from cachefleet_core.block_keys import MASK, NO_PARENT, BlockKey, Tier, unpack_keys
 from cachefleet_core.digest import Digest
-from cachefleet_core.reports import Cleared, Operation, Removed, Stored
+from cachefleet_core.report_frames import Cleared, Operation, Removed, Stored
 
 SWEEP_KEYS: Final = 8192
 """Keys of retired slots swept at each operation."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from cachefleet_controlplane.index.frames import delta_operations
-from cachefleet_core.blocks import Tier
-from cachefleet_core.reports import Cleared, FrameError, Operation, Removed
+from cachefleet_core.block_keys import Tier
+from cachefleet_core.report_frames import Cleared, FrameError, Operation, Removed
 
 MAX_BYTES: Final = 64 * 1024
 """Delta frames kept of one worker, in bytes: some 8,000 blocks."""

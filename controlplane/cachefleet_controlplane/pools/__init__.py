@@ -1,8 +1,8 @@
 """Where pools and their workers' endpoints come from, and what pools declare: index contracts and salts.
 
-contracts            the index contract in force in a pool, and how a worker's differs
-kubernetes_objects   PrefixCachePools and EndpointSlices: parsed, kept by name, merged
-kubernetes_source    pools and endpoints from the Kubernetes API
-salts                the cache salt of each tenant
-source               the PoolSource Protocol, and pools and endpoints from two files
+index_contracts     the index contract in force in a pool, and how a worker's differs
+kubernetes_objects  PrefixCachePools and EndpointSlices: parsed, kept by name, merged
+kubernetes_source   pools and endpoints from the Kubernetes API
+cache_salts         the cache salt of each tenant
+source              the PoolSource Protocol, and pools and endpoints from two files
 """

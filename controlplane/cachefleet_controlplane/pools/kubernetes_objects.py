@@ -9,8 +9,8 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from cachefleet_controlplane.pools.source import Endpoint, PoolView, pool_views
-from cachefleet_core.pool.problems import PoolError
 from cachefleet_core.pool.spec import API_VERSION, KIND, PLURAL, PrefixCachePool, read_pool
+from cachefleet_core.pool.validation_problems import PoolError
 from cachefleet_runtime.kubernetes import KubernetesError, Object, Query
 
 POOL_LABEL: Final = "cachefleet.io/pool"

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 import msgspec
 
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_core.pool.problems import PoolError
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
+from cachefleet_core.pool.validation_problems import PoolError
 
 logger = logging.getLogger(__name__)
 

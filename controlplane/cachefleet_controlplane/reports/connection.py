@@ -15,9 +15,9 @@ from cachefleet_controlplane.fleet.agent_connections import Connection, RefusedE
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.index.frames import kind, read
+from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.reports.report_limits import CLOSE_CODES, ReportLimits, ReportMetrics
-from cachefleet_controlplane.streams.stream import StreamEvent
-from cachefleet_core.reports import DownFrame, FrameError, Hello, State, encode
+from cachefleet_core.report_frames import DownFrame, FrameError, Hello, State, encode
 
 
 @dataclass(frozen=True, slots=True)

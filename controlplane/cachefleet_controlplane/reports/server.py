@@ -19,7 +19,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.reports.connection import Session
 from cachefleet_controlplane.reports.report_limits import TRY_LATER, ReportLimits, ReportMetrics
-from cachefleet_core.reports import SUBPROTOCOL, Hello
+from cachefleet_core.report_frames import SUBPROTOCOL, Hello
 
 logger = logging.getLogger(__name__)
 

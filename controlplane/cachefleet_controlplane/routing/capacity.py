@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_controlplane.routing.reservations import BlockReservations
-from cachefleet_core.reports import State
+from cachefleet_core.report_frames import State
 
 OWN_BLOCKS: Final = 1
 """The null block, which vLLM counts and never allocates."""

@@ -1,13 +1,13 @@
 """Pools and workers as this replica knows them: registration, load, in-flight requests, and their frozen views.
 
-hit_window        prefix-cache hits of a pool's engines over a sliding window
-inflight          requests sent to a worker that its reports do not show yet
-keyer_cache       block keyers by contract, salt and adapter
-refuted_blocks    blocks that the index has and an engine has just denied
-registry          all pools and workers, and the models they serve
-render_profiles   facts that rendering for a model depends on
-sent_texts        texts of prompts sent to each worker, where block keys are unknown
-views             frozen views of pools and workers
-warm_prefixes     the standing Warm frame of each pool
-worker            one rank of one worker: endpoint, stream, load
+hit_window       prefix-cache hits of a pool's engines over a sliding window
+inflight         requests sent to a worker that its reports do not show yet
+block_keyers     block keyers by contract, salt and adapter
+refuted_blocks   blocks that the index has and an engine has just denied
+registry         all pools and workers, and the models they serve
+render_profiles  facts that rendering for a model depends on
+sent_texts       texts of prompts sent to each worker, where block keys are unknown
+views            frozen views of pools and workers
+warm_prefixes    the standing Warm frame of each pool
+worker           one rank of one worker: endpoint, stream, load
 """

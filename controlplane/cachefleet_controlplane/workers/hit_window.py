@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from cachefleet_core.reports import State
+from cachefleet_core.report_frames import State
 
 BUCKETS: Final = 60
 """The window moves in steps of a sixtieth."""

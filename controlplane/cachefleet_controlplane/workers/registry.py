@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
-from cachefleet_controlplane.pools.contracts import contract_differences, in_force
+from cachefleet_controlplane.pools.index_contracts import contract_differences, in_force
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.workers.hit_window import HitWindow
 from cachefleet_controlplane.workers.refuted_blocks import RefutedBlocks
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_core.contract import IndexContract
-from cachefleet_core.engine import engine_policy
+from cachefleet_core.engine_arguments import engine_policy
+from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.reports import Policy, Warm
+from cachefleet_core.report_frames import Policy, Warm
 
 DEFAULT_WINDOW_SECONDS: Final = 600.0
 MAX_UNLISTED: Final = 1024

@@ -7,7 +7,7 @@ from typing import Final
 
 from cachefleet_controlplane.workers.registry import Pool, Registry
 from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_core.contract import IndexContract
+from cachefleet_core.index_contract import IndexContract
 
 KEYS_FEATURE: Final = "keys"
 """Name of the worker plugin's feature that gives block keys."""

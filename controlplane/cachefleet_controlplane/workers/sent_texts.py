@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexFullError, WorkerId
-from cachefleet_core.blocks import pack_keys, unpack_keys
-from cachefleet_core.reports import Removed, Stored
+from cachefleet_core.block_keys import pack_keys, unpack_keys
+from cachefleet_core.report_frames import Removed, Stored
 
 MAX_CHUNKS: Final = 262_144
 """Chunks of one worker, whatever its size: 128 MiB of text."""

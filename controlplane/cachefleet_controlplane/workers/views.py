@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cachefleet_controlplane.index.protocol import WorkerId
-from cachefleet_core.contract import Difference, IndexContract
+from cachefleet_core.index_contract import Difference, IndexContract
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.reports import Capability, State, Warmth
+from cachefleet_core.report_frames import Capability, State, Warmth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

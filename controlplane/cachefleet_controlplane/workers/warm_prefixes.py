@@ -8,11 +8,11 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_controlplane.pools.salts import Salter
-from cachefleet_core.engine import keeps_blocks
+from cachefleet_controlplane.pools.cache_salts import Salter
+from cachefleet_core.engine_arguments import keeps_blocks
 from cachefleet_core.pool.policy import WarmPrefix
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.reports import MAX_FRAME_BYTES, Prefix, Warm
+from cachefleet_core.report_frames import MAX_FRAME_BYTES, Prefix, Warm
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId
 
 logger = logging.getLogger(__name__)

@@ -9,14 +9,14 @@ from typing import Final
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.index.recent_removals import History
 from cachefleet_controlplane.pools.source import WorkerEndpoint
+from cachefleet_controlplane.report_streams.report_stream import Stream
+from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
 from cachefleet_controlplane.routing.capacity import Capacity
 from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS, CandidateView, full_name
-from cachefleet_controlplane.streams.stream import Stream
-from cachefleet_controlplane.streams.stream_machine import FORGET_SECONDS
 from cachefleet_controlplane.workers.hit_window import Counters
 from cachefleet_controlplane.workers.inflight import InFlightRequests
-from cachefleet_core.contract import Difference
-from cachefleet_core.reports import Hello, Phase, State
+from cachefleet_core.index_contract import Difference
+from cachefleet_core.report_frames import Hello, Phase, State
 from cachefleet_runtime.backoff import backoff
 
 SAMPLES_NEEDED: Final = 3

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from cachefleet_core.pool.problems import PoolError, Problem, preview
+from cachefleet_core.pool.validation_problems import PoolError, Problem, preview
 
 MAX_CHARACTERS: Final = 4 * 1024 * 1024
 MAX_NODES: Final = 100_000

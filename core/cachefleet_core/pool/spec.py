@@ -17,9 +17,9 @@ from cachefleet_core.pool.policy import (
     RolloutSpec,
     TenancySpec,
 )
-from cachefleet_core.pool.problems import PoolError, Problem, preview, problems_of
 from cachefleet_core.pool.section import FreeMap, Label, PoolName, Rule, Section
 from cachefleet_core.pool.status import PoolStatus
+from cachefleet_core.pool.validation_problems import PoolError, Problem, preview, problems_of
 from cachefleet_core.pool.worker import (
     CPU_BLOCK_SIZE,
     GPU_BLOCK_SIZE,

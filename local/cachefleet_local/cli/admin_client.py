@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from cachefleet_local.failure import Exit, FailureError
+from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.data_folder import DataFolder
 
 TIMEOUT_SECONDS: Final = 10.0

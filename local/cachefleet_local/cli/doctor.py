@@ -13,7 +13,7 @@ from cachefleet_local.cli.admin_client import AdminAccess, admin_client, find_ac
 from cachefleet_local.cli.hit_probe import HITS, gateway_access, probe, shortcomings
 from cachefleet_local.cli.listing import Column, Item, Output, listing
 from cachefleet_local.cli.options import EPILOG, DataDir, Format, TokenFile, Url
-from cachefleet_local.failure import FailureError
+from cachefleet_local.cli_errors import FailureError
 from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
 
 EXAMINATION_SECONDS: Final = 900.0

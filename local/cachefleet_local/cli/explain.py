@@ -14,7 +14,7 @@ import typer
 from cachefleet_local.cli.admin_client import AdminAccess, admin_client, find_access
 from cachefleet_local.cli.listing import Column, Item, Output, listing, single
 from cachefleet_local.cli.options import DataDir, Format, TokenFile, Url
-from cachefleet_local.failure import Exit, FailureError
+from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
 
 STDIN: Final = "-"

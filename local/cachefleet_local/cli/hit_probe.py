@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from cachefleet_local.cli.listing import Column, Item
-from cachefleet_local.failure import Exit, FailureError
+from cachefleet_local.cli_errors import Exit, FailureError
 
 CHAT: Final = "/v1/chat/completions"
 WORDS: Final = 200

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
 from cachefleet_local.fleet.local_fleet import Prepared, exit_words
-from cachefleet_local.supervise.process import ProcessSpec
-from cachefleet_local.supervise.supervision import Life, State
+from cachefleet_local.supervise.process_spec import ProcessSpec
+from cachefleet_local.supervise.process_states import Life, State
 
 _STYLES: Final = {
     State.READY: "green",

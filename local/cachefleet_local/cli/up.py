@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from cachefleet_core.pool.problems import PoolError
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
+from cachefleet_core.pool.validation_problems import PoolError
 from cachefleet_local.cli.screen import Screen
-from cachefleet_local.failure import Exit, FailureError
+from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.local_fleet import LocalFleet, Options, Prepared, check, prepared
 from cachefleet_local.fleet.machine import unused_fields
 

@@ -17,11 +17,11 @@ from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.worker import EnvVar
 from cachefleet_local.cli.screen import Screen
 from cachefleet_local.cli.up import problem_lines, read_pools, until_stopped
+from cachefleet_local.cli_errors import FailureError
+from cachefleet_local.demo.policy_run import compare
 from cachefleet_local.demo.report import Phase, objections, recomputed_share, table
-from cachefleet_local.demo.stage import compare
 from cachefleet_local.demo.workload import Shape, workload
 from cachefleet_local.engine_forks.fork_server import fork_server
-from cachefleet_local.failure import FailureError
 from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR, write_whole
 from cachefleet_local.fleet.local_fleet import LocalFleet, Options, Prepared, prepared
 

@@ -10,8 +10,8 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from cachefleet_local.cli.admin_client import AdminClient
+from cachefleet_local.cli_errors import FailureError
 from cachefleet_local.demo.report import EngineCounts
-from cachefleet_local.failure import FailureError
 from cachefleet_local.fleet.processes import WorkerPlan
 
 PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"

@@ -18,9 +18,9 @@ import msgspec
 import yaml
 
 from cachefleet_controlplane.pools.source import Endpoint
-from cachefleet_core.engine import engine_policy
+from cachefleet_core.engine_arguments import engine_policy
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_local.failure import Exit, FailureError
+from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.data_folder import (
     DEFAULT_DATA_DIR,
     PRIVATE,
@@ -35,8 +35,8 @@ from cachefleet_local.fleet.data_folder import (
 from cachefleet_local.fleet.machine import Machine, check_budgets, check_machine, devices_of, model_path, this_machine
 from cachefleet_local.fleet.ports import PortError, take_ports
 from cachefleet_local.fleet.processes import FleetPlan, Place, WorkerPlan, plan_fleet, port_names
-from cachefleet_local.supervise.process import ProcessSpec
-from cachefleet_local.supervise.supervision import Life, State
+from cachefleet_local.supervise.process_spec import ProcessSpec
+from cachefleet_local.supervise.process_states import Life, State
 from cachefleet_local.supervise.supervisor import Changed, Supervisor
 
 logger = logging.getLogger(__name__)

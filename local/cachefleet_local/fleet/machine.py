@@ -12,7 +12,7 @@ from typing import Final
 
 from cachefleet_core.budget import plan_budget
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_local.failure import Exit, FailureError
+from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.processes import worker_label
 from cachefleet_local.models.tiny_model import SIZES, made_model_path
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cachefleet_core.engine import engine_arguments, engine_environment
+from cachefleet_core.engine_arguments import engine_arguments, engine_environment
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_local.fleet.data_folder import DataFolder
 from cachefleet_local.fleet.ports import LOOPBACK
-from cachefleet_local.supervise.process import Kind, ProcessSpec
+from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
 
 CONTROL_PLANE: Final = "controlplane"
 DRAIN_SECONDS: Final = 3

@@ -14,8 +14,8 @@ from typing import Any, Final
 import aiohttp
 
 from cachefleet_local.supervise import guard
-from cachefleet_local.supervise.process import ProcessSpec
-from cachefleet_local.supervise.supervision import Action, Event, Life, State, step
+from cachefleet_local.supervise.process_spec import ProcessSpec
+from cachefleet_local.supervise.process_states import Action, Event, Life, State, step
 
 PROBE_TIMEOUT_SECONDS: Final = 2.0
 STARTING_PROBE_SECONDS: Final = 0.25

@@ -1,7 +1,7 @@
 """Manifests of the objects that a pool owns (pure).
 
 agent_container   containers of cachefleet's image: agent, plugin copier
-children          every object that a pool owns, Deployment to Secret
+child_objects     every object that a pool owns, Deployment to Secret
 container         ports, paths and builders that the containers share
 engine_container  container that runs vLLM
 pod               pod template of a pool's workers

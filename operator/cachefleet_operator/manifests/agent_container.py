@@ -33,7 +33,7 @@ def plugin_container(settings: Settings) -> Manifest:
     return {
         "name": "plugin",
         **_image(settings),
-        "command": ["python3", "-m", "cachefleet_worker.install", PLUGIN_FOLDER],
+        "command": ["python3", "-m", "cachefleet_worker.plugin_install", PLUGIN_FOLDER],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
         "securityContext": restricted(),
         "volumeMounts": [mount("plugin", PLUGIN_FOLDER)],

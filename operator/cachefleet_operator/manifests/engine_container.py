@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cachefleet_core.engine import PLUGIN, engine_arguments, engine_environment, image_version
+from cachefleet_core.engine_arguments import PLUGIN, engine_arguments, engine_environment, image_version
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
 from cachefleet_core.pool.worker import EnvVar, KeyRef
 from cachefleet_operator import names
@@ -52,7 +52,8 @@ def engine_container(pool: PrefixCachePool, settings: Settings) -> Manifest:
     return {
         "name": "engine",
         "image": spec.engine.image,
-        "command": ["python3", "-m", "cachefleet_worker.start"],  # of the plugin's folder; runs vLLM in its place
+        # Of the plugin's folder; runs vLLM in its place.
+        "command": ["python3", "-m", "cachefleet_worker.engine_start"],
         "args": _arguments(spec, settings),
         "env": _variables(pool),
         "ports": [{"name": "engine", "containerPort": ENGINE_PORT, "protocol": "TCP"}],

@@ -20,8 +20,8 @@ from cachefleet_operator.reconcile import rollout
 from cachefleet_operator.reconcile.apply import Action, Apply, Create, Emit, WriteStatus
 from cachefleet_operator.reconcile.deletion_cost import costs
 from cachefleet_operator.reconcile.futile_applies import applied
-from cachefleet_operator.status.assessment import NOTHING, Observations, Verdict, workers_of
 from cachefleet_operator.status.events import Subject, events_of
+from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, workers_of
 from cachefleet_operator.status.status import due, status, written_at
 
 Manifest = dict[str, Any]

@@ -16,9 +16,9 @@ from typing import Any, NewType, Protocol
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator import names
-from cachefleet_operator.controlplane.facts_cache import FactsCache, no_facts
+from cachefleet_operator.controlplane_client.facts_cache import FactsCache, no_facts
 from cachefleet_operator.kube.objects import Ref
-from cachefleet_operator.manifests import children as manifests
+from cachefleet_operator.manifests import child_objects as manifests
 from cachefleet_operator.manifests.pod import TemplateError
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.apply import Applier, Create
@@ -37,8 +37,14 @@ from cachefleet_operator.reconcile.plan import (
 )
 from cachefleet_operator.reconcile.rollout import deadline, is_paused
 from cachefleet_operator.settings import Settings
-from cachefleet_operator.status.assessment import Observations, Verdict, judge, with_last_budget, with_reported_sizes
 from cachefleet_operator.status.pods import ended, pods_of
+from cachefleet_operator.status.pool_assessment import (
+    Observations,
+    Verdict,
+    judge,
+    with_last_budget,
+    with_reported_sizes,
+)
 from cachefleet_runtime.kubernetes import Object, RefusedError, RetryableError
 
 log = logging.getLogger(__name__)

@@ -1,8 +1,8 @@
 """A pool's status: what is observed of its workers, and the conditions, events and fields made from that.
 
-assessment  verdict on the spec, worker counts, observations
-conditions  conditions of the status
-events      Kubernetes events for changed conditions
-pods        worker pods, and what keeps one from being ready
-status      fields of the status, and when they are written
+pool_assessment  verdict on the spec, worker counts, observations
+conditions       conditions of the status
+events           Kubernetes events for changed conditions
+pods             worker pods, and what keeps one from being ready
+status           fields of the status, and when they are written
 """

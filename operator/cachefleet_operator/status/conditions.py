@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cachefleet_operator.controlplane.facts import Difference, Facts, Member, excluded, failed
+from cachefleet_operator.controlplane_client.pool_facts import Difference, Facts, Member, excluded, failed
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.status.assessment import NOTHING, Observations, Verdict, Workers
+from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, Workers
 
 
 @dataclass(frozen=True, slots=True)

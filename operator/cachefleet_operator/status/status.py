@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from cachefleet_core.budget import MIB, blocks
 from cachefleet_core.pool.status import MAX_WORKERS
-from cachefleet_core.reports import Phase
+from cachefleet_core.report_frames import Phase
 from cachefleet_operator import names
-from cachefleet_operator.controlplane.facts import Facts, Member, PoolFacts
+from cachefleet_operator.controlplane_client.pool_facts import Facts, Member, PoolFacts
 from cachefleet_operator.kube.drift import holds
 from cachefleet_operator.kube.objects import MANAGER
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.status.assessment import NOTHING, Observations, Verdict, Workers
 from cachefleet_operator.status.conditions import Finding, findings
 from cachefleet_operator.status.pods import Pod
+from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, Workers
 
 MAX_MESSAGE: Final = 1024
 MAX_EPOCH: Final = 1024

@@ -12,7 +12,7 @@ from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.routing.reason_texts import CAUSES
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_operator.controlplane.facts import parse
+from cachefleet_operator.controlplane_client.pool_facts import parse
 from tests.controlplane.admin.conftest import Doorkeeper, Still
 from tests.controlplane.fleet_views import CONTRACT, fleet_view
 from tests.controlplane.store.conftest import make_record

@@ -8,9 +8,9 @@ import pytest
 from cachefleet_controlplane.auth.authorizer import MAX_TOKEN, Access, Asked, asked, bearer
 from cachefleet_controlplane.auth.file_tokens import FileAuthorizer, TokenFile
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_core.contract import IndexContract
-from cachefleet_core.reports import Hello
-from cachefleet_runtime.expiring import Expiring
+from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.report_frames import Hello
+from cachefleet_runtime.expiring_cache import Expiring
 from tests.controlplane.waiting import value
 
 HELLO = Hello(

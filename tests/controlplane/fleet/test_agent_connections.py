@@ -5,9 +5,9 @@ import pytest
 from cachefleet_controlplane.fleet.agent_connections import MAX_RANKS, RefusedError
 from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_controlplane.streams.stream import StreamEvent
+from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.workers import registry
-from cachefleet_core.reports import Delta, Drain, FrameError, Policy, Snapshot
+from cachefleet_core.report_frames import Delta, Drain, FrameError, Policy, Snapshot
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import MODEL, FakeLink, fleet_of, pool, view, wid
 from tests.controlplane.frames import delta, hello, snapshot, state

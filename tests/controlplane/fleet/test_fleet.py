@@ -4,13 +4,13 @@ import pytest
 
 from cachefleet_controlplane.index.protocol import IndexDefectError
 from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
 from cachefleet_controlplane.selection.selection import Duty
-from cachefleet_controlplane.streams.stream_machine import FORGET_SECONDS
 from cachefleet_controlplane.workers.inflight import UNCACHED_WORK_SECONDS
-from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys
-from cachefleet_core.contract import IndexContract
-from cachefleet_core.reports import Phase
+from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
+from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.report_frames import Phase
 from tests.controlplane.chains import chain
 from tests.controlplane.fleets import INDEX_KEY, MODEL, FakeLink, LiveFleet, fleet_of, pool, view, wid
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state

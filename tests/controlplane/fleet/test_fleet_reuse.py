@@ -8,8 +8,8 @@ import pytest
 
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
 from cachefleet_controlplane.workers.inflight import InFlightRequest
-from cachefleet_core.blocks import BlockKey, pack_keys
-from cachefleet_core.reports import Operation
+from cachefleet_core.block_keys import BlockKey, pack_keys
+from cachefleet_core.report_frames import Operation
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import MODEL, LiveFleet, fleet_of, wid
 from tests.controlplane.frames import delta, state

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.reports import Drain, Phase
+from cachefleet_core.report_frames import Drain, Phase
 from cachefleet_worker.agent.agent import Agent
 from tests.controlplane.gateway.harness import POOL, engine
 from tests.controlplane.hot_prefixes.test_new_worker_warmup import agent, worker_settings

@@ -16,7 +16,6 @@ import aiohttp
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
@@ -24,6 +23,7 @@ from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
+from cachefleet_controlplane.gateway.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.upstream.answer_edits import Fingerprints
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
@@ -36,11 +36,11 @@ from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.wiring import GatewayOptions, gateway_context, input_builder, renderer_of
-from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys
-from cachefleet_core.contract import IndexContract
+from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.digest import Digest
+from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
-from cachefleet_core.reports import Hello, Phase, Snapshot, State, Stored
+from cachefleet_core.report_frames import Hello, Phase, Snapshot, State, Stored
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, tenant_salt
 from tests.controlplane.frames import sent
 from tests.fakes.engine import FakeEngine

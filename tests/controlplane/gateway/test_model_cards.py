@@ -7,7 +7,7 @@ import pytest
 from cachefleet_controlplane.gateway.model_cards import card, endpoints
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.reports import Capability, Hello
+from cachefleet_core.report_frames import Capability, Hello
 from tests.controlplane.gateway.harness import CONTRACT, MODEL, POOL, engine, front, pool
 
 GENERATING = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"]

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.placement.trace import Basis, Trace
+from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
 from cachefleet_controlplane.gateway.shortfalls import find_shortfall
 from cachefleet_controlplane.gateway.upstream.answer import PromptDetails, Usage
 from cachefleet_controlplane.index.protocol import IndexDefectError, worker_id
@@ -24,10 +24,10 @@ from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, P
 from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, ShortfallRecord
 from cachefleet_controlplane.store.tenant_records import TenantRecord
-from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys
+from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.digest import Digest
 from cachefleet_core.pool.policy import Isolation
-from cachefleet_core.reports import Delta, Hello, Operation, Phase, Removed, Snapshot, State, Stored
+from cachefleet_core.report_frames import Delta, Hello, Operation, Phase, Removed, Snapshot, State, Stored
 from cachefleet_core.tenancy import DEFAULT_TENANT
 from tests.controlplane.frames import sent
 from tests.controlplane.gateway.harness import (
@@ -269,7 +269,7 @@ def continued(cached: int, *, began: str, knowledge: Knowledge = Knowledge.EXACT
         for view in (holder("a", 4), holder("b", 40))
     )
     assert (first.predicted_tokens, last.predicted_tokens) == (64, 640)
-    trace = Trace("d", 0.0, "m", CHAT, last, first=first)
+    trace = DecisionTrace("d", 0.0, "m", CHAT, last, first=first)
     trace.usage = Usage(
         prompt_tokens=1001 if knowledge is Knowledge.APPROXIMATE else 1000,
         prompt_tokens_details=PromptDetails(cached_tokens=cached),

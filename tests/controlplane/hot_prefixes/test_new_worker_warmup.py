@@ -18,8 +18,8 @@ from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarm
 from cachefleet_controlplane.hot_prefixes.tracker import HotBounds, HotPrefixes, Line
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord
-from cachefleet_core.blocks import BlockKeyer, Namespace
-from cachefleet_core.reports import Hello, Phase, State, Warm, Warmth, decode_down, encode
+from cachefleet_core.block_keys import BlockKeyer, Namespace
+from cachefleet_core.report_frames import Hello, Phase, State, Warm, Warmth, decode_down, encode
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, tenant_salt
 from cachefleet_worker.agent.agent import Agent
 from cachefleet_worker.agent.agent import running as running_agent

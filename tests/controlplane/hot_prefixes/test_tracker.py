@@ -16,7 +16,7 @@ from cachefleet_controlplane.hot_prefixes.tracker import (
     Line,
     common_blocks,
 )
-from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.tenancy import TenantId
 
 BLOCK = 4

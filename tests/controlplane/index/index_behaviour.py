@@ -9,8 +9,8 @@ import pytest
 
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexFullError, OperationError, worker_id
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_core.blocks import BlockKey, Tier, pack_keys
-from cachefleet_core.reports import Cleared, Operation, Removed, Stored
+from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
+from cachefleet_core.report_frames import Cleared, Operation, Removed, Stored
 from tests.controlplane.chains import chain, digest_of, removed, stored
 
 MakeIndex = Callable[..., BlockIndex]

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from cachefleet_controlplane.index.protocol import WorkerId
-from cachefleet_core.blocks import BlockKey, Tier
-from cachefleet_core.reports import Cleared, Operation
+from cachefleet_core.block_keys import BlockKey, Tier
+from cachefleet_core.report_frames import Cleared, Operation
 from tests.controlplane.chains import removed, stored
 
 Chains = list[list[BlockKey]]

@@ -9,9 +9,19 @@ from hypothesis import strategies as st
 
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexFullError, IndexStats, WorkerId
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_core import reports
-from cachefleet_core.blocks import Tier
-from cachefleet_core.reports import Cleared, Delta, FrameError, Operation, Snapshot, Stored, UpFrame, decode_up, encode
+from cachefleet_core import report_frames
+from cachefleet_core.block_keys import Tier
+from cachefleet_core.report_frames import (
+    Cleared,
+    Delta,
+    FrameError,
+    Operation,
+    Snapshot,
+    Stored,
+    UpFrame,
+    decode_up,
+    encode,
+)
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.index.index_behaviour import MakeIndex, every_index
 
@@ -73,7 +83,7 @@ class TestDeltas:
             (Delta(sequence=1, operations=(stored([5]), Stored(0, b"123456789"))), "keys"),
             (Delta(sequence=1, operations=(Stored(0, stored([5]).keys, 7),)), "tier|Tier|enum"),  # type: ignore[arg-type]  # hostile
             (Delta(rank=4096, sequence=1, operations=()), "rank"),
-            (Delta(sequence=1, operations=(Cleared(),) * (reports.MAX_OPERATIONS + 1)), "operations"),
+            (Delta(sequence=1, operations=(Cleared(),) * (report_frames.MAX_OPERATIONS + 1)), "operations"),
             (Delta(sequence=1, operations=(removed([5] * 100_000),) * 2), "keys"),
             (Snapshot(sequence=1, part=0, last=True), "type: not a delta"),
         ],

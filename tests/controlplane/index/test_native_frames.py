@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_core.blocks import Tier
-from cachefleet_core.reports import Delta, Snapshot, encode
+from cachefleet_core.block_keys import Tier
+from cachefleet_core.report_frames import Delta, Snapshot, encode
 from tests.controlplane.chains import chain, removed, stored
 
 pytest.importorskip("cachefleet_native")

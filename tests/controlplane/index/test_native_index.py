@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_core.blocks import BlockKey, Tier, pack_keys
-from cachefleet_core.reports import Operation
+from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
+from cachefleet_core.report_frames import Operation
 from tests.controlplane.chains import chain, stored
 from tests.controlplane.index.index_histories import History
 

@@ -7,8 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from cachefleet_controlplane.index.protocol import BlockIndex, WorkerId, worker_id
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_core.blocks import BlockKey, Tier
-from cachefleet_core.reports import Cleared
+from cachefleet_core.block_keys import BlockKey, Tier
+from cachefleet_core.report_frames import Cleared
 from tests.controlplane.chains import chain, digest_of, removed, stored
 from tests.controlplane.index.index_behaviour import (  # noqa: F401 - collected here
     IMPLEMENTATIONS,

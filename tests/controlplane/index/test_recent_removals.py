@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from cachefleet_controlplane.index.recent_removals import MAX_BYTES, History
-from cachefleet_core.blocks import Tier, pack_keys
-from cachefleet_core.reports import Cleared, Delta, Operation, Removed, Stored
+from cachefleet_core.block_keys import Tier, pack_keys
+from cachefleet_core.report_frames import Cleared, Delta, Operation, Removed, Stored
 
 KEYS = pack_keys([1, 2, 3])
 

@@ -9,7 +9,7 @@ import pytest
 
 from cachefleet_controlplane.auth.authorizer import AccessUnavailableError
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_core.reports import Delta, Policy, Resync, Stored, encode
+from cachefleet_core.report_frames import Delta, Policy, Resync, Stored, encode
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import LiveFleet, fleet_of, pool, view, wid
 from tests.controlplane.frames import delta, hello, snapshot, state

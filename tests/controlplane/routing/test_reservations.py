@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.routing.reservations import BlockReservations, Reservation
-from cachefleet_core.blocks import pack_keys
+from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
 
 TRUNK = chain(1, 30)

@@ -30,7 +30,7 @@ from cachefleet_controlplane.routing.throughput import (
     DEFAULT_INTER_TOKEN_SECONDS,
     DEFAULT_TOKENS_PER_SECOND,
 )
-from cachefleet_core.blocks import pack_keys
+from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
 
 KEYS = chain(1, 200)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
 from cachefleet_controlplane.routing.scoring import decide, needed_blocks
-from cachefleet_core.blocks import BlockKey, pack_keys
+from cachefleet_core.block_keys import BlockKey, pack_keys
 from tests.controlplane.chains import chain, stored
 
 pytest.importorskip("cachefleet_native")

@@ -15,8 +15,8 @@ from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.selection.selection import Duty, Selector
 from cachefleet_controlplane.workers.inflight import InFlightRequest
-from cachefleet_core.blocks import pack_keys
-from cachefleet_core.reports import Operation, Phase
+from cachefleet_core.block_keys import pack_keys
+from cachefleet_core.report_frames import Operation, Phase
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state

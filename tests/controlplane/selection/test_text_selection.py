@@ -8,7 +8,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.routing.decision import Chunks, Decision, Knowledge, Prompt, Reason, Verdict
-from cachefleet_core.blocks import pack_keys
+from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
 from tests.controlplane.fleets import INDEX_KEY, MODEL, LiveFleet, fleet_of, pool, view
 

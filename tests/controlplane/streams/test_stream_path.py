@@ -14,8 +14,8 @@ from hypothesis.stateful import (
 )
 
 from cachefleet_controlplane.fleet.agent_connections import Connection, RefusedError
-from cachefleet_core.blocks import BlockKey, Tier
-from cachefleet_core.reports import Cleared, Delta, Hello, Operation, Resync, UpFrame
+from cachefleet_core.block_keys import BlockKey, Tier
+from cachefleet_core.report_frames import Cleared, Delta, Hello, Operation, Resync, UpFrame
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import FakeLink, LiveFleet, fleet_of, wid
 from tests.controlplane.frames import delta, hello, snapshot, state

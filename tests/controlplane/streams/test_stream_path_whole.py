@@ -9,9 +9,9 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
-from cachefleet_controlplane.streams.stream import StreamState
-from cachefleet_core.blocks import BlockKey, Tier
-from cachefleet_core.reports import (
+from cachefleet_controlplane.report_streams.report_stream import StreamState
+from cachefleet_core.block_keys import BlockKey, Tier
+from cachefleet_core.report_frames import (
     MAX_OPERATIONS,
     Delta,
     Hello,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cachefleet_controlplane.routing.reservations import shared_blocks
 from cachefleet_controlplane.workers.inflight import EXPECTED_SECONDS, InFlightRequest, InFlightRequests
-from cachefleet_core.blocks import pack_keys
+from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
 
 CHAINS = [chain(1, 12), [*chain(1, 12)[:5], *chain(2, 7)], [*chain(1, 12)[:8], *chain(3, 9)], chain(4, 3)]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.workers.refuted_blocks import MAX_REFUTED, SECONDS, RefutedBlocks
-from cachefleet_core.blocks import pack_keys
+from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.fleet.test_fleet import KEYS, prompt, route
 from tests.controlplane.fleets import LiveFleet, fleet_of, wid
 

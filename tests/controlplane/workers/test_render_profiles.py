@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS
-from cachefleet_core.contract import RenderProfile
-from cachefleet_core.reports import Capability
+from cachefleet_core.index_contract import RenderProfile
+from cachefleet_core.report_frames import Capability
 from tests.controlplane.fleets import MODEL, LiveFleet, fleet_of
 from tests.controlplane.frames import CONTRACT, hello
 

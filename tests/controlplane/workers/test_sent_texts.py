@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.workers.sent_texts import SentTexts
-from cachefleet_core.blocks import pack_keys
+from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
 from tests.controlplane.index.index_behaviour import MakeIndex, every_index
 

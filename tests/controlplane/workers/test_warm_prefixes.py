@@ -9,11 +9,11 @@ import pytest
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_controlplane.pools.salts import Salter
+from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.workers.warm_prefixes import Warming
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
-from cachefleet_core.reports import Policy, Warm, decode_down, encode
+from cachefleet_core.report_frames import Policy, Warm, decode_down, encode
 from cachefleet_core.tenancy import TenantId, tenant_salt
 from tests.controlplane.fleets import FakeLink
 from tests.controlplane.frames import hello

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from cachefleet_controlplane.admin import presenters
-from cachefleet_controlplane.gateway.placement.trace import Basis, Trace
+from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
 from cachefleet_controlplane.gateway.upstream.answer import PromptDetails, Usage
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.cache_shortfall import Cause
@@ -64,7 +64,7 @@ def example() -> DecisionRecord:
     ]
     decision = decide(prompt, views, RoutingPolicy.CACHE_AWARE, 1.0)
     usage = Usage(prompt_tokens=4096, completion_tokens=210, prompt_tokens_details=PromptDetails(cached_tokens=2560))
-    trace = Trace("5b2f0c7e9a1d", 1_767_225_600.0, "qwen3-32b", "/v1/chat/completions", decision, usage=usage)
+    trace = DecisionTrace("5b2f0c7e9a1d", 1_767_225_600.0, "qwen3-32b", "/v1/chat/completions", decision, usage=usage)
     trace.ttft_seconds, trace.status = 0.231, 200
     trace.attempts.append(AttemptRecord("agents-1", "finished", 200, 3.84))
     trace.shortfall = ShortfallRecord(Cause.EVICTED, 512, "agents-1")

@@ -17,14 +17,14 @@ import pytest
 
 from cachefleet_controlplane.pools.source import parse_endpoints
 from cachefleet_core.pool.spec import parse_pools
-from cachefleet_local.failure import Exit, FailureError
+from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet import local_fleet
 from cachefleet_local.fleet.local_fleet import LocalFleet, Options, Prepared, endpoints_text, pools_text, prepared
 from cachefleet_local.fleet.machine import Machine
 from cachefleet_local.fleet.processes import plan_fleet
-from cachefleet_local.supervise import supervision
-from cachefleet_local.supervise.process import ProcessSpec
-from cachefleet_local.supervise.supervision import Event, Life, State, step
+from cachefleet_local.supervise import process_states
+from cachefleet_local.supervise.process_spec import ProcessSpec
+from cachefleet_local.supervise.process_states import Event, Life, State, step
 from tests.local.fleet.test_processes import KEY
 from tests.local.pools import example, place
 from tests.local.supervise.test_supervisor import SERVER
@@ -36,7 +36,7 @@ READY = Life(State.READY, was_ready=True)
 def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(local_fleet, "this_machine", lambda _: Machine(nvidia_devices=0, vllm="0", vllm_for_cpu=True))
     monkeypatch.setattr(local_fleet, "model_path", lambda _: str(tmp_path))
-    monkeypatch.setattr(supervision, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(process_states, "FIRST_PAUSE_SECONDS", 0.05)
 
 
 def options(tmp_path: Path, **changes: object) -> Options:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
-from cachefleet_local.failure import Exit, FailureError
+from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.machine import (
     Machine,
     check_budgets,

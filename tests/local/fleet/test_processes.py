@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_local.fleet.processes import FleetPlan, plan_fleet, port_names
-from cachefleet_local.supervise.process import Kind, ProcessSpec
+from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
 from tests.local.pools import example, place
 
 KEY = FleetKey(bytes(32))

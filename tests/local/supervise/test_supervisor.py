@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from cachefleet_local.fleet.ports import take_ports
-from cachefleet_local.supervise import supervision
-from cachefleet_local.supervise.process import Kind, ProcessSpec
-from cachefleet_local.supervise.supervision import Life, State
+from cachefleet_local.supervise import process_states
+from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
+from cachefleet_local.supervise.process_states import Life, State
 from cachefleet_local.supervise.supervisor import Supervisor
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -99,7 +99,7 @@ async def running(*specs: ProcessSpec, parallel_starts: int = 1) -> AsyncIterato
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(process_states, "FIRST_PAUSE_SECONDS", 0.05)
 
 
 async def test_processes_start_in_order_and_all_become_ready(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ async def test_one_that_never_starts_fails_and_its_words_are_in_the_log(tmp_path
         assert not await asyncio.wait_for(fleet.settled(), 50)
         assert fleet.lives["bad"].state is State.FAILED
         assert fleet.lives["bad"].exit_status == 4
-    assert (tmp_path / "bad.log").read_text() == "no luck\n" * supervision.FIRST_STARTS
+    assert (tmp_path / "bad.log").read_text() == "no luck\n" * process_states.FIRST_STARTS
 
 
 async def test_nothing_is_left_after_a_stop_even_of_children_in_other_sessions(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator.kube.objects import Ref
-from cachefleet_operator.manifests import children as manifests
+from cachefleet_operator.manifests import child_objects as manifests
 from cachefleet_operator.reconcile.apply import Applier, Apply, Create, Emit, WriteStatus
 from cachefleet_operator.reconcile.plan import Clock, Desired, Observed, leaving, plan
 from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
-from cachefleet_operator.status.assessment import judge
+from cachefleet_operator.status.pool_assessment import judge
 from cachefleet_runtime.kubernetes import Object
 from tests.operator.pools import SETTINGS, document, pool
 from tests.operator.store import CrashError, Store

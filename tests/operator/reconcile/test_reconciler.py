@@ -8,10 +8,10 @@ import pytest
 
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator.kube.objects import Ref
-from cachefleet_operator.manifests import children
+from cachefleet_operator.manifests import child_objects
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
 from cachefleet_operator.reconcile.reconciler import FleetKeyError, Outcome, PoolKey, Reconciler
-from cachefleet_operator.status.assessment import judge
+from cachefleet_operator.status.pool_assessment import judge
 from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError, RetryableError
 from tests.operator.pools import SETTINGS, document
 from tests.operator.store import Store
@@ -59,10 +59,10 @@ async def test_a_broken_fleet_key_is_never_replaced(data: Any) -> None:
 
 
 async def test_all_workers_of_a_fleet_hold_keys_of_one_secret() -> None:
-    store = Store(document(), children.fleet_key_secret("ops", FleetKey(bytes(32))))
+    store = Store(document(), child_objects.fleet_key_secret("ops", FleetKey(bytes(32))))
     await reconciler(store).reconcile(KEY)
     made = store.objects[Ref("Secret", "serving", "demo-keys")]
-    assert made["data"] == children.keys_secret(_pool(), FleetKey(bytes(32)))["data"]
+    assert made["data"] == child_objects.keys_secret(_pool(), FleetKey(bytes(32)))["data"]
 
 
 async def test_writes_nothing_without_the_lease() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_operator.manifests import children
+from cachefleet_operator.manifests import child_objects
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.rollout import Rollout, digest_of, marked, pause, rollout_of
 from cachefleet_operator.status.pods import Pod, Trouble
@@ -56,7 +56,7 @@ def test_it_stands_still_only_beside_old_workers_that_serve(rollout: Rollout) ->
 
 
 def deployment(**spec: Any) -> dict[str, Any]:
-    return next(each for each in children.children(pool(spec), SETTINGS) if each["kind"] == "Deployment")
+    return next(each for each in child_objects.children(pool(spec), SETTINGS) if each["kind"] == "Deployment")
 
 
 def live(manifest: dict[str, Any], *conditions: dict[str, str], observed: int = 1) -> dict[str, Any]:
@@ -111,6 +111,6 @@ def test_the_mark_follows_the_template_and_nothing_else() -> None:
 
 
 def test_another_chat_template_is_another_template() -> None:
-    made = [children.children(pool(), SETTINGS, chat_template=each) for each in ("", "a", "b")]
+    made = [child_objects.children(pool(), SETTINGS, chat_template=each) for each in ("", "a", "b")]
     templates = {digest_of(marked(each)) for found in made for each in found if each["kind"] == "Deployment"}
     assert len(templates) == 3

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_operator.status.assessment import Verdict, Workers, judge, workers_of
 from cachefleet_operator.status.conditions import findings
+from cachefleet_operator.status.pool_assessment import Verdict, Workers, judge, workers_of
 from cachefleet_operator.status.status import status
 from tests.operator.pools import document
 

@@ -5,10 +5,18 @@ from typing import Any
 import pytest
 
 from cachefleet_core.pool.status import MAX_WORKERS, PoolStatus
-from cachefleet_operator.controlplane.facts import Contract, Facts, HitRatio, Load, Member, PoolFacts, Warmth
+from cachefleet_operator.controlplane_client.pool_facts import (
+    Contract,
+    Facts,
+    HitRatio,
+    Load,
+    Member,
+    PoolFacts,
+    Warmth,
+)
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.status.assessment import Observations, Workers, judge
 from cachefleet_operator.status.pods import Pod, Trouble
+from cachefleet_operator.status.pool_assessment import Observations, Workers, judge
 from cachefleet_operator.status.status import due, status, written_at
 from tests.operator.pools import document
 

@@ -8,8 +8,8 @@ from typing import Self
 
 from aiohttp import WSMsgType, web
 
-from cachefleet_core.blocks import BlockKey
-from cachefleet_core.reports import (
+from cachefleet_core.block_keys import BlockKey
+from cachefleet_core.report_frames import (
     PATH,
     SUBPROTOCOL,
     Delta,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cachefleet_core.blocks import BlockKey, Tier
+from cachefleet_core.block_keys import BlockKey, Tier
 from cachefleet_core.digest import Digest
-from cachefleet_core.reports import Cleared, Operation, Removed, Snapshot, Stored, decode_up, encode
+from cachefleet_core.report_frames import Cleared, Operation, Removed, Snapshot, Stored, decode_up, encode
 
 
 class Receiver:

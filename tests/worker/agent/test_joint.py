@@ -17,10 +17,10 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.reports.server import ReportsServer
-from cachefleet_core.blocks import BlockKeyer, Namespace
-from cachefleet_core.engine import engine_policy
+from cachefleet_core.block_keys import BlockKeyer, Namespace
+from cachefleet_core.engine_arguments import engine_policy
 from cachefleet_core.pool.spec import parse_pools
-from cachefleet_core.reports import Hello, Phase
+from cachefleet_core.report_frames import Hello, Phase
 from cachefleet_core.tenancy import TenantId, tenant_salt
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_worker.agent.agent import Agent, running

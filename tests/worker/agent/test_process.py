@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import aiohttp
 
-from cachefleet_core.reports import Phase
+from cachefleet_core.report_frames import Phase
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.fakes.engine import FakeEngine

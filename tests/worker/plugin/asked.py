@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from cachefleet_worker.plugin.capabilities import Capabilities
-from cachefleet_worker.plugin.faults import Faults
-from cachefleet_worker.plugin.process import Process
+from cachefleet_worker.plugin.plugin_faults import Faults
+from cachefleet_worker.plugin.plugin_process import Process
 from cachefleet_worker.plugin.settings import PluginSettings
 
 Message = MutableMapping[str, Any]

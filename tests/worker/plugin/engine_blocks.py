@@ -22,7 +22,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.request import Request
 
-from cachefleet_core.reports import Policy
+from cachefleet_core.report_frames import Policy
 from cachefleet_worker.plugin.budget import budget
 from cachefleet_worker.plugin.engine_state import EngineState
 from cachefleet_worker.plugin.settings import PluginSettings

@@ -21,9 +21,9 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from cachefleet_core.reports import Policy
+from cachefleet_core.report_frames import Policy
 from cachefleet_worker.plugin.gate import finish_reason
-from cachefleet_worker.plugin.process import this_process
+from cachefleet_worker.plugin.plugin_process import this_process
 from cachefleet_worker.plugin.scheduler import create
 
 BLOCK = 32

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cachefleet_core.reports import Capability
+from cachefleet_core.report_frames import Capability
 from cachefleet_worker.plugin.capabilities import MAX_REASON, Capabilities, complete, merge, summary
 
 

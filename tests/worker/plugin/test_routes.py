@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cachefleet_core.reports import Capability, Policy
+from cachefleet_core.report_frames import Capability, Policy
 from cachefleet_worker.plugin import capability_document, routes
 from cachefleet_worker.plugin.asgi import Response
 from cachefleet_worker.plugin.keys.render import RefusedError

@@ -10,7 +10,7 @@ import sys
 import aiohttp
 from pydantic import ValidationError
 
-from cachefleet_core.reports import Drain
+from cachefleet_core.report_frames import Drain
 from cachefleet_runtime import logs
 from cachefleet_worker.agent.agent import Agent
 from cachefleet_worker.agent.settings import AgentSettings

@@ -13,20 +13,20 @@ import aiohttp
 from aiohttp import web
 
 from cachefleet_core.native import Code, NativeError, choose
-from cachefleet_core.reports import Drain, Phase
+from cachefleet_core.report_frames import Drain, Phase
 from cachefleet_runtime.tasks import restarting
 from cachefleet_worker.agent.controller import WorkerController
 from cachefleet_worker.agent.duties.draining import DrainRoute
-from cachefleet_worker.agent.duties.policy import PolicyFile, read_policy
+from cachefleet_worker.agent.duties.policy_enforcement import PolicyFile, read_policy
 from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts
+from cachefleet_worker.agent.engine_session import Session
 from cachefleet_worker.agent.handles.api import PromptRoutes
-from cachefleet_worker.agent.handles.relay import Relay
+from cachefleet_worker.agent.handles.continuation_relay import Relay
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.feed import Feed
 from cachefleet_worker.agent.reports.targets import Registration
 from cachefleet_worker.agent.reports.uplink import Uplink
 from cachefleet_worker.agent.server import agent_app
-from cachefleet_worker.agent.session import Session
 from cachefleet_worker.agent.settings import AgentSettings
 
 log = logging.getLogger(__name__)

@@ -12,21 +12,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 
-from cachefleet_core.reports import Drain, Phase, Policy, Warm
+from cachefleet_core.report_frames import Drain, Phase, Policy, Warm
 from cachefleet_runtime.tasks import restarting
 from cachefleet_worker.agent.duties.draining import Draining
 from cachefleet_worker.agent.duties.phases import Condition, phase, unready
-from cachefleet_worker.agent.duties.policy import Enforcer, PolicyFile
+from cachefleet_worker.agent.duties.policy_enforcement import Enforcer, PolicyFile
 from cachefleet_worker.agent.duties.warmup import WarmUp
 from cachefleet_worker.agent.engine.client import EngineClient, EngineFacts
 from cachefleet_worker.agent.engine.load_metrics import Load
+from cachefleet_worker.agent.engine_session import Session
 from cachefleet_worker.agent.handles.continuation import Limits
 from cachefleet_worker.agent.handles.handles import Handles
 from cachefleet_worker.agent.health import Health, Reading, Tolerance, step
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.stream import WorkerState
 from cachefleet_worker.agent.reports.targets import Registration
-from cachefleet_worker.agent.session import Session
 from cachefleet_worker.agent.settings import AgentSettings
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Protocol
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from cachefleet_core.reports import Phase
+from cachefleet_core.report_frames import Phase
 from cachefleet_worker.agent.metrics import AgentMetrics
 
 

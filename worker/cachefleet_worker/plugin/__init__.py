@@ -3,23 +3,23 @@ snapshots, memoised tokenisation, block keys. docs/worker.md describes each.
 
 ``register`` is vLLM's general plugin: each vLLM process calls it before anything is built.
 
-budget/               bounds idle cached blocks, in vLLM's block pool
-gate/                 refuses requests of which too little is cached; hands back preempted ones
-keys/                 block keys and safe boundaries of a request body, for routing
-snapshot/             snapshots of the resident blocks, and heartbeats in the event stream
-tokens/               memoised tokenisation
-asgi                  requests and responses on plain ASGI
-capabilities          mode of each feature, with the reason where it is off
-capability_document   the answer of ``/v1/fleet/capabilities``
-compat                which vLLM this is, and what each feature needs of it
-engine_calls          calls from the API server to its engines
-engine_state          the plugin's state in one engine: policy, stats, calls
-faults                switches a feature off after a fault, so that none reaches vLLM
-policy                the policy in force
-process               the plugin's state in one process, and its patches
-routes                the routes under ``/v1/fleet``
-scheduler             vLLM's scheduler with the plugin's features
-settings              environment variables
+budget/              bounds idle cached blocks, in vLLM's block pool
+gate/                refuses requests of which too little is cached; hands back preempted ones
+keys/                block keys and safe boundaries of a request body, for routing
+snapshot/            snapshots of the resident blocks, and heartbeats in the event stream
+tokens/              memoised tokenisation
+asgi                 requests and responses on plain ASGI
+capabilities         mode of each feature, with the reason where it is off
+capability_document  the answer of ``/v1/fleet/capabilities``
+compat               which vLLM this is, and what each feature needs of it
+engine_calls         calls from the API server to its engines
+engine_state         the plugin's state in one engine: policy, stats, calls
+plugin_faults        switches a feature off after a fault, so that none reaches vLLM
+live_policy          the policy in force
+plugin_process       the plugin's state in one process, and its patches
+routes               the routes under ``/v1/fleet``
+scheduler            vLLM's scheduler with the plugin's features
+settings             environment variables
 """
 
 from __future__ import annotations
@@ -37,6 +37,6 @@ def register() -> None:
     if _registered:
         return
     _registered = True
-    from cachefleet_worker.plugin.process import install  # noqa: PLC0415 - vLLM is half imported when it looks for plugins
+    from cachefleet_worker.plugin.plugin_process import install  # noqa: PLC0415 - vLLM is half imported when it looks for plugins
 
     install()

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from cachefleet_core.reports import Capability
+from cachefleet_core.report_frames import Capability
 
 OFF: Final = "off"
 MAX_REASON: Final = 1024

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from cachefleet_core.reports import Capability
+from cachefleet_core.report_frames import Capability
 from cachefleet_worker.plugin.capabilities import OFF, complete, merge
 from cachefleet_worker.plugin.compat import engine_version, untested
-from cachefleet_worker.plugin.process import Process
+from cachefleet_worker.plugin.plugin_process import Process
 
 ENGINE_FEATURES: Final = ("gate", "preemption", "budget", "snapshot", "heartbeat")
 """Features of the engine's process; the others are the API server's."""

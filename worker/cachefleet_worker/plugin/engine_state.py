@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from cachefleet_core.reports import Policy
+from cachefleet_core.report_frames import Policy
 from cachefleet_worker.plugin.capabilities import OFF, Capabilities
-from cachefleet_worker.plugin.faults import Faults
-from cachefleet_worker.plugin.policy import STOCK, LivePolicy, succeed
+from cachefleet_worker.plugin.live_policy import STOCK, LivePolicy, succeed
+from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
 
 log = logging.getLogger("vllm.cachefleet")

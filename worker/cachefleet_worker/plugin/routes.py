@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cachefleet_core.reports import Policy
+from cachefleet_core.report_frames import Policy
 from cachefleet_worker.plugin.asgi import (
     HttpError,
     Receive,
@@ -32,8 +32,8 @@ from cachefleet_worker.plugin.compat import unmet
 from cachefleet_worker.plugin.engine_calls import EngineCallError, EngineCalls, StockEngineError
 from cachefleet_worker.plugin.keys.api import KeyService
 from cachefleet_worker.plugin.keys.render import RefusedError
-from cachefleet_worker.plugin.process import Process, this_process
-from cachefleet_worker.plugin.snapshot.relay import snapshot_response
+from cachefleet_worker.plugin.plugin_process import Process, this_process
+from cachefleet_worker.plugin.snapshot.snapshot_relay import snapshot_response
 
 log = logging.getLogger("vllm.cachefleet")
 

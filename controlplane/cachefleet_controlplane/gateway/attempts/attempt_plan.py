@@ -34,9 +34,9 @@ from msgspec import Raw
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import FIELD
+from cachefleet_controlplane.gateway.attempts.attempt_state_machine import Progress
 from cachefleet_controlplane.gateway.attempts.resume import Resumption
-from cachefleet_controlplane.gateway.attempts.state_machine import Progress
-from cachefleet_controlplane.gateway.placement.gate import Gate
+from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
 from cachefleet_controlplane.gateway.upstream.client import Opened
 from cachefleet_controlplane.gateway.upstream.gate_refusals import (
     Refusal,
@@ -68,7 +68,7 @@ AS_ASKED = AttemptMode()
 
 
 def attempt_mode(
-    gate: Gate, decision: Decision, progress: Progress, *, resumed: bool, max_attempts: int
+    gate: HitThresholds, decision: Decision, progress: Progress, *, resumed: bool, max_attempts: int
 ) -> AttemptMode:
     """Return the mode for the worker decided on; ``resumed``: another one has produced some of the answer."""
     if not gate.speaks or gate.callers:
@@ -85,7 +85,7 @@ def attempt_mode(
     return AttemptMode(threshold=0.0) if gate.ours or progress.refusals else AttemptMode(watched=True)
 
 
-def foreseen(gate: Gate, decision: Decision) -> Decision:
+def foreseen(gate: HitThresholds, decision: Decision) -> Decision:
     """Return a decision with the verdict that a first attempt's mode gives it; nothing is sent."""
     if decision.verdict is not Verdict.ROUTE:
         return decision
@@ -93,7 +93,7 @@ def foreseen(gate: Gate, decision: Decision) -> Decision:
     return decision if reason is None else replace(decision, verdict=Verdict.PREFILL_FIRST, reason=reason)
 
 
-def _decoding(gate: Gate, decision: Decision, progress: Progress, *, resumed: bool) -> AttemptMode:
+def _decoding(gate: HitThresholds, decision: Decision, progress: Progress, *, resumed: bool) -> AttemptMode:
     threshold = gate.threshold(decision.pool)
     reason = _prefill(gate, decision, progress, threshold)
     if reason is not None:
@@ -101,7 +101,7 @@ def _decoding(gate: Gate, decision: Decision, progress: Progress, *, resumed: bo
     return AttemptMode(threshold=0.0) if resumed else AttemptMode(threshold=threshold, watched=True)
 
 
-def _prefill(gate: Gate, decision: Decision, progress: Progress, threshold: float) -> Reason | None:
+def _prefill(gate: HitThresholds, decision: Decision, progress: Progress, threshold: float) -> Reason | None:
     if not gate.decode_first(decision.pool):
         return Reason.SPLIT_ROLES
     if progress.refusals:

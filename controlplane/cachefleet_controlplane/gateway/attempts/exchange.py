@@ -10,14 +10,14 @@ from cachefleet_controlplane.gateway.apis.api import Api, StreamTransformer
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.request_info import APPLIED, GENERATING, wants_cached
 from cachefleet_controlplane.gateway.attempts.attempt_plan import AttemptPlanner
-from cachefleet_controlplane.gateway.attempts.context import GatewayContext
+from cachefleet_controlplane.gateway.attempts.attempt_state_machine import Action, Progress, State, step
+from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.prefill import Transfer
 from cachefleet_controlplane.gateway.attempts.resume import Resumption, detokenizer
-from cachefleet_controlplane.gateway.attempts.state_machine import Action, Progress, State, step
 from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
 from cachefleet_controlplane.gateway.conversations.turn import Turn
+from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace, decision_headers
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
-from cachefleet_controlplane.gateway.placement.trace import Trace, decision_headers
 from cachefleet_controlplane.gateway.upstream.client import Opened, Stream
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, Outcome
 from cachefleet_controlplane.routing.decision import Verdict, turned_away
@@ -41,7 +41,7 @@ class Exchange:
         routing_input: RoutingInput,
         *,
         reply: Reply,
-        trace: Trace,
+        trace: DecisionTrace,
         began: float,
         turn: Turn,
     ) -> None:

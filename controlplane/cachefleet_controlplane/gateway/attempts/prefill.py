@@ -15,12 +15,12 @@ import msgspec
 from msgspec import Raw
 
 from cachefleet_controlplane.gateway.apis.request_info import FIELD
-from cachefleet_controlplane.gateway.attempts.context import GatewayContext
-from cachefleet_controlplane.gateway.attempts.resumable import unmarked
-from cachefleet_controlplane.gateway.attempts.state_machine import Action, Progress, State, step
+from cachefleet_controlplane.gateway.attempts.attempt_state_machine import Action, Progress, State, step
+from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
+from cachefleet_controlplane.gateway.attempts.resume_eligibility import unmarked
 from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
+from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
-from cachefleet_controlplane.gateway.placement.trace import Trace
 from cachefleet_controlplane.gateway.upstream.client import Opened
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, Outcome
 from cachefleet_controlplane.routing.decision import Reason
@@ -72,7 +72,7 @@ class Transfer:
     """One prefill attempt for ``routing_input``, sent to ``path``; ``run`` makes it, then the results are set."""
 
     def __init__(
-        self, context: GatewayContext, routing_input: RoutingInput, *, path: str, trace: Trace, arrived: float
+        self, context: GatewayContext, routing_input: RoutingInput, *, path: str, trace: DecisionTrace, arrived: float
     ) -> None:
         self._context = context
         self._path = path
@@ -86,7 +86,9 @@ class Transfer:
             preferred="",
         )
         # The record has the decisions on who answers, and the sum of all waits.
-        self._aside = Trace(trace.id, trace.at, trace.model, trace.endpoint, queued_seconds=trace.queued_seconds)
+        self._aside = DecisionTrace(
+            trace.id, trace.at, trace.model, trace.endpoint, queued_seconds=trace.queued_seconds
+        )
         self._placement = Placement(
             context.fleet, context.queue, self._routing_input, trace=self._aside, arrived=arrived, clock=context.clock
         )

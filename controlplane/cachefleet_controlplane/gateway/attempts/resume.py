@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import COMPLETIONS_MAX_TOKENS, FIELD, Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.attempts.resumable import appended, marked, rest_body, resumable
+from cachefleet_controlplane.gateway.attempts.resume_eligibility import appended, marked, rest_body, resumable
 from cachefleet_controlplane.gateway.attempts.stream_join import Stopping, StreamJoiner
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.answer import error_code

@@ -14,7 +14,7 @@ import msgspec
 
 from cachefleet_controlplane.gateway.attempts.stop_strings import StopGuard
 from cachefleet_controlplane.gateway.upstream.answer import error_code
-from cachefleet_controlplane.gateway.upstream.produced import HANDED_BACK, Name, Produced
+from cachefleet_controlplane.gateway.upstream.produced_tokens import HANDED_BACK, Name, Produced
 from cachefleet_runtime.sse import DONE, event_data
 
 Json = dict[str, Any]

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.attempts.attempt_plan import AS_ASKED, AttemptMode
+from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.placement.refusals import refusal
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
-from cachefleet_controlplane.gateway.placement.trace import Trace
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.routing.decision import Decision, Reason, Verdict, held_back, turned_away
 from cachefleet_controlplane.routing.scoring import needed_blocks
@@ -32,7 +32,7 @@ class Placement:
         queue: Queue,
         routing_input: RoutingInput,
         *,
-        trace: Trace,
+        trace: DecisionTrace,
         arrived: float,
         clock: Callable[[], float],
         steer: Callable[[Decision], AttemptMode] = lambda _: AS_ASKED,

@@ -4,13 +4,13 @@ checkpoint             what is kept of a finished turn
 conversation_metrics   Prometheus metrics of continued conversations
 encryption             stored conversations under a key for each tenant
 fingerprints           what a prompt was rendered by and with, for comparison
-policy                 what the pools of a model allow to keep
+retention              what the pools of a model allow to keep
 records                encrypted responses, certificates and finished turns
 rehydration            previous_response_id: the whole input from stored and new items
-repository             all of it in SQL
+checkpoint_repository  all of it in SQL
 response_histories     stored responses: continued, shown, deleted
 sessions               names and states of conversations
-store_worker           calls of the repository: in a thread, bounded, timed out
+store_thread           calls of the repository: in a thread, bounded, timed out
 turn                   one turn, from its checkpoint to the next
 turn_plan              by handle, by a verified prefix, or in full
 turns                  begins, plans and commits turns

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.wire.json_members import NULL, READ_ERRORS, is_null
 from cachefleet_core.continuation import Fingerprints
-from cachefleet_core.reports import Hello
+from cachefleet_core.report_frames import Hello
 
 _SHAPING: Final = (
     *("chat_template", "chat_template_kwargs", "reasoning_effort", "reasoning", "include_reasoning", "documents"),

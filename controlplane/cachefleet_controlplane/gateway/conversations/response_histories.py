@@ -8,7 +8,6 @@ from collections.abc import Callable
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.conversations.checkpoint import Owner
 from cachefleet_controlplane.gateway.conversations.encryption import History, HistoryCipher, HistoryError
-from cachefleet_controlplane.gateway.conversations.policy import Allowance, allowance
 from cachefleet_controlplane.gateway.conversations.records import SealedResponse
 from cachefleet_controlplane.gateway.conversations.rehydration import (
     PREVIOUS,
@@ -20,7 +19,8 @@ from cachefleet_controlplane.gateway.conversations.rehydration import (
     split,
     wants_storing,
 )
-from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker
+from cachefleet_controlplane.gateway.conversations.retention import Allowance, allowance
+from cachefleet_controlplane.gateway.conversations.store_thread import StoreThread
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import ServedModel
@@ -36,13 +36,13 @@ class Histories:
 
     def __init__(
         self,
-        store_worker: StoreWorker,
+        store_thread: StoreThread,
         cipher: HistoryCipher,
         *,
         max_bytes: int,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store_worker = store_worker
+        self._store_thread = store_thread
         self._cipher = cipher
         self._max_bytes = max_bytes
         self._wall_clock = wall_clock
@@ -83,7 +83,7 @@ class Histories:
             raise _not_found(response)
         now = self._wall_clock()
         try:
-            there = await self._store_worker.ask("delete", lambda store: store.forget(tenant, response, now=now))
+            there = await self._store_thread.ask("delete", lambda store: store.forget(tenant, response, now=now))
         except StoreError as error:
             raise _unavailable() from error
         if not there:
@@ -109,7 +109,7 @@ class Histories:
             return None
         now = self._wall_clock()
         try:
-            found = await self._store_worker.ask("history", lambda store: store.response(tenant, response, now=now))
+            found = await self._store_thread.ask("history", lambda store: store.response(tenant, response, now=now))
         except StoreError as error:
             raise _unavailable() from error
         try:

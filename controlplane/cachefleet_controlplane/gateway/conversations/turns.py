@@ -22,10 +22,10 @@ from cachefleet_controlplane.gateway.conversations.checkpoint import (
 )
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
 from cachefleet_controlplane.gateway.conversations.fingerprints import fingerprints
-from cachefleet_controlplane.gateway.conversations.policy import Allowance, allowance
 from cachefleet_controlplane.gateway.conversations.records import Turn as TurnRecord
 from cachefleet_controlplane.gateway.conversations.rehydration import finished, previous_id
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
+from cachefleet_controlplane.gateway.conversations.retention import Allowance, allowance
 from cachefleet_controlplane.gateway.conversations.sessions import (
     SESSION_HEADER,
     Event,
@@ -36,11 +36,11 @@ from cachefleet_controlplane.gateway.conversations.sessions import (
     session_event,
     session_name,
 )
-from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker
+from cachefleet_controlplane.gateway.conversations.store_thread import StoreThread
 from cachefleet_controlplane.gateway.conversations.turn import Ending, NamedTurn, PlainTurn, Thread, Turn
 from cachefleet_controlplane.gateway.conversations.turn_plan import TurnLimits, TurnOutcome, TurnPlan, plan
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
-from cachefleet_controlplane.pools.salts import isolation
+from cachefleet_controlplane.pools.cache_salts import isolation
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import TenantRecord
@@ -61,7 +61,7 @@ class TurnContext:
     """Dependencies of all turns; ``max_keys`` bounds the block keys of one checkpoint."""
 
     fleet: Fleet
-    store_worker: StoreWorker
+    store_thread: StoreThread
     histories: Histories
     metrics: ContinuationMetrics
     key: bytes
@@ -121,10 +121,10 @@ class Turns:
         parts, began = self._parts, self._parts.clock()
         if session:
             name = name_digest(parts.key, SESSION, session)
-            head = await parts.store_worker.ask("lookup", lambda store: store.head(owner, name))
+            head = await parts.store_thread.ask("lookup", lambda store: store.head(owner, name))
             thread = _following(name, head, parts.wall_clock())
         elif previous:
-            found = await parts.store_worker.ask("lookup", lambda store: store.branch(owner, previous))
+            found = await parts.store_thread.ask("lookup", lambda store: store.branch(owner, previous))
             at_head = found is not None and found[0].checkpoint == found[1]
             if found is None or not at_head:
                 branch = None if found is None else found[1]
@@ -179,7 +179,7 @@ class _Settling:
         before = turn.outcome or TurnOutcome.NO_CHECKPOINT
         try:
             record = self._record(turn, ending)
-            kept = await parts.store_worker.ask("commit", lambda store: store.commit(record()))
+            kept = await parts.store_thread.ask("commit", lambda store: store.commit(record()))
             outcome = before if kept else TurnOutcome.CONFLICT
         except StoreError:
             outcome = TurnOutcome.STORE_FAILED

@@ -1,9 +1,9 @@
 """From a request to a decision: the routing input, the wait for room, refusals, and the trace of it all.
 
-gate            the hit thresholds that apply to a request
+hit_thresholds  the hit thresholds that apply to a request
 refusals        errors for requests that are sent to no worker
 request_queue   requests that wait for room, tried again when there may be some
 routing_input   model, salt, prompt and block keys of a request
-trace           notes on a request; its decision as headers, body and record
-wait_list       the order of waiting requests; Retry-After by the service rate
+decision_trace  notes on a request; its decision as headers, body and record
+queue_order     the order of waiting requests; Retry-After by the service rate
 """

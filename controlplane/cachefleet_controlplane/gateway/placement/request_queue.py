@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
-from cachefleet_controlplane.gateway.placement.wait_list import Fleet, ServiceRate, Ticket, WaitList
+from cachefleet_controlplane.gateway.placement.queue_order import Fleet, ServiceRate, Ticket, WaitList
 from cachefleet_controlplane.metrics import Metrics
 
 T = TypeVar("T")

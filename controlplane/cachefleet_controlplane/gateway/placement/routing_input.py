@@ -11,14 +11,14 @@ from typing import Final
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.parse import upstream_body
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
-from cachefleet_controlplane.gateway.placement.gate import Gate
+from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
-from cachefleet_controlplane.gateway.rendering.ladder import Rung
+from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer, render_ask
-from cachefleet_controlplane.gateway.rendering.result import Reason, Rendering
+from cachefleet_controlplane.gateway.rendering.rendering_result import Reason, Rendering
 from cachefleet_controlplane.gateway.rendering.text_keys import NO_TEXT, Text, Texts, TokenEstimates
-from cachefleet_controlplane.pools.salts import Salter
+from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.routing.affinity import leaning
 from cachefleet_controlplane.routing.decision import Chunks, Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.selection.selection import Duty
@@ -50,7 +50,7 @@ class RoutingInput:
     """To be called with the number of tokens that the prompt turned out to have."""
     preferred: str = ""
     """Full name of the worker that is chosen among equals; "" for none."""
-    gate: Gate = field(default_factory=Gate)
+    gate: HitThresholds = field(default_factory=HitThresholds)
     duty: Duty = Duty.ANSWER
     """Whether workers are chosen to answer or to prefill."""
 
@@ -122,7 +122,7 @@ class RoutingInputBuilder:
         model = self.find(info.model)
         salt = self._salter.salt(model.declared, tenant.name, tenant.salt_version)
         engine_name = model.declared[0].spec.model.name
-        gate = Gate.of(info, model)
+        gate = HitThresholds.of(info, model)
         body, sent = upstream_body(info, model=engine_name, salt=salt, gated=gate.ours)
         began = self._clock()
         rendering = await self._render(info, model, body, salt=salt, keep_ids=keep_ids)

@@ -1,11 +1,11 @@
 """A prompt's length and block keys: from renderers and workers, from caches, or estimated from its text.
 
-dedicated      renderers without a GPU: whose turn it is, and their health
-key_cache      block keys of prompts that begin like earlier ones
-keying         token ids to block keys
-ladder         which routes of which workers to try, in which order
-render_cache   rendered prompts by a digest of the request
-renderer       goes through the ladder within a timeout
-result         what a route's answer says, or why it gives no ids
-text_keys      keys and length of a prompt by its text alone
+dedicated_renderers  renderers without a GPU: whose turn it is, and their health
+key_cache            block keys of prompts that begin like earlier ones
+keying               token ids to block keys
+render_ladder        which routes of which workers to try, in which order
+render_cache         rendered prompts by a digest of the request
+renderer             goes through the ladder within a timeout
+rendering_result     what a route's answer says, or why it gives no ids
+text_keys            keys and length of a prompt by its text alone
 """

@@ -15,7 +15,7 @@ from itertools import count
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from cachefleet_core.blocks import BlockKeyer, unpack_keys
+from cachefleet_core.block_keys import BlockKeyer, unpack_keys
 from cachefleet_runtime.lru import LruMap
 
 SEGMENT_BLOCKS: Final = 32

@@ -10,10 +10,10 @@ from typing import Final
 from msgspec import Raw
 
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
-from cachefleet_core.blocks import BlockKeyer, pack_keys
-from cachefleet_core.bodies import token_ids
+from cachefleet_core.block_keys import BlockKeyer, pack_keys
 from cachefleet_core.continuation import ids_array
 from cachefleet_core.prompt_keys import PromptKeys
+from cachefleet_core.request_bodies import token_ids
 
 
 @dataclass(frozen=True, slots=True)

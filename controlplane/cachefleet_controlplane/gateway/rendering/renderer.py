@@ -19,9 +19,10 @@ from prometheus_client import Counter
 
 from cachefleet_controlplane.gateway.apis.parse import first_prompt, given_ids
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, RequestInfo
-from cachefleet_controlplane.gateway.rendering.dedicated import Renderers
+from cachefleet_controlplane.gateway.rendering.dedicated_renderers import Renderers
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
-from cachefleet_controlplane.gateway.rendering.ladder import (
+from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache, digest
+from cachefleet_controlplane.gateway.rendering.render_ladder import (
     Rung,
     RungMemory,
     Try,
@@ -30,8 +31,7 @@ from cachefleet_controlplane.gateway.rendering.ladder import (
     tokenizable,
     tokenize_body,
 )
-from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache, digest
-from cachefleet_controlplane.gateway.rendering.result import (
+from cachefleet_controlplane.gateway.rendering.rendering_result import (
     ABSENT_SECONDS,
     Reason,
     Rendering,
@@ -43,7 +43,7 @@ from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFacts
-from cachefleet_core.bodies import BodyError
+from cachefleet_core.request_bodies import BodyError
 
 WITH_IDS: Final = "&ids=1"
 _TOKEN_HEADER: Final = "x-cachefleet-token"  # noqa: S105 (the name of a header)

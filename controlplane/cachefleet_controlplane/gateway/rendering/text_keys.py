@@ -12,7 +12,7 @@ from typing import Final
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.routing.decision import NO_CHUNKS, Chunks
 from cachefleet_controlplane.wire.json_members import Fields
-from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_runtime.lru import LruMap
 
 START: Final = 4.0

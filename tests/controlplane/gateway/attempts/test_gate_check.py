@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.gateway.attempts.attempt_plan import AS_ASKED, AttemptMode, attempt_mode, foreseen
-from cachefleet_controlplane.gateway.attempts.state_machine import Action, Progress, State, step
-from cachefleet_controlplane.gateway.placement.gate import Gate
+from cachefleet_controlplane.gateway.attempts.attempt_state_machine import Action, Progress, State, step
+from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Reason, RoutingPolicy, Verdict
 
 MAX_ATTEMPTS = 3
-PLAIN = Gate(speaks=True, thresholds={"p": 0.0})
-GATED = Gate(speaks=True, thresholds={"p": 0.5})
-SPLIT = Gate(speaks=True, split=True, thresholds={"d": 0.0, "b": 0.0}, decoding=frozenset({"d"}))
+PLAIN = HitThresholds(speaks=True, thresholds={"p": 0.0})
+GATED = HitThresholds(speaks=True, thresholds={"p": 0.5})
+SPLIT = HitThresholds(speaks=True, split=True, thresholds={"d": 0.0, "b": 0.0}, decoding=frozenset({"d"}))
 OPEN = AttemptMode(threshold=0.0)
 
 
@@ -35,7 +35,7 @@ def decided(pool: str = "p", *, predicted: int = 0, knowledge: Knowledge = Knowl
     )
 
 
-def way(gate: Gate, decision: Decision, *, resumed: bool = False, **progress: Any) -> AttemptMode:
+def way(gate: HitThresholds, decision: Decision, *, resumed: bool = False, **progress: Any) -> AttemptMode:
     return attempt_mode(gate, decision, Progress(**progress), resumed=resumed, max_attempts=MAX_ATTEMPTS)
 
 
@@ -120,7 +120,7 @@ def test_a_decision_alone_says_what_would_come_first() -> None:
 
 
 gates = st.builds(
-    Gate,
+    HitThresholds,
     speaks=st.just(True),  # noqa: FBT003 - a strategy
     own=st.sampled_from([None, None, 0.0, 0.3, 1.0]),
     split=st.booleans(),
@@ -138,7 +138,7 @@ decisions = st.builds(
 
 @given(gates, st.integers(1, 4), st.data())
 def test_every_request_is_answered_by_an_attempt_that_no_gate_can_refuse(
-    gate: Gate, max_attempts: int, data: Any
+    gate: HitThresholds, max_attempts: int, data: Any
 ) -> None:
     """Engines that refuse whatever they may: nobody hears of it who has not asked, and soon there is an answer."""
     progress, action = Progress(), Action.CHOOSE

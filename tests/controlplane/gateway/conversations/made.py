@@ -16,7 +16,7 @@ from cachefleet_controlplane.gateway.conversations.checkpoint import (
     Status,
     checkpoint,
 )
-from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.continuation import Fingerprints
 
 BLOCK = 4

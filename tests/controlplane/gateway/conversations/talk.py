@@ -16,19 +16,19 @@ from cachefleet_controlplane.gateway.conversations.certification.certificates im
 from cachefleet_controlplane.gateway.conversations.certification.examiner import Examiner
 from cachefleet_controlplane.gateway.conversations.certification.plain_render import PlainRenderer
 from cachefleet_controlplane.gateway.conversations.checkpoint import Owner
+from cachefleet_controlplane.gateway.conversations.checkpoint_repository import SqlContinuations
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
 from cachefleet_controlplane.gateway.conversations.encryption import HistoryCipher
-from cachefleet_controlplane.gateway.conversations.repository import SqlContinuations
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
 from cachefleet_controlplane.gateway.conversations.sessions import Head, name_digest
-from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker, StoreWorkerBounds
+from cachefleet_controlplane.gateway.conversations.store_thread import StoreThread, StoreThreadBounds
 from cachefleet_controlplane.gateway.conversations.turns import TurnContext, Turns
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
-from cachefleet_core.contract import RenderProfile
-from cachefleet_core.reports import Capability
+from cachefleet_core.index_contract import RenderProfile
+from cachefleet_core.report_frames import Capability
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId
 from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, WORKER_KEY, Front, chat, engine
 from tests.fakes.engine import FakeEngine
@@ -59,7 +59,7 @@ class Kept:
     max_bytes: int = 1 << 20
     canary_ratio: float = 0.0
     make_plain: Callable[..., PlainRenderer] = PlainRenderer
-    bounds: StoreWorkerBounds = field(default_factory=lambda: StoreWorkerBounds(answer_seconds=30, retry_seconds=0))
+    bounds: StoreThreadBounds = field(default_factory=lambda: StoreThreadBounds(answer_seconds=30, retry_seconds=0))
 
     def __post_init__(self) -> None:
         self.database = Database(f"sqlite:///{self.folder / 'kept.db'}", timeout_seconds=0.2)
@@ -67,14 +67,14 @@ class Kept:
 
     def __call__(self, fleet: Fleet, metrics: Metrics, renderer: Renderer) -> Turns:
         counted = ContinuationMetrics(metrics)
-        self.store_worker = StoreWorker(self.store, metrics=counted, bounds=self.bounds, wall_clock=self.now)
+        self.store_thread = StoreThread(self.store, metrics=counted, bounds=self.bounds, wall_clock=self.now)
         sealer = HistoryCipher(FLEET_KEY.history_key)
-        histories = Histories(self.store_worker, sealer, max_bytes=self.max_bytes, wall_clock=self.now)
-        parts = TurnContext(fleet, self.store_worker, histories, counted, FLEET_KEY.history_key, wall_clock=self.now)
+        histories = Histories(self.store_thread, sealer, max_bytes=self.max_bytes, wall_clock=self.now)
+        parts = TurnContext(fleet, self.store_thread, histories, counted, FLEET_KEY.history_key, wall_clock=self.now)
         credentials = _Keys(FLEET_KEY)
         upstream = renderer._upstream  # the gateway's own
         self.plain = self.make_plain(upstream, credentials, seconds=30)
-        self.certificates = Certificates(self.store_worker)
+        self.certificates = Certificates(self.store_thread)
         self.canaries = Canaries(fleet, self.plain, self.certificates, metrics=counted, ratio=self.canary_ratio)
         self.examiner = Examiner(fleet, self.plain, self.certificates, metrics=counted, chats=3)
         return Turns(parts, on_plan=self.canaries)

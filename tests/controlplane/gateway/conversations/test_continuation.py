@@ -15,7 +15,7 @@ import pytest
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_core.continuation import prefix_hash
-from cachefleet_core.contract import RenderProfile
+from cachefleet_core.index_contract import RenderProfile
 from cachefleet_core.tenancy import DEFAULT_TENANT
 from tests.controlplane.gateway.conversations.talk import (
     SESSION,

@@ -12,8 +12,8 @@ from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.conversations.fingerprints import fingerprints
 from cachefleet_core.continuation import Fingerprints
-from cachefleet_core.contract import IndexContract, RenderProfile
-from cachefleet_core.reports import Hello
+from cachefleet_core.index_contract import IndexContract, RenderProfile
+from cachefleet_core.report_frames import Hello
 
 CONTRACT = IndexContract(weights="w", tokenizer="sha256:t", block_size=16)
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": 2}}}

@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sqlalchemy import CursorResult, text
 
 from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint, Owner, Status, checkpoint
+from cachefleet_controlplane.gateway.conversations.checkpoint_repository import LINEAGE, SqlContinuations
 from cachefleet_controlplane.gateway.conversations.records import Certificate, SealedResponse, Turn
-from cachefleet_controlplane.gateway.conversations.repository import LINEAGE, SqlContinuations
 from cachefleet_controlplane.gateway.conversations.sessions import TABLE, Event, Session, after
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.schema.continuation_tables import CertificateRow, CheckpointRow, ResponseRow

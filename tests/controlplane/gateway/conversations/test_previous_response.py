@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from cachefleet_controlplane.gateway.conversations.policy import allowance
+from cachefleet_controlplane.gateway.conversations.retention import allowance
 from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_core.tenancy import TenantId, api_key_hash
@@ -169,13 +169,13 @@ async def test_what_is_no_id_never_gets_to_the_store(gate: Front, kept: Kept, mo
     """PostgreSQL takes no NUL for text, and what it refuses would have everybody leave the store alone for a while."""
     first = await respond(gate, "one")
     asked: list[str] = []
-    ask = kept.store_worker.ask
+    ask = kept.store_thread.ask
 
     async def noted(operation: str, work: Any) -> Any:
         asked.append(operation)
         return await ask(operation, work)
 
-    monkeypatch.setattr(kept.store_worker, "ask", noted)
+    monkeypatch.setattr(kept.store_thread, "ask", noted)
     status, _, _ = await gate.post(PATH, body("two", f"{first['id']}\0"))
     found = [(await fetch(gate, method, "a%00b"))[0] for method in ("GET", "DELETE")]
     assert ([status, *found], asked) == ([400, 404, 404], [])
@@ -187,7 +187,7 @@ async def test_it_is_forgotten_in_time(gate: Front, kept: Kept) -> None:
     assert (await fetch(gate, "GET", answer["id"]))[0] == 404
     status, _, _ = await gate.post(PATH, body("two", answer["id"]))
     assert status == 404
-    await kept.store_worker.prune()
+    await kept.store_thread.prune()
     with closing(sqlite3.connect(kept.folder / "kept.db")) as connection:
         assert connection.execute("SELECT count(*) FROM responses").fetchone() == (0,)
 

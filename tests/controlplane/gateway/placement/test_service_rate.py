@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.placement.wait_list import WINDOW_SECONDS, ServiceRate
+from cachefleet_controlplane.gateway.placement.queue_order import WINDOW_SECONDS, ServiceRate
 
 
 def test_it_is_what_is_wanted_over_what_ends_in_a_second() -> None:

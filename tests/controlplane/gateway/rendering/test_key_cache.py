@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.gateway.rendering.key_cache import SEGMENT_BLOCKS, KeyCache
-from cachefleet_core.blocks import BlockKey, BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKey, BlockKeyer, Namespace
 
 SIZE = 2
 KEYERS = [BlockKeyer(b"k" * 32, Namespace("c", salt), SIZE) for salt in ("a", "b")]

@@ -7,9 +7,9 @@ from msgspec import Raw
 
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
-from cachefleet_core.blocks import BlockKeyer, Namespace
-from cachefleet_core.bodies import BodyError
+from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.native import Code
+from cachefleet_core.request_bodies import BodyError
 from tests.core.codes import over_both
 
 IDS = list(range(70))

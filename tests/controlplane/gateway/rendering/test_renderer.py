@@ -10,12 +10,12 @@ import pytest
 
 from cachefleet_controlplane.gateway.apis.parse import parse, upstream_body
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.rendering.dedicated import Renderers
+from cachefleet_controlplane.gateway.rendering.dedicated_renderers import Renderers
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
-from cachefleet_controlplane.gateway.rendering.ladder import TOKENIZE_PATH, Rung, RungMemory, ladder, tokenizable
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
+from cachefleet_controlplane.gateway.rendering.render_ladder import TOKENIZE_PATH, Rung, RungMemory, ladder, tokenizable
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer, render_ask
-from cachefleet_controlplane.gateway.rendering.result import (
+from cachefleet_controlplane.gateway.rendering.rendering_result import (
     ABSENT_SECONDS,
     BUSY_SECONDS,
     FAILED_SECONDS,
@@ -29,7 +29,7 @@ from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.workers.render_profiles import RenderFacts
-from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKeyer, Namespace
 from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, POOL, engine, pool
 from tests.controlplane.waiting import value
 from tests.fakes.engine import FakeEngine

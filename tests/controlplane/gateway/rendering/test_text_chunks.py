@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cachefleet_controlplane.gateway.rendering.text_keys import CHUNK_BYTES, KEY_BYTES, chunk_keys, visible
 from cachefleet_controlplane.wire.json_members import parse_fields
-from cachefleet_core.blocks import BlockKeyer
+from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.native import choose, lacking
 
 SECRET = b"s" * 32

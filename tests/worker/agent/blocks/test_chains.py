@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_core.blocks import BlockKey, Tier
-from cachefleet_core.reports import Cleared, Removed, Stored
+from cachefleet_core.block_keys import BlockKey, Tier
+from cachefleet_core.report_frames import Cleared, Removed, Stored
 from cachefleet_worker.agent.blocks.chains import MAX_CHAIN_KEYS, Changes, chains
 from tests.worker.agent.receiver import Receiver, checked
 

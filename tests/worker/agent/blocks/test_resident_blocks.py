@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cachefleet_core.blocks import Tier
-from cachefleet_core.reports import Cleared, Removed, Stored
+from cachefleet_core.block_keys import Tier
+from cachefleet_core.report_frames import Cleared, Removed, Stored
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.wire.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, Total, Unreadable
 from tests.core.codes import CODES

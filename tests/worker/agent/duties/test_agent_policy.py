@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cachefleet_core.reports import Drain, Phase, Policy, Prefix, Warm
+from cachefleet_core.report_frames import Drain, Phase, Policy, Prefix, Warm
 from cachefleet_worker.agent.agent import running
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.fakes.engine import FakeEngine

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from cachefleet_core.reports import Phase, Policy
+from cachefleet_core.report_frames import Phase, Policy
 from cachefleet_worker.agent.duties.phases import Condition, phase, unready
-from cachefleet_worker.agent.duties.policy import supersedes
+from cachefleet_worker.agent.duties.policy_enforcement import supersedes
 
 UP = Condition(known=True, answering=True, registered=True)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.reports import Prefix, Warm
+from cachefleet_core.report_frames import Prefix, Warm
 from cachefleet_worker.agent.duties.warm_prefixes import Gate, Prefixes, Progress
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cachefleet_core.blocks import BlockKey
+from cachefleet_core.block_keys import BlockKey
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.events.epoch import Limits
 from cachefleet_worker.agent.events.event_reader import EventReader

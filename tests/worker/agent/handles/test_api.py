@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from cachefleet_core.continuation import MISMATCHES, prefix_hash
-from cachefleet_core.reports import Drain, Policy
+from cachefleet_core.report_frames import Drain, Policy
 from cachefleet_worker.agent.agent import Agent, running
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.fakes.engine import FakeEngine

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from cachefleet_core.contract import IndexContract
-from cachefleet_core.reports import Delta, Hello, Phase, Snapshot, State, decode_up
+from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.report_frames import Delta, Hello, Phase, Snapshot, State, decode_up
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.engine.load_metrics import Load
 from cachefleet_worker.agent.metrics import AgentMetrics

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from cachefleet_core.reports import Drain, Hello, Phase, Policy, Resync, Snapshot, Warm
+from cachefleet_core.report_frames import Drain, Hello, Phase, Policy, Resync, Snapshot, Warm
 from cachefleet_worker.agent.engine.load_metrics import Load
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports import uplink as uplink_module

@@ -11,10 +11,10 @@ import pytest
 
 from cachefleet_local.models.tiny_model import tiny_model_path
 from cachefleet_worker.plugin.capabilities import Capabilities
-from cachefleet_worker.plugin.faults import Faults
 from cachefleet_worker.plugin.gate import finish_reason
 from cachefleet_worker.plugin.gate.rules import FIELD
-from cachefleet_worker.plugin.process import this_process
+from cachefleet_worker.plugin.plugin_faults import Faults
+from cachefleet_worker.plugin.plugin_process import this_process
 from cachefleet_worker.plugin.settings import PluginSettings
 from tests.worker.plugin.stepping import ids, stepped
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cachefleet_worker.plugin.gate.rules import Candidate, Refusal, hand_back
-from cachefleet_worker.plugin.policy import STOCK, LivePolicy
+from cachefleet_worker.plugin.live_policy import STOCK, LivePolicy
 
 HALF = LivePolicy(hand_back=True, reject_below=0.5)
 

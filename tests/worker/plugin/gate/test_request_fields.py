@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cachefleet_worker.plugin.capabilities import Capabilities
-from cachefleet_worker.plugin.faults import Faults
 from cachefleet_worker.plugin.gate import request_fields
 from cachefleet_worker.plugin.gate.rules import FIELD, RESUMABLE
+from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cachefleet_core import prompt_keys
-from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.native import Choice, choose
 from cachefleet_worker.plugin.asgi import HttpError
 from cachefleet_worker.plugin.keys import api

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_core.blocks import BlockKeyer, Namespace, pack_keys
+from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.native import Code
 from cachefleet_worker.plugin.keys.key_cache import CHUNK_TOKENS, KeyCache, TokenIdError
 from tests.core.codes import CODES, NATIVE, over_both

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cachefleet_core.blocks import BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.wire.kv_events import decode_batch
 from cachefleet_worker.plugin.snapshot.event_frames import batches

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from cachefleet_worker.plugin.capabilities import Capabilities
-from cachefleet_worker.plugin.faults import Faults
+from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
 from cachefleet_worker.plugin.tokens.cached_encoder import CachedEncoder
-from cachefleet_worker.plugin.tokens.installation import install
+from cachefleet_worker.plugin.tokens.hook_installation import install
 from tests.worker.plugin.tokens.styles import trained
 
 MAX_LENGTH = 600

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from cachefleet_worker.plugin.capabilities import Capabilities
-from cachefleet_worker.plugin.faults import Faults
+from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.tokens import cached_encoder
-from cachefleet_worker.plugin.tokens.background import Job
+from cachefleet_worker.plugin.tokens.background_tokenizer import Job
 from cachefleet_worker.plugin.tokens.cached_encoder import CachedEncoder
-from cachefleet_worker.plugin.tokens.plan import Reason, Refusal
+from cachefleet_worker.plugin.tokens.encoding_plan import Reason, Refusal
 from tests.worker.plugin.tokens.styles import trained
 from tests.worker.plugin.tokens.wrapped import OwnWay, Wrapped
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from cachefleet_worker.plugin.tokens.plan import Plan, Reason, Refusal
+from cachefleet_worker.plugin.tokens.encoding_plan import Plan, Reason, Refusal
+from cachefleet_worker.plugin.tokens.exactness_check import check
 from cachefleet_worker.plugin.tokens.segments import PartEncoder, PartError, no_panic, private_copy
-from cachefleet_worker.plugin.tokens.selftest import check
 from cachefleet_worker.plugin.tokens.token_cache import TokenCache
 from tests.worker.plugin.tokens.styles import BIG, STYLES, trained
 from tests.worker.plugin.tokens.texts import SPACES, WORDS, adversarial, seeded

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from cachefleet_worker.plugin.capabilities import Capabilities
-from cachefleet_worker.plugin.faults import Faults
+from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.tokens.cached_encoder import CachedEncoder
+from cachefleet_worker.plugin.tokens.render_salts import SaltedPrompt, rendering, salt_of, salted
 from cachefleet_worker.plugin.tokens.renderer import HookError, examine, patch
-from cachefleet_worker.plugin.tokens.salts import SaltedPrompt, rendering, salt_of, salted
 from tests.worker.plugin.tokens.styles import trained
 from tests.worker.plugin.tokens.wrapped import Wrapped
 

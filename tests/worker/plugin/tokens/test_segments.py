@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from cachefleet_worker.plugin.tokens.plan import Plan
+from cachefleet_worker.plugin.tokens.encoding_plan import Plan
 from cachefleet_worker.plugin.tokens.segments import PartEncoder, private_copy
 from cachefleet_worker.plugin.tokens.token_cache import TokenCache
 from tests.worker.plugin.tokens.styles import trained

@@ -8,8 +8,8 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from cachefleet_worker.plugin.tokens import selftest
-from cachefleet_worker.plugin.tokens.plan import Plan
+from cachefleet_worker.plugin.tokens import exactness_check
+from cachefleet_worker.plugin.tokens.encoding_plan import Plan
 
 SPACES: Final = ("", " ", "  ", "\n", "\n\n", "\r\n", "\t", " \n", "\xa0", "\u3000", "\u2028", "\x85", "\x1c", "\u180e")
 WORDS: Final = (
@@ -70,7 +70,7 @@ def adversarial(plan: Plan) -> st.SearchStrategy[str]:
 def seeded(plan: Plan, seed: int, count: int) -> Iterator[str]:
     """``count`` texts: half of them the self-test's kind, half random characters and long documents."""
     rng = random.Random(seed)
-    hostile = selftest.texts(plan, rng)
+    hostile = exactness_check.texts(plan, rng)
     for number in range(count):
         match number % 10:
             case 0:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
-from cachefleet_core.blocks import NO_PARENT, BlockKey, Tier, pack_keys
-from cachefleet_core.reports import Cleared, Operation, Removed, Stored
+from cachefleet_core.block_keys import NO_PARENT, BlockKey, Tier, pack_keys
+from cachefleet_core.report_frames import Cleared, Operation, Removed, Stored
 
 MAX_CHAIN_KEYS: Final = 8192
 """Longest chain or removal, so that several always fit a frame."""

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from cachefleet_core.blocks import BlockKey, BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKey, BlockKeyer, Namespace
 from cachefleet_runtime.lru import LruMap
 from cachefleet_worker.agent.wire.kv_events import EngineHash
 

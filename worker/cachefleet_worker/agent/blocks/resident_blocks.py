@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from cachefleet_core.blocks import NO_PARENT, BlockKey, BlockKeyer, Tier
+from cachefleet_core.block_keys import NO_PARENT, BlockKey, BlockKeyer, Tier
 from cachefleet_core.native import PYTHON, Code
-from cachefleet_core.reports import Operation, Stored
+from cachefleet_core.report_frames import Operation, Stored
 from cachefleet_worker.agent.blocks.chains import Changes, chains
 from cachefleet_worker.agent.blocks.checksum import Checksum
 from cachefleet_worker.agent.blocks.hash_names import Block, Keyers, Names

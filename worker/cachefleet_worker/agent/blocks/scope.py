@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cachefleet_core.blocks import Tier
+from cachefleet_core.block_keys import Tier
 from cachefleet_worker.agent.wire.kv_events import BlockRemoved, BlockStored
 
 _TIERS: Final = {None: Tier.DEVICE, "GPU": Tier.DEVICE, "CPU": Tier.HOST}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cachefleet_core.reports import Phase
+from cachefleet_core.report_frames import Phase
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_core.reports import Prefix, Warm, Warmth
+from cachefleet_core.report_frames import Prefix, Warm, Warmth
 from cachefleet_runtime.backoff import backoff
 
 FAILED_SHOWN: Final = 64

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from cachefleet_core.reports import Policy, Warm, Warmth
+from cachefleet_core.report_frames import Policy, Warm, Warmth
 from cachefleet_worker.agent.duties.warm_prefixes import Gate, Prefixes
-from cachefleet_worker.agent.duties.warmer import Warmer
+from cachefleet_worker.agent.duties.warmup_requests import Warmer
 from cachefleet_worker.agent.engine.client import EngineClient
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.targets import Registration

@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 from msgspec import Meta, Struct
 
-from cachefleet_core.reports import Policy
+from cachefleet_core.report_frames import Policy
 from cachefleet_worker.agent.engine.answers import PromptRun, read_run
 from cachefleet_worker.agent.engine.load_metrics import CacheConfig, Scrape, read_scrape
 from cachefleet_worker.agent.engine.tokenizer_probes import PROBE_CONVERSATIONS, PROBE_TEXT, digest

@@ -1,8 +1,8 @@
 """Handles: prompt prefixes kept by name, and requests that continue them (docs/continue.md).
 
-api            the routes: authorisation, limits, errors
-continuation   checks a request against its handle; builds the engine's prompt and the next handle
-handles        the kept prefixes, bounded in number and bytes
-produced       reads tokens, usage and finish reason out of the engine's answers
-relay          sends a continued prompt to the engine and relays its answer
+api                 the routes: authorisation, limits, errors
+continuation        checks a request against its handle; builds the engine's prompt and the next handle
+handles             the kept prefixes, bounded in number and bytes
+produced_tokens     reads tokens, usage and finish reason out of the engine's answers
+continuation_relay  sends a continued prompt to the engine and relays its answer
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Final
 
-from cachefleet_core.contract import IndexContract, RenderProfile
-from cachefleet_core.reports import Capability, Hello
+from cachefleet_core.index_contract import IndexContract, RenderProfile
+from cachefleet_core.report_frames import Capability, Hello
 from cachefleet_worker.agent.engine.client import EngineError, EngineFacts
 from cachefleet_worker.agent.events.source import Endpoints, endpoints_for, offset
 from cachefleet_worker.agent.settings import AgentSettings

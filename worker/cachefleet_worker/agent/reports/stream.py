@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from cachefleet_core.reports import (
+from cachefleet_core.report_frames import (
     MAX_KEYS_PER_FRAME,
     Cleared,
     Delta,

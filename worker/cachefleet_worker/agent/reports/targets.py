@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
-from cachefleet_core.reports import PATH
+from cachefleet_core.report_frames import PATH
 
 
 @dataclass(frozen=True, slots=True)

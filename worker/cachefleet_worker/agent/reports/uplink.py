@@ -13,15 +13,7 @@ from typing import Final, Protocol
 
 import aiohttp
 
-from cachefleet_core.reports import (
-    MAX_FRAME_BYTES,
-    SUBPROTOCOL,
-    Drain,
-    Policy,
-    Resync,
-    Warm,
-    decode_down,
-)
+from cachefleet_core.report_frames import MAX_FRAME_BYTES, SUBPROTOCOL, Drain, Policy, Resync, Warm, decode_down
 from cachefleet_runtime.backoff import backoff
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.feed import Feed, Outbox

@@ -24,7 +24,7 @@ from cachefleet_worker.plugin.budget.block_pool import (
 from cachefleet_worker.plugin.budget.kv_groups import block_bytes, blocks_of, cached_groups
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.engine_state import EngineState
-from cachefleet_worker.plugin.policy import LivePolicy
+from cachefleet_worker.plugin.live_policy import LivePolicy
 
 log = logging.getLogger("vllm.cachefleet")
 

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from cachefleet_worker.plugin.capabilities import OFF, Capabilities
-from cachefleet_worker.plugin.faults import Faults
+from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
 
 REASON: Final = "cache_threshold"

@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import Any, Final
 
 from cachefleet_worker.plugin.capabilities import Capabilities
-from cachefleet_worker.plugin.faults import Faults
 from cachefleet_worker.plugin.gate.rules import FIELD, RESUMABLE, is_threshold
+from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
 
 log = logging.getLogger("vllm.cachefleet")

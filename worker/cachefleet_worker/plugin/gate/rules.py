@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_worker.plugin.policy import LivePolicy
+from cachefleet_worker.plugin.live_policy import LivePolicy
 
 FIELD: Final = "cache_hit_threshold"
 RESUMABLE: Final = "cachefleet_resumable"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_core.blocks import Namespace, pack_tokens
+from cachefleet_core.block_keys import Namespace, pack_tokens
 from cachefleet_core.native import Code, NativeError, choose
 from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE, PackedPrompt, encode
 from cachefleet_worker.plugin.asgi import HttpError, Response
@@ -21,7 +21,7 @@ from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.compat import unmet
 from cachefleet_worker.plugin.keys.key_cache import KeyCache, TokenIdError, packed
 from cachefleet_worker.plugin.keys.render import Prompt, PromptSource, RefusedError, UnsupportedError
-from cachefleet_worker.plugin.process import Process
+from cachefleet_worker.plugin.plugin_process import Process
 
 log = logging.getLogger("vllm.cachefleet")
 

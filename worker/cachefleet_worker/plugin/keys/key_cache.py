@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from cachefleet_core.blocks import BlockKey, BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKey, BlockKeyer, Namespace
 from cachefleet_core.native import PYTHON, Code
 
 CHUNK_TOKENS: Final = 512

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from cachefleet_worker.plugin.faults import Faults
+from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.snapshot.resident_ledger import Hash, ResidentLedger, TierCopy, Total
 
 SNAPSHOT: Final = "snapshot"

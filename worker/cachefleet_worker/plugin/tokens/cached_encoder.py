@@ -12,10 +12,10 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from cachefleet_worker.plugin.capabilities import OFF, Capabilities
-from cachefleet_worker.plugin.faults import Faults
-from cachefleet_worker.plugin.tokens.background import Background
+from cachefleet_worker.plugin.plugin_faults import Faults
+from cachefleet_worker.plugin.tokens.background_tokenizer import Background
 from cachefleet_worker.plugin.tokens.boundaries import Marks, Position, propose
-from cachefleet_worker.plugin.tokens.plan import Reason, Refusal
+from cachefleet_worker.plugin.tokens.encoding_plan import Reason, Refusal
 from cachefleet_worker.plugin.tokens.segments import PartEncoder, PartError
 from cachefleet_worker.plugin.tokens.token_cache import TokenCache
 from cachefleet_worker.plugin.tokens.tokenizer import marks_of, prepared

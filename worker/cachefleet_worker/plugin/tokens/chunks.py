@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_worker.plugin.tokens.added import AddedToken
+from cachefleet_worker.plugin.tokens.added_tokens import AddedToken
 
 CHUNK_CHARACTERS: Final = 2048
 """A part longer than this is cut at the first place that is allowed past it."""

@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
-from cachefleet_worker.plugin.faults import Faults
+from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.tokens.cached_encoder import FEATURE, CachedEncoder
-from cachefleet_worker.plugin.tokens.salts import rendering, salt_of, salted
+from cachefleet_worker.plugin.tokens.render_salts import rendering, salt_of, salted
 
 ENCODES: Final = "_tokenize_prompt"
 ENCODES_ELSEWHERE: Final = "_tokenize_prompt_async"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cachefleet_worker.plugin.tokens.chunks import CHUNK_CHARACTERS, Chunker
-from cachefleet_worker.plugin.tokens.plan import Plan, Refusal, make_plan
+from cachefleet_worker.plugin.tokens.encoding_plan import Plan, Refusal, make_plan
 from cachefleet_worker.plugin.tokens.splitter import Splitter
 from cachefleet_worker.plugin.tokens.token_cache import Ids, Key, TokenCache
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cachefleet_worker.plugin.tokens.added import Cut, Side
+from cachefleet_worker.plugin.tokens.added_tokens import Cut, Side
 
 _END: Final = ""
 _Trie = dict[str, "_Trie"]

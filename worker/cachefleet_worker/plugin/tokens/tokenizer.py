@@ -6,9 +6,9 @@ import random
 from typing import Any, Final
 
 from cachefleet_worker.plugin.tokens.boundaries import Marks, detect
-from cachefleet_worker.plugin.tokens.plan import Reason, Refusal
+from cachefleet_worker.plugin.tokens.encoding_plan import Reason, Refusal
+from cachefleet_worker.plugin.tokens.exactness_check import SEED, check
 from cachefleet_worker.plugin.tokens.segments import PartEncoder, private_copy
-from cachefleet_worker.plugin.tokens.selftest import SEED, check
 from cachefleet_worker.plugin.tokens.token_cache import TokenCache
 
 _WAYS: Final = ("__call__", "encode", "_encode_plus", "_batch_encode_plus", "encode_plus", "batch_encode_plus")

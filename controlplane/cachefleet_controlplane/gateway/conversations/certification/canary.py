@@ -20,7 +20,7 @@ from cachefleet_controlplane.gateway.conversations.conversation_metrics import C
 from cachefleet_controlplane.gateway.conversations.turn import NamedTurn
 from cachefleet_controlplane.gateway.conversations.turn_plan import TurnPlan
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
-from cachefleet_core.blocks import BlockKeyer
+from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.continuation import prefix_hash
 from cachefleet_runtime.tasks import BackgroundTasks
 

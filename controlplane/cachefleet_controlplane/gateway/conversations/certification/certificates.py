@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from cachefleet_controlplane.gateway.conversations.records import Certificate
-from cachefleet_controlplane.gateway.conversations.store_worker import StoreWorker
+from cachefleet_controlplane.gateway.conversations.store_thread import StoreThread
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_core.reports import Hello
+from cachefleet_core.report_frames import Hello
 
 VERSION: Final = 1
 """Version of the examination; profiles certified by another one are examined again."""
@@ -27,13 +27,13 @@ def profile_of(hello: Hello) -> Profile:
 class Certificates:
     """Certificates known here; ``load`` reads the store's. Without a store, those since the start."""
 
-    def __init__(self, store_worker: StoreWorker) -> None:
-        self._store_worker = store_worker
+    def __init__(self, store_thread: StoreThread) -> None:
+        self._store_thread = store_thread
         self._known: dict[Profile, Certificate] = {}
 
     async def load(self) -> None:
         """Read the store's certificates, but keep newer ones that could not be written. StoreError."""
-        found = await self._store_worker.ask("certificates", lambda store: store.certificates())
+        found = await self._store_thread.ask("certificates", lambda store: store.certificates())
         for one in found:
             known = self._known.get((one.profile, one.contract))
             if known is None or known.at <= one.at:  # what could not be written is newer
@@ -58,7 +58,7 @@ class Certificates:
         certificate = replace(certificate, reason=certificate.reason[:_MAX_REASON])
         self._known[certificate.profile, certificate.contract] = certificate
         try:
-            await self._store_worker.ask("certify", lambda store: store.certify(certificate))
+            await self._store_thread.ask("certify", lambda store: store.certify(certificate))
         except StoreError:
             return
 

@@ -31,8 +31,8 @@ from cachefleet_controlplane.gateway.conversations.certification.examination imp
 )
 from cachefleet_controlplane.gateway.conversations.certification.plain_render import PlainRenderer
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
-from cachefleet_controlplane.gateway.conversations.policy import allowance
 from cachefleet_controlplane.gateway.conversations.records import Certificate
+from cachefleet_controlplane.gateway.conversations.retention import allowance
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.workers.render_profiles import RenderFacts

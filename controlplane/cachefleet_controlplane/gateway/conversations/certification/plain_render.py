@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.rendering.keying import Keying
-from cachefleet_controlplane.gateway.rendering.ladder import KEYS_PATH, Rung
-from cachefleet_controlplane.gateway.rendering.result import read
+from cachefleet_controlplane.gateway.rendering.render_ladder import KEYS_PATH, Rung
+from cachefleet_controlplane.gateway.rendering.rendering_result import read
 from cachefleet_controlplane.gateway.upstream.client import Opened, Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.pools.source import WorkerEndpoint

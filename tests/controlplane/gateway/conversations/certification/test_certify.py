@@ -12,7 +12,7 @@ from cachefleet_controlplane.gateway.conversations.certification.certificates im
 from cachefleet_controlplane.gateway.conversations.certification.plain_render import PlainRenderer
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.workers.views import ServedModel
-from cachefleet_core.contract import RenderProfile
+from cachefleet_core.index_contract import RenderProfile
 from tests.controlplane.gateway.conversations.talk import PROFILE, Chat, Kept, introduce, keyed
 from tests.controlplane.gateway.harness import MODEL, Front, front
 from tests.controlplane.waiting import value
@@ -54,7 +54,7 @@ async def test_a21_a_profile_that_holds_is_certified_and_stays_so(kept: Kept) ->
         assert made.counts["chats"] == made.counts["served"] == 4
         assert made.counts["proven"] >= 1
         assert "backtracked" not in made.counts
-        again = Certificates(kept.store_worker)
+        again = Certificates(kept.store_thread)
         await again.load()
         assert again.all() == [made]
         assert again.hold([(made.profile, made.contract)])
@@ -131,7 +131,7 @@ async def test_a21_a_canary_that_differs_withdraws_the_certificate(kept: Kept) -
         assert value(gate.metrics, "continuation_canaries_total", result="mismatch") == 1
         (held,) = kept.certificates.all()
         assert (held.certified, "canary" in held.reason) == (False, True)
-        stored = Certificates(kept.store_worker)
+        stored = Certificates(kept.store_thread)
         await stored.load()
         assert stored.all() == [held]
 

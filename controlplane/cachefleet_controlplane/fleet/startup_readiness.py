@@ -1,0 +1,45 @@
+"""Not ready until every ready worker's agent has reported to this replica, or a timeout.
+
+Before that, this replica would route by load alone, while other replicas know the caches. The timeout is for agents
+that cannot report: the gateway then serves without them. Once open, the gate stays open.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from cachefleet_controlplane.report_streams.report_stream import StreamState
+from cachefleet_controlplane.workers.views import WorkerStatus
+
+MAX_SHOWN: Final = 16
+"""Workers named in the body of /readyz."""
+
+
+class StartupReadiness:
+    """Starts when the pools are known, and takes ``seconds`` at most."""
+
+    def __init__(self, *, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._began: float | None = None
+        self._over = False
+
+    def begin(self) -> None:
+        """The pools are known; only the first call counts."""
+        if self._began is None:
+            self._began = self._clock()
+
+    def awaited(self, workers: Callable[[], Iterable[WorkerStatus]]) -> list[str]:
+        """The names of workers still waited for, at most MAX_SHOWN; none once the gate is open."""
+        if self._over or self._began is None:
+            return []
+        names = sorted({f"{one.pool}/{one.name}" for one in workers() if one.ready and not _known(one)})
+        self._over = not names or self._clock() - self._began >= self._seconds
+        return [] if self._over else names[:MAX_SHOWN]
+
+
+def _known(worker: WorkerStatus) -> bool:
+    """Its agent is connected, and has reported its blocks and load."""
+    return worker.connected and worker.stream == StreamState.LIVE and worker.report is not None

@@ -1,0 +1,169 @@
+"""Traces of requests; a decision as headers of an answer, as the body of ``POST /v1/route``, as a record."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Final, Literal
+
+import msgspec
+
+from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
+from cachefleet_controlplane.gateway.rendering.rendering_result import Rendering
+from cachefleet_controlplane.gateway.upstream.answer import Usage
+from cachefleet_controlplane.pools.cache_salts import isolation
+from cachefleet_controlplane.routing.decision import Decision
+from cachefleet_controlplane.store.decision_records import (
+    AttemptRecord,
+    CandidateRecord,
+    DecisionRecord,
+    ShortfallRecord,
+)
+from cachefleet_controlplane.wire.headers import Header
+from cachefleet_core.pool.policy import Isolation
+from cachefleet_core.tenancy import TenantId
+
+CLIENT_GONE_STATUS: Final = 499
+"""Recorded where the client disconnected before it got a status."""
+
+
+def decision_headers(decision_id: str, decision: Decision | None) -> list[Header]:
+    """Return the headers that tell of a decision: id, knowledge, worker; the id alone for None."""
+    headers = [(b"x-cachefleet-decision", decision_id.encode())]
+    if decision is not None:
+        headers.append((b"x-cachefleet-knowledge", decision.knowledge.encode()))
+    if decision is not None and decision.worker:
+        headers.append((b"x-cachefleet-worker", decision.worker.encode()))
+    return headers
+
+
+def decision_body(decision_id: str, info: RequestInfo, decision: Decision, rendering: Rendering) -> bytes:
+    """Return a decision with all candidates as JSON; nothing of the prompt but its length."""
+    return msgspec.json.encode(
+        {
+            "id": decision_id,
+            "object": "cachefleet.decision",
+            "model": info.model,
+            "endpoint": info.endpoint,
+            "verdict": decision.verdict,
+            "reason": decision.reason,
+            "policy": decision.policy,
+            "knowledge": decision.knowledge,
+            "rendered_by": rendering.rung,
+            "render_failure": rendering.reason,
+            "worker": decision.worker or None,
+            "pool": decision.pool or None,
+            "url": decision.url or None,
+            "rank": decision.rank,
+            "prompt_tokens": decision.prompt_tokens,
+            "predicted_tokens": decision.predicted_tokens,
+            "candidates": [asdict(CandidateRecord.of(score)) for score in decision.scores],
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What a request's decisions rest on besides the fleet: its tenant, and how its prompt is known."""
+
+    tenant: TenantId
+    isolation: Isolation | Literal[""]
+    salt_version: int | None
+    """None where blocks are shared."""
+    rung: str
+    render_failure: str | None
+    block_size: int
+    keys: bytes = field(repr=False)
+    single: bool
+    """The engine's usage counts the one prompt that was routed by."""
+
+    @classmethod
+    def of(cls, routing_input: RoutingInput) -> Basis:
+        """Take the basis from a routing input; ``keys`` are the prompt's packed block keys."""
+        rule, tenant = isolation(routing_input.model.declared), routing_input.tenant
+        return cls(
+            tenant=tenant.name,
+            isolation=rule,
+            salt_version=None if rule is Isolation.SHARED else tenant.salt_version,
+            rung=routing_input.rendering.rung,
+            render_failure=routing_input.rendering.reason,
+            block_size=routing_input.prompt.block_size,
+            keys=routing_input.prompt.keys,
+            single=routing_input.info.single,
+        )
+
+
+NO_BASIS: Final = Basis(
+    tenant=TenantId(""),
+    isolation="",
+    salt_version=None,
+    rung="",
+    render_failure=None,
+    block_size=0,
+    keys=b"",
+    single=False,
+)
+"""For a request without a routing input."""
+
+
+@dataclass(slots=True)
+class DecisionTrace:
+    """Notes on one request, taken as it proceeds; turned into a record at its end."""
+
+    id: str
+    at: float
+    model: str
+    endpoint: str
+    decision: Decision | None = None
+    usage: Usage | None = None
+    ttft_seconds: float | None = None
+    queued_seconds: float | None = None
+    """Seconds that it waited for room; None where it did not."""
+    status: int = CLIENT_GONE_STATUS
+    attempts: list[AttemptRecord] = field(default_factory=list)
+    basis: Basis | None = None
+    first: Decision | None = None
+    """The first decision that named a worker; ``decision`` may be a later attempt's."""
+    shortfall: ShortfallRecord | None = None
+    continuation: str | None = None
+
+    def record(self) -> DecisionRecord | None:
+        """Return the record of the last decision; None where the request ended before one was made."""
+        return None if self.decision is None else self.told(self.decision)
+
+    def told(self, decision: Decision, *, whole: bool = False) -> DecisionRecord:
+        """Return the record of that decision with its leading candidates, or with all (``whole``)."""
+        scores = decision.scores if whole else decision.leading
+        usage, basis = self.usage, self.basis or NO_BASIS
+        return DecisionRecord(
+            id=self.id,
+            at=self.at,
+            model=self.model,
+            pool=decision.pool,
+            endpoint=self.endpoint,
+            policy=decision.policy,
+            verdict=decision.verdict,
+            reason=decision.reason,
+            worker=decision.worker,
+            knowledge=decision.knowledge,
+            prompt_tokens=decision.prompt_tokens,
+            predicted_tokens=decision.predicted_tokens,
+            cached_tokens=None if usage is None else usage.cached_tokens,
+            completion_tokens=None if usage is None else usage.completion_tokens,
+            ttft_seconds=self.ttft_seconds,
+            queued_seconds=self.queued_seconds,
+            status=self.status,
+            attempts=tuple(self.attempts),
+            candidates=tuple(
+                CandidateRecord.of(score, block_size=basis.block_size, chosen=score.id == decision.id)
+                for score in scores
+            ),
+            candidates_left_out=len(decision.scores) - len(scores),
+            shortfall=self.shortfall,
+            continuation=self.continuation,
+            tenant=basis.tenant,
+            isolation=basis.isolation,
+            salt_version=basis.salt_version,
+            rung=basis.rung,
+            render_failure=basis.render_failure,
+        )

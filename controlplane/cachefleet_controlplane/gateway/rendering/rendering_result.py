@@ -1,0 +1,142 @@
+"""Reads the answer on a rung: the prompt's length and keys, or why there are none. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint
+from cachefleet_controlplane.gateway.rendering.keying import NOTHING, Keyed, Keying
+from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
+from cachefleet_controlplane.gateway.upstream.client import Answer, Opened
+from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.wire.json_members import READ_ERRORS
+from cachefleet_core.prompt_keys import PromptKeysError, decode
+from cachefleet_core.request_bodies import BodyError
+
+ABSENT_SECONDS: Final = 60.0
+"""How long a rung that a worker lacks is left out there."""
+FAILED_SECONDS: Final = 5.0
+"""How long a rung that failed on a worker is left out there."""
+BUSY_SECONDS: Final = 1.0
+
+
+class Reason(StrEnum):
+    """Why a prompt has no ids; a metric's label."""
+
+    NO_WORKER = "no_worker"
+    ABSENT = "absent"
+    """The worker lacks the route."""
+    REFUSED = "refused"
+    """The worker finds the request invalid, and will say so when it is sent."""
+    DECLINED = "declined"
+    """The worker's plugin does not take the request; its vLLM may."""
+    BUSY = "busy"
+    UNAUTHORIZED = "unauthorized"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    MULTIMODAL = "multimodal"
+    """Blocks depend on more than ids."""
+    UNREADABLE = "unreadable"
+    INEXACT = "inexact"
+    """/tokenize would leave out something that shapes the prompt."""
+    SWITCHED_OFF = "switched_off"
+    """This control plane is set to render nothing."""
+
+
+_PAUSES: Final = {
+    Reason.ABSENT: ABSENT_SECONDS,
+    Reason.UNAUTHORIZED: ABSENT_SECONDS,
+    Reason.UNREADABLE: ABSENT_SECONDS,
+    Reason.FAILED: FAILED_SECONDS,
+    Reason.TIMEOUT: FAILED_SECONDS,
+    Reason.BUSY: BUSY_SECONDS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """A prompt's length and keys and the rung that gave them, or the reason why there are none."""
+
+    prompt: Keyed = NOTHING
+    rung: Rung = Rung.NONE
+    reason: Reason | Bypass | None = None
+
+
+class _Rendered(Struct, frozen=True):
+    token_ids: Raw
+    features: Raw = Raw(b"null")
+
+
+class _Tokenized(Struct, frozen=True):
+    tokens: Raw
+
+
+class _ErrorType(Struct, frozen=True):
+    type: str = ""
+
+
+class _Error(Struct, frozen=True):
+    error: _ErrorType
+
+
+_one = msgspec.json.Decoder(_Rendered)
+_completions = msgspec.json.Decoder(list[_Rendered])
+_tokenized = msgspec.json.Decoder(_Tokenized)
+_error = msgspec.json.Decoder(_Error)
+
+
+def read(opened: Opened, rung: Rung, endpoint: Endpoint, *, keying: Keying) -> Rendering:
+    """Return what a worker's answer on a rung says of the prompt."""
+    if opened.answer is None:
+        return Rendering(reason=Reason.TIMEOUT if opened.outcome is Outcome.SILENT else Reason.FAILED)
+    if opened.answer.status != 200:
+        return Rendering(reason=_refusal(opened.answer, rung))
+    try:
+        return _rendering(opened.answer.body, rung, endpoint, keying=keying)
+    except (*READ_ERRORS, BodyError, PromptKeysError):
+        return Rendering(reason=Reason.UNREADABLE)
+
+
+def left_out_for(reason: Reason | Bypass | None) -> float:
+    """Return the seconds to leave out a rung on a worker for a reason; 0 where the worker is not at fault."""
+    return _PAUSES.get(reason, 0.0) if isinstance(reason, Reason) else 0.0
+
+
+def _rendering(body: bytes, rung: Rung, endpoint: Endpoint, *, keying: Keying) -> Rendering:
+    if rung is Rung.KEYS:
+        prompts = decode(body)
+        return Rendering(keying.take(prompts[0]), rung) if prompts else Rendering(reason=Reason.UNREADABLE)
+    if rung is Rung.TOKENIZE:
+        return Rendering(keying.read(_tokenized.decode(body).tokens), rung)
+    several = endpoint is Endpoint.COMPLETIONS
+    rendered = next(iter(_completions.decode(body)), None) if several else _one.decode(body)
+    if rendered is None:
+        return Rendering(reason=Reason.UNREADABLE)
+    if bytes(rendered.features) != b"null":
+        return Rendering(reason=Reason.MULTIMODAL)
+    return Rendering(keying.read(rendered.token_ids), rung)
+
+
+def _refusal(answer: Answer, rung: Rung) -> Reason:
+    if answer.status in {401, 403}:
+        return Reason.UNAUTHORIZED
+    if answer.status in {404, 405, 501}:
+        # An unknown model is a 404 too, with vLLM's own type.
+        return Reason.REFUSED if _error_type(answer.body) == "NotFoundError" else Reason.ABSENT
+    if answer.status >= 500:
+        return Reason.FAILED
+    if rung is Rung.KEYS and not _error_type(answer.body):  # the plugin's own errors have no type
+        return Reason.BUSY if answer.status == 429 else Reason.DECLINED
+    return Reason.REFUSED
+
+
+def _error_type(body: bytes) -> str:
+    try:
+        return _error.decode(body).error.type
+    except READ_ERRORS:
+        return ""

@@ -1,0 +1,187 @@
+"""Admission of requests: the tenant by API key, the tenant's limits, and accounting of usage."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
+from cachefleet_controlplane.tenants.directory import Directory, Unknown, given_key
+from cachefleet_controlplane.tenants.limits import Limit, Load
+from cachefleet_controlplane.tenants.tenant_metrics import TenantMetrics
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.headers import Header
+from cachefleet_controlplane.wire.http_exchange import Scope
+from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, api_key_hash
+
+ADMITTED: Final = "cachefleet.admitted"
+"""Member of the ASGI scope that holds the AdmittedRequest."""
+HOUR: Final = 3600
+INVALID_KEY: Final = "invalid_api_key"
+DISABLED: Final = "tenant_disabled"
+UNREAD_RETRY_SECONDS: Final = 5
+FIRST_READ_SECONDS: Final = 10.0
+"""Longest wait for the first read of the tenant store; then the request goes on as if that had failed."""
+CANCELLED: Final = "cancelled"
+"""Outcome of an attempt whose client disconnected."""
+CHECK: Final = "gateway"
+"""Label of the client key check in the metric of all authentication checks."""
+
+_MESSAGES: Final = {
+    Unknown.MISSING: "An API key is needed, as `Authorization: Bearer KEY` or as `x-api-key: KEY`.",
+    Unknown.WRONG: "The API key is not known here.",
+    Unknown.ENDED: "The API key was revoked or has expired.",
+}
+_OVER: Final = {
+    Limit.REQUESTS_AT_ONCE: "Tenant `{0.name}` may have {0.requests_at_once} requests at once.",
+    Limit.TOKENS_PER_MINUTE: "Tenant `{0.name}` may use {0.tokens_per_minute} tokens a minute.",
+}
+
+
+class Known(Protocol):
+    """Tenants and their keys; ``informed`` is set once the store was read, or its read has failed."""
+
+    @property
+    def directory(self) -> Directory: ...
+
+    @property
+    def informed(self) -> asyncio.Event: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedRequest:
+    """One admitted request."""
+
+    tenant: TenantRecord
+    settle: Callable[[DecisionTrace], None]
+    """Accounts for the request; to be called once, at its end."""
+
+
+def admitted_request(scope: Scope) -> AdmittedRequest:
+    """Return the AdmittedRequest in a scope; the gateway puts it there before any handler runs."""
+    admitted = scope[ADMITTED]
+    assert isinstance(admitted, AdmittedRequest)  # noqa: S101 - set before any handler runs
+    return admitted
+
+
+class AdmissionMiddleware:
+    """Admits requests by API key and tenant limits, and records their usage; ``hash_key`` hashes API keys."""
+
+    def __init__(
+        self,
+        known: Known,
+        *,
+        hash_key: bytes,
+        metrics: Metrics,
+        record: Callable[[UsageRecord], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._known = known
+        self._hash_key = hash_key
+        self._metrics = metrics
+        self._tenant_metrics = TenantMetrics(metrics)
+        self._record = record
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._loads: dict[TenantId, Load] = {}
+
+    def salt_version(self, tenant: TenantId) -> int:
+        """Return the present version of a tenant's salt."""
+        return self._known.directory.salt_version(tenant)
+
+    def named(self, tenant: str | None) -> TenantRecord:
+        """Return a tenant by its name; the default tenant for None. ApiError 404."""
+        directory = self._known.directory
+        if tenant is None or tenant == DEFAULT_TENANT:
+            return directory.default()
+        known = directory.tenants.get(TenantId(tenant))
+        if known is None:
+            raise ApiError(404, f"There is no tenant `{tenant}`.", param="tenant")
+        return known
+
+    async def informed(self) -> None:
+        """Wait until the tenants are known, FIRST_READ_SECONDS at most; returns at once except after the start."""
+        if not self._known.informed.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_READ_SECONDS):
+                    await self._known.informed.wait()
+
+    @contextmanager
+    def enter(self, headers: Iterable[Header], *, limited: bool) -> Iterator[AdmittedRequest]:
+        """Admit a request for as long as the context lasts; ``limited``: it counts against its tenant's limits.
+
+        ApiError 401, 403, 429, or 503 where keys are required and the store could never be read.
+        """
+        tenant = self._tenant(headers)
+        load = self._loads.setdefault(tenant.name, Load())
+        try:
+            if limited:
+                self._check(tenant, load)
+            load.requests += limited
+            try:
+                yield AdmittedRequest(tenant, lambda trace: self._settle(tenant, load, trace))
+            finally:
+                load.requests -= limited
+        finally:
+            if load.idle(self._clock()):
+                self._loads.pop(tenant.name, None)
+
+    def _tenant(self, headers: Iterable[Header]) -> TenantRecord:
+        directory = self._known.directory
+        tenant = directory.default() if directory.open else self._owner(directory, given_key(headers))
+        if tenant.disabled:
+            self._tenant_metrics.refused(tenant.name, DISABLED)
+            raise ApiError(403, f"Tenant `{tenant.name}` is disabled.", code=DISABLED)
+        return tenant
+
+    def _owner(self, directory: Directory, key: bytes) -> TenantRecord:
+        owner = directory.owner(api_key_hash(self._hash_key, key) if key else "", self._wall_clock())
+        if isinstance(owner, TenantRecord):
+            self._metrics.auth(check=CHECK, outcome="allowed")
+            return owner
+        self._metrics.auth(check=CHECK, outcome=owner)
+        if owner is Unknown.UNREAD:
+            headers = {"retry-after": str(UNREAD_RETRY_SECONDS)}
+            raise ApiError(503, "API keys cannot be checked now.", headers=headers)
+        raise ApiError(401, _MESSAGES[owner], code=INVALID_KEY, headers={"www-authenticate": "Bearer"})
+
+    def _check(self, tenant: TenantRecord, load: Load) -> None:
+        over = load.over(tenant, self._clock())
+        if over is None:
+            return
+        limit, seconds = over
+        self._tenant_metrics.refused(tenant.name, limit)
+        message = f"{_OVER[limit].format(tenant)} Try again in {seconds} s."
+        raise ApiError(429, message, code=limit, headers={"retry-after": str(seconds)})
+
+    def _settle(self, tenant: TenantRecord, load: Load, trace: DecisionTrace) -> None:
+        """Count the worker's usage; without it, for a client that left, the limit counts the uncached prompt."""
+        if not trace.attempts:
+            return  # no worker was asked
+        usage, decision = trace.usage, trace.decision
+        if usage is None:
+            if decision is not None and trace.attempts[-1].outcome == CANCELLED:
+                load.spent.add(decision.prompt_tokens - decision.predicted_tokens, self._clock())
+            prompt = cached = completion = 0
+        else:
+            prompt, cached, completion = usage.prompt_tokens, usage.cached_tokens or 0, usage.completion_tokens or 0
+            load.spent.add(prompt - cached + completion, self._clock())
+        self._tenant_metrics.used(tenant.name, prompt=prompt, cached=cached, completion=completion)
+        self._record(
+            UsageRecord(
+                hour=int(trace.at) // HOUR * HOUR,
+                tenant=tenant.name,
+                model=trace.model,
+                requests=1,
+                prompt_tokens=prompt,
+                cached_tokens=cached,
+                completion_tokens=completion,
+            )
+        )

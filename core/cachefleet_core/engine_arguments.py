@@ -1,0 +1,200 @@
+"""vLLM's command line and environment for the engines of a pool, and the policy of its workers."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from cachefleet_core import report_frames
+from cachefleet_core.budget import MIB, kv_cache_mib
+from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
+from cachefleet_core.pool.worker import Role
+
+SCHEDULER: Final = "cachefleet_worker.plugin.scheduler.create"
+"""The plugin's scheduler factory, as vLLM imports it."""
+PLUGIN: Final = "cachefleet"
+"""The plugin's name in VLLM_PLUGINS."""
+REPLAY_BATCHES: Final = 50_000
+"""Engine steps whose events can be replayed: minutes of a busy engine, at 1 KiB or so each."""
+
+_TAG: Final = re.compile(r":v?([0-9]+\.[0-9]+(\.[0-9]+)?)([-+._a-z][^/]*)?$")
+_KV_ROLES: Final = {Role.BOTH: "kv_both", Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+
+IN_PROCESS: Final = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+"""The model runs in the engine core's process, as on one GPU. vLLM's choice on CPUs is one process more, which spins
+while it waits: a quarter of a core and 800 MB for each idle engine. It replaces its own name for this one, "uni"."""
+_THREADS: Final = ("OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND")
+
+CPU_ENVIRONMENT: Final = {
+    "OMP_NUM_THREADS": "1",
+    # As --enforce-eager. Without a compiler in the image, log-probabilities would else kill vLLM.
+    "TORCH_COMPILE_DISABLE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding puts every engine of a machine on the same cores
+}
+ENVIRONMENT: Final = {
+    "DO_NOT_TRACK": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_COMPUTE_NANS_IN_LOGITS": "1",  # counted, so that an agent can withdraw an engine that answers with them
+}
+
+
+def engine_arguments(
+    spec: PoolSpec,
+    *,
+    model_path: str,
+    host: str,
+    port: int,
+    events_endpoint: str,
+    replay_endpoint: str,
+    chat_template: str | None = None,
+    plugin: bool = False,
+    version: str = "",
+    shutdown_seconds: int = 0,
+) -> list[str]:
+    """The arguments after ``python -m vllm.entrypoints.openai.api_server``.
+
+    ``plugin``: cachefleet is installed beside vLLM and bounds the idle cache at run time. ``version`` is vLLM's, ""
+    where it is unknown. ``shutdown_seconds`` is how long an engine lets requests end after SIGTERM; 0, vLLM's
+    default, cuts them off.
+
+    ``model_path`` is where the engine finds the weights, ``chat_template`` a file. vLLM binds an events endpoint
+    that is a wildcard, an IPv6 form or no TCP, and connects to any other; it always binds its replay endpoint. The
+    credential is not among the arguments, which every user of a machine can read: set VLLM_API_KEY.
+
+    ValueError where the pool leaves no memory for a KV cache; ``budget.plan_budget`` says so beforehand.
+    """
+    return [
+        *_served(spec, model_path=model_path, chat_template=chat_template),
+        *("--host", host, "--port", str(port)),
+        *_sizes(spec),
+        *_caching(spec, plugin=plugin),
+        *scale_out(version),
+        "--enable-prompt-tokens-details",
+        *("--kv-events-config", _events(events_endpoint, replay_endpoint)),
+        *_transfer(spec),
+        *(["--enforce-eager", *_in_process(spec)] if spec.device.is_cpu else []),
+        *(["--scheduler-cls", SCHEDULER] if plugin else []),
+        *(["--shutdown-timeout", str(shutdown_seconds)] if shutdown_seconds else []),
+        *spec.engine.extra_args,
+    ]
+
+
+def engine_environment(spec: PoolSpec, *, plugin: bool = False, plugins: str | None = None) -> dict[str, str]:
+    """The environment variables of an engine, those of the pool last, without those from ``valueFrom``.
+
+    ``plugins`` is the VLLM_PLUGINS that the engine would inherit; with ``plugin`` cachefleet is added to it or to the
+    pool's own. vLLM then loads no plugin that is not named. The engine must not inherit VLLM_CPU_KVCACHE_SPACE: it
+    would replace the KV cache that the pool's budget gives.
+    """
+    given = {env.name: env.value or "" for env in spec.engine.env if env.value_from is None}
+    if plugin:
+        given["VLLM_PLUGINS"] = with_plugin(given.get("VLLM_PLUGINS", plugins or ""))
+    return ENVIRONMENT | (CPU_ENVIRONMENT if spec.device.is_cpu else {}) | given
+
+
+def with_plugin(plugins: str) -> str:
+    """A value of VLLM_PLUGINS, comma separated, with cachefleet added."""
+    named = [name.strip() for name in plugins.split(",") if name.strip()]
+    return ",".join(dict.fromkeys([*named, PLUGIN]))
+
+
+def image_version(image: str) -> str:
+    """The version of vLLM that an image's tag names ("vllm/vllm-openai:v0.32.0" has "0.32.0"), "" where it names none.
+
+    A digest names none; a tag before it does.
+    """
+    found = _TAG.search(image.partition("@")[0])
+    return found[1] if found else ""
+
+
+def scale_out(version: str) -> list[str]:
+    """Arguments that open vLLM's render and token routes: none before 0.30, where they are open."""
+    numbers = version.lstrip("v").split(".")[:2]
+    old = len(numbers) == 2 and all(part.isdigit() for part in numbers) and tuple(map(int, numbers)) < (0, 30)
+    return [] if old else ["--enable-scale-out"]
+
+
+def keeps_blocks(spec: PoolSpec) -> bool:
+    """Whether a pool's engines keep blocks of finished requests."""
+    return spec.prefix_cache.enabled and spec.prefix_cache.budget_mib > 0
+
+
+def engine_policy(pool: PrefixCachePool) -> report_frames.Policy:
+    """The policy frame for the workers of a pool."""
+    spec = pool.spec
+    cache = spec.prefix_cache
+    return report_frames.Policy(
+        pool=pool.key,
+        uid=pool.metadata.uid,
+        generation=pool.metadata.generation,
+        threshold=spec.hit.threshold,
+        preemption=spec.preemption.policy.value,
+        reject_below=spec.preemption.reject_below,
+        budget_mib=cache.budget_mib if cache.enabled else 0,
+        max_entries=cache.max_entries,
+        warm_prefixes=len(cache.warm_prefixes) if keeps_blocks(spec) else 0,
+        warm_timeout_seconds=spec.rollout.warm_timeout_seconds,
+    )
+
+
+def _in_process(spec: PoolSpec) -> list[str]:
+    """Run the model in the engine core's process where one is enough and the pool does not bind threads."""
+    bound = any(env.name in _THREADS for env in spec.engine.env)
+    alone = spec.engine.tensor_parallel_size == 1 and not bound
+    return ["--distributed-executor-backend", IN_PROCESS] if alone else []
+
+
+def _served(spec: PoolSpec, *, model_path: str, chat_template: str | None) -> list[str]:
+    revision = ["--revision", spec.model.revision] if spec.model.revision else []
+    template = ["--chat-template", chat_template] if chat_template else []
+    return ["--model", model_path, "--served-model-name", spec.model.name, *revision, *template]
+
+
+def _sizes(spec: PoolSpec) -> list[str]:
+    kv_cache = kv_cache_mib(spec)
+    if not kv_cache:
+        raise ValueError("the pool leaves no device memory for a KV cache")
+    engine = spec.engine
+    return [
+        *("--tensor-parallel-size", str(engine.tensor_parallel_size)),
+        *("--dtype", engine.dtype.value),
+        *("--max-model-len", str(engine.max_model_len)),
+        *("--block-size", str(spec.block_size)),
+        *("--kv-cache-memory-bytes", str(kv_cache * MIB)),
+    ]
+
+
+def _caching(spec: PoolSpec, *, plugin: bool) -> list[str]:
+    """Prefix caching: off for stock vLLM at a budget of 0, because it would keep idle blocks all the same.
+
+    The plugin keeps none at 0, and takes another budget at run time.
+    """
+    cache = spec.prefix_cache
+    if not cache.enabled or not (cache.budget_mib or plugin):
+        return ["--no-enable-prefix-caching"]
+    return ["--enable-prefix-caching", "--prefix-caching-hash-algo", "sha256_cbor"]
+
+
+def _events(events_endpoint: str, replay_endpoint: str) -> str:
+    return _json(
+        {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": events_endpoint,
+            "replay_endpoint": replay_endpoint,
+            "buffer_steps": REPLAY_BATCHES,
+        }
+    )
+
+
+def _transfer(spec: PoolSpec) -> list[str]:
+    transfer = spec.engine.kv_transfer
+    if transfer.kv_connector is None:
+        return []
+    given = transfer.model_dump(mode="json", exclude_none=True)
+    return ["--kv-transfer-config", _json({"kv_role": _KV_ROLES[spec.role], **given})]
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))

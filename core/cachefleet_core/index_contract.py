@@ -1,0 +1,79 @@
+"""Index contract and render profile of a worker: what block keys, and what rendered prompts, depend on.
+
+The *index contract* decides whether a worker's blocks may be compared with its pool's; a worker whose contract
+differs is excluded and the differing values are shown. The *render profile* says how a worker turns messages into
+tokens; it selects the renderer of a request and excludes nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated
+
+import msgspec
+
+from cachefleet_core.block_keys import KEY_VERSION
+
+Text = Annotated[str, msgspec.Meta(max_length=1024)]
+BlockSize = Annotated[int, msgspec.Meta(ge=1, le=65536)]
+
+
+class IndexContract(msgspec.Struct, frozen=True, kw_only=True):
+    """What block keys depend on: equal contracts give equal keys for equal tokens.
+
+    ``tokenizer`` is a digest of the token ids the engine's own tokenizer gives for a fixed probe text; ``weights``
+    and ``revision`` name what the engine loaded.
+    """
+
+    weights: Text
+    revision: Text = ""
+    tokenizer: Text
+    block_size: BlockSize
+    key_version: Annotated[int, msgspec.Meta(ge=1, le=255)] = KEY_VERSION
+
+    def fingerprint(self) -> str:
+        """``sha256:`` and the hex digest of the canonical JSON of all fields."""
+        return _fingerprint(self)
+
+
+class RenderProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker turns messages into tokens; a field is empty where it is unknown.
+
+    ``template`` is a digest of the token ids a fixed probe conversation renders to.
+    """
+
+    renderer: Text = ""
+    renderer_version: Text = ""
+    template: Text = ""
+    tool_parser: Text = ""
+    reasoning_parser: Text = ""
+    options: Text = ""
+
+    def fingerprint(self) -> str:
+        """``sha256:`` and the hex digest of the canonical JSON of all fields."""
+        return _fingerprint(self)
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A field in which a worker's contract differs from its pool's."""
+
+    field: str
+    expected: str
+    actual: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: pool has {self.expected!r}, worker has {self.actual!r}"
+
+
+def differences(expected: IndexContract, actual: IndexContract) -> list[Difference]:
+    """Every field in which two contracts differ, in field order; empty when they are equal."""
+    return [
+        Difference(name, str(getattr(expected, name)), str(getattr(actual, name)))
+        for name in IndexContract.__struct_fields__
+        if getattr(expected, name) != getattr(actual, name)
+    ]
+
+
+def _fingerprint(value: IndexContract | RenderProfile) -> str:
+    canonical = msgspec.json.encode(value, order="sorted")
+    return f"sha256:{hashlib.sha256(canonical).hexdigest()}"

@@ -1,0 +1,33 @@
+"""Block keys by the native backend: the same keys as ``BlockKeyer``, many times faster.
+
+Importing this module needs ``cachefleet_native``, which is optional everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import cachefleet_native
+
+from cachefleet_core.block_keys import MASK, NO_PARENT, BlockKey, BlockKeyer
+from cachefleet_core.request_bodies import BodyError
+
+
+class NativeBlockKeyer(BlockKeyer):
+    """Computes the keys of token sequences in one namespace at one block size; errors are those of BlockKeyer."""
+
+    def _prepare(self, secrets: tuple[int, int, int, int]) -> None:
+        self._native = cachefleet_native.Keyer(secrets, self.block_size)
+
+    def keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> list[BlockKey]:
+        return cast("list[BlockKey]", self._native.keys(tokens, parent, position & MASK))
+
+    def packed_keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> bytes:
+        return self._native.packed(tokens, parent, position & MASK)
+
+    def packed_json(self, body: bytes, field: str) -> tuple[int, bytes]:
+        try:
+            return self._native.json(body, field)
+        except ValueError as error:
+            raise BodyError(str(error)) from error

@@ -1,0 +1,174 @@
+"""Polls the control plane for facts of every pool, caches them, and queues pools whose facts changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_operator.controlplane_client.client import FactsSource, NoControlPlane
+from cachefleet_operator.controlplane_client.fleets import Fleets, disagreement
+from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, essence
+from cachefleet_operator.reasons import Reason
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PollTimes:
+    """Intervals and timeouts of polling, in seconds."""
+
+    every: float = 5.0
+    """Between two polls of all pools."""
+    timeout: float = 2.0
+    """Timeout of one request."""
+    keep: float = 15.0
+    """How long an answer counts when later requests fail."""
+    figures_every: float = 30.0
+    """Pause between reconciliations for changes of figures alone."""
+    at_once: int = 8
+    """Concurrent requests of a poll; not seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedFacts:
+    """Facts of a pool, when they were last known, and which of them were last reconciled when (clock seconds)."""
+
+    facts: Facts
+    known_at: float
+    told: Facts
+    told_at: float
+    measured_at: float
+    """When an answer last had a hit ratio."""
+
+
+class FactsCache:
+    """Facts of all pools, for one term of leadership. ``enqueue`` is called with the keys of pools to reconcile."""
+
+    def __init__(
+        self,
+        source: FactsSource,
+        *,
+        times: PollTimes | None = None,
+        enqueue: Callable[[str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._source = source
+        self._times = times or PollTimes()
+        self._enqueue = enqueue
+        self._clock = clock
+        self._fleets = Fleets()
+        self._seen: dict[str, CachedFacts] = {}
+        self._silence: tuple[Facts, float] | None = None
+        """The last failed answer, and until when other pools are given it instead of a request."""
+
+    async def run(self) -> None:
+        """Poll all cached pools until cancelled."""
+        while True:
+            await asyncio.sleep(self._times.every)
+            await self.round()
+
+    async def round(self) -> None:
+        """Request the facts of every cached pool once, ``at_once`` at a time."""
+        keys = iter(tuple(self._seen))
+        await asyncio.gather(*(self._look_at(keys) for _ in range(self._times.at_once)))
+
+    async def facts(self, key: str) -> Facts:
+        """Cached facts of a pool; requested where there are none."""
+        if key not in self._seen:
+            self._note(key, self._silent() or await self._ask(key), told=True)
+        return self._seen[key].facts
+
+    async def fresh(self, key: str) -> Facts:
+        """Facts of a pool requested now; the cached ones where no answer comes in time."""
+        self._note(key, self._silent() or await self._ask(key), told=False)
+        return self._seen[key].facts
+
+    def pools(self) -> set[str]:
+        """Keys of all pools with cached facts or a noted spec."""
+        return self._seen.keys() | self._fleets.keys()
+
+    def note(self, pool: PrefixCachePool) -> None:
+        """Note a pool's spec; queues the other pools of its fleet where that changed."""
+        for other in self._fleets.put(pool):
+            self._enqueue(other)
+
+    def drop(self, key: str) -> None:
+        """Forget a pool that is gone or invalid; queues the other pools of its fleet."""
+        self._seen.pop(key, None)
+        for other in self._fleets.drop(key):
+            self._enqueue(other)
+
+    def disagreement(self, key: str) -> str:
+        """How a pool differs from another of its fleet, "" where it does not."""
+        mine = self._fleets.get(key)
+        if mine is None:
+            return ""
+        others = ((other, self._contract(other.key)) for other in self._fleets.beside(key))
+        return disagreement(mine, others, self._contract(key))
+
+    def _contract(self, key: str) -> Contract | None:
+        seen = self._seen.get(key)
+        return seen.facts.known.contract if seen and seen.facts.known else None
+
+    async def _ask(self, key: str) -> Facts:
+        answer = await self._source.ask(key, seconds=self._times.timeout)
+        silent = answer.reason is Reason.CONTROL_PLANE_UNREACHABLE
+        self._silence = (answer, self._clock() + self._times.every) if silent else None
+        return answer
+
+    def _silent(self) -> Facts | None:
+        """The last failed answer while it is recent: no other pool then waits for a timeout of its own."""
+        return self._silence[0] if self._silence and self._clock() < self._silence[1] else None
+
+    async def _look_at(self, keys: Iterator[str]) -> None:
+        for key in keys:
+            await self._look(key)
+
+    async def _look(self, key: str) -> None:
+        answer = await self._ask(key)
+        if key not in self._seen:
+            return  # dropped meanwhile
+        before = self._contract(key)
+        self._note(key, answer, told=False)
+        seen, now = self._seen[key], self._clock()
+        if self._contract(key) != before:
+            for other in self._fleets.beside(key):
+                self._enqueue(other.key)
+        at_once = essence(seen.facts) != essence(seen.told)
+        if at_once or (seen.facts != seen.told and now - seen.told_at >= self._times.figures_every):
+            self._seen[key] = replace(seen, told=seen.facts, told_at=now)
+            self._enqueue(key)
+
+    def _note(self, key: str, answer: Facts, *, told: bool) -> None:
+        old, now = self._seen.get(key), self._clock()
+        if old and answer.known is None and old.facts.known and now - old.known_at < self._times.keep:
+            return  # one failed request does not discard what is known
+        measured_at = now if old is None or _measured(answer) else old.measured_at
+        if old and now - measured_at < self._times.keep:
+            answer = _with_ratio(answer, old.facts)
+        known_at = now if answer.known else old.known_at if old else now
+        if told or old is None:
+            self._seen[key] = CachedFacts(answer, known_at, answer, now, measured_at)
+        else:
+            self._seen[key] = CachedFacts(answer, known_at, old.told, old.told_at, measured_at)
+
+
+def _measured(facts: Facts) -> bool:
+    return facts.known is not None and facts.known.hit_ratio.value is not None
+
+
+def _with_ratio(answer: Facts, before: Facts) -> Facts:
+    """Keep the previous hit ratio where the answer has none: it may come from a replica that has just started."""
+    if answer.known is None or before.known is None or _measured(answer):
+        return answer
+    return replace(answer, known=msgspec.structs.replace(answer.known, hit_ratio=before.known.hit_ratio))
+
+
+def no_facts() -> FactsCache:
+    """A cache without a control plane, for tests and for a single pass."""
+    return FactsCache(NoControlPlane(), enqueue=lambda _key: None, clock=lambda: 0.0)

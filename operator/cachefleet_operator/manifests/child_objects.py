@@ -1,0 +1,129 @@
+"""Manifests of the objects that a pool owns (pure)."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final
+
+import msgspec
+
+from cachefleet_core.engine_arguments import engine_policy
+from cachefleet_core.pool.spec import API_VERSION, KIND, PrefixCachePool
+from cachefleet_core.tenancy import FleetKey
+from cachefleet_operator import names
+from cachefleet_operator.kube.drift import stamped
+from cachefleet_operator.kube.objects import Ref
+from cachefleet_operator.manifests.container import AGENT_PORT, ENGINE_PORT
+from cachefleet_operator.manifests.pod import pod_template
+from cachefleet_operator.settings import Settings
+
+Manifest = dict[str, Any]
+
+REVISIONS_KEPT: Final = 3
+
+
+def fleet_key_secret(namespace: str, key: FleetKey) -> Manifest:
+    """Secret of the fleet key in the operator's namespace; without an owner, so it outlives every pool."""
+    manifest = Ref("Secret", namespace, names.FLEET_KEY_SECRET).manifest()
+    manifest["metadata"]["labels"] = {"app.kubernetes.io/part-of": "cachefleet", names.MANAGED_BY: names.OPERATOR}
+    return {**manifest, "type": "Opaque", "data": {names.FLEET_KEY: _base64(key.format().encode())}}
+
+
+def keys_secret(pool: PrefixCachePool, fleet: FleetKey) -> Manifest:
+    """Secret of a pool's index key and worker credential, both derived from the fleet key."""
+    index = base64.urlsafe_b64encode(fleet.index_key)
+    data = {names.INDEX_KEY: _base64(index), names.WORKER_KEY: _base64(fleet.worker_key(pool.key).encode())}
+    return {**_begin(pool, "Secret", names.keys(pool)), "type": "Opaque", "data": data}
+
+
+def children(pool: PrefixCachePool, settings: Settings, *, chat_template: str = "") -> tuple[Manifest, ...]:
+    """Manifests to apply for a pool, in order of dependency. TemplateError from an invalid ``podTemplate``.
+
+    ``chat_template`` is the digest of the pool's chat template, "" where it names none.
+    """
+    template = pod_template(pool, settings, chat_template=chat_template)
+    made = (
+        _service_account(pool),
+        _policy(pool),
+        _service(pool),
+        _disruption_budget(pool),
+        _deployment(pool, settings, template),
+    )
+    return tuple(map(stamped, made))
+
+
+def refs(namespace: str, name: str) -> tuple[Ref, ...]:
+    """References of every object that a pool of this name may own, whatever its spec says."""
+    suffixes = {
+        "Secret": "keys",
+        "ServiceAccount": "worker",
+        "ConfigMap": "policy",
+        "Service": "workers",
+        "PodDisruptionBudget": "workers",
+        "Deployment": "workers",
+    }
+    return tuple(Ref(kind, namespace, f"{name}-{suffix}") for kind, suffix in suffixes.items())
+
+
+def _service_account(pool: PrefixCachePool) -> Manifest:
+    return {**_begin(pool, "ServiceAccount", names.service_account(pool)), "automountServiceAccountToken": False}
+
+
+def _policy(pool: PrefixCachePool) -> Manifest:
+    """Polled by agents; not part of the pod template, so that a new policy restarts no pod."""
+    text = msgspec.json.encode(engine_policy(pool), order="deterministic").decode()
+    return {**_begin(pool, "ConfigMap", names.policy(pool)), "data": {names.POLICY_FILE: text}}
+
+
+def _service(pool: PrefixCachePool) -> Manifest:
+    """Headless: the control plane chooses the worker, not the Service."""
+    ports = [
+        {"name": "engine", "port": ENGINE_PORT, "targetPort": "engine", "protocol": "TCP"},
+        {"name": "agent", "port": AGENT_PORT, "targetPort": "agent", "protocol": "TCP"},
+    ]
+    spec = {"clusterIP": "None", "selector": {names.POOL_LABEL: pool.metadata.name}, "ports": ports}
+    return {**_begin(pool, "Service", names.service(pool)), "spec": spec}
+
+
+def _disruption_budget(pool: PrefixCachePool) -> Manifest:
+    """At most ``maxUnavailable`` workers are evicted at a time, at least one; one that is not ready always may be."""
+    spec = {
+        "maxUnavailable": max(1, pool.spec.rollout.max_unavailable),
+        "selector": {"matchLabels": {names.POOL_LABEL: pool.metadata.name}},
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
+    return {**_begin(pool, "PodDisruptionBudget", names.disruption_budget(pool)), "spec": spec}
+
+
+def _deployment(pool: PrefixCachePool, settings: Settings, template: Manifest) -> Manifest:
+    rollout = pool.spec.rollout
+    spec = {
+        "replicas": pool.spec.replicas,
+        "revisionHistoryLimit": REVISIONS_KEPT,
+        "progressDeadlineSeconds": settings.worker_start_seconds + rollout.warm_timeout_seconds,
+        "selector": {"matchLabels": {names.POOL_LABEL: pool.metadata.name}},
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable},
+        },
+        "template": template,
+    }
+    return {**_begin(pool, "Deployment", names.deployment(pool.metadata.name)), "spec": spec}
+
+
+def _begin(pool: PrefixCachePool, kind: str, name: str) -> Manifest:
+    manifest = Ref(kind, pool.metadata.namespace, name).manifest()
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": pool.metadata.name,
+        "uid": pool.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    manifest["metadata"] |= {"labels": names.labels(pool), "ownerReferences": [owner]}
+    return manifest
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

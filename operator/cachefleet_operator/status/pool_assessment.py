@@ -1,0 +1,147 @@
+"""The inputs of a pool's conditions: verdict on the spec, worker counts, observations (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from cachefleet_core.budget import BudgetPlan, BudgetReason, plan_budget
+from cachefleet_core.pool.spec import PrefixCachePool, read_pool
+from cachefleet_core.pool.validation_problems import PoolError
+from cachefleet_operator.controlplane_client.pool_facts import UNASKED, Facts, PoolFacts
+from cachefleet_operator.reasons import Reason
+from cachefleet_operator.status.pods import Pod, Trouble, worst
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Worker counts and failures from a Deployment; ``current`` where they are about the pool's present spec."""
+
+    wanted: int = 0
+    total: int = 0
+    ready: int = 0
+    updated: int = 0
+    current: bool = False
+    stalled: str = ""
+    failure: str = ""
+
+    @property
+    def settled(self) -> bool:
+        """Whether all wanted workers are ready and up to date, and there are no others."""
+        return self.current and self.updated == self.total == self.wanted and self.ready == self.wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of validating a pool's spec. ``invalid`` is (reason, message) where it cannot be used."""
+
+    invalid: tuple[str, str] | None = None
+    budget: BudgetPlan | None = None
+    replicas: int | None = None
+    """Workers wanted, where the spec could be read."""
+    objective: float | None = None
+    """Target hit ratio."""
+
+    @property
+    def admitted(self) -> bool:
+        """Whether workers may be started for it."""
+        return self.invalid is None and self.budget is not None and self.budget.admitted is not False
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """What is observed besides the Deployment."""
+
+    pods: tuple[Pod, ...] = ()
+    facts: Facts = UNASKED
+    disagreement: str = ""
+    """How the pool differs from another of its fleet."""
+    paused: bool = False
+    """Its rollout is paused because new workers fail."""
+    ended: str = ""
+    """How a pod failed recently, "" where none did; it may have been replaced."""
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """The trouble to report among all pods, None where there is none."""
+        return worst(self.pods)
+
+
+NOTHING = Observations()
+
+
+def workers_of(deployment: Mapping[str, Any] | None, *, wanted: int | None, applied: bool) -> Workers:
+    """Worker counts of a live Deployment; ``applied`` where its manifest needed no change."""
+    if deployment is None:
+        return Workers(wanted=wanted or 0)
+    spec, status = deployment.get("spec") or {}, deployment.get("status") or {}
+    said = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    return Workers(
+        wanted=spec.get("replicas", 1) if wanted is None else wanted,
+        total=status.get("replicas", 0),
+        ready=status.get("readyReplicas", 0),
+        updated=status.get("updatedReplicas", 0),
+        current=applied and status.get("observedGeneration") == deployment["metadata"].get("generation"),
+        stalled=_said(said, "Progressing", "False"),
+        failure=_said(said, "ReplicaFailure", "True"),
+    )
+
+
+def _said(conditions: Mapping[str, Mapping[str, Any]], kind: str, status: str) -> str:
+    condition = conditions.get(kind)
+    if condition is None or condition.get("status") != status:
+        return ""
+    return str(condition.get("message") or condition.get("reason") or kind)
+
+
+Manifest = dict[str, Any]
+
+MAX_PROBLEMS: Final = 5
+
+
+def judge(document: Manifest) -> tuple[PrefixCachePool | None, Verdict]:
+    """Validate a pool read from the API server, whose schema refuses most invalid specs before; None where invalid."""
+    metadata = document["metadata"]
+    given: dict[str, Any] = {name: document.get(name) for name in ("apiVersion", "kind", "spec")}
+    known = ("name", "namespace", "uid", "generation", "labels", "annotations")
+    given["metadata"] = {name: metadata[name] for name in known if name in metadata}
+    try:
+        pool = read_pool(given)
+    except PoolError as error:
+        lines = [str(problem) for problem in error.problems[:MAX_PROBLEMS]]
+        more = len(error.problems) - len(lines)
+        return None, Verdict((Reason.INVALID, "; ".join(lines) + (f"; and {more} more" if more else "")))
+    objective = pool.spec.hit.objective
+    return pool, Verdict(None, plan_budget(pool.spec), pool.spec.replicas, objective.ratio if objective else None)
+
+
+def with_last_budget(verdict: Verdict, document: Manifest) -> Verdict:
+    """Keep a decision on the budget that needed a worker's report, as in the status, while the spec is the same."""
+    if verdict.budget is None or verdict.budget.admitted is not None:
+        return verdict
+    for condition in (document.get("status") or {}).get("conditions") or ():
+        same = condition.get("observedGeneration") == document["metadata"]["generation"]
+        said = condition.get("type") == "BudgetAdmitted" and condition.get("status") in {"True", "False"}
+        if said and same and condition.get("reason") in set(BudgetReason):
+            admitted, reason = condition["status"] == "True", BudgetReason(condition["reason"])
+            budget = replace(verdict.budget, admitted=admitted, reason=reason, message=condition.get("message", ""))
+            return replace(verdict, budget=budget)
+    return verdict
+
+
+def with_reported_sizes(pool: PrefixCachePool, verdict: Verdict, facts: Facts, current: frozenset[str]) -> Verdict:
+    """The verdict with the bytes of a token that a worker reports; ``current`` names workers of the present spec.
+
+    The report of another worker may admit the pool but not refuse it: a change of tensor parallelism, data type or
+    block size may be what makes it fit.
+    """
+    known = facts.known or PoolFacts()
+    told = [member for member in known.members if member.block_bytes and not member.excluded]
+    if not told:
+        return verdict
+    member = min(told, key=lambda each: each.name not in current)
+    ours = member.name in current
+    block_size = known.contract.block_size if known.contract and not ours else 0
+    budget = plan_budget(pool.spec, member.block_bytes // (block_size or pool.spec.block_size))
+    return replace(verdict, budget=budget) if ours or budget.admitted else verdict

@@ -1,0 +1,52 @@
+"""What is remembered of a decision, and what is shown of it at once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from cachefleet_controlplane.gateway.apis.parse import parse
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace, decision_body
+from cachefleet_controlplane.gateway.rendering.rendering_result import Rendering
+from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.routing.decision import (
+    LEADING,
+    CandidateScore,
+    CandidateView,
+    LaterScores,
+    Prompt,
+    RoutingPolicy,
+)
+from cachefleet_controlplane.routing.scoring import decide
+
+VIEWS = [CandidateView(worker=f"w{n}", id=WorkerId(f"p/w{n}#0"), pool="p", url="u") for n in range(20)]
+
+
+@pytest.mark.parametrize(("candidates", "kept", "left_out"), [(0, 0, 0), (3, 3, 0), (20, LEADING, 20 - LEADING)])
+def test_a_record_has_few_candidates_and_says_how_many_more_there_were(
+    candidates: int, kept: int, left_out: int
+) -> None:
+    decision = decide(Prompt(tokens=9), VIEWS[:candidates], RoutingPolicy.CACHE_AWARE, 1.0)
+    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).record()
+    assert record is not None
+    assert (len(record.candidates), record.candidates_left_out) == (kept, left_out)
+    assert [one.worker for one in record.candidates[:1]] == ([decision.worker] if decision.worker else [])
+
+
+def test_a_record_asks_for_no_other_scores() -> None:
+    def refuse() -> list[CandidateScore]:
+        raise AssertionError("asked for")
+
+    decision = decide(Prompt(tokens=9), VIEWS, RoutingPolicy.CACHE_AWARE, 1.0)
+    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, replace(decision, scores=LaterScores(20, refuse))).record()
+    assert record is not None
+    assert record.candidates_left_out == 20 - LEADING
+
+
+def test_who_asks_for_the_decision_alone_sees_all_candidates() -> None:
+    decision = decide(Prompt(tokens=9), VIEWS, RoutingPolicy.CACHE_AWARE, 1.0)
+    shown = json.loads(decision_body("id", parse(b"{}", Endpoint.CHAT), decision, Rendering()))
+    assert [one["worker"] for one in shown["candidates"]] == [view.worker for view in VIEWS]

@@ -1,0 +1,133 @@
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachefleet_controlplane.admin import schemas
+from cachefleet_operator.controlplane_client.pool_facts import (
+    Facts,
+    FactsError,
+    PoolFacts,
+    essence,
+    excluded,
+    failed,
+    parse,
+)
+
+MEMBER: dict[str, Any] = {
+    "name": "demo-a",
+    "rank": 0,
+    "phase": "ready",
+    "ready": True,
+    "stream": "live",
+    "stale": False,
+    "indexed": True,
+    "epoch": "e1",
+    "warmth": {"done": 2, "total": 2, "failed": []},
+    "heldBlocks": 40,
+    "blockBytes": 1024,
+    "cacheValue": 1.5,
+    "excluded": False,
+    "differences": [],
+    "load": {"blocksIdle": 30, "running": 1},
+}
+POOL: dict[str, Any] = {
+    "key": "serving/demo",
+    "contract": {"fingerprint": "sha256:x", "blockSize": 16, "tokenizer": "t", "weights": "w", "keyVersion": 1},
+    "hitRatio": {"value": 0.5, "windowSeconds": 600, "objective": 0.6, "queriedTokens": 10, "hitTokens": 5},
+    "workers": {"total": 1, "ready": 1, "fresh": 1, "excluded": 0},
+    "members": [MEMBER],
+}
+
+
+def read(**changes: Any) -> PoolFacts:
+    return parse(json.dumps(POOL | changes).encode())
+
+
+def facts(*members: dict[str, Any], **changes: Any) -> Facts:
+    return Facts(read(members=list(members), **changes))
+
+
+def test_reads_what_the_control_plane_says() -> None:
+    found = read(members=[MEMBER, MEMBER | {"rank": 1, "cacheValue": 2.0}])
+    assert found.contract is not None
+    assert (found.contract.fingerprint, found.contract.block_size) == ("sha256:x", 16)
+    assert (found.hit_ratio.value, found.members[0].fresh) == (0.5, True)
+    assert found.values == {"demo-a": 3.5}
+    assert (found.block_bytes, found.members[0].idle_bytes, found.members[0].warmed) == (1024, 30 * 1024, True)
+
+
+def test_every_field_it_reads_is_one_that_the_control_plane_writes() -> None:
+    written = {field.alias or name for name, field in schemas.Worker.model_fields.items()}
+    assert {name for name in MEMBER if name != "load"} <= written
+    assert {field.alias for field in schemas.PoolDetail.model_fields.values()} >= {"contract", "hitRatio", "members"}
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"null", b'{"members": [{}]}', b'{"members": "x"}', b'{"hitRatio": 1}'])
+def test_anything_else_is_an_error(body: bytes) -> None:
+    with pytest.raises(FactsError):
+        parse(body)
+
+
+@given(st.binary(max_size=64))
+def test_no_bytes_do_worse(body: bytes) -> None:
+    try:
+        parse(body)
+    except FactsError as error:
+        assert len(str(error)) <= 256  # noqa: PT017  # the error is one of two allowed ends
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"heldBlocks": 41}, {"cacheValue": 9.0}, {"load": {"blocksIdle": 1}}, {"load": None}],
+)
+def test_figures_are_not_its_essence(change: dict[str, Any]) -> None:
+    assert essence(facts(MEMBER | change)) == essence(facts(MEMBER))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": "e2"},
+        {"phase": "draining"},
+        {"warmth": {"done": 1, "total": 2}},
+        {"differences": [{"field": "f", "expected": "a", "actual": "b"}]},
+        {"name": "demo-b"},
+        {"ready": False},
+        {"stale": True},
+        {"stream": "adrift"},
+        {"indexed": False},
+    ],
+)
+def test_the_lives_of_workers_are(change: dict[str, Any]) -> None:
+    assert essence(facts(MEMBER | change)) != essence(facts(MEMBER))
+
+
+def test_so_is_whether_anything_is_known() -> None:
+    assert essence(Facts()) != essence(facts(MEMBER))
+    assert essence(facts(MEMBER, hitRatio={"value": None})) != essence(facts(MEMBER))
+    assert essence(facts(MEMBER, hitRatio={"value": 0.51})) == essence(facts(MEMBER))
+    assert essence(dataclasses.replace(Facts(), message="x")) == essence(Facts())
+
+
+def test_finds_who_failed_and_who_is_a_stranger() -> None:
+    stranger = MEMBER | {"excluded": True, "differences": [{"field": "f", "expected": "a", "actual": "b"}]}
+    assert failed(facts(MEMBER, MEMBER | {"name": "x", "phase": "failed"})).name == "x"  # type: ignore[union-attr]
+    assert excluded(facts(MEMBER, stranger)) is not None
+    assert (failed(facts(MEMBER)), excluded(facts(MEMBER)), failed(Facts()), excluded(Facts())) == (None,) * 4
+
+
+@pytest.mark.parametrize(
+    "member",
+    [{"phase": "x" * 65}, {"heldBlocks": 2**53 + 1}, {"heldBlocks": -1}, {"load": {"blocksIdle": -1}}],
+)
+def test_what_no_status_can_say_is_no_answer(member: dict[str, Any]) -> None:
+    with pytest.raises(FactsError):
+        read(members=[MEMBER | member])
+
+
+def test_a_phase_that_is_not_known_here_is_told_as_it_is() -> None:
+    assert read(members=[MEMBER | {"phase": "hibernating"}]).members[0].phase == "hibernating"

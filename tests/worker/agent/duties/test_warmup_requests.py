@@ -1,0 +1,96 @@
+"""Prompts run for their cache, by the requests that reach the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from cachefleet_core.report_frames import Prefix
+from cachefleet_worker.agent.duties.warm_prefixes import Prefixes
+from cachefleet_worker.agent.duties.warmup_requests import Warmer, warm_request
+from cachefleet_worker.agent.engine.answers import PromptRun, read_run
+from cachefleet_worker.agent.engine.client import EngineClient
+from cachefleet_worker.agent.metrics import AgentMetrics
+from tests.fakes.engine import FakeEngine
+from tests.worker.agent.fake_control_plane import ControlPlane
+
+MESSAGES = msgspec.json.encode([{"role": "system", "content": "x"}])
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(1, [None]), (3, ["0", "1", "2"])])
+async def test_every_rank_is_asked_by_name_where_there_are_several(ranks: int, expected: list[str | None]) -> None:
+    prefixes = Prefixes(limit=8, retry_base=1.0, retry_cap=1.0)
+    async with FakeEngine() as engine, aiohttp.ClientSession() as http:
+        client = EngineClient(http, engine.url)
+        warmer = Warmer(
+            client,
+            AgentMetrics(),
+            prefixes,
+            ranks=ranks,
+            timeout_seconds=5.0,
+            changed=lambda: None,
+            corrupted=lambda: None,
+        )
+        prefixes.once([Prefix(name="p", messages=MESSAGES)])
+        task = asyncio.create_task(warmer.run("fake"))
+        await ControlPlane().until(lambda: prefixes.warmth.done == 1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert [seen.headers.get("X-data-parallel-rank") for seen in engine.requests] == expected
+
+
+async def test_a_prompt_that_gives_what_is_no_number_is_told() -> None:
+    prefixes, told = Prefixes(limit=8, retry_base=1.0, retry_cap=1.0), asyncio.Event()
+
+    class Client:
+        async def cache_prompt(self, *_: Any, **__: Any) -> PromptRun:
+            return PromptRun(prompt_tokens=1, finish_reason="length", logprobs=(None,))
+
+    warmer = Warmer(
+        Client(),  # type: ignore[arg-type] # the one method that is used
+        AgentMetrics(),
+        prefixes,
+        ranks=1,
+        timeout_seconds=5.0,
+        changed=lambda: None,
+        corrupted=told.set,
+    )
+    prefixes.once([Prefix(name="p", messages=MESSAGES)])
+    task = asyncio.create_task(warmer.run("fake"))
+    await asyncio.wait_for(told.wait(), 40)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert prefixes.warmth.failed == ("p",)
+
+
+def test_ids_and_adapters() -> None:
+    path, body = warm_request("m", Prefix(name="p", ids=(7).to_bytes(4, "little"), lora="adapter", salt="s"))
+    assert path == "/v1/completions"
+    assert (body["prompt"], body["model"], body["cache_salt"], body["logprobs"]) == ([7], "adapter", "s", 0)
+
+
+@pytest.mark.parametrize("prefix", [Prefix(name="p"), Prefix(name="p", ids=b"123"), Prefix(name="p", messages=b"{}")])
+def test_prompts_that_are_none(prefix: Prefix) -> None:
+    with pytest.raises(ValueError, match=r"neither|multiple of 4|JSON array"):
+        warm_request("m", prefix)
+
+
+@pytest.mark.parametrize(
+    ("answer", "logprobs"),
+    [
+        ({"logprobs": {"content": [{"token": "a", "logprob": -0.25}]}}, (-0.25,)),
+        ({"logprobs": {"token_logprobs": [None], "tokens": ["a"]}}, (None,)),
+        ({"logprobs": None}, ()),
+    ],
+)
+def test_an_answer_is_read(answer: dict[str, Any], logprobs: tuple[float | None, ...]) -> None:
+    usage = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 8}}
+    content = {"choices": [{"index": 0, "finish_reason": "length", **answer}], "usage": usage}
+    run = read_run(msgspec.json.encode(content))
+    assert run == PromptRun(prompt_tokens=9, cached_tokens=8, finish_reason="length", logprobs=logprobs)
+    assert not run.unfinished
+    assert PromptRun(finish_reason="cache_threshold").unfinished

@@ -1,0 +1,135 @@
+"""Caches prompts by running each through the engine for one output token, one after another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+from time import monotonic
+
+import msgspec
+
+from cachefleet_core.report_frames import Prefix
+from cachefleet_worker.agent import health
+from cachefleet_worker.agent.duties.warm_prefixes import Prefixes, Progress
+from cachefleet_worker.agent.engine.answers import PromptRun
+from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineRefusalError
+from cachefleet_worker.agent.metrics import AgentMetrics
+
+log = logging.getLogger(__name__)
+
+_MESSAGES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+
+
+class Warmer:
+    """Runs the jobs of ``prefixes``.
+
+    ``changed`` is called after each attempt, ``corrupted`` where an answer's log-probabilities are not all numbers.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        metrics: AgentMetrics,
+        prefixes: Prefixes,
+        *,
+        ranks: int,
+        timeout_seconds: float,
+        changed: Callable[[], None],
+        corrupted: Callable[[], None],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._client = client
+        self._metrics = metrics
+        self._ranks: tuple[int | None, ...] = tuple(range(ranks)) if ranks > 1 else (None,)
+        self._timeout = timeout_seconds
+        self._changed = changed
+        self._corrupted = corrupted
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self.prefixes = prefixes
+
+    def wake(self) -> None:
+        """Look for jobs again: there may be new ones."""
+        self._wake.set()
+
+    async def run(self, model: str) -> None:
+        """Run jobs until cancelled."""
+        while True:
+            self._wake.clear()
+            job = self.prefixes.next(self._clock())
+            if job is None:
+                await self._idle()
+            else:
+                progress = await self._try(model, job.prefix)
+                self.prefixes.finished(job, progress, self._clock())
+                self._changed()
+
+    async def _idle(self) -> None:
+        due = self.prefixes.next_due()
+        try:
+            async with asyncio.timeout(None if due is None else max(0.0, due - self._clock())):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _try(self, model: str, prefix: Prefix) -> Progress:
+        """Run a prompt at every rank; the first failure is the result."""
+        for rank in self._ranks:
+            progress = await self._try_at(rank, model, prefix)
+            if progress is not Progress.CACHED:
+                return progress
+        self._metrics.warmed.labels("cached").inc()
+        return Progress.CACHED
+
+    async def _try_at(self, rank: int | None, model: str, prefix: Prefix) -> Progress:
+        began = self._clock()
+        try:
+            path, body = warm_request(model, prefix)
+            run = await self._client.cache_prompt(path, body, timeout_seconds=self._timeout, rank=rank)
+        except (EngineError, ValueError) as error:
+            refused = isinstance(error, EngineRefusalError | ValueError)
+            self._metrics.warmed.labels("refused" if refused else "failed").inc()
+            log.warning("prefix not cached", extra={"prefix": prefix.name, "error": str(error)})
+            return Progress.REFUSED if refused else Progress.FAILED
+        return self._judge(prefix, run, self._clock() - began)
+
+    def _judge(self, prefix: Prefix, run: PromptRun, seconds: float) -> Progress:
+        if not health.numbers(run.logprobs):
+            self._metrics.warmed.labels("corrupted").inc()
+            self._corrupted()
+            return Progress.FAILED
+        if run.unfinished:
+            self._metrics.warmed.labels("failed").inc()
+            log.warning("prefix not cached", extra={"prefix": prefix.name, "error": f"ended with {run.finish_reason}"})
+            return Progress.FAILED
+        extra = {"prompt_tokens": run.prompt_tokens, "reused": run.cached_tokens, "elapsed_ms": round(seconds * 1000)}
+        log.info("prefill complete", extra={"prefix": prefix.name, **extra})
+        return Progress.CACHED
+
+
+def warm_request(model: str, prefix: Prefix) -> tuple[str, dict[str, object]]:
+    """Path and body of the request that caches a prefix. ValueError where it has neither messages nor ids."""
+    body: dict[str, object] = {
+        "model": prefix.lora or model,
+        "max_tokens": 1,
+        "temperature": 0,
+        "stream": False,
+        # Cached blocks are announced again; and the gate must not refuse what is not cached yet.
+        "vllm_xargs": {"kv_cache_report_mode": "full", "cache_hit_threshold": 0},
+    }
+    if prefix.salt:
+        body["cache_salt"] = prefix.salt
+    if prefix.ids:
+        if len(prefix.ids) % 4:
+            raise ValueError("ids: not a multiple of 4 bytes")
+        ids = list(struct.unpack(f"<{len(prefix.ids) // 4}I", prefix.ids))
+        return "/v1/completions", body | {"prompt": ids, "logprobs": 0}
+    if not prefix.messages:
+        raise ValueError("neither messages nor ids")
+    try:
+        messages = _MESSAGES.decode(prefix.messages)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError("messages: not a JSON array of objects") from error
+    return "/v1/chat/completions", body | {"messages": messages, "logprobs": True}

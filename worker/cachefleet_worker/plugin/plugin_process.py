@@ -1,0 +1,69 @@
+"""The plugin's state in one vLLM process: settings, capabilities, and the patches that every process needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+from cachefleet_worker.plugin.capabilities import Capabilities
+from cachefleet_worker.plugin.compat import unmet
+from cachefleet_worker.plugin.engine_calls import install_method
+from cachefleet_worker.plugin.plugin_faults import Faults
+from cachefleet_worker.plugin.settings import PluginSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A module with ``install(capabilities, faults, settings)``, and the features that need it."""
+
+    module: str
+    features: tuple[str, ...]
+
+
+PATCHES: Final[Mapping[str, Patch]] = {
+    "finish": Patch("gate.finish_reason", ("finish_reason", "streaming")),
+    "fields": Patch("gate.request_fields", ("fields",)),
+    "tokens": Patch("tokens.hook_installation", ("tokens",)),
+}
+"""Patches by name, in the order they are installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What the features of one process share."""
+
+    settings: PluginSettings
+    capabilities: Capabilities
+    faults: Faults
+    parts: dict[str, Any]
+    """What each patch returned, by its name."""
+
+
+@cache
+def this_process() -> Process:
+    """The plugin's state in this process, made at first use."""
+    capabilities = Capabilities()
+    return Process(PluginSettings.from_environment(), capabilities, Faults(capabilities), {})
+
+
+def install() -> None:
+    """Apply every patch; one that fails is switched off, the others stay."""
+    process = this_process()
+    with process.faults.guard("routes"):
+        install_method()
+    for name, patch in PATCHES.items():
+        with process.faults.guard(*patch.features):
+            _install(name, patch, process)
+
+
+def _install(name: str, patch: Patch, process: Process) -> None:
+    missing = next(filter(None, map(unmet, patch.features)), "")
+    if missing:
+        for feature in patch.features:
+            process.faults.off(feature, missing)
+        return
+    module = import_module(f".{patch.module}", __package__)
+    process.parts[name] = module.install(process.capabilities, process.faults, process.settings)
