@@ -38,7 +38,7 @@ def test_the_table(rollout: Rollout, *, stands: bool) -> None:
 @given(rollouts)
 def test_nothing_stands_still_for_ever(rollout: Rollout) -> None:
     """A change of the pool, workers that are well, or the loss of the old ones: each sets it going."""
-    for way in ({"changing": True}, {"new_all_ready": True}, {"old_serve": False}):
+    for way in ({"changing": True}, {"new_all_ready": True}, {"old_ready": False}):
         assert not pause(dataclasses.replace(rollout, **way))
 
 

@@ -1,7 +1,7 @@
 """vLLM's scheduler with the plugin's features; ``--scheduler-cls`` names ``create``.
 
 vLLM calls ``create`` instead of a class. The base class is chosen as vLLM would; the overrides are thin and call the
-features, and a fault in one switches it off (faults.py).
+features, and a fault in one switches it off (plugin_faults.py).
 """
 
 from __future__ import annotations

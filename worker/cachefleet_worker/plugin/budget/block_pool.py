@@ -79,7 +79,7 @@ class Watch:
             return
         try:
             action(*args)
-        except Exception as error:  # noqa: BLE001 - the fault boundary of every hook: faults.py logs and counts it
+        except Exception as error:  # noqa: BLE001 - the fault boundary of every hook: plugin_faults.py logs it
             self.on = False
             self._on_fault(error)
 
