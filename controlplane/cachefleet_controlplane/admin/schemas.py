@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from cachefleet_controlplane.routing.decision import RoutingPolicy
+from cachefleet_controlplane.store.decision_records import AttemptRecord, CandidateRecord
 
 Ratio = Annotated[float, Field(ge=0, le=1)]
 
@@ -188,46 +189,6 @@ class WorkerList(Schema):
     total: int
 
 
-class Attempt(Schema):
-    """One attempt to have a worker answer."""
-
-    worker: str
-    outcome: str
-    status: int | None
-    seconds: float | None
-    kind: str
-    threshold: float | None
-
-
-class Candidate(Schema):
-    """What one worker would have cost; the parts of seconds."""
-
-    worker: str
-    pool: str
-    rank: int
-    chosen: bool
-    matched_blocks: int
-    matched_tokens: int
-    """Held there by the index; counted upon where the report is no older than 5 s."""
-    predicted_tokens: int
-    expected_tokens: int
-    queued_tokens: int
-    inflight_tokens: int
-    uncached_tokens: int
-    evicted_tokens: int
-    tokens_per_second: float
-    inter_token_seconds: float
-    batched_tokens: int
-    requests: int
-    seconds: float
-    report_age: float | None
-    needed_blocks: int
-    free_blocks: int | None
-    reserved_blocks: int
-    total_blocks: int | None
-    fits: bool
-
-
 class Shortfall(Schema):
     """The engine served so many tokens less from its cache than that worker was expected to."""
 
@@ -272,8 +233,8 @@ class Decision(Schema):
     queued_seconds: float | None
     """How long it waited for room; null where it did not."""
     status: int
-    attempts: tuple[Attempt, ...]
-    candidates: tuple[Candidate, ...]
+    attempts: tuple[AttemptRecord, ...]
+    candidates: tuple[CandidateRecord, ...]
     """The chosen one, the second best, and those that hold most of the prompt."""
     candidates_left_out: int
     """Others there were; ``POST /admin/v1/explain`` shows all."""

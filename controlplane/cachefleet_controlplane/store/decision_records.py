@@ -1,12 +1,20 @@
-"""Records of decisions. No prompt, token id, salt or credential has a field here."""
+"""Records of decisions, as the store keeps them and the admin API shows them, there in camel case.
+
+No prompt, token id, salt or credential has a field here.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import Final
+from typing import ClassVar, Final
+
+from pydantic import ConfigDict
+from pydantic.alias_generators import to_camel
 
 from cachefleet_controlplane.routing.decision import CandidateScore
+
+_SHOWN: Final = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +24,8 @@ class AttemptRecord:
     ``kind`` is "answer", or "prefill" where it computed the prompt for another worker. ``threshold`` is the share of
     the prompt that had to be cached, None where the gateway set none.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _SHOWN
 
     worker: str
     outcome: str
@@ -31,6 +41,8 @@ class CandidateRecord:
 
     Never changed.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _SHOWN
 
     worker: str
     pool: str
