@@ -18,7 +18,7 @@ from bench.replay_policies import MODEL, BoundedHashPolicy, FleetPolicy, Placed,
 from bench.replay_work import BLOCK, Request, blocks
 from bench.replay_worker import INDEX_KEY, POOL, ReplayError, Setup, SimWorker
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.index.frames import read
+from cachefleet_controlplane.index.frame_ingest import read
 from cachefleet_controlplane.index.protocol import worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import RoutingPolicy

@@ -26,7 +26,7 @@ from bench.rows import Row, percentile, row
 from cachefleet_worker.plugin.capabilities import Capabilities
 from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
-from cachefleet_worker.plugin.snapshot.event_frames import BlockStored, Header
+from cachefleet_worker.plugin.snapshot.event_batches import BlockStored, Header
 from cachefleet_worker.plugin.snapshot.publisher_proxy import PublisherProxy
 from cachefleet_worker.plugin.snapshot.resident_ledger import ResidentLedger
 from cachefleet_worker.plugin.snapshot.snapshot import SnapshotCall, Snapshots

@@ -7,13 +7,13 @@ metrics          Prometheus counters, gauges and histograms, one method per even
 settings         environment variables
 wiring           builds the parts of a replica from the settings
 admin/           admin API under /admin/v1
-auth/            who may report and who may use the admin API
+internal_auth/   who may report and who may use the admin API
 fleet/           the live state of pools and workers, and their agents' connections
 gateway/         the API of clients: admission, rendering, placement, attempts, conversations
 hot_prefixes/    prefixes that many requests share, and telling new workers of them
 index/           which worker holds which block
 pools/           where pools and worker endpoints come from; contracts and salts
-reports/         WebSocket endpoint of the agents
+report_server/   WebSocket endpoint of the agents
 routing/         the routing decision as a pure function
 selection/       candidates of one decision, and the choice in Python or native code
 store/           the database: decisions, tenants, usage

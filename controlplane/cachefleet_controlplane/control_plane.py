@@ -31,8 +31,8 @@ from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.metrics import CONTENT_TYPE, Metrics
 from cachefleet_controlplane.pools.source import PoolSource
-from cachefleet_controlplane.reports.report_limits import ReportLimits
-from cachefleet_controlplane.reports.server import ReportsServer
+from cachefleet_controlplane.report_server.report_limits import ReportLimits
+from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_controlplane.routing.decision import Knowledge, RoutingPolicy
 from cachefleet_controlplane.settings import Settings
 from cachefleet_controlplane.store.database import Database

@@ -10,8 +10,6 @@ from importlib import import_module
 from typing import Final, TypeVar
 
 from cachefleet_controlplane.admin.tenant_service import PRIVATE, TenantService
-from cachefleet_controlplane.auth.file_tokens import FileAuthorizer
-from cachefleet_controlplane.auth.token_review import ReviewBounds, TokenReviewAuthorizer
 from cachefleet_controlplane.fleet.fleet import Fleet, MakeSelector
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.conversations.certification.canary import Canaries
@@ -40,6 +38,8 @@ from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarm
 from cachefleet_controlplane.hot_prefixes.tracker import HotBounds, HotPrefixes
 from cachefleet_controlplane.index.protocol import BlockIndex
 from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.internal_auth.file_tokens import FileAuthorizer
+from cachefleet_controlplane.internal_auth.token_review import ReviewBounds, TokenReviewAuthorizer
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource, WatchBounds

@@ -9,7 +9,7 @@ from typing import Any, Final
 from cachefleet_core import report_frames
 from cachefleet_core.budget import MIB, kv_cache_mib
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
-from cachefleet_core.pool.worker import Role
+from cachefleet_core.pool.worker_spec import Role
 
 SCHEDULER: Final = "cachefleet_worker.plugin.scheduler.create"
 """The plugin's scheduler factory, as vLLM imports it."""

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from cachefleet_controlplane.auth.authorizer import Access, AccessUnavailableError, Asked
-from cachefleet_controlplane.auth.token_review import ReviewBounds, TokenReviewAuthorizer
+from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked
+from cachefleet_controlplane.internal_auth.token_review import ReviewBounds, TokenReviewAuthorizer
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.report_frames import Hello

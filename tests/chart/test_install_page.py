@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cachefleet_core.pool.worker import DeviceSpec
+from cachefleet_core.pool.worker_spec import DeviceSpec
 from tests.chart.helm import CHART, template, values
 
 ROOT = CHART.parents[1]

@@ -6,7 +6,7 @@ from typing import Any
 
 from cachefleet_controlplane.fleet.agent_connections import Connection
 from cachefleet_controlplane.fleet.fleet import Fleet, MakeSelector
-from cachefleet_controlplane.index.frames import Report
+from cachefleet_controlplane.index.frame_ingest import Report
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint

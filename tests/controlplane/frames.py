@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from cachefleet_controlplane.index.frames import DeltaFrame, SnapshotFrame, read
+from cachefleet_controlplane.index.frame_ingest import DeltaFrame, SnapshotFrame, read
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.report_frames import Delta, Hello, Operation, Phase, Snapshot, State, encode
 from tests.controlplane.chains import digest_of, stored

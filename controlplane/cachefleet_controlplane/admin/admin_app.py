@@ -17,7 +17,7 @@ from cachefleet_controlplane.admin.explain_routes import Explain, explain_routes
 from cachefleet_controlplane.admin.tenant_routes import key_routes, tenant_routes
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.admin.usage_routes import usage_routes
-from cachefleet_controlplane.auth.authorizer import AdminAuthorizer
+from cachefleet_controlplane.internal_auth.authorizer import AdminAuthorizer
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.sql_tenants import TenantConflictError, TenantNotFoundError

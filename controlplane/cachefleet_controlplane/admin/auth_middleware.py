@@ -7,7 +7,7 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cachefleet_controlplane.admin.problem_responses import problem, unavailable
-from cachefleet_controlplane.auth.authorizer import (
+from cachefleet_controlplane.internal_auth.authorizer import (
     Access,
     AccessUnavailableError,
     AdminAuthorizer,

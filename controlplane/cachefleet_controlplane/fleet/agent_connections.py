@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from cachefleet_controlplane.index.frames import Report
+from cachefleet_controlplane.index.frame_ingest import Report
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, IndexFullError
 from cachefleet_controlplane.report_streams.report_stream import (
     Accept,

@@ -14,7 +14,7 @@ from typing import Any
 
 from cachefleet_controlplane.fleet.agent_connections import AgentConnections, Connection, Link
 from cachefleet_controlplane.fleet.view_builders import index_status, pool_status, worker_status
-from cachefleet_controlplane.index.frames import DeltaFrame, Report
+from cachefleet_controlplane.index.frame_ingest import DeltaFrame, Report
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
 from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint

@@ -1,17 +1,17 @@
 """The gateway: OpenAI's and Anthropic's HTTP APIs in front of a fleet of vLLM workers.
 
-tenant_admission  a request's tenant by API key, its limits, and accounting of its usage
-app               the routes, as an ASGI application
-dry_run           dry-run decisions for the admin API
-hot_observer      feeds the tracker of hot prefixes with placed requests
-model_cards       /v1/models: models with the capabilities of their fleets
-openapi           /openapi.json
-openapi_schemas   its JSON Schemas of bodies, answers and errors
-shortfalls        why less of a prompt was cached than predicted
-apis/             what differs between the APIs: bodies, answers, streams
-attempts/         sends a request to workers: retries, prefill, resuming
-conversations/    turns of conversations: checkpoints, stored responses
-placement/        the input of a decision, the wait for room, refusals, the trace
-rendering/        a prompt's length and block keys
-upstream/         the HTTP client of the workers, and what their answers say
+tenant_admission   a request's tenant by API key, its limits, and accounting of its usage
+app                the routes, as an ASGI application
+dry_run            dry-run decisions for the admin API
+hot_observer       feeds the tracker of hot prefixes with placed requests
+model_cards        /v1/models: models with the capabilities of their fleets
+openapi            /openapi.json
+openapi_schemas    its JSON Schemas of bodies, answers and errors
+shortfall_records  why less of a prompt was cached than predicted
+apis/              what differs between the APIs: bodies, answers, streams
+attempts/          sends a request to workers: retries, prefill, resuming
+conversations/     turns of conversations: checkpoints, stored responses
+placement/         the input of a decision, the wait for room, refusals, the trace
+rendering/         a prompt's length and block keys
+upstream/          the HTTP client of the workers, and what their answers say
 """

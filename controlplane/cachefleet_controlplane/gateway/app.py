@@ -34,7 +34,7 @@ from cachefleet_controlplane.gateway.placement.decision_trace import (
 )
 from cachefleet_controlplane.gateway.placement.refusals import RETRY_AFTER_SECONDS
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
-from cachefleet_controlplane.gateway.shortfalls import find_shortfall
+from cachefleet_controlplane.gateway.shortfall_records import find_shortfall
 from cachefleet_controlplane.gateway.tenant_admission import (
     ADMITTED,
     AdmissionMiddleware,

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import islice, repeat
 from typing import Final
 
-from cachefleet_controlplane.index.frames import delta_operations, snapshot_chains
+from cachefleet_controlplane.index.frame_ingest import delta_operations, snapshot_chains
 from cachefleet_controlplane.index.protocol import IndexFullError, IndexStats, Keys, OperationError, WorkerId
 from cachefleet_core.block_keys import MASK, NO_PARENT, BlockKey, Tier, unpack_keys
 from cachefleet_core.digest import Digest

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from cachefleet_controlplane.index.frames import delta_operations
+from cachefleet_controlplane.index.frame_ingest import delta_operations
 from cachefleet_core.block_keys import Tier
 from cachefleet_core.report_frames import Cleared, FrameError, Operation, Removed
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from cachefleet_controlplane.index.frames import DeltaFrame, Report, SnapshotFrame
+from cachefleet_controlplane.index.frame_ingest import DeltaFrame, Report, SnapshotFrame
 from cachefleet_core.report_frames import Hello, Resync, State
 
 STALE_SECONDS: Final = 5.0

@@ -43,7 +43,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from cachefleet_controlplane.index.frames import DeltaFrame, SnapshotFrame
+from cachefleet_controlplane.index.frame_ingest import DeltaFrame, SnapshotFrame
 from cachefleet_controlplane.report_streams.report_stream import (
     Accept,
     Apply,

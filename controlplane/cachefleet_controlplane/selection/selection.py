@@ -12,7 +12,7 @@ from cachefleet_controlplane.routing.decision import CandidateView, Decision, Pr
 from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.workers.registry import Pool, Registry
 from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_core.pool.worker import Role
+from cachefleet_core.pool.worker_spec import Role
 
 
 class Duty(StrEnum):

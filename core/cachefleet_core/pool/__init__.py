@@ -4,9 +4,9 @@ crd                  CustomResourceDefinition made from the models
 manifest             YAML to plain values
 policy               sections on caches: budget, hits, preemption, admission, tenants, rollout
 validation_problems  problems of a pool file as text
-schema               pydantic models as a Kubernetes structural schema
+crd_schema           pydantic models as a Kubernetes structural schema
 section              base class of sections, rules across fields, bounded types
 spec                 PrefixCachePool and its spec; reads pools
 status               status as the operator writes it
-worker               sections on workers: model, engine, device
+worker_spec          sections on workers: model, engine, device
 """

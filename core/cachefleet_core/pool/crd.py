@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from cachefleet_core.pool.schema import Schema, structural_schema
+from cachefleet_core.pool.crd_schema import Schema, structural_schema
 from cachefleet_core.pool.spec import GROUP, KIND, PLURAL, VERSION, ObjectMeta, PoolSpec, PrefixCachePool
 from cachefleet_core.pool.status import PoolStatus
 

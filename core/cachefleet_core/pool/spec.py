@@ -20,14 +20,7 @@ from cachefleet_core.pool.policy import (
 from cachefleet_core.pool.section import FreeMap, Label, PoolName, Rule, Section
 from cachefleet_core.pool.status import PoolStatus
 from cachefleet_core.pool.validation_problems import PoolError, Problem, preview, problems_of
-from cachefleet_core.pool.worker import (
-    CPU_BLOCK_SIZE,
-    GPU_BLOCK_SIZE,
-    DeviceSpec,
-    EngineSpec,
-    ModelSpec,
-    Role,
-)
+from cachefleet_core.pool.worker_spec import CPU_BLOCK_SIZE, GPU_BLOCK_SIZE, DeviceSpec, EngineSpec, ModelSpec, Role
 
 GROUP: Final = "cachefleet.io"
 VERSION: Final = "v1alpha1"

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.pool.worker import EnvVar
+from cachefleet_core.pool.worker_spec import EnvVar
 from cachefleet_local.cli.screen import Screen
 from cachefleet_local.cli.up import problem_lines, read_pools, until_stopped
 from cachefleet_local.cli_errors import FailureError

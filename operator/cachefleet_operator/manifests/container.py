@@ -6,7 +6,7 @@ import hashlib
 from typing import Any, Final
 
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.pool.worker import EnvVar, KeyRef
+from cachefleet_core.pool.worker_spec import EnvVar, KeyRef
 
 Manifest = dict[str, Any]
 

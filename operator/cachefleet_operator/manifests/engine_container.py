@@ -6,7 +6,7 @@ from typing import Final
 
 from cachefleet_core.engine_arguments import PLUGIN, engine_arguments, engine_environment, image_version
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
-from cachefleet_core.pool.worker import EnvVar, KeyRef
+from cachefleet_core.pool.worker_spec import EnvVar, KeyRef
 from cachefleet_operator import names
 from cachefleet_operator.manifests.container import (
     AGENT_PORT,

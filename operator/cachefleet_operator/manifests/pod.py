@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.pool.worker import KeyRef
+from cachefleet_core.pool.worker_spec import KeyRef
 from cachefleet_operator import names
 from cachefleet_operator.manifests.agent_container import agent_container, plugin_container
 from cachefleet_operator.manifests.container import Manifest

@@ -12,7 +12,7 @@ from starlette.routing import Mount
 
 from cachefleet_controlplane.admin.admin_app import PATH, admin_app
 from cachefleet_controlplane.admin.tenant_service import TenantService
-from cachefleet_controlplane.auth.authorizer import Access, AccessUnavailableError, Asked
+from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.store.database import Database

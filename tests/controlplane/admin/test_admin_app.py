@@ -7,7 +7,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from cachefleet_controlplane.auth.authorizer import Asked
+from cachefleet_controlplane.internal_auth.authorizer import Asked
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.routing.reason_texts import CAUSES
 from cachefleet_controlplane.store.decision_log import DecisionLog

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from cachefleet_controlplane.admin.tenant_service import TenantService
-from cachefleet_controlplane.auth.authorizer import Asked
+from cachefleet_controlplane.internal_auth.authorizer import Asked
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.tenants.directory import Unknown

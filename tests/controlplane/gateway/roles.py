@@ -9,7 +9,7 @@ from typing import Any
 
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.pool.worker import Role
+from cachefleet_core.pool.worker_spec import Role
 from tests.controlplane.gateway.harness import Front, Worker, engine, front, pool
 from tests.fakes.engine import FakeEngine, Seen
 

@@ -11,7 +11,7 @@ import yaml
 from cachefleet_core.pool.crd import CHART_FILE, FILE, custom_resource_definition, main, render
 from cachefleet_core.pool.section import PATTERN_WORDS, Section
 from cachefleet_core.pool.spec import read_pool
-from cachefleet_core.pool.worker import MANAGED_ARGUMENTS, MANAGED_VARIABLES
+from cachefleet_core.pool.worker_spec import MANAGED_ARGUMENTS, MANAGED_VARIABLES
 from tests.core.invalid_pools import VALID, merged
 
 ROOT = Path(__file__).parents[3]

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool, changes_refused, parse_pools, read_pool
 from cachefleet_core.pool.validation_problems import PoolError, Problem
-from cachefleet_core.pool.worker import DeviceSpec, EngineSpec, ModelSpec, Role
+from cachefleet_core.pool.worker_spec import DeviceSpec, EngineSpec, ModelSpec, Role
 from tests.core.invalid_pools import INVALID, INVALID_CHANGES, VALID, VALID_PATCHES, Invalid, InvalidChange, merged
 
 WHOLE = """

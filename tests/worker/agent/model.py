@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from cachefleet_core.block_keys import NO_PARENT, BlockKey, BlockKeyer, Namespace
-from cachefleet_worker.plugin.snapshot.event_frames import BlockRemoved, BlockStored, batches
+from cachefleet_worker.plugin.snapshot.event_batches import BlockRemoved, BlockStored, batches
 from cachefleet_worker.plugin.snapshot.publisher_proxy import Heartbeat, Mark
 from cachefleet_worker.plugin.snapshot.resident_ledger import ResidentLedger
 

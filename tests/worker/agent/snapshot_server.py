@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from cachefleet_worker.agent.events.snapshot_client import PATH
-from cachefleet_worker.plugin.snapshot.event_frames import END, Header, framed
+from cachefleet_worker.plugin.snapshot.event_batches import END, Header, framed
 from tests.worker.agent.model import ModelEngine
 
 

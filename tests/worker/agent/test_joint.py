@@ -16,7 +16,7 @@ import uvicorn
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
-from cachefleet_controlplane.reports.server import ReportsServer
+from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.engine_arguments import engine_policy
 from cachefleet_core.pool.spec import parse_pools

@@ -15,9 +15,8 @@ from aiohttp import web
 from cachefleet_core.native import Code, NativeError, choose
 from cachefleet_core.report_frames import Drain, Phase
 from cachefleet_runtime.tasks import restarting
-from cachefleet_worker.agent.controller import WorkerController
 from cachefleet_worker.agent.duties.draining import DrainRoute
-from cachefleet_worker.agent.duties.policy_enforcement import PolicyFile, read_policy
+from cachefleet_worker.agent.duties.policy_delivery import PolicyFile, read_policy
 from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts
 from cachefleet_worker.agent.engine_session import Session
 from cachefleet_worker.agent.handles.api import PromptRoutes
@@ -28,6 +27,7 @@ from cachefleet_worker.agent.reports.targets import Registration
 from cachefleet_worker.agent.reports.uplink import Uplink
 from cachefleet_worker.agent.server import agent_app
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.worker_controller import WorkerController
 
 log = logging.getLogger(__name__)
 

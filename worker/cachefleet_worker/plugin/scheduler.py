@@ -21,7 +21,11 @@ from cachefleet_worker.plugin.settings import PluginSettings
 
 log = logging.getLogger("vllm.cachefleet")
 
-FEATURES: Final = {"gate": "gate.gated_admission", "budget": "budget.budget", "snapshot": "snapshot.snapshot"}
+FEATURES: Final = {
+    "gate": "gate.gated_admission",
+    "budget": "budget.budget_enforcement",
+    "snapshot": "snapshot.snapshot",
+}
 """Modules with ``install(scheduler, state)`` by feature, in the order they are installed."""
 
 

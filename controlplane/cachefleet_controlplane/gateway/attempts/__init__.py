@@ -1,13 +1,13 @@
 """Sends a request to workers: which attempt comes next, its body, and one answer out of several workers' parts.
 
-attempt_plan           threshold, prefill and body of the next attempt
-gateway_context        what the exchanges of all requests share
-exchange               one request from its body to its last byte
-prefill                an attempt to have a Prefill worker compute the prompt
-resume_eligibility     which requests can be resumed, and the body for the rest
-resume                 resumes an interrupted answer on another worker
-attempt_state_machine  what to do after each outcome of an attempt, as a table
-stop_strings           stop strings across two workers' texts
-stream_join            joins several workers' events into one answer
-worker_choice          chooses a worker, and waits for room
+attempt_plan         threshold, prefill and body of the next attempt
+gateway_context      what the exchanges of all requests share
+exchange             one request from its body to its last byte
+prefill              an attempt to have a Prefill worker compute the prompt
+resume_eligibility   which requests can be resumed, and the body for the rest
+resume               resumes an interrupted answer on another worker
+retry_state_machine  what to do after each outcome of an attempt, as a table
+stop_strings         stop strings across two workers' texts
+stream_join          joins several workers' events into one answer
+worker_choice        chooses a worker, and waits for room
 """

@@ -34,8 +34,8 @@ from msgspec import Raw
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import FIELD
-from cachefleet_controlplane.gateway.attempts.attempt_state_machine import Progress
 from cachefleet_controlplane.gateway.attempts.resume import Resumption
+from cachefleet_controlplane.gateway.attempts.retry_state_machine import Progress
 from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
 from cachefleet_controlplane.gateway.upstream.client import Opened
 from cachefleet_controlplane.gateway.upstream.gate_refusals import (

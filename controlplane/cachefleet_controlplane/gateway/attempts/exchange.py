@@ -10,10 +10,10 @@ from cachefleet_controlplane.gateway.apis.api import Api, StreamTransformer
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.request_info import APPLIED, GENERATING, wants_cached
 from cachefleet_controlplane.gateway.attempts.attempt_plan import AttemptPlanner
-from cachefleet_controlplane.gateway.attempts.attempt_state_machine import Action, Progress, State, step
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.prefill import Transfer
 from cachefleet_controlplane.gateway.attempts.resume import Resumption, detokenizer
+from cachefleet_controlplane.gateway.attempts.retry_state_machine import Action, Progress, State, step
 from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
 from cachefleet_controlplane.gateway.conversations.turn import Turn
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace, decision_headers

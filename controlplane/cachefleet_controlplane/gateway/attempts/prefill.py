@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Raw
 
 from cachefleet_controlplane.gateway.apis.request_info import FIELD
-from cachefleet_controlplane.gateway.attempts.attempt_state_machine import Action, Progress, State, step
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.resume_eligibility import unmarked
+from cachefleet_controlplane.gateway.attempts.retry_state_machine import Action, Progress, State, step
 from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput

@@ -17,7 +17,7 @@ from cachefleet_controlplane.routing.scoring import needed_blocks
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_controlplane.workers.views import ServedModel
-from cachefleet_core.pool.worker import Role
+from cachefleet_core.pool.worker_spec import Role
 
 
 class Placement:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.workers.views import ServedModel
-from cachefleet_core.pool.worker import Role
+from cachefleet_core.pool.worker_spec import Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.gateway.attempts.attempt_plan import AS_ASKED, AttemptMode, attempt_mode, foreseen
-from cachefleet_controlplane.gateway.attempts.attempt_state_machine import Action, Progress, State, step
+from cachefleet_controlplane.gateway.attempts.retry_state_machine import Action, Progress, State, step
 from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Reason, RoutingPolicy, Verdict

@@ -4,7 +4,7 @@ import pytest
 
 from cachefleet_core.report_frames import Phase, Policy
 from cachefleet_worker.agent.duties.phases import Condition, phase, unready
-from cachefleet_worker.agent.duties.policy_enforcement import supersedes
+from cachefleet_worker.agent.duties.policy_delivery import supersedes
 
 UP = Condition(known=True, answering=True, registered=True)
 

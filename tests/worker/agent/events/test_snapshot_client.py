@@ -11,7 +11,7 @@ import pytest
 
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.events.snapshot_client import Head, SnapshotClient, SnapshotError, SnapshotLimits
-from cachefleet_worker.plugin.snapshot.event_frames import END, framed
+from cachefleet_worker.plugin.snapshot.event_batches import END, framed
 from tests.worker.agent.model import BLOCK_SIZE, CONTRACT, INDEX_KEY, Block, ModelEngine
 from tests.worker.agent.receiver import Receiver
 from tests.worker.agent.snapshot_server import SnapshotServer

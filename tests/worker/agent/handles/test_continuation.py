@@ -18,8 +18,8 @@ from cachefleet_core.continuation import (
     read_request,
 )
 from cachefleet_worker.agent.handles.continuation import Limits, engine_body, mint, plan, succeed, told
-from cachefleet_worker.agent.handles.handles import Entry, Handles, RefusedError
-from tests.worker.agent.handles.test_handles import FINGERPRINTS
+from cachefleet_worker.agent.handles.prompt_handles import Entry, Handles, RefusedError
+from tests.worker.agent.handles.test_prompt_handles import FINGERPRINTS
 
 IDS = [10, 11, 12, 13]
 LIMITS = Limits(vocab_size=100, max_model_len=16)

@@ -13,7 +13,7 @@ import pytest
 from cachefleet_worker.agent.wire.kv_events import decode_batch
 from cachefleet_worker.plugin.capabilities import Capabilities
 from cachefleet_worker.plugin.plugin_faults import Faults
-from cachefleet_worker.plugin.snapshot.event_frames import BlockRemoved, BlockStored
+from cachefleet_worker.plugin.snapshot.event_batches import BlockRemoved, BlockStored
 from cachefleet_worker.plugin.snapshot.publisher_proxy import HEARTBEAT, SNAPSHOT, Copies, PublisherProxy
 from cachefleet_worker.plugin.snapshot.resident_ledger import ResidentLedger, Total
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_core.digest import engine_number
-from cachefleet_worker.plugin.snapshot.event_frames import BlockRemoved, BlockStored, batches, parents_first
+from cachefleet_worker.plugin.snapshot.event_batches import BlockRemoved, BlockStored, batches, parents_first
 from cachefleet_worker.plugin.snapshot.resident_ledger import MASK, Hash, ResidentLedger, Total
 
 SIZE = 2

@@ -19,7 +19,7 @@ from cachefleet_worker.plugin.engine_calls import EngineCallError
 from cachefleet_worker.plugin.engine_state import EngineState
 from cachefleet_worker.plugin.settings import PluginSettings
 from cachefleet_worker.plugin.snapshot import snapshot
-from cachefleet_worker.plugin.snapshot.event_frames import BlockStored, Header
+from cachefleet_worker.plugin.snapshot.event_batches import BlockStored, Header
 from cachefleet_worker.plugin.snapshot.snapshot import Snapshots, install
 from cachefleet_worker.plugin.snapshot.snapshot_relay import (
     MEDIA_TYPE,

@@ -22,7 +22,7 @@ from cachefleet_core.continuation import (
 from cachefleet_worker.agent import auth
 from cachefleet_worker.agent.handles.continuation import Limits, mint, plan, told
 from cachefleet_worker.agent.handles.continuation_relay import Relay, UpstreamError
-from cachefleet_worker.agent.handles.handles import Handles, RefusedError
+from cachefleet_worker.agent.handles.prompt_handles import Handles, RefusedError
 from cachefleet_worker.agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)

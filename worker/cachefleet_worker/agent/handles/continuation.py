@@ -23,7 +23,7 @@ from cachefleet_core.continuation import (
     ids_array,
     prefix_hash,
 )
-from cachefleet_worker.agent.handles.handles import Entry, Handles, RefusedError
+from cachefleet_worker.agent.handles.prompt_handles import Entry, Handles, RefusedError
 
 _WORDS: Final = "the prefix was made with another"
 

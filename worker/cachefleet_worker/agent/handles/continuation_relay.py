@@ -20,8 +20,8 @@ from aiohttp import web
 from cachefleet_runtime.sse import DONE, EventSplitter, event_data
 from cachefleet_worker.agent import health
 from cachefleet_worker.agent.handles.continuation import Plan, engine_body, succeed, told
-from cachefleet_worker.agent.handles.handles import Handles
 from cachefleet_worker.agent.handles.produced_tokens import Produced, event_of, with_member
+from cachefleet_worker.agent.handles.prompt_handles import Handles
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.engine_state import EngineState
-from cachefleet_worker.plugin.snapshot.event_frames import END, Header, batches, framed
+from cachefleet_worker.plugin.snapshot.event_batches import END, Header, batches, framed
 from cachefleet_worker.plugin.snapshot.publisher_proxy import HEARTBEAT, SNAPSHOT, Copies, PointInTime, PublisherProxy
 from cachefleet_worker.plugin.snapshot.resident_ledger import Hash, ResidentLedger
 

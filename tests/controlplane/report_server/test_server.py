@@ -7,13 +7,13 @@ import aiohttp
 import msgspec
 import pytest
 
-from cachefleet_controlplane.auth.authorizer import AccessUnavailableError
 from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError
 from cachefleet_core.report_frames import Delta, Policy, Resync, Stored, encode
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import LiveFleet, fleet_of, pool, view, wid
 from tests.controlplane.frames import delta, hello, snapshot, state
-from tests.controlplane.reports.agents import Endpoint, reports_endpoint
+from tests.controlplane.report_server.agents import Endpoint, reports_endpoint
 from tests.controlplane.waiting import until, value
 
 pytestmark = pytest.mark.usefixtures("hurried")

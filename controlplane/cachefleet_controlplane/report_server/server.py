@@ -14,11 +14,11 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
-from cachefleet_controlplane.auth.authorizer import bearer
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
-from cachefleet_controlplane.reports.connection import Session
-from cachefleet_controlplane.reports.report_limits import TRY_LATER, ReportLimits, ReportMetrics
+from cachefleet_controlplane.internal_auth.authorizer import bearer
+from cachefleet_controlplane.report_server.connection import Session
+from cachefleet_controlplane.report_server.report_limits import TRY_LATER, ReportLimits, ReportMetrics
 from cachefleet_core.report_frames import SUBPROTOCOL, Hello
 
 logger = logging.getLogger(__name__)

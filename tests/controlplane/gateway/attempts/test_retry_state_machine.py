@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.attempts.attempt_state_machine import (
+from cachefleet_controlplane.gateway.attempts.retry_state_machine import (
     TABLE,
     Action,
     IllegalOutcomeError,

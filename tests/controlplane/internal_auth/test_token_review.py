@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.auth.authorizer import Access, AccessUnavailableError, Asked
-from cachefleet_controlplane.auth.token_review import ReviewBounds, TokenReviewAuthorizer
+from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked
+from cachefleet_controlplane.internal_auth.token_review import ReviewBounds, TokenReviewAuthorizer
 from cachefleet_controlplane.metrics import Metrics
-from tests.controlplane.auth.test_authorizer import HELLO
+from tests.controlplane.internal_auth.test_authorizer import HELLO
 from tests.controlplane.pools.kube_server import KubeServer, connected, kube_server
 from tests.controlplane.waiting import value
 

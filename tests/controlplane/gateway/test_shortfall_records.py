@@ -16,7 +16,7 @@ from aiohttp import web
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
-from cachefleet_controlplane.gateway.shortfalls import find_shortfall
+from cachefleet_controlplane.gateway.shortfall_records import find_shortfall
 from cachefleet_controlplane.gateway.upstream.answer import PromptDetails, Usage
 from cachefleet_controlplane.index.protocol import IndexDefectError, worker_id
 from cachefleet_controlplane.index.python_index import PythonIndex

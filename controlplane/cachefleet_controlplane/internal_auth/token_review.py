@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_controlplane.auth.authorizer import Access, AccessUnavailableError, Asked
+from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.pool.spec import GROUP, PLURAL
 from cachefleet_core.report_frames import Hello

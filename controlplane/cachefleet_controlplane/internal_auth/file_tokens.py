@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from cachefleet_controlplane.auth.authorizer import MAX_TOKEN, Access, Asked
+from cachefleet_controlplane.internal_auth.authorizer import MAX_TOKEN, Access, Asked
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.report_frames import Hello
 

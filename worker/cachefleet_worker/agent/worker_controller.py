@@ -16,13 +16,13 @@ from cachefleet_core.report_frames import Drain, Phase, Policy, Warm
 from cachefleet_runtime.tasks import restarting
 from cachefleet_worker.agent.duties.draining import Draining
 from cachefleet_worker.agent.duties.phases import Condition, phase, unready
-from cachefleet_worker.agent.duties.policy_enforcement import Enforcer, PolicyFile
+from cachefleet_worker.agent.duties.policy_delivery import Enforcer, PolicyFile
 from cachefleet_worker.agent.duties.warmup import WarmUp
 from cachefleet_worker.agent.engine.client import EngineClient, EngineFacts
 from cachefleet_worker.agent.engine.load_metrics import Load
 from cachefleet_worker.agent.engine_session import Session
 from cachefleet_worker.agent.handles.continuation import Limits
-from cachefleet_worker.agent.handles.handles import Handles
+from cachefleet_worker.agent.handles.prompt_handles import Handles
 from cachefleet_worker.agent.health import Health, Reading, Tolerance, step
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.stream import WorkerState

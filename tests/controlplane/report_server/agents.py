@@ -11,8 +11,8 @@ import aiohttp
 import uvicorn
 
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.reports.report_limits import ReportLimits
-from cachefleet_controlplane.reports.server import ReportsServer
+from cachefleet_controlplane.report_server.report_limits import ReportLimits
+from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_core.report_frames import SUBPROTOCOL, DownFrame, Hello, UpFrame, decode_down, encode
 from tests.controlplane.fleets import LiveFleet, fleet_of
 from tests.controlplane.waiting import until

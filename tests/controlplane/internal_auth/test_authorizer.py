@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cachefleet_controlplane.auth.authorizer import MAX_TOKEN, Access, Asked, asked, bearer
-from cachefleet_controlplane.auth.file_tokens import FileAuthorizer, TokenFile
+from cachefleet_controlplane.internal_auth.authorizer import MAX_TOKEN, Access, Asked, asked, bearer
+from cachefleet_controlplane.internal_auth.file_tokens import FileAuthorizer, TokenFile
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.report_frames import Hello

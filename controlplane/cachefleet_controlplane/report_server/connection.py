@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from starlette.types import Message, Receive, Send
 
-from cachefleet_controlplane.auth.authorizer import AccessUnavailableError
 from cachefleet_controlplane.fleet.agent_connections import Connection, RefusedError
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
-from cachefleet_controlplane.index.frames import kind, read
+from cachefleet_controlplane.index.frame_ingest import kind, read
+from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError
+from cachefleet_controlplane.report_server.report_limits import CLOSE_CODES, ReportLimits, ReportMetrics
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
-from cachefleet_controlplane.reports.report_limits import CLOSE_CODES, ReportLimits, ReportMetrics
 from cachefleet_core.report_frames import DownFrame, FrameError, Hello, State, encode
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_core.continuation import Fingerprints, RefusalCode, ids_array, prefix_hash
-from cachefleet_worker.agent.handles.handles import ENTRY_BYTES, Entry, Handles, RefusedError
+from cachefleet_worker.agent.handles.prompt_handles import ENTRY_BYTES, Entry, Handles, RefusedError
 
 FINGERPRINTS = Fingerprints(
     model="m",
