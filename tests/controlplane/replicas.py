@@ -130,7 +130,7 @@ class FakeService:
         while True:
             ready = [one for one in self._replicas if await one.ready()]
             asyncio.get_running_loop().call_later(self._late, self._take, ready)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # how often a Service looks at readiness here
 
     def _take(self, ready: list[Replica]) -> None:
         self._chosen = [one for one in ready if one.gateway not in self._left]

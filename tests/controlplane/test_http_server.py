@@ -104,7 +104,7 @@ async def test_one_that_leaves_says_so_on_every_connection_and_takes_new_ones(se
     reader, writer = await _asked(port)
     under_way, asking = await _connect(port)
     asking.write(REQUEST)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # the request arrives in the server first
     server.leave()
     writer.write(REQUEST)
     fresh, new = await _connect(port)

@@ -32,7 +32,7 @@ async def subscribed(engine: FakeEngine) -> AsyncIterator[zmq.Socket[bytes]]:
         with met:
             assert await asyncio.to_thread(met.poll, 30_000)
             subscriber.disable_monitor()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # the publisher takes the subscription over after the handshake
         yield subscriber
 
 
@@ -130,7 +130,7 @@ async def test_a_hung_engine_replays_when_it_resumes(session: aiohttp.ClientSess
         await store(session, engine, 1)
         engine.hang()
         task = asyncio.create_task(replayed(engine))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # an engine that does not hang has answered by then
         assert not task.done()
         engine.resume()
         assert await task == [0]

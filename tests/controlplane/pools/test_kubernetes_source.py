@@ -142,7 +142,7 @@ async def test_a_server_that_ends_watches_at_once_is_not_flooded(
     bounds = WatchBounds(first_pause_seconds=0.1)
     async with watching(api, metrics, bounds=bounds) as watcher:
         await until(lambda: bool(watcher.pictures))
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(0.25)  # two pauses; real sockets, so real time
     assert 2 <= len(server.watches) <= 8
 
 

@@ -106,7 +106,7 @@ async def test_waiting_for_a_turn_is_no_silence() -> None:
         await begun.wait()
         late = asyncio.create_task(client.ask("serving/c", seconds=30))
         impatient = asyncio.create_task(client.ask("serving/d", seconds=3))
-        await asyncio.sleep(3.5)
+        await asyncio.sleep(3.5)  # past one's bound, within the other's
         assert not impatient.done()
         free.set()
         assert all(facts.known for facts in await asyncio.gather(*first, late, impatient))

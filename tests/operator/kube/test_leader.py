@@ -223,14 +223,14 @@ async def test_a_server_that_never_answers_does_not_keep_a_term_alive() -> None:
     store = Store()
     stuck = leader(store, "a")
     task = asyncio.create_task(stuck.run(lambda: lead([], "a")))
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # it leads by then
     hanging = asyncio.Event()
 
     async def never(_ref: Ref) -> None:
         await hanging.wait()
 
     store.get = never  # type: ignore[method-assign,assignment]  # a server gone silent
-    await asyncio.sleep(0.45)
+    await asyncio.sleep(0.45)  # longer than the Lease lasts
     assert not stuck.holds()
     task.cancel()
     await asyncio.wait({task})

@@ -39,7 +39,7 @@ async def test_a_failure_comes_back_and_an_event_comes_first() -> None:
     names.add("a")
     assert len(names) == 1
     names.done(await names.get(), failed=False)
-    await asyncio.sleep(0.06)
+    await asyncio.sleep(0.06)  # longer than the pause that was cancelled
     assert len(names) == 0
 
 

@@ -297,7 +297,7 @@ async def test_how_long_its_engine_took_to_load_does_not_count_as_waiting(make_s
         await engine.crash()
         settings = make_settings(engine_url=engine.url, control_planes="ws://127.0.0.1:9", registration_seconds=2.0)
         async with running(settings) as agent:
-            await asyncio.sleep(2.5)
+            await asyncio.sleep(2.5)  # longer than registration_seconds
             assert agent.unready == ["engine_starting", "control_plane_not_reached"]
             await engine.start()
             await ControlPlane().until(lambda: agent.phase is Phase.WARMING)

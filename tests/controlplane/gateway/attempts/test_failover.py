@@ -267,7 +267,7 @@ async def test_a_slow_client_slows_the_worker_not_our_memory() -> None:
         before = -1
         while before != written:
             before = written
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # by then a socket with room would have taken more
         assert written < 40 * 1024 * 1024  # what sockets of three hops hold
         answer.close()
 

@@ -159,7 +159,7 @@ async def test_the_policy_file_is_followed(make_settings: Make, plane: ControlPl
         await plane.send(policy(5))
         await plane.until(lambda: plane.state and plane.state.generation == 5)
         write(file, policy(4))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # the older policy is read in between
         write(file, policy(6, threshold=0.5))
         await plane.until(lambda: plane.state and plane.state.generation == 6)
         assert [each.generation for each in worker.engine.plugin.policies] == [3, 5, 6]

@@ -313,7 +313,7 @@ async def test_a_mark_that_differs_brings_a_snapshot(rig: Rig) -> None:
         await one.holds(block)
         assert one.count("divergences") == 1
         await rig.publisher.heartbeat()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # a second divergence would be counted by then
         assert one.count("divergences") == 1
 
 

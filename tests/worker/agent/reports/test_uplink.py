@@ -123,7 +123,7 @@ async def test_the_token_is_read_again_at_each_attempt(make_settings: Make, tmp_
 async def test_a_missing_token_file_is_retried(make_settings: Make, tmp_path: Path) -> None:
     token = tmp_path / "token"
     async with ControlPlane(token="t") as plane, side(make_settings(control_planes=plane.url, token_file=token)):
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # several tries without a token
         assert plane.connects == 0
         token.write_text("t")
         await plane.until(lambda: plane.state)
@@ -177,9 +177,9 @@ async def test_a_refusal_by_close_code_is_not_hammered(make_settings: Make) -> N
     async with ControlPlane() as plane:
         plane.close_with = 1008
         async with side(make_settings(control_planes=plane.url, **settings)) as one:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)  # hundreds of first pauses
             assert plane.connects <= 2
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.4)  # as long again: the refusal holds
             assert not one.registration.registered
 
 
@@ -202,7 +202,7 @@ async def test_replicas_behind_a_name_are_followed(make_settings: Make, monkeypa
             found = [planes[1].url, planes[2].url]
             await planes[2].until(lambda: planes[2].state and one.uplink.connected == 2)
             found = None
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.25)  # several look-ups that fail
             assert one.uplink.connected == 2
             assert [plane.connects for plane in planes] == [1, 1, 1]
 
