@@ -21,7 +21,7 @@ BROKEN: Final = VllmOptions(
     plugin=True,
     faults=(
         f"{PLUGIN}.gate.gated_admission:Admission._is_exempt",
-        f"{PLUGIN}.snapshot.resident_ledger:Ledger.apply",
+        f"{PLUGIN}.snapshot.resident_ledger:ResidentLedger.apply",
         f"{PLUGIN}.budget.lru:BlockOrder.freed",
         f"{PLUGIN}.tokens.segments:PartEncoder.encode",
         f"{PLUGIN}.keys.key_cache:KeyCache.keys",
