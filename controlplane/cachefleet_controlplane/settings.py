@@ -17,6 +17,7 @@ from sqlalchemy import make_url
 
 from cachefleet_controlplane.store.database import usable_url
 from cachefleet_core.native import Choice
+from cachefleet_runtime.kubernetes import LIST_PAGE, WATCH_INACTIVITY_SECONDS
 
 PREFIX = "CACHEFLEET_"
 
@@ -59,9 +60,9 @@ class Settings(BaseSettings):
     """Namespaces to watch, comma separated; none means all."""
     kubeconfig: Path | None = None
     """Used where there is no service account."""
-    watch_page: int = Field(500, ge=1, le=10_000)
+    watch_page: int = Field(LIST_PAGE, ge=1, le=10_000)
     """Objects asked for in one page of a list."""
-    watch_inactivity_seconds: float = Field(25, ge=1, le=300)
+    watch_inactivity_seconds: float = Field(WATCH_INACTIVITY_SECONDS, ge=1, le=300)
     watch_backoff_seconds: float = Field(8, ge=1, le=300)
     """The longest pause before a failed list or watch is tried again."""
 

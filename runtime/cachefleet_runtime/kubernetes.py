@@ -21,6 +21,12 @@ Query = Mapping[str, str]
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 MAX_MESSAGE: Final = 1024
+WATCH_INACTIVITY_SECONDS: Final = 25.0
+"""A watch that is silent for longer is broken without having said so."""
+WATCH_SHARE: Final = 0.8
+"""Part of the inactivity bound after which the server is asked to end a watch, so that none is silent for that long."""
+LIST_PAGE: Final = 500
+"""Objects per page of a list."""
 
 _REFUSALS: Final = ("failed to create typed patch object", "Internal error occurred: failed calling webhook")
 """Messages of permanent errors that come with status 500: an unknown field, an unreachable admission webhook."""

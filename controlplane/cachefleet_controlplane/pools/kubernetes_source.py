@@ -21,25 +21,30 @@ from cachefleet_controlplane.pools.kubernetes_objects import POOLS, SLICES, Obje
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_runtime.backoff import backoff
-from cachefleet_runtime.kubernetes import KubernetesApi, KubernetesError, Object
+from cachefleet_runtime.kubernetes import (
+    LIST_PAGE,
+    WATCH_INACTIVITY_SECONDS,
+    WATCH_SHARE,
+    KubernetesApi,
+    KubernetesError,
+    Object,
+)
 
 logger = logging.getLogger(__name__)
 
 _GATHER_SECONDS: Final = 0.02
 """Changes within this time are given as one state."""
-_WATCH_SHARE: Final = 0.8
-"""Part of the inactivity bound after which the server is asked to end a watch."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchBounds:
     """Times in seconds; ``page`` is the objects per page of a list."""
 
-    inactivity_seconds: float = 25.0
+    inactivity_seconds: float = WATCH_INACTIVITY_SECONDS
     request_seconds: float = 10.0
     first_pause_seconds: float = 1.0
     longest_pause_seconds: float = 8.0
-    page: int = 500
+    page: int = LIST_PAGE
 
 
 class KubePoolSource:
@@ -168,7 +173,7 @@ class Feed:
     async def _watch(self) -> None:
         silence = self._bounds.inactivity_seconds
         query = self._objects.resource.watch_query(
-            version=self._objects.version, seconds=max(1, int(silence * _WATCH_SHARE))
+            version=self._objects.version, seconds=max(1, int(silence * WATCH_SHARE))
         )
         async for event in self._api.watch(self._path, query, silence_seconds=silence):
             invalid = dict(self._objects.invalid)

@@ -14,7 +14,7 @@ import kopf
 
 from cachefleet_core.pool.spec import GROUP, PLURAL, VERSION
 from cachefleet_operator import names
-from cachefleet_runtime.kubernetes import SERVICE_ACCOUNT
+from cachefleet_runtime.kubernetes import LIST_PAGE, SERVICE_ACCOUNT, WATCH_INACTIVITY_SECONDS, WATCH_SHARE
 
 CHILDREN: Final = (
     ("apps", "v1", "deployments"),
@@ -60,6 +60,10 @@ def settings() -> kopf.OperatorSettings:
     chosen.queueing.idle_timeout = 1.0
     # Retry for ever: a namespace that may not be read any more must not end the watches of the others.
     chosen.networking.error_backoffs = (1, 1, 2, 3, 5, 8, 13) + (20,) * 10_000
+    # As the control plane watches: pages, an end that the server is asked for, and a bound on silence.
+    chosen.watching.chunk_size = LIST_PAGE
+    chosen.watching.server_timeout = WATCH_SHARE * WATCH_INACTIVITY_SECONDS
+    chosen.watching.inactivity_timeout = WATCH_INACTIVITY_SECONDS
     for group, _, plural in CHILDREN:
         chosen.watching.label_selectors[group, plural] = f"{names.MANAGED_BY}={names.OPERATOR}"
     return chosen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cachefleet_operator.watching.handlers import server, settings
+from cachefleet_runtime.kubernetes import WATCH_INACTIVITY_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -20,3 +21,10 @@ def test_a_namespace_that_may_not_be_read_ends_no_watch_for_days() -> None:
     assert isinstance(backoffs, tuple)
     assert sum(backoffs) > 2 * 86_400
     assert max(backoffs) <= 20
+
+
+def test_a_watch_that_the_server_forgot_is_noticed_as_soon_as_the_control_plane_s() -> None:
+    watching = settings().watching
+    assert watching.inactivity_timeout == WATCH_INACTIVITY_SECONDS
+    assert watching.server_timeout is not None
+    assert watching.server_timeout < watching.inactivity_timeout, "the server ends each before it counts as silent"
