@@ -62,7 +62,7 @@ def settings() -> kopf.OperatorSettings:
     chosen.networking.error_backoffs = (1, 1, 2, 3, 5, 8, 13) + (20,) * 10_000
     # As the control plane watches: pages, an end that the server is asked for, and a bound on silence.
     chosen.watching.chunk_size = LIST_PAGE
-    chosen.watching.server_timeout = WATCH_SHARE * WATCH_INACTIVITY_SECONDS
+    chosen.watching.server_timeout = int(WATCH_SHARE * WATCH_INACTIVITY_SECONDS)  # the API server takes whole seconds
     chosen.watching.inactivity_timeout = WATCH_INACTIVITY_SECONDS
     for group, _, plural in CHILDREN:
         chosen.watching.label_selectors[group, plural] = f"{names.MANAGED_BY}={names.OPERATOR}"

@@ -1,4 +1,4 @@
-"""A tenant's limits at a real gateway, and the door's account of who is inside."""
+"""A tenant's limits at a real gateway, and the account of its requests in flight."""
 
 from __future__ import annotations
 
