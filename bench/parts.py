@@ -102,7 +102,7 @@ def fake_engine(folder: Path, key: str, *, core: set[int], **changes: object) ->
         "max-model-len": max_model_len,
         "remembered-requests": 1,
     } | {name.replace("_", "-"): value for name, value in changes.items()}
-    flags = [part for name, option in options.items() for part in (f"--{name}", str(option))]
+    flags = [f"--{name}={option}" for name, option in options.items()]  # a key may begin with a dash
     with process(["-m", "tests.fakes.engine", *flags], log=log, core=core) as started:
         ready = json.loads(_first_line(log, started))
         yield Engine(

@@ -53,7 +53,7 @@ class SoakWorker:
         """Start what does not run; the agent only where there is a control plane to report to."""
         if "engine" not in self._processes:
             flags = {**OPTIONS, **self.ports, "api-key": self.key}
-            arguments = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
+            arguments = [f"--{name}={value}" for name, value in flags.items()]  # a key may begin with a dash
             self._processes["engine"] = self._spawn("engine", ["-m", "tests.fakes.engine", *arguments], {})
             self.lives += 1
         if running is not None and "agent" not in self._processes:
