@@ -31,9 +31,9 @@ from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
 from cachefleet_controlplane.gateway.tenant_admission import AdmissionMiddleware
-from cachefleet_controlplane.gateway.upstream.answer_edits import Fingerprints
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.hot_prefixes.tracker import HotBounds, HotPrefixes
 from cachefleet_controlplane.index.protocol import BlockIndex
@@ -54,6 +54,10 @@ from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_core.native import Choice, Code, NativeError, choose
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 EXAMINED_SECONDS: Final = 30.0
 """How long a worker may take for one question of a canary or an examination; no client waits for it."""
@@ -131,9 +135,6 @@ def hot_prefix_parts(
     )
 
 
-logger = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class TenantParts:
     """The parts of tenants; run ``tenants`` and ``usage`` as tasks, which must end before the store closes."""
@@ -165,8 +166,6 @@ def tenant_parts(settings: Settings, fleet_key: FleetKey, database: Database, me
         tenants, usage, admission, TenantService(tenants, repository, hash_key, private=settings.private_store)
     )
 
-
-T = TypeVar("T")
 
 Authority = FileAuthorizer | TokenReviewAuthorizer
 """Checks the tokens of agents and of users of the admin API."""

@@ -19,8 +19,8 @@ from cachefleet_worker.agent.duties.draining import DrainRoute
 from cachefleet_worker.agent.duties.policy_delivery import PolicyFile, read_policy
 from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts
 from cachefleet_worker.agent.engine_session import Session
-from cachefleet_worker.agent.handles.api import PromptRoutes
 from cachefleet_worker.agent.handles.continuation_relay import Relay
+from cachefleet_worker.agent.handles.prompt_routes import PromptRoutes
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.feed import Feed
 from cachefleet_worker.agent.reports.targets import Registration
@@ -80,14 +80,7 @@ class Agent:
         )
         self.feed = Feed(self.metrics)
         self.registration = Registration(wanted=bool(settings.control_planes or settings.control_plane_dns))
-        self.controller = WorkerController(
-            settings,
-            self._client,
-            self.metrics,
-            changed=self.feed.publish_state,
-            registration=self.registration,
-            clock=clock,
-        )
+        self.controller = self._make_controller(clock)
         self.uplink = Uplink(
             settings, self.feed, self.controller, self.metrics, registration=self.registration, http=http
         )
@@ -99,6 +92,16 @@ class Agent:
         )
         self.http_port = settings.http_port
         """Port served; chosen by the system where the settings say 0."""
+
+    def _make_controller(self, clock: Callable[[], float]) -> WorkerController:
+        return WorkerController(
+            self._settings,
+            self._client,
+            self.metrics,
+            changed=self.feed.publish_state,
+            registration=self.registration,
+            clock=clock,
+        )
 
     def _make_prompts(self, http: aiohttp.ClientSession) -> PromptRoutes:
         settings = self._settings

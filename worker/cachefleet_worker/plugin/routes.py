@@ -30,7 +30,7 @@ from cachefleet_worker.plugin.capabilities import summary
 from cachefleet_worker.plugin.capability_document import Server, document
 from cachefleet_worker.plugin.compat import unmet
 from cachefleet_worker.plugin.engine_calls import EngineCallError, EngineCalls, StockEngineError
-from cachefleet_worker.plugin.keys.api import KeyService
+from cachefleet_worker.plugin.keys.key_service import KeyService
 from cachefleet_worker.plugin.keys.render import RefusedError
 from cachefleet_worker.plugin.plugin_process import Process, this_process
 from cachefleet_worker.plugin.snapshot.snapshot_relay import snapshot_response

@@ -16,8 +16,8 @@ from cachefleet_core import prompt_keys
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.native import Choice, choose
 from cachefleet_worker.plugin.asgi import HttpError
-from cachefleet_worker.plugin.keys import api
-from cachefleet_worker.plugin.keys.api import KeyService
+from cachefleet_worker.plugin.keys import key_service
+from cachefleet_worker.plugin.keys.key_service import KeyService
 from cachefleet_worker.plugin.keys.render import Prompt, RefusedError, Rendered, UnsupportedError
 from cachefleet_worker.plugin.settings import PluginSettings
 from tests.core.codes import NATIVE
@@ -52,7 +52,7 @@ def one(ids: list[int] = IDS, *, plain: int | None = None, salt: str = "", adapt
 
 @pytest.fixture(autouse=True)
 def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "unmet", lambda _feature: "")
+    monkeypatch.setattr(key_service, "unmet", lambda _feature: "")
 
 
 @pytest.fixture(params=["python", pytest.param("native", marks=NATIVE)])
@@ -67,7 +67,7 @@ def service(
     own = process(settings)
     own.parts["tokens"] = cache
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(api, "PromptSource", lambda _state: Source(*answers))
+        patch.setattr(key_service, "PromptSource", lambda _state: Source(*answers))
         return KeyService(own, SimpleNamespace(), block_size=block_size)
 
 
@@ -230,10 +230,10 @@ async def test_a_vllm_that_cannot_be_asked_is_no_fault(
         raise UnsupportedError("no renderer as known")
 
     own = process(settings)
-    monkeypatch.setattr(api, "PromptSource", unsupported)
+    monkeypatch.setattr(key_service, "PromptSource", unsupported)
     with pytest.raises(HttpError, match="no renderer as known"):
         await KeyService(own, SimpleNamespace()).answer({"contract": CONTRACT}, b"{}")
-    monkeypatch.setattr(api, "unmet", lambda feature: f"vLLM 9 lacks what {feature} need")
+    monkeypatch.setattr(key_service, "unmet", lambda feature: f"vLLM 9 lacks what {feature} need")
     with pytest.raises(HttpError, match="vLLM 9 lacks what keys need"):
         await KeyService(own, SimpleNamespace()).answer({"contract": CONTRACT}, b"{}")
     assert not own.faults.counts
