@@ -3,7 +3,7 @@
 database              SQLite or PostgreSQL: opening, migrating, transactions, recovery from corruption
 decision_log          bounded queue of decision records in front of the repository
 decision_records      the record of one decision, without prompts, token ids or secrets
-decision_repository   decision records in memory or in SQL
+decision_repository   decision records in SQL
 sql_tenants           tenants and API keys in SQL
 store_errors          errors of database drivers to StoreError
 tenant_records        records of tenants, keys and usage

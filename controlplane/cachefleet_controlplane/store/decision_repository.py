@@ -1,4 +1,4 @@
-"""Storage of decision records: the Protocol, an implementation in memory and one in SQL."""
+"""Storage of decision records: the Protocol, and its implementation in SQL."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.schema.tables import DecisionRow
 from cachefleet_controlplane.store.store_errors import StoreError
+
+_PRUNE_ROWS: Final = 1000
+_decisions = cast("Table", DecisionRow.__table__)  # type: ignore[attr-defined]  # SQLModel makes it
+_seq = _decisions.c.seq
 
 
 class DecisionRepository(Protocol):
@@ -40,49 +44,6 @@ class DecisionRepository(Protocol):
 
     def close(self) -> None:
         """Close connections; ``open`` may follow."""
-
-
-class InMemoryDecisions:
-    """A DecisionRepository in a dict, which keeps the order of insertion."""
-
-    def __init__(self, *, max_rows: int) -> None:
-        self._max_rows = max_rows
-        self._records: dict[str, DecisionRecord] = {}
-
-    def open(self) -> None:
-        """Nothing to open."""
-        return
-
-    def save(self, records: Sequence[DecisionRecord]) -> None:
-        """Store records; one that replaces another moves to the end."""
-        for record in records:
-            self._records.pop(record.id, None)
-            self._records[record.id] = record
-
-    def get(self, decision_id: str) -> DecisionRecord | None:
-        """The record with this id; None where it was pruned."""
-        return self._records.get(decision_id)
-
-    def recent(self, limit: int, model: str | None = None) -> list[DecisionRecord]:
-        """At most ``limit`` records, the last saved first; of one model where given."""
-        found = (r for r in reversed(self._records.values()) if model is None or r.model == model)
-        return [record for record, _ in zip(found, range(limit), strict=False)]
-
-    def prune(self) -> int:
-        """Delete all records beyond ``max_rows`` at once; their number."""
-        excess = max(0, len(self._records) - self._max_rows)
-        for decision_id in list(self._records)[:excess]:
-            del self._records[decision_id]
-        return excess
-
-    def close(self) -> None:
-        """Nothing to close; records stay."""
-        return
-
-
-_PRUNE_ROWS: Final = 1000
-_decisions = cast("Table", DecisionRow.__table__)  # type: ignore[attr-defined]  # SQLModel makes it
-_seq = _decisions.c.seq
 
 
 class SqlDecisions:

@@ -18,7 +18,6 @@ from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_records import DecisionRecord
-from cachefleet_controlplane.store.decision_repository import InMemoryDecisions
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
 from cachefleet_controlplane.tenants.directory import Tenants
@@ -26,6 +25,7 @@ from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import FleetView
 from tests.controlplane.fleet_views import DIFFERENT, fleet_view, unknown_worker, worker_status
 from tests.controlplane.store.conftest import make_record
+from tests.fakes.decisions import InMemoryDecisions
 
 TOKEN = "right"
 NOW = 1_800_000_000.0

@@ -13,8 +13,9 @@ from cachefleet_controlplane.store.decision_records import (
     DecisionRecord,
     ShortfallRecord,
 )
-from cachefleet_controlplane.store.decision_repository import DecisionRepository, InMemoryDecisions, SqlDecisions
+from cachefleet_controlplane.store.decision_repository import DecisionRepository, SqlDecisions
 from tests.controlplane.conftest import KINDS, new_database
+from tests.fakes.decisions import InMemoryDecisions
 
 RING = 10
 CANDIDATE = CandidateRecord(

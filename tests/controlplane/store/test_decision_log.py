@@ -12,10 +12,11 @@ from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog, LogBounds
 from cachefleet_controlplane.store.decision_records import DecisionRecord
-from cachefleet_controlplane.store.decision_repository import DecisionRepository, InMemoryDecisions, SqlDecisions
+from cachefleet_controlplane.store.decision_repository import DecisionRepository, SqlDecisions
 from cachefleet_controlplane.store.store_errors import StoreError
 from tests.controlplane.store.conftest import MakeRecord
 from tests.controlplane.waiting import task, until, value
+from tests.fakes.decisions import InMemoryDecisions
 
 QUICK = LogBounds(queue=8, batch=3, flush_seconds=0.0, retry_seconds=0.01, read_seconds=0.5, prune_every=4)
 

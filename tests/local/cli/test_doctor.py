@@ -16,7 +16,6 @@ from cachefleet_controlplane.admin.admin_app import PATH, admin_app
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.http_server import http_server
 from cachefleet_controlplane.store.decision_log import DecisionLog
-from cachefleet_controlplane.store.decision_repository import InMemoryDecisions
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
 from cachefleet_controlplane.tenants.directory import Tenants
@@ -24,6 +23,7 @@ from cachefleet_local import __main__ as cli
 from tests.controlplane.admin.conftest import HASH_KEY, NOW, Doorkeeper, Oracle, Still
 from tests.controlplane.gateway.conversations.talk import Kept, introduce, keyed
 from tests.controlplane.gateway.harness import MODEL, Front, front
+from tests.fakes.decisions import InMemoryDecisions
 from tests.local.cli.test_tenant_commands import token_of
 
 Told = tuple[int, str, str]

@@ -21,7 +21,6 @@ from cachefleet_controlplane.http_server import http_server
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
-from cachefleet_controlplane.store.decision_repository import InMemoryDecisions
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
 from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
@@ -30,6 +29,7 @@ from cachefleet_core.tenancy import TenantId
 from cachefleet_local import __main__ as cli
 from tests.controlplane.admin.conftest import HASH_KEY, NOW, TOKEN, Doorkeeper, Oracle, Still
 from tests.controlplane.store.conftest import make_record
+from tests.fakes.decisions import InMemoryDecisions
 
 Told = tuple[int, str, str]
 Command = Callable[..., Told]

@@ -178,14 +178,8 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.uplink.run())
-                tasks.create_task(
-                    restarting(
-                        "session",
-                        self._epochs,
-                        pause_seconds=self._settings.poll_seconds,
-                        failed=lambda name: self.metrics.crashes.labels(name).inc(),
-                    )
-                )
+                pause, failed = self._settings.poll_seconds, self.metrics.crashed
+                tasks.create_task(restarting("session", self._epochs, pause_seconds=pause, failed=failed))
                 tasks.create_task(self._tick())
                 if self._settings.policy_file:
                     tasks.create_task(self.controller.watch(PolicyFile(self._settings.policy_file)))

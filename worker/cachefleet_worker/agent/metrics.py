@@ -90,3 +90,7 @@ class AgentMetrics:
         self.crashes = Counter(
             "cachefleet_agent_task_failures", "Unexpected errors of a task", ["task"], registry=registry
         )
+
+    def crashed(self, task: str) -> None:
+        """Count an unexpected error of a task."""
+        self.crashes.labels(task).inc()

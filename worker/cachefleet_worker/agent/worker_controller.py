@@ -213,8 +213,7 @@ class WorkerController:
 
     def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> Coroutine[None, None, None]:
         """Run ``work``, which never returns; restart it where it fails."""
-        pause, crashes = self._settings.poll_seconds, self._metrics.crashes
-        return restarting(name, work, pause_seconds=pause, failed=lambda name: crashes.labels(name).inc())
+        return restarting(name, work, pause_seconds=self._settings.poll_seconds, failed=self._metrics.crashed)
 
     def _begin(self, session: Session, facts: EngineFacts) -> None:
         self._session, self._facts, self._lost_at = session, facts, None

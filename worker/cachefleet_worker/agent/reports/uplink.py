@@ -125,7 +125,7 @@ class Uplink:
             self._say("control plane not reached", target.url, _reason(error))
             return isinstance(error, aiohttp.WSServerHandshakeError) and error.status in (401, 403)
         except Exception:  # a task's root: it connects again
-            self._metrics.crashes.labels("uplink").inc()
+            self._metrics.crashed("uplink")
             log.exception("connection to control plane failed", extra={"target": target.url})
             return False
 
