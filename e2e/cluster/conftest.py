@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kubernetes import client, config
 
-from e2e.cluster import rights, shared
+from e2e.cluster import connections, rights, shared
 from e2e.cluster.apart import bench_on
 from e2e.cluster.api_server import ApiServer, Identity
 from e2e.cluster.bench import Bench
@@ -84,12 +82,7 @@ async def closed_connections(request: pytest.FixtureRequest) -> AsyncIterator[No
     """A TLS connection is gone some turns of the loop after it was closed; before, it would warn in another test."""
     yield
     if inspect.iscoroutinefunction(request.function):
-        loop: Any = asyncio.get_running_loop()
-        async with asyncio.timeout(10):
-            while len(loop._selector.get_map()) > 1:  # noqa: ASYNC110  # one socket is the loop's own
-                await asyncio.sleep(0.01)
-        for _ in range(3):  # what nobody listens to any more is closed in the next turn
-            await asyncio.sleep(0)
+        await connections.closed()
 
 
 @pytest.fixture

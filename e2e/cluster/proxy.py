@@ -11,6 +11,7 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 
+from e2e.cluster import connections
 from e2e.cluster.api_server import ApiServer, Identity
 
 _HOP = {"connection", "content-length", "content-encoding", "transfer-encoding", "host"}
@@ -60,6 +61,7 @@ class WriteProxy:
             while not self._over.is_set():  # noqa: ASYNC110  # set from another thread
                 await asyncio.sleep(0.05)
             await runner.cleanup()
+        await connections.closed()
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
