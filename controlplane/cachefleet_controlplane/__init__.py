@@ -2,7 +2,9 @@
 
 __main__         ``python -m cachefleet_controlplane``: two HTTP servers, signals, drain, exit status
 control_plane    one replica: two ASGI applications, their tasks, /metrics, /healthz and /readyz
-http_server      uvicorn with deadlines for slow clients and a shutdown in two steps
+http_heads       bounds on the bytes and fields of a request's head
+http_protocol    uvicorn's HTTP protocol with deadlines for slow clients and a shutdown in two steps
+http_server      a uvicorn server of that protocol
 metrics          Prometheus counters, gauges and histograms, one method per event
 settings         environment variables
 wiring           builds the parts of a replica from the settings
