@@ -84,6 +84,7 @@ def _watch(child: subprocess.Popen[bytes], wake: int, *, grace: float) -> None:
         while child.poll() is None:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             ready = {key.fd for key, _ in selector.select(left)}
+            _reap_adopted(child.pid)
             if deadline is not None and time.monotonic() >= deadline:
                 child.kill()
                 deadline = None
@@ -92,6 +93,13 @@ def _watch(child: subprocess.Popen[bytes], wake: int, *, grace: float) -> None:
                 child.terminate()
             if sys.stdin.fileno() in ready:
                 selector.unregister(sys.stdin.fileno())
+
+
+def _reap_adopted(command: int) -> None:
+    """Take the status of ended processes that outlived their parent; that of the command itself is Popen's to take."""
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while (ended := os.waitid(os.P_ALL, 0, flags)) is not None and ended.si_pid != command:
+        os.waitpid(ended.si_pid, 0)
 
 
 def _asked_to_end(ready: set[int], wake: int) -> bool:

@@ -108,3 +108,12 @@ def test_descendants_are_seen_through_generations(start: Start, tmp_path: Path) 
     pid = grandchild(tmp_path / "pid")
     assert pid in guard.descendants(process.pid)
     assert pid in guard.descendants(os.getpid())
+
+
+def test_a_process_that_outlived_its_parent_is_no_zombie_when_it_ends(start: Start, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    orphan = f'import subprocess, time\nsubprocess.run(["sh", "-c", "sleep 0.05 & echo $! > {note}"])\ntime.sleep(60)'
+    guarding = start(orphan)
+    pid = grandchild(note)
+    wait_until(lambda: not psutil.pid_exists(pid))
+    assert guarding.poll() is None
