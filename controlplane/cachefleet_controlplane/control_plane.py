@@ -23,7 +23,8 @@ from cachefleet_controlplane.admin.problem_responses import http_problem
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
 from cachefleet_controlplane.fleet.startup_readiness import StartupReadiness
-from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
+from cachefleet_controlplane.gateway.app import Gateway
+from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
@@ -126,6 +127,7 @@ class ControlPlane:
             bounds=_gateway_bounds(settings),
             turns=self.conversations.turns,
             hot=self.hot.observer,
+            json_excess=self.backend.json_excess,
         )
 
     async def __aenter__(self) -> Self:
@@ -257,6 +259,7 @@ def _gateway_bounds(settings: Settings) -> GatewayBounds:
         body_bytes=settings.request_max_bytes,
         body_seconds=settings.request_body_seconds,
         requests=settings.upstream_connections,
+        buffered_bytes=settings.buffer_bytes,
         send_seconds=settings.reply_send_seconds,
         stall_seconds=settings.request_stall_seconds,
     )

@@ -87,6 +87,8 @@ class Settings(BaseSettings):
 
     # The gateway.
     request_max_bytes: int = Field(32 * 1024 * 1024, ge=1024, le=1024 * 1024 * 1024)
+    request_buffer_bytes: int | None = Field(None, ge=2048, le=1024 * 1024 * 1024 * 1024)
+    """Bodies held at once, over all tenants; see ``buffer_bytes``."""
     request_head_seconds: float = Field(10, ge=0.1, le=300)
     request_body_seconds: float = Field(30, ge=0.1, le=600)
     """How long a request's whole body may take to arrive."""
@@ -170,6 +172,11 @@ class Settings(BaseSettings):
     log_format: Literal["json", "text"] = "text"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
+    @property
+    def buffer_bytes(self) -> int:
+        """Bodies held at once: 256 MiB, or eight of the longest allowed, unless set."""
+        return self.request_buffer_bytes or max(256 * 1024 * 1024, 8 * self.request_max_bytes)
+
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if problems := self._missing() + self._unusable():
@@ -181,6 +188,9 @@ class Settings(BaseSettings):
             usable_url(self.url)
         except ValueError as error:
             return [f"{_variable('database_url')}: {error}"]
+        if self.buffer_bytes < (least := 2 * self.request_max_bytes):
+            got = f"got {self.request_buffer_bytes}, allowed: from {least}, twice {_variable('request_max_bytes')}"
+            return [f"{_variable('request_buffer_bytes')}: {got}"]
         allowed = "addresses like http://renderer:8000, comma separated"
         wrong = [url for url in self.renderer_urls if not _is_base_url(url)]
         return [f"{_variable('renderer_urls')}: got {url!r}, allowed: {allowed}" for url in wrong]

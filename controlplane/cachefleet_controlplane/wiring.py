@@ -51,7 +51,8 @@ from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, UsageLog
 from cachefleet_controlplane.tenants.directory import Tenants
-from cachefleet_core.native import Choice, Code, NativeError, choose
+from cachefleet_controlplane.wire.json_bounds import NativeExcess
+from cachefleet_core.native import MODULE, Choice, Code, NativeError, choose
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient
 
@@ -205,11 +206,12 @@ def _needed(value: T | None) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Native or Python code for block keys, with constructors of its index and of the selector over that index."""
+    """Native or Python code for block keys, index, selector and JSON bounds."""
 
     code: Code
     index: Callable[[], BlockIndex] = PythonIndex
     selector: MakeSelector = Selector
+    json_excess: NativeExcess | None = None
 
 
 def backend(choice: Choice = "auto") -> Backend:
@@ -219,7 +221,7 @@ def backend(choice: Choice = "auto") -> Backend:
         return Backend(code)
     index = import_module("cachefleet_controlplane.index.native_index").NativeIndex
     selector = import_module("cachefleet_controlplane.selection.native_selection").NativeSelector
-    return Backend(code, index, selector)
+    return Backend(code, index, selector, import_module(MODULE).json_excess)
 
 
 def backend_of(settings: Settings) -> Backend:

@@ -71,7 +71,7 @@ fn expect(body: &[u8], mut at: usize, byte: u8) -> Option<usize> {
 }
 
 /// The index after the quote that ends a string.
-fn string_end(body: &[u8], start: usize) -> Option<usize> {
+pub(crate) fn string_end(body: &[u8], start: usize) -> Option<usize> {
     let mut at = start;
     loop {
         at = past_plain(body, at, |byte| byte == b'"' || byte == b'\\');

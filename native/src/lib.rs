@@ -4,6 +4,7 @@ pub mod digest;
 pub mod frame;
 pub mod index;
 pub mod json;
+pub mod json_bounds;
 pub mod keyer;
 pub mod mixing;
 mod msgpack;

@@ -121,3 +121,9 @@ def test_a_database_url_that_cannot_work_is_refused_unseen(monkeypatch: pytest.M
 def test_settings_do_not_change() -> None:
     with pytest.raises(ValidationError):
         load().gateway_port = 1  # type: ignore[misc]
+
+
+def test_bodies_have_room_for_two_of_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert loaded(monkeypatch, REQUEST_MAX_BYTES=str(1 << 30)).buffer_bytes == 8 << 30
+    with pytest.raises(SettingsError, match="CACHEFLEET_REQUEST_BUFFER_BYTES: got 2048, allowed: from 2147483648"):
+        loaded(monkeypatch, REQUEST_BUFFER_BYTES="2048")

@@ -2,11 +2,15 @@
 
 tenant_admission   a request's tenant by API key, its limits, and accounting of its usage
 app                the routes, as an ASGI application
+body_budget        bytes of all bodies held at once, shared between tenants
+body_encoding      compressed bodies
 dry_run            dry-run decisions for the admin API
+gateway_bounds     bounds on what clients send and read
 hot_observer       feeds the tracker of hot prefixes with placed requests
 model_cards        /v1/models: models with the capabilities of their fleets
 openapi            /openapi.json
 openapi_schemas    its JSON Schemas of bodies, answers and errors
+request_bodies     reads and parses bodies within their bounds
 shortfall_records  why less of a prompt was cached than predicted
 apis/              what differs between the APIs: bodies, answers, streams
 attempts/          sends a request to workers: retries, prefill, resuming

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -22,6 +22,7 @@ from cachefleet_controlplane.gateway.conversations.retention import allowance
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.dry_run import Explainer, endpoint_of
+from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.model_cards import card
 from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serve_document
@@ -34,6 +35,7 @@ from cachefleet_controlplane.gateway.placement.decision_trace import (
 )
 from cachefleet_controlplane.gateway.placement.refusals import RETRY_AFTER_SECONDS
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
+from cachefleet_controlplane.gateway.request_bodies import RequestBodies
 from cachefleet_controlplane.gateway.shortfall_records import find_shortfall
 from cachefleet_controlplane.gateway.tenant_admission import (
     ADMITTED,
@@ -52,9 +54,9 @@ from cachefleet_controlplane.wire.http_exchange import (
     Reply,
     Scope,
     Send,
-    read_body,
     while_present,
 )
+from cachefleet_controlplane.wire.json_bounds import NativeExcess
 from cachefleet_controlplane.wire.json_members import parse_fields
 from cachefleet_controlplane.workers.views import ServedModel
 
@@ -65,19 +67,6 @@ MODELS_PATH: Final = "/v1/models"
 
 Record = Callable[[DecisionRecord], None]
 Handler = Callable[[Scope, Receive, Reply], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayBounds:
-    """Bounds on a body (bytes, seconds), on concurrent requests, and on the seconds for which a client may not read its
-    answer (``send_seconds``) or send nothing of its body (``stall_seconds``).
-    """
-
-    body_bytes: int
-    body_seconds: float
-    requests: int
-    send_seconds: float = 120.0
-    stall_seconds: float = 10.0
 
 
 class Gateway:
@@ -93,6 +82,7 @@ class Gateway:
         bounds: GatewayBounds,
         turns: Turns | None = None,
         hot: HotObserver | None = None,
+        json_excess: NativeExcess | None = None,
         wall_clock: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: secrets.token_hex(12),
     ) -> None:
@@ -103,6 +93,7 @@ class Gateway:
         self._admission = admission
         self._record = record
         self._bounds = bounds
+        self.bodies = RequestBodies(bounds, json_excess)
         self._wall_clock = wall_clock
         self._new_id = new_id
         self.explain = Explainer(input_builder, context, admission, whole=self._whole, wall_clock=wall_clock)
@@ -170,8 +161,9 @@ class Gateway:
         began = self._parts.clock()
         endpoint = Endpoint(scope["path"])
         trace = DecisionTrace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=endpoint)
-        with self._accounted(trace, reply, admitted_request(scope)):
-            info = parse(await self._body(scope, receive), endpoint)
+        admitted = admitted_request(scope)
+        with self._accounted(trace, reply, admitted), self.bodies.share(admitted.tenant.name) as share:
+            info = await self.bodies.read(scope, receive, share, partial(parse, endpoint=endpoint))
             work = self._answer(info, scope, reply, trace, began)
             if not await while_present(work, receive, reply):
                 raise ClientGoneError
@@ -204,8 +196,9 @@ class Gateway:
 
     async def _route(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         trace = DecisionTrace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=ROUTE_PATH)
-        with self._accounted(trace, reply, admitted_request(scope)):
-            fields = parse_fields(await self._body(scope, receive))
+        admitted = admitted_request(scope)
+        with self._accounted(trace, reply, admitted), self.bodies.share(admitted.tenant.name) as share:
+            fields = await self.bodies.read(scope, receive, share, parse_fields)
             info = understand(fields, endpoint_of(fields))
             if not await while_present(self._decide(info, scope, reply, trace), receive, reply):
                 raise ClientGoneError
@@ -244,12 +237,6 @@ class Gateway:
         await self._turns.histories.deleted(tenant, response)
         told = {"id": response, "object": "response", "deleted": True}
         await reply.whole(200, [JSON], msgspec.json.encode(told))
-
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        bounds = self._bounds
-        return await read_body(
-            scope, receive, limit=bounds.body_bytes, seconds=bounds.body_seconds, stall_seconds=bounds.stall_seconds
-        )
 
     @contextmanager
     def _accounted(self, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> Iterator[None]:

@@ -3,5 +3,6 @@
 errors          error bodies and error events in the shape of each client API
 headers         which request headers a worker is sent
 http_exchange   one HTTP exchange over ASGI: body in, answer out, disconnects
+json_bounds     bounds on the parts of a JSON body, before it is decoded
 json_members    reads and edits members of a JSON object as bytes
 """

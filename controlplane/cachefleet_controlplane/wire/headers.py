@@ -11,7 +11,7 @@ _DROPPED_HEADERS: Final = frozenset(
     {
         # Hop-by-hop (RFC 9110, 7.6.1), and headers that the client of the next hop sets itself.
         *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
-        *(b"host", b"content-length", b"accept-encoding", b"expect"),
+        *(b"host", b"content-length", b"content-encoding", b"accept-encoding", b"expect"),
         # Credentials are for us, not for workers.
         *(b"authorization", b"proxy-authorization", b"proxy-authenticate", b"cookie", b"x-api-key"),
         # Which rank of a worker, and vLLM's test hooks: set by this gateway only.

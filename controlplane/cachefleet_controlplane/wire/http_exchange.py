@@ -113,9 +113,15 @@ class _Begun(Generic[T]):
 
 
 async def read_body(
-    scope: Scope, receive: Receive, *, limit: int, seconds: float, stall_seconds: float = 10.0
+    scope: Scope,
+    receive: Receive,
+    *,
+    limit: int,
+    seconds: float,
+    stall_seconds: float = 10.0,
+    take: Callable[[int], None] = lambda _: None,
 ) -> bytes:
-    """The whole body.
+    """The whole body; ``take`` is told of each piece's size and may refuse it with an ApiError.
 
     ApiError 413 over ``limit`` bytes, 408 where it takes over ``seconds`` or nothing arrives for ``stall_seconds``;
     ClientGoneError.
@@ -124,7 +130,7 @@ async def read_body(
     clock = asyncio.get_running_loop().time
     end = clock() + seconds
     try:
-        return await _read(receive, limit, lambda: min(end - clock(), stall_seconds))
+        return await _read(receive, limit, lambda: min(end - clock(), stall_seconds), take)
     except TimeoutError as error:
         late = clock() >= end
         message = f"The body did not arrive within {seconds:g} s." if late else _STALLED.format(stall_seconds)
@@ -172,7 +178,7 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _read(receive: Receive, limit: int, patience: Callable[[], float]) -> bytes:
+async def _read(receive: Receive, limit: int, patience: Callable[[], float], take: Callable[[int], None]) -> bytes:
     """``patience`` gives the seconds to wait for the next piece. TimeoutError."""
     pieces: list[bytes] = []
     size = 0
@@ -180,10 +186,12 @@ async def _read(receive: Receive, limit: int, patience: Callable[[], float]) -> 
         message = await _within(patience(), receive())
         if message["type"] == "http.disconnect":
             raise ClientGoneError
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
+        piece = message.get("body", b"")
+        size += len(piece)
         if size > limit:
             raise _too_large(limit)
+        take(len(piece))
+        pieces.append(piece)
         if not message.get("more_body"):
             return b"".join(pieces)
 

@@ -87,6 +87,11 @@ def is_list(raw: Raw) -> bool:
     return bytes(memoryview(raw)[:1]) == b"["
 
 
+def is_object(raw: Raw) -> bool:
+    """Whether a value is an object, judged by its first byte."""
+    return bytes(memoryview(raw)[:1]) == b"{"
+
+
 def first_of(raw: Raw) -> Raw | None:
     """The first of a list of prompts; None for a single prompt, as text or ids."""
     items = _listed(raw)

@@ -9,6 +9,7 @@ mod errors;
 mod frames;
 mod index;
 mod ints;
+mod json_bounds;
 mod keyer;
 mod loads;
 mod state;
@@ -16,7 +17,7 @@ mod state;
 use pyo3::prelude::*;
 
 /// Version of this module's interface; Python code written for another version does not use the module.
-const API: u32 = 1;
+const API: u32 = 2;
 
 #[pymodule]
 fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -28,6 +29,7 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loads::Loads>()?;
     module.add_class::<choice::Choice>()?;
     module.add_class::<digest::Digest>()?;
+    module.add_function(wrap_pyfunction!(json_bounds::json_excess, module)?)?;
     module.add("API", API)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("INTS_READ_DIRECTLY", ints::layout(py).is_some())?;

@@ -16,8 +16,9 @@ import aiohttp
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.app import Gateway, GatewayBounds
+from cachefleet_controlplane.gateway.app import Gateway
 from cachefleet_controlplane.gateway.conversations.turns import Turns
+from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.app import GatewayBounds
+from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
 from tests.controlplane.gateway.harness import MODEL, Front, chat, engine, front
 from tests.controlplane.waiting import until, value

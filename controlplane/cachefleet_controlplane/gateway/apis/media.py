@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, encode, is_list, is_null
+from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, encode, is_list, is_null, is_object
 
 _HINTS: Final = (b'"image', b'_image"', b'_audio"', b'_url"', b'_embeds"', b'_file"', b'"file"', b'"audio"', b'"video')
 KINDS: Final = frozenset(
@@ -64,7 +64,7 @@ def _objects(raw: Raw) -> Iterator[Fields]:
         items = _items.decode(raw)
     except READ_ERRORS:
         return
-    for item in items:
+    for item in filter(is_object, items):
         with suppress(*READ_ERRORS):
             yield _members.decode(item)
 

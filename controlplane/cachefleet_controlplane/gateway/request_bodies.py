@@ -1,0 +1,65 @@
+"""Reads request bodies within their bounds: bytes, seconds, the tenant's share of the budget, parts of the JSON.
+
+Long bodies are decoded in a thread, so that the event loop serves others meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from cachefleet_controlplane.gateway.body_budget import BodyBudget, BodyShare
+from cachefleet_controlplane.gateway.body_encoding import decoded, encoding_of
+from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
+from cachefleet_controlplane.wire.http_exchange import Receive, Scope, read_body
+from cachefleet_controlplane.wire.json_bounds import NativeExcess
+
+T = TypeVar("T")
+
+THREAD_BYTES: Final = 1024 * 1024
+"""A longer body is decoded off the event loop."""
+
+
+class RequestBodies:
+    """Reads the bodies of one gateway; ``json_excess`` is the native code for ``JsonBounds``, if there is any."""
+
+    def __init__(self, bounds: GatewayBounds, json_excess: NativeExcess | None = None) -> None:
+        self._bounds = bounds
+        self._json_excess = json_excess
+        self._budget = BodyBudget(bounds.buffered_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all bodies that are held now."""
+        return self._budget.held
+
+    def share(self, tenant: str) -> BodyShare:
+        """What a request's body takes of the budget, until the context ends."""
+        return self._budget.share(tenant)
+
+    async def read(self, scope: Scope, receive: Receive, share: BodyShare, parse: Callable[[bytes], T]) -> T:
+        """The parsed body.
+
+        ApiError 400 (not decodable, too many parts), 408 (late), 413 (too long), 415 (content-encoding), 503 (no room).
+        """
+        bounds, encoding = self._bounds, encoding_of(scope["headers"])
+        body = await read_body(
+            scope,
+            receive,
+            limit=bounds.body_bytes,
+            seconds=bounds.body_seconds,
+            stall_seconds=bounds.stall_seconds,
+            take=share.take,
+        )
+        if encoding:
+            plain = await asyncio.to_thread(decoded, body, encoding, limit=bounds.body_bytes)
+            share.take(len(plain))
+            body = plain
+        if len(body) > THREAD_BYTES:
+            return await asyncio.to_thread(self._parsed, body, parse)
+        return self._parsed(body, parse)
+
+    def _parsed(self, body: bytes, parse: Callable[[bytes], T]) -> T:
+        self._bounds.json.check(body, self._json_excess)
+        return parse(body)
