@@ -5,7 +5,7 @@ An event here is its raw bytes with the blank line that ends it, so events joine
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final
 
 DONE: Final = b"[DONE]"
@@ -16,7 +16,7 @@ _ENDS: Final = frozenset({b"message_stop", b"response.completed", b"response.inc
 
 
 class StreamTooLargeError(ValueError):
-    """An unfinished event is longer than the limit."""
+    """An event is longer than the limit."""
 
 
 class EventSplitter:
@@ -26,27 +26,39 @@ class EventSplitter:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._pending = b""
+        self._pending = bytearray()
         self._scanned = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The events that ``data`` completes. StreamTooLargeError where more than the limit stays unfinished."""
-        if self._pending:
-            data = self._pending + data
-        start, scan = 0, self._scanned
-        while (end := _event_end(data, scan)) > 0:
-            yield data[start:end]
-            start = scan = end
-        self._pending = data[start:]
+        """The events that ``data`` completes. StreamTooLargeError for one that is longer than the limit."""
+        if not self._pending:
+            start = yield from self._split(data, 0)
+            self._pending += memoryview(data)[start:]
+        else:
+            self._pending += data
+            start = yield from self._split(self._pending, self._scanned)
+            del self._pending[:start]
         # A blank line may be split: its first three bytes can be the last three seen.
         self._scanned = max(0, len(self._pending) - 3)
-        if len(self._pending) > self._limit:
-            raise StreamTooLargeError(f"an event of more than {self._limit} bytes")
+        self._check(len(self._pending))
 
     @property
     def rest(self) -> bytes:
         """The bytes after the last whole event."""
-        return self._pending
+        return bytes(self._pending)
+
+    def _split(self, data: bytes | bytearray, scan: int) -> Generator[bytes, None, int]:
+        """Give the whole events in ``data``, of which ``scan`` bytes hold no end; return where the rest begins."""
+        start = 0
+        while (end := _event_end(data, scan)) > 0:
+            self._check(end - start)
+            yield bytes(data[start:end])
+            start = scan = end
+        return start
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            raise StreamTooLargeError(f"an event of more than {self._limit} bytes")
 
 
 def event_data(event: bytes) -> bytes:
@@ -74,10 +86,10 @@ def is_end(event: bytes) -> bool:
     return event_data(event) == DONE or event_name(event) in _ENDS
 
 
-def _event_end(data: bytes, start: int) -> int:
+def _event_end(data: bytes | bytearray, start: int) -> int:
     """Index at which the first event ends, blank line included; 0 where none does."""
     plain = data.find(b"\n\n", start)
-    carriage = data.find(b"\r\n\r\n", start) if b"\r" in data else -1
-    if carriage >= 0 and (plain < 0 or carriage < plain):
+    carriage = data.find(b"\r\n\r\n", start, len(data) if plain < 0 else plain + 1)
+    if carriage >= 0:
         return carriage + 4
     return plain + 2 if plain >= 0 else 0

@@ -1,5 +1,7 @@
 """Events out of bytes split anywhere."""
 
+from itertools import chain
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,10 +38,24 @@ def test_every_byte_alone() -> None:
     assert [event for byte in stream for event in splitter.feed(bytes([byte]))] == EVENTS
 
 
-def test_an_event_without_end_is_bounded() -> None:
+@pytest.mark.parametrize("end", [b"", b"\n\n"])
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_an_event_is_bounded_with_or_without_its_end(end: bytes, size: int) -> None:
     splitter = EventSplitter(10)
+    stream = b"data: x\n\ndata: more than ten bytes" + end
+    pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
     with pytest.raises(StreamTooLargeError):
-        list(splitter.feed(b"data: more than ten bytes"))
+        list(chain.from_iterable(map(splitter.feed, pieces)))
+
+
+def test_a_long_event_in_many_pieces_is_whole() -> None:
+    splitter = EventSplitter(4 << 20)
+    long = b"data: " + b"x" * (3 << 20)
+    pieces = [long[at : at + 100] for at in range(0, len(long), 100)]
+    assert list(chain.from_iterable(map(splitter.feed, [*pieces, b"\n", b"\ndata: y\n\n"]))) == [
+        long + b"\n\n",
+        b"data: y\n\n",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError, event_dat
 KEEP_ALIVE_SECONDS: Final = 4.0
 """Shorter than vLLM's own five seconds, so that we rarely write into a connection it is closing."""
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
-MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
+MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
 MAX_HELD_EVENTS: Final = 1024
 """Events without a token that are held back, at most; then the stream goes to the client all the same."""
 _READ_BYTES: Final = 64 * 1024
