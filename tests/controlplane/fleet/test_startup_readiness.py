@@ -89,6 +89,8 @@ async def test_the_first_request_of_a_replica_goes_by_what_workers_hold(
         assert (status, json.loads(body)["agents"]) == (503, {"awaited": ["default/demo/demo-0"]})
         async with agent(worker, made, name="demo-0", told=worker_settings):
             await until(lambda: made.plane.readiness()[0])
+            # This agent is as new as the replica: what it connects with may be from before it has caught up.
+            await until(lambda: made.plane.fleet.view().workers[0].held_blocks > 0)
             assert (await made.chat(messages=text))[0] == 200
         latest, first = json.loads((await made.get("/admin/v1/decisions", "for-people"))[1])["items"]
         assert first["predictedTokens"] == 0
