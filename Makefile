@@ -19,7 +19,7 @@ CLUSTER_WORKERS ?= 4
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo crds cluster node e2e image bench bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-worker check-native fuzz-native nightly unit engine test-cluster test-vllm-matrix requirements requirements-table soak clean
+.PHONY: help setup check test flakes demo crds cluster node e2e image bench bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-vllm-matrix requirements requirements-table soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -124,6 +124,9 @@ bench-replay: setup ## Recorded workloads through the real decisions, beside oth
 
 bench-replay-real: setup ## Recorded conversations on three workers of real vLLM (fifteen minutes)
 	@$(BIN)/python -m bench.replay_real
+
+bench-tenants: setup ## Whether a tenant can tell by time what another has asked
+	@$(BIN)/python -m bench.tenant_timing
 
 bench-worker: setup ## What the worker plugin costs and gives, against stock vLLM (about twenty minutes)
 	@$(BIN)/python -m bench.worker
