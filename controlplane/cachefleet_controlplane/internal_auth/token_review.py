@@ -33,12 +33,15 @@ _POD_NAME: Final = "authentication.kubernetes.io/pod-name"
 
 @dataclass(frozen=True, slots=True)
 class ReviewBounds:
-    """Seconds that answers are cached, and how many; seconds that one review may take, and how many run at once."""
+    """Seconds that answers are cached, and how many; seconds that one review may take, and how many run at once.
 
-    known_seconds: float = 60.0
+    The four times bound how long a right that was withdrawn, or a token that was ended, is still taken.
+    """
+
+    known_seconds: float = 30.0
     unknown_seconds: float = 10.0
-    allow_seconds: float = 300.0
-    deny_seconds: float = 30.0
+    allow_seconds: float = 30.0
+    deny_seconds: float = 10.0
     size: int = 4096
     request_seconds: float = 10.0
     at_once: int = 16
