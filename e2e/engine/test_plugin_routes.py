@@ -29,6 +29,8 @@ BROKEN: Final = VllmOptions(
     ),
 )
 USER: Final = {"Authorization": "Bearer sk-user"}
+ASKED_BY_VLLM: Final = ("/v1", "/v2", "/inference", "/cohere")
+"""Where vLLM itself asks for its API key, which may be a user's."""
 WORKER: Final = {**USER, "X-Cachefleet-Token": "sk-test"}
 TURN: Final = [{"role": "user", "content": "What is the weather like at sea tomorrow? " * 8}]
 CHAT: Final = {"model": "tiny", "messages": TURN, "max_tokens": 3, "temperature": 0, "ignore_eos": True}
@@ -56,6 +58,44 @@ def test_only_the_worker_key_opens_the_routes(vllm_server: VllmServer) -> None:
     assert call(vllm_server, "GET", "/v1/fleet/no-such-thing").status == 404
     wrong = call(vllm_server, "POST", "/v1/fleet/policy", {})
     assert (wrong.status, wrong.headers["allow"]) == (405, "PUT")
+
+
+@on_wide
+def test_only_the_worker_key_opens_any_other_path(vllm_server: VllmServer) -> None:
+    """Each route that this vLLM has, whether known to us or not, in its developer mode too."""
+    for path in ("/health", "/metrics"):
+        assert call(vllm_server, "GET", path, headers={}).status == 200, path
+    for method, path in (*served(vllm_server), ("POST", "/never-heard-of"), ("GET", "/metrics/x"), ("GET", "/HEALTH")):
+        assert call(vllm_server, method, path, {}, headers={}).status == 401, (method, path)
+        if not path.startswith(ASKED_BY_VLLM):
+            assert call(vllm_server, method, path, {}, headers=USER).status == 401, (method, path)
+    prompt = {"model": "tiny", "prompt": "What is the weather?"}
+    for path in ("/tokenize", "/invocations"):
+        assert call(vllm_server, "POST", path, prompt | {"max_tokens": 1}).status == 200, path
+    assert call(vllm_server, "OPTIONS", "/pause", headers={}).status == 401
+    assert [upgrade(vllm_server, path) for path in ("/v1/realtime", "/health", "/x")] == [401, 403, 403]
+    assert features(vllm_server)["guard"] == ("on", "")
+
+
+def served(server: VllmServer) -> list[tuple[str, str]]:
+    """Every method and path of the server's own description, and some that it may not describe."""
+    described = call(server, "GET", "/openapi.json").json["paths"]
+    listed = {(method.upper(), path) for path, methods in described.items() for method in methods}
+    assert len(listed) > 20, sorted(listed)
+    named = {("POST", "/invocations"), ("POST", "/tokenize"), ("POST", "/collective_rpc"), ("GET", "/server_info")}
+    assert named <= listed, sorted(listed)
+    more = {("GET", "/docs"), ("GET", "/openapi.json"), ("POST", "/pause"), ("GET", "/load")}
+    return sorted((listed | more) - {("GET", "/health"), ("GET", "/metrics")})
+
+
+def upgrade(server: VllmServer, path: str) -> int:
+    """The status that a WebSocket without a key is answered with."""
+    address = urlsplit(server.url)
+    lines = [f"GET {path} HTTP/1.1", "Host: x", "Connection: Upgrade", "Upgrade: websocket"]
+    lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==", "", ""]
+    with socket.create_connection((address.hostname, address.port), timeout=60) as asking:
+        asking.sendall("\r\n".join(lines).encode())
+        return int(asking.recv(4096).split()[1])
 
 
 @on_wide

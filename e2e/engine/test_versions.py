@@ -39,6 +39,7 @@ EXPECTED: Final = {
     "heartbeat": "mark",
     "tokens": "cache",
     "keys": "render",
+    "guard": "on",
     "routes": "on",
 }
 TALK: Final = [

@@ -30,6 +30,8 @@ from tests.fakes.routes import Routes, refuse, reply
 from tests.fakes.tokenizer import load_tokenizer
 from tests.fakes.worker import Worker
 
+_OPEN: Final = ("/health", "/metrics")
+"""What the plugin's guard lets anybody read."""
 _GUARDED: Final = ("/v1", "/v2", "/inference", "/cohere")
 _MAX_BODY: Final = 64 * 1024 * 1024
 Handler = Callable[[web.Request], Any]
@@ -204,7 +206,8 @@ class FakeEngine:
         body = await request.read()
         self.requests.append(Seen(time.time(), request.method, request.path, dict(request.headers), body))
         guarded = request.path.startswith(_GUARDED)
-        if guarded and not self._authorised(request):
+        closed = self.options.plugin and request.path not in _OPEN
+        if (guarded or closed) and not self._authorised(request):
             return reply({"error": "Unauthorized"}, 401)
         try:
             if guarded and self._failures:
@@ -218,7 +221,8 @@ class FakeEngine:
 
     def _authorised(self, request: web.Request) -> bool:
         scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-        return not self.options.api_key or (scheme.lower() == "bearer" and key == self.options.api_key)
+        keys = {self.options.api_key, self.options.worker_key or self.options.api_key}
+        return not self.options.api_key or (scheme.lower() == "bearer" and key in keys)
 
 
 class _Port:

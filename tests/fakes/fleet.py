@@ -22,8 +22,8 @@ START: Final = ByteTokenizer().encode("<|im_start|>")[0]
 _MIB: Final = 1024 * 1024
 _MAX_POLICY: Final = 64 * 1024
 _NOT_HERE: Final = "the fake engine has no such feature"
-_MODES: Final = {"routes": "http", "budget": "blocks", "gate": "in_loop"}
-_FEATURES: Final = ("routes", "gate", "preemption", "budget", "snapshot", "heartbeat", "tokens", "keys")
+_MODES: Final = {"routes": "http", "guard": "on", "budget": "blocks", "gate": "in_loop"}
+_FEATURES: Final = ("routes", "guard", "gate", "preemption", "budget", "snapshot", "heartbeat", "tokens", "keys")
 
 
 class FleetRoutes:

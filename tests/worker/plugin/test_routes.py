@@ -367,6 +367,12 @@ class Mounts:
         self.mounted.append(path)
 
 
+async def test_what_comes_past_the_guard_is_told(app: FleetApp) -> None:
+    app._process.capabilities.add("guard", "on")
+    told = {each["feature"]: each for each in (await get(app, "/capabilities")).json["features"]}
+    assert (told["guard"]["mode"], told["guard"]["reason"]) == ("off", "requests come past it in this vLLM")
+
+
 @pytest.mark.parametrize("off", [frozenset(), frozenset({"routes"})])
 def test_routes_switched_off_are_not_there(off: frozenset[str], monkeypatch: pytest.MonkeyPatch) -> None:
     own = process(PluginSettings(plugin_off=off))
@@ -384,4 +390,4 @@ async def test_a_fault_while_the_server_starts_stays_with_the_routes(monkeypatch
     plugin.attach_router(None)
     await plugin.init_state(SimpleNamespace(), SimpleNamespace(), None)
     assert own.faults.counts["routes"] == 2
-    assert own.capabilities.document()[0].reason == "fault: AttributeError"
+    assert {each.feature: each.reason for each in own.capabilities.document()}["routes"] == "fault: AttributeError"

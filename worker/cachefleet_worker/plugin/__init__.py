@@ -8,6 +8,7 @@ gate/                refuses requests of which too little is cached; hands back 
 keys/                block keys and safe boundaries of a request body, for routing
 snapshot/            snapshots of the resident blocks, and heartbeats in the event stream
 tokens/              memoised tokenisation
+access_guard         refuses what comes without the worker key, whatever the path
 asgi                 requests and responses on plain ASGI
 capabilities         mode of each feature, with the reason where it is off
 capability_document  the answer of ``/v1/fleet/capabilities``

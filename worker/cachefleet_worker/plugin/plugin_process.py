@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +14,8 @@ from cachefleet_worker.plugin.compat import unmet
 from cachefleet_worker.plugin.engine_calls import install_method
 from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.settings import PluginSettings
+
+log = logging.getLogger("vllm.cachefleet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,14 @@ class Process:
     faults: Faults
     parts: dict[str, Any]
     """What each patch returned, by its name."""
+
+    def worker_key(self) -> bytes:
+        """The worker key; b"" where none is configured, or it cannot be read: then nothing that needs it opens."""
+        try:
+            return self.settings.worker_key()
+        except OSError as error:
+            log.error("cachefleet: worker key not readable, what needs it stays shut: %s", error)  # noqa: TRY400
+            return b""
 
 
 @cache

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from cachefleet_core.report_frames import Policy
+from cachefleet_worker.plugin import access_guard
 from cachefleet_worker.plugin.asgi import (
     HttpError,
     Receive,
@@ -56,7 +57,9 @@ class FleetRoutes:
         self._app = FleetApp(self._process)
 
     def attach_router(self, app: Any) -> None:
-        """Mount the routes; vLLM calls it while it builds its application."""
+        """Guard the application and mount the routes; vLLM calls it while it builds the application."""
+        with self._process.faults.guard(access_guard.FEATURE):
+            access_guard.install(app, self._process)
         with self._process.faults.guard(FEATURE):
             if FEATURE in self._process.settings.plugin_off:
                 self._process.faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
@@ -83,7 +86,7 @@ class FleetApp:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._key = _worker_key(process)
+        self._key = process.worker_key()
         self._calls: EngineCalls | None = None
         self._no_engine = "this server has no engine"
         self._keys: KeyService | None = None
@@ -113,6 +116,7 @@ class FleetApp:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
+        access_guard.check_passed(scope, self._process)
         request = Request.of(scope, receive, prefix=PREFIX)
         try:
             with self._seat(request) as handler:
@@ -225,11 +229,3 @@ class FleetApp:
             described = str(error)
         told = document(self._process, self._server, described)
         log.info("cachefleet %s on vLLM %s: %s", told["plugin"], told["engine"], summary(told["features"]))
-
-
-def _worker_key(process: Process) -> bytes:
-    try:
-        return process.settings.worker_key()
-    except OSError as error:
-        log.error("cachefleet: worker key not readable, the routes stay shut: %s", error)  # noqa: TRY400
-        return b""

@@ -17,6 +17,7 @@ log = logging.getLogger("vllm.cachefleet")
 PREFIX: Final = "CACHEFLEET_"
 FEATURES: Final = frozenset(
     {"gate", "finish_reason", "streaming", "preemption", "budget", "snapshot", "heartbeat", "tokens", "keys", "routes"}
+    | {"guard"}
 )
 
 
@@ -29,7 +30,7 @@ class PluginSettings:
     """Each field is read from the variable ``CACHEFLEET_`` and its name in capitals."""
 
     worker_key_file: Path | None = None
-    """Holds the worker key; without it the routes refuse every request."""
+    """Holds the worker key; without it the routes refuse every request, and the guard is off."""
     index_key_file: Path | None = None
     """Holds the key that block keys are seeded with; without it the feature is off."""
     policy_file: Path | None = None
@@ -56,12 +57,15 @@ class PluginSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PluginSettings:
-        """The settings; an invalid variable is logged and switches every feature off, and vLLM serves as stock."""
+        """The settings; an invalid variable is logged and switches every feature off but the guard, and vLLM serves as
+        stock to those who have the worker key.
+        """
         try:
             return cls.read(environment)
         except SettingsError as error:
-            log.error("cachefleet: %s; every feature is off", error)  # noqa: TRY400 - no trace needed
-            return cls(plugin_off=FEATURES)
+            log.error("cachefleet: %s; every feature is off but the guard", error)  # noqa: TRY400 - no trace needed
+            key = environment.get(f"{PREFIX}WORKER_KEY_FILE", "")
+            return cls(plugin_off=FEATURES - {"guard"}, worker_key_file=Path(key) if key else None)
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> PluginSettings:
