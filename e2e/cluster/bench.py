@@ -20,6 +20,7 @@ CHILDREN: Final = {
     "ConfigMap": "policy",
     "Service": "workers",
     "PodDisruptionBudget": "workers",
+    "NetworkPolicy": "workers",
     "Deployment": "workers",
 }
 SPEC: Final[Object] = {

@@ -28,6 +28,7 @@ _PATHS: Final[Mapping[str, str]] = {
     "Job": "apis/batch/v1/{}jobs",
     "Lease": "apis/coordination.k8s.io/v1/{}leases",
     "Namespace": "api/v1/namespaces",
+    "NetworkPolicy": "apis/networking.k8s.io/v1/{}networkpolicies",
     "PersistentVolumeClaim": "api/v1/{}persistentvolumeclaims",
     "Pod": "api/v1/{}pods",
     "PodDisruptionBudget": "apis/policy/v1/{}poddisruptionbudgets",

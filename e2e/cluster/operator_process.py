@@ -6,6 +6,7 @@ seconds to import, and the tests start dozens of operators.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import multiprocessing.context
 import os
@@ -39,6 +40,7 @@ class OperatorProcess:
             "retry_first_seconds": 0.1,
             "retry_longest_seconds": 1,
             "discovery_seconds": 0.2,
+            "worker_peers": json.dumps([{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "gateway"}}}]),
             # However busy the machine is, a leader stays one unless a test is about that.
             "lease_seconds": 90,
             "renew_seconds": 60,

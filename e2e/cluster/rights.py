@@ -20,6 +20,7 @@ RIGHTS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("apps", "deployments"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("cachefleet.io", "prefixcachepools"): frozenset({"get", "list", "watch"}),
     ("cachefleet.io", "prefixcachepools/status"): frozenset({"patch"}),
+    ("networking.k8s.io", "networkpolicies"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("policy", "poddisruptionbudgets"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("coordination.k8s.io", "leases"): frozenset({"create", "get", "update"}),
 }

@@ -73,6 +73,31 @@ def test_a_disruption_budget_that_is_gone_comes_back_and_follows_the_pool(bench:
     until(lambda: (bench.child("PodDisruptionBudget") or first)["spec"]["maxUnavailable"] == 2)
 
 
+def test_a_network_policy_that_is_changed_or_gone_comes_back(bench: Bench) -> None:
+    """That the server has it. Whether it is enforced is the network plugin's matter, of which there is none here."""
+    bench.operator()
+    bench.create()
+    bench.settled()
+    first = bench.child("NetworkPolicy")
+    assert first is not None
+    assert first["spec"]["podSelector"] == {"matchLabels": {"cachefleet.io/pool": "demo"}}
+    assert [port["port"] for port in first["spec"]["ingress"][0]["ports"]] == [8000, 8082]
+    bench.kube.patch("NetworkPolicy", bench.namespace, "demo-workers", {"spec": {"ingress": [{}]}})
+    until(lambda: (bench.child("NetworkPolicy") or {}).get("spec") == first["spec"])
+    bench.kube.delete("NetworkPolicy", bench.namespace, "demo-workers")
+    again = until(lambda: bench.child("NetworkPolicy"))
+    assert again["spec"] == first["spec"]
+
+
+def test_a_network_policy_that_is_no_longer_wanted_bounds_nothing(bench: Bench) -> None:
+    first = bench.operator()
+    bench.create()
+    bench.settled()
+    first.stop()
+    bench.operator(worker_peers="")
+    until(lambda: (bench.child("NetworkPolicy") or {"spec": {}})["spec"].get("ingress") == [{}])
+
+
 def test_the_example_with_weights_on_a_volume_is_taken_as_it_is(bench: Bench) -> None:
     restrict(bench)
     given: dict[str, Any] = {document["kind"]: document for _, document in documents(EXAMPLE.read_text())}

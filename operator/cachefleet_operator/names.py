@@ -52,6 +52,11 @@ def disruption_budget(pool: PrefixCachePool) -> str:
     return f"{pool.metadata.name}-workers"
 
 
+def network_policy(pool: PrefixCachePool) -> str:
+    """Name of the NetworkPolicy of a pool's workers."""
+    return f"{pool.metadata.name}-workers"
+
+
 def service_account(pool: PrefixCachePool) -> str:
     """Name of the ServiceAccount that a pool's workers run as."""
     return f"{pool.metadata.name}-worker"

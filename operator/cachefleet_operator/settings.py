@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -18,6 +19,21 @@ def _names(value: Any) -> Any:
     if isinstance(value, str):
         return tuple(part for part in (piece.strip() for piece in value.split(",")) if part)
     return value
+
+
+_PEER = {"namespaceSelector", "podSelector", "ipBlock"}
+
+
+def _peers(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        peers = json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"must be JSON: {error}") from None
+    if not isinstance(peers, list) or not all(isinstance(one, dict) and one and one.keys() <= _PEER for one in peers):
+        raise ValueError(f"must be a list of a NetworkPolicy's peers, each of {', '.join(sorted(_PEER))}")
+    return peers
 
 
 class SettingsError(ValueError):
@@ -45,6 +61,10 @@ class Settings(BaseSettings):
     """Secrets to pull images with, comma separated; each in the namespace of the pool."""
     control_plane: str = Field(default="", max_length=512)
     """Host and port under which agents look the control plane's replicas up. Default: its Service beside us."""
+    worker_peers: Annotated[tuple[dict[str, Any], ...], NoDecode, BeforeValidator(_peers), Field(max_length=64)] = ()
+    """Who may connect to workers: JSON of a NetworkPolicy's peers, the control plane and Prometheus among them. None:
+    no NetworkPolicy is made, and one made before bounds nothing any more.
+    """
     shared_memory_mib: int = Field(default=4096, ge=160, le=1_048_576)
     """Bound on a worker's /dev/shm; what is written there counts as the pod's memory."""
     worker_start_seconds: int = Field(default=3600, ge=60, le=86_400)

@@ -8,7 +8,7 @@ from tests.chart.helm import Values
 
 MATRIX: Final[dict[str, Values]] = {
     "defaults": {},
-    "namespaced": {"namespaces": ["serving", "batch"], "networkPolicy": {"workers": True}},
+    "namespaced": {"namespaces": ["serving", "batch"]},
     "namespaced with its own": {"namespaces": ["cachefleet-system"]},
     "nothing cluster-wide": {
         "namespaces": ["serving"],
@@ -40,6 +40,7 @@ MATRIX: Final[dict[str, Values]] = {
         }
     },
     "open": {"networkPolicy": {"enabled": False}, "podDisruptionBudgets": {"enabled": False}},
+    "workers open": {"networkPolicy": {"workers": False}},
     "unwatched": {"networkPolicy": {"prometheusFrom": []}},
     "private registry": {
         "image": {

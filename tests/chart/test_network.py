@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from cachefleet_operator import names
+from cachefleet_operator.manifests.child_objects import children
+from cachefleet_operator.settings import Settings
 from tests.chart.helm import NAMESPACE, Object, Rendered, template
 from tests.chart.matrix import MATRIX
+from tests.operator.pools import pool
 
 pytestmark = pytest.mark.cluster
 
@@ -29,6 +33,7 @@ def part(name: str) -> Pod:
 
 OPERATOR, CONTROL_PLANE, TEST = part("operator"), part("controlplane"), part("test")
 WORKER = Pod("serving", {"app.kubernetes.io/managed-by": "cachefleet-operator"})
+DEMO = Pod("serving", names.labels(pool()))
 ELSEWHERE = Pod("elsewhere", WORKER.labels)
 CLIENT = Pod("web", {"app": "chat"})
 NEIGHBOUR = Pod(NAMESPACE, {"app": "other"})
@@ -110,13 +115,65 @@ def test_in_listed_namespaces_only_workers_there_report() -> None:
     assert not reaches(template(MATRIX["namespaced"]), ELSEWHERE, CONTROL_PLANE, 8081)
 
 
+def with_workers(objects: Rendered, *, connector: bool = False) -> Rendered:
+    """The release, and what its operator makes of a pool in the workers' namespace."""
+    variables = {entry["name"]: entry.get("value", "") for entry in objects.container("operator")["env"]}
+    told = Settings(agent_image="a:1", worker_peers=variables["CACHEFLEET_WORKER_PEERS"])
+    transfer = {"kvTransfer": {"kv_connector": "NixlConnector"}} if connector else {}
+    return Rendered([*objects, *children(pool({"engine": {"maxModelLen": 2048, **transfer}}), told)])
+
+
 @pytest.mark.parametrize(
     ("source", "port", "wanted"),
-    [(CONTROL_PLANE, 8000, True), (PROMETHEUS, 8082, True), (WORKER, 40000, True), (CLIENT, 8000, False)],
+    [
+        (CONTROL_PLANE, 8000, True),
+        (CONTROL_PLANE, 8082, True),
+        (PROMETHEUS, 8000, True),
+        (PROMETHEUS, 8082, True),
+        (CLIENT, 8000, False),
+        (CLIENT, 8082, False),
+        (NEIGHBOUR, 8000, False),
+        (OPERATOR, 8000, False),
+        (WORKER, 8000, False),
+        (WORKER, 40000, False),
+        (CONTROL_PLANE, 40000, False),
+        (Pod("web", CONTROL_PLANE.labels), 8000, False),
+    ],
 )
-def test_workers_may_be_closed_too(source: Pod, port: int, wanted: bool) -> None:  # noqa: FBT001
-    assert reaches(template(MATRIX["namespaced"]), source, WORKER, port) is wanted
-    assert reaches(template(), CLIENT, WORKER, 8000), "not ours to close: pools may be anywhere"
+@pytest.mark.parametrize("values", ["defaults", "namespaced", "closed", "renamed"])
+def test_workers_are_closed_too(values: str, source: Pod, port: int, wanted: bool) -> None:  # noqa: FBT001
+    assert reaches(with_workers(template(MATRIX[values])), source, DEMO, port) is wanted
+
+
+def test_workers_hand_blocks_to_each_other_where_they_have_a_connector() -> None:
+    objects = with_workers(template(), connector=True)
+
+    assert reaches(objects, WORKER, DEMO, 40000)
+    assert not reaches(objects, ELSEWHERE, DEMO, 40000)
+    assert not reaches(objects, CLIENT, DEMO, 40000)
+
+
+@pytest.mark.parametrize("policy", [{"workers": False}, {"enabled": False}])
+def test_workers_may_be_left_open(policy: Any) -> None:
+    objects = with_workers(template({"networkPolicy": policy}))
+
+    assert reaches(objects, CLIENT, DEMO, 8000)
+
+
+def test_more_may_be_let_in_to_workers() -> None:
+    bench = {"podSelector": {"matchLabels": {"app": "bench"}}}
+    objects = with_workers(template({"networkPolicy": {"workersFrom": [bench]}}))
+
+    assert reaches(objects, Pod("serving", {"app": "bench"}), DEMO, 8000)
+    assert not reaches(objects, Pod("elsewhere", {"app": "bench"}), DEMO, 8000)
+
+
+def test_a_prometheus_beside_the_release_reads_workers_in_other_namespaces() -> None:
+    beside = {"podSelector": {"matchLabels": {"app": "prometheus"}}}
+    objects = with_workers(template({"networkPolicy": {"prometheusFrom": [beside]}}))
+
+    assert reaches(objects, Pod(NAMESPACE, {"app": "prometheus"}), DEMO, 8000)
+    assert not reaches(objects, Pod("serving", {"app": "prometheus"}), DEMO, 8000)
 
 
 def test_the_gateway_may_be_closed() -> None:

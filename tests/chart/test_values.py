@@ -65,7 +65,6 @@ BAD: dict[str, tuple[Object, str]] = {
     "shared memory": ({"operator": {"sharedMemoryMiB": 64}}, "/operator/sharedMemoryMiB"),
     "interval": ({"monitoring": {"monitors": {"interval": "often"}}}, "/monitoring/monitors/interval"),
     "peer": ({"networkPolicy": {"gatewayFrom": [{"pods": {}}]}}, "/networkPolicy/gatewayFrom/0"),
-    "policies for workers anywhere": ({"networkPolicy": {"workers": True}}, "networkPolicy.workers: needs namespaces"),
 }
 
 

@@ -13,7 +13,9 @@ def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHEFLEET_AGENT_IMAGE", "agent:1")
     monkeypatch.setenv("CACHEFLEET_NAMESPACES", "one, two,")
     monkeypatch.setenv("CACHEFLEET_OPERATOR_NAMESPACE", "ops")
+    monkeypatch.setenv("CACHEFLEET_WORKER_PEERS", '[{"podSelector": {}}]')
     settings = load()
+    assert settings.worker_peers == ({"podSelector": {}},)
     assert settings.namespaces == ("one", "two")
     assert settings.control_plane_address == "cachefleet-controlplane-headless.ops.svc:8081"
 
@@ -24,6 +26,10 @@ def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("CACHEFLEET_RENEW_SECONDS", "14", "must together be at most"),
         ("CACHEFLEET_WORKERS", "0", "CACHEFLEET_WORKERS: "),
         ("CACHEFLEET_NAMESPACES", "Not_A_Name", "CACHEFLEET_NAMESPACES.0: "),
+        ("CACHEFLEET_WORKER_PEERS", "[{", "CACHEFLEET_WORKER_PEERS: must be JSON"),
+        ("CACHEFLEET_WORKER_PEERS", '{"podSelector": {}}', "CACHEFLEET_WORKER_PEERS: must be a list"),
+        ("CACHEFLEET_WORKER_PEERS", "[{}]", "each of ipBlock, namespaceSelector, podSelector"),
+        ("CACHEFLEET_WORKER_PEERS", '[{"pods": {}}]', "must be a list of a NetworkPolicy's peers"),
     ],
 )
 def test_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str) -> None:

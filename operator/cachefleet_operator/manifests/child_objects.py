@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Container
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +15,7 @@ from cachefleet_operator import names
 from cachefleet_operator.kube.drift import stamped
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests.container import AGENT_PORT, ENGINE_PORT
+from cachefleet_operator.manifests.network_policy import closed_to_others, open_to_all
 from cachefleet_operator.manifests.pod import pod_template
 from cachefleet_operator.settings import Settings
 
@@ -36,10 +38,13 @@ def keys_secret(pool: PrefixCachePool, fleet: FleetKey) -> Manifest:
     return {**_begin(pool, "Secret", names.keys(pool)), "type": "Opaque", "data": data}
 
 
-def children(pool: PrefixCachePool, settings: Settings, *, chat_template: str = "") -> tuple[Manifest, ...]:
+def children(
+    pool: PrefixCachePool, settings: Settings, *, chat_template: str = "", there: Container[Ref] = ()
+) -> tuple[Manifest, ...]:
     """Manifests to apply for a pool, in order of dependency. TemplateError from an invalid ``podTemplate``.
 
-    ``chat_template`` is the digest of the pool's chat template, "" where it names none.
+    ``chat_template`` is the digest of the pool's chat template, "" where it names none; ``there`` are the objects that
+    exist.
     """
     template = pod_template(pool, settings, chat_template=chat_template)
     made = (
@@ -47,6 +52,7 @@ def children(pool: PrefixCachePool, settings: Settings, *, chat_template: str = 
         _policy(pool),
         _service(pool),
         _disruption_budget(pool),
+        *_network_policy(pool, settings, there),
         _deployment(pool, settings, template),
     )
     return tuple(map(stamped, made))
@@ -60,6 +66,7 @@ def refs(namespace: str, name: str) -> tuple[Ref, ...]:
         "ConfigMap": "policy",
         "Service": "workers",
         "PodDisruptionBudget": "workers",
+        "NetworkPolicy": "workers",
         "Deployment": "workers",
     }
     return tuple(Ref(kind, namespace, f"{name}-{suffix}") for kind, suffix in suffixes.items())
@@ -93,6 +100,14 @@ def _disruption_budget(pool: PrefixCachePool) -> Manifest:
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
     return {**_begin(pool, "PodDisruptionBudget", names.disruption_budget(pool)), "spec": spec}
+
+
+def _network_policy(pool: PrefixCachePool, settings: Settings, there: Container[Ref]) -> list[Manifest]:
+    """None where no peers are named; one that was made before is opened then, since nothing is ever deleted."""
+    begin = _begin(pool, "NetworkPolicy", names.network_policy(pool))
+    if settings.worker_peers:
+        return [{**begin, "spec": closed_to_others(pool, settings.worker_peers)}]
+    return [{**begin, "spec": open_to_all(pool)}] if Ref.of(begin) in there else []
 
 
 def _deployment(pool: PrefixCachePool, settings: Settings, template: Manifest) -> Manifest:

@@ -170,7 +170,10 @@ class Reconciler:
         if not verdict.admitted:
             return Desired(verdict)
         try:
-            apply = manifests.children(pool, self._settings, chat_template=await self._chat_template(pool))
+            chat_template = await self._chat_template(pool)
+            apply = manifests.children(
+                pool, self._settings, chat_template=chat_template, there=observed.children.keys()
+            )
         except TemplateError as error:
             return Desired(replace(verdict, invalid=(Reason.INVALID_POD_TEMPLATE, str(error))))
         except ChatTemplateError as error:

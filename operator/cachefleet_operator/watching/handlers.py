@@ -22,6 +22,7 @@ CHILDREN: Final = (
     ("", "v1", "configmaps"),
     ("", "v1", "serviceaccounts"),
     ("policy", "v1", "poddisruptionbudgets"),
+    ("networking.k8s.io", "v1", "networkpolicies"),
     ("", "v1", "pods"),
 )
 """Watched kinds that a pool owns. Not Secrets: the operator may read those by name only, and a deleted one is

@@ -7,6 +7,7 @@ import pytest
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests.child_objects import children, fleet_key_secret, keys_secret, refs
+from cachefleet_operator.settings import Settings
 from tests.operator.pools import SETTINGS, pool
 
 KEY = FleetKey(bytes(range(32)))
@@ -16,13 +17,52 @@ def by_kind(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, di
     return {manifest["kind"]: manifest for manifest in children(pool(spec, **metadata), SETTINGS)}
 
 
+PEERS = ({"namespaceSelector": {"matchLabels": {"a": "b"}}, "podSelector": {}}, {"ipBlock": {"cidr": "10.0.0.0/8"}})
+CLOSED = SETTINGS.model_copy(update={"worker_peers": PEERS})
+POLICY = Ref("NetworkPolicy", "serving", "demo-workers")
+
+
+def network_policy(settings: Settings, spec: dict[str, Any] | None = None, *there: Ref) -> dict[str, Any] | None:
+    """The spec of the one that is applied."""
+    made = {
+        Ref.of(manifest): manifest["spec"]
+        for manifest in children(pool(spec), settings, there=there)
+        if "spec" in manifest
+    }
+    return made.get(POLICY)
+
+
+def test_workers_are_reached_by_those_who_are_named_at_two_ports() -> None:
+    spec = network_policy(CLOSED)
+    assert spec is not None
+    assert spec["podSelector"] == by_kind()["Deployment"]["spec"]["selector"]
+    assert spec["policyTypes"] == ["Ingress"]
+    (rule,) = spec["ingress"]
+    assert [(port["port"], port["protocol"]) for port in rule["ports"]] == [(8000, "TCP"), (8082, "TCP")]
+    assert rule["from"] == list(PEERS)
+
+
+def test_workers_with_a_connector_reach_each_other_at_any_port() -> None:
+    spec = network_policy(CLOSED, {"engine": {"maxModelLen": 2048, "kvTransfer": {"kv_connector": "NixlConnector"}}})
+    assert spec is not None
+    assert spec["ingress"][1:] == [
+        {"from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/managed-by": "cachefleet-operator"}}}]}
+    ]
+
+
+def test_without_peers_no_policy_is_made_and_one_that_is_there_bounds_nothing() -> None:
+    assert network_policy(SETTINGS) is None
+    assert (network_policy(SETTINGS, None, POLICY) or {})["ingress"] == [{}]
+    assert network_policy(CLOSED, None, POLICY) == network_policy(CLOSED)
+
+
 def test_every_object_is_looked_for_by_its_name() -> None:
-    made = [*children(pool(), SETTINGS), keys_secret(pool(), KEY)]
+    made = [*children(pool(), CLOSED), keys_secret(pool(), KEY)]
     assert {Ref.of(manifest) for manifest in made} == set(refs("serving", "demo"))
 
 
 def test_everything_goes_with_its_pool() -> None:
-    for manifest in (*children(pool(), SETTINGS), keys_secret(pool(), KEY)):
+    for manifest in (*children(pool(), CLOSED), keys_secret(pool(), KEY)):
         (owner,) = manifest["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["name"], owner["uid"]) == ("PrefixCachePool", "demo", "uid-1")
         assert owner["controller"]
