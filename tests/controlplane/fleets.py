@@ -41,6 +41,12 @@ def pool(
     )
 
 
+def ranked(ranks: int, name: str = "demo", **spec: Any) -> PrefixCachePool:
+    """A pool whose workers have that many data-parallel ranks."""
+    engine = {"image": "vllm", "blockSize": 16, "maxModelLen": 4096, "extraArgs": [f"--data-parallel-size={ranks}"]}
+    return pool(name, engine=engine, **spec)
+
+
 def view(declared: PrefixCachePool, workers: Iterable[str] = (), unready: Iterable[str] = ()) -> PoolView:
     """A pool with its endpoints."""
     ready, waiting = [(name, True) for name in workers], [(name, False) for name in unready]

@@ -29,13 +29,14 @@ from cachefleet_controlplane.report_streams.report_stream import (
 from cachefleet_controlplane.report_streams.stream_state_machine import spoil, step
 from cachefleet_controlplane.workers.registry import Pool, Registry
 from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.data_parallelism import declared_ranks
 from cachefleet_core.report_frames import DownFrame, FrameError, Hello, State
 
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.5
 MAX_RANKS: Final = 256
-"""Streams of one connection."""
+"""Streams of one connection, however many ranks its pool declares."""
 
 
 class RefusedError(Exception):
@@ -178,6 +179,9 @@ class AgentConnections:
         pool = self._registry.pools.get(hello.pool)
         if pool is None:
             raise RefusedError("unknown_pool", f"no pool {hello.pool}")
+        declared = declared_ranks(pool.declared.spec.engine)
+        if declared is not None and hello.rank >= declared:
+            raise RefusedError("undeclared", f"rank {hello.rank}, but the pool declares {declared} for each worker")
         if len(connection.ranks) >= MAX_RANKS and hello.rank not in connection.ranks:
             raise RefusedError("busy", f"more than {MAX_RANKS} ranks on one connection")
         worker = self._registry.announce(pool, hello.worker, hello.rank)
@@ -195,7 +199,8 @@ class AgentConnections:
 
     def _step(self, worker: Worker, event: StreamInput, now: float) -> list[StreamEvent]:
         before = worker.stream
-        after, effects = step(before, event, now, digest=self._digest(worker, event))
+        digest, others = self._digest(worker, event), self._unfinished(worker, event)
+        after, effects = step(before, event, now, digest=digest, others=others)
         worker.follow(after)
         events = [effect.event for effect in effects if isinstance(effect, Count)]
         for number, effect in enumerate(effects):
@@ -222,6 +227,14 @@ class AgentConnections:
             return 0
         # The index holds none of a worker's blocks that did not fit: that is no divergence.
         return event.frame.digest if worker.unindexed else self._index.digest(worker.id)
+
+    def _unfinished(self, worker: Worker, event: StreamInput) -> int:
+        """Bytes of unfinished snapshots on the other streams of a worker's connection, where the step needs them."""
+        connection = self._connections.get(worker.stream.connection)
+        if connection is None or not (isinstance(event, Received) and not isinstance(event.frame, State)):
+            return 0
+        streams = (other.stream for other in connection.ranks.values() if other is not worker)
+        return sum(stream.assembly.size for stream in streams if stream.assembly is not None)
 
     def _carry_out(self, worker: Worker, effect: Effect, now: float) -> None:
         match effect:

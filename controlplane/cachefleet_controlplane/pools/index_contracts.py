@@ -3,7 +3,7 @@
 The pool's declaration comes first: block size, weights and (where it names one) revision must be as declared. Among
 contracts that fit it, the first one announced is in force as long as it fits and some worker announces it, or nobody
 announces a fitting one. So editing a pool does not exclude its workers before the first new worker is there, and once
-all of them came back with another contract, that one is in force.
+all of them came back with another contract, that one is in force. Only workers that the pool source lists have a say.
 """
 
 from __future__ import annotations

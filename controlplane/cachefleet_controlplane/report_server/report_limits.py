@@ -28,6 +28,7 @@ CLOSE_CODES: Final[Mapping[str, int]] = {
     "slow": TRY_LATER,
     "superseded": SUPERSEDED,
     "unannounced": MALFORMED,
+    "undeclared": FORBIDDEN,
     "unauthenticated": UNAUTHENTICATED,
     "unknown_pool": UNKNOWN_POOL,
 }

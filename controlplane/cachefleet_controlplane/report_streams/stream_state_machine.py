@@ -70,8 +70,8 @@ FORGET_SECONDS: Final = 15.0
 RETRY_SECONDS: Final = 2.0
 MAX_RETRY_SECONDS: Final = 30.0
 MAX_SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
-"""All parts of one snapshot and the Deltas held back behind it: some 8 million blocks, 3 million where each is a chain
-of its own.
+"""All unfinished snapshots of one connection and the Deltas held back behind them: some 8 million blocks, 3 million
+where each is a chain of its own.
 """
 MAX_PARTS: Final = 4096
 MAX_HELD_BACK: Final = 4096
@@ -80,11 +80,14 @@ MAX_HELD_BACK: Final = 4096
 Step = tuple[Stream, tuple[Effect, ...]]
 
 
-def step(stream: Stream, event: StreamInput, now: float, *, digest: int = 0) -> Step:
-    """The stream after an input, and the effects; ``digest`` is the index's own for this stream, before the input."""
+def step(stream: Stream, event: StreamInput, now: float, *, digest: int = 0, others: int = 0) -> Step:
+    """The stream after an input, and the effects; ``digest`` is the index's own for this stream, before the input.
+
+    ``others`` are the bytes of unfinished snapshots on the other streams of its connection.
+    """
     match event:
         case Received():
-            return _receive(stream, event, now, digest)
+            return _receive(stream, event, now, digest, others)
         case Opened():
             return _open(stream, event, now)
         case Closed():
@@ -101,16 +104,16 @@ def spoil(stream: Stream, now: float) -> Stream:
     )
 
 
-def _receive(stream: Stream, event: Received, now: float, digest: int) -> Step:
+def _receive(stream: Stream, event: Received, now: float, digest: int, others: int) -> Step:
     if event.connection != stream.connection or stream.stream_state in _DEAF:
         return stream, (Count(StreamEvent.FOREIGN),)
     match event.frame:
         case State() as state:
             return _state(stream, state, now, digest)
         case SnapshotFrame() as part:
-            return _SNAPSHOTS[stream.stream_state](stream, part, now)
+            return _SNAPSHOTS[stream.stream_state](stream, part, now, others)
         case DeltaFrame() as delta:
-            return _DELTAS[stream.stream_state](stream, delta, now)
+            return _DELTAS[stream.stream_state](stream, delta, now, others)
 
 
 def _open(stream: Stream, event: Opened, now: float) -> Step:
@@ -204,22 +207,22 @@ def _resync(stream: Stream, now: float, event: StreamEvent) -> Step:
 # Snapshots.
 
 
-def _begin(stream: Stream, part: SnapshotFrame, now: float) -> Step:
+def _begin(stream: Stream, part: SnapshotFrame, now: float, others: int) -> Step:
     if part.part != 0:
         return _resync(stream, now, StreamEvent.BROKEN_SNAPSHOT)
     assembly = Assembly(sequence=part.sequence)
     opened = replace(stream, stream_state=StreamState.ASSEMBLING, assembly=assembly, out_of_step_at=_since(stream, now))
-    return _extend(opened, part, now)
+    return _extend(opened, part, now, others)
 
 
-def _extend(stream: Stream, part: SnapshotFrame, now: float) -> Step:
+def _extend(stream: Stream, part: SnapshotFrame, now: float, others: int) -> Step:
     assembly = stream.assembly
     if assembly is None or part.part == 0 < len(assembly.parts):
-        return _begin(stream, part, now)  # the agent starts over
+        return _begin(stream, part, now, others)  # the agent starts over
     if part.part != len(assembly.parts) or part.sequence != assembly.sequence:
         return _resync(stream, now, StreamEvent.BROKEN_SNAPSHOT)
     size = assembly.size + len(part.data)
-    if size > MAX_SNAPSHOT_BYTES or part.part >= MAX_PARTS:
+    if size + others > MAX_SNAPSHOT_BYTES or part.part >= MAX_PARTS:
         return _resync(stream, now, StreamEvent.TOO_LARGE)
     grown = replace(assembly, parts=(*assembly.parts, part), size=size)
     # While parts keep coming the snapshot is not overdue.
@@ -237,7 +240,7 @@ def _complete(stream: Stream, assembly: Assembly) -> Step:
 # Deltas.
 
 
-def _take(stream: Stream, delta: DeltaFrame, now: float) -> Step:
+def _take(stream: Stream, delta: DeltaFrame, now: float, _others: int) -> Step:
     if delta.sequence <= stream.sequence:
         return stream, (Count(StreamEvent.DUPLICATE),)
     if delta.sequence > stream.sequence + 1:
@@ -245,7 +248,7 @@ def _take(stream: Stream, delta: DeltaFrame, now: float) -> Step:
     return replace(stream, sequence=delta.sequence), (Apply(delta),)
 
 
-def _hold_back(stream: Stream, delta: DeltaFrame, now: float) -> Step:
+def _hold_back(stream: Stream, delta: DeltaFrame, now: float, others: int) -> Step:
     assembly = stream.assembly or Assembly(sequence=stream.sequence)
     expected = assembly.sequence + len(assembly.held_back) + 1
     if delta.sequence < expected:
@@ -253,24 +256,24 @@ def _hold_back(stream: Stream, delta: DeltaFrame, now: float) -> Step:
     if delta.sequence > expected:
         return _resync(stream, now, StreamEvent.GAP)
     size = assembly.size + len(delta.data)
-    if size > MAX_SNAPSHOT_BYTES or len(assembly.held_back) >= MAX_HELD_BACK:
+    if size + others > MAX_SNAPSHOT_BYTES or len(assembly.held_back) >= MAX_HELD_BACK:
         return _resync(stream, now, StreamEvent.TOO_LARGE)
     return replace(stream, assembly=replace(assembly, held_back=(*assembly.held_back, delta), size=size)), ()
 
 
-def _ignore(stream: Stream, _delta: DeltaFrame, _now: float) -> Step:
+def _ignore(stream: Stream, _delta: DeltaFrame, _now: float, _others: int) -> Step:
     return stream, ()
 
 
 _DEAF: Final = frozenset({StreamState.UNKNOWN, StreamState.ADRIFT})
 """States in which no connection is the stream's."""
-_SNAPSHOTS: Final[Mapping[StreamState, Callable[[Stream, SnapshotFrame, float], Step]]] = {
+_SNAPSHOTS: Final[Mapping[StreamState, Callable[[Stream, SnapshotFrame, float, int], Step]]] = {
     StreamState.AWAITING: _begin,
     StreamState.ASSEMBLING: _extend,
     StreamState.LIVE: _begin,
     StreamState.FORGOTTEN: _begin,
 }
-_DELTAS: Final[Mapping[StreamState, Callable[[Stream, DeltaFrame, float], Step]]] = {
+_DELTAS: Final[Mapping[StreamState, Callable[[Stream, DeltaFrame, float, int], Step]]] = {
     StreamState.AWAITING: _ignore,
     StreamState.ASSEMBLING: _hold_back,
     StreamState.LIVE: _take,

@@ -47,8 +47,8 @@ class Pool:
         return self.declared.metadata.namespace, self.declared.spec.model.name
 
     def settle_contract(self) -> None:
-        """Choose the contract in force, and set each worker's differences from it."""
-        announced = [worker.hello.contract for worker in self.workers.values() if worker.hello]
+        """Choose the contract in force among those of listed workers, and set each worker's differences from it."""
+        announced = [worker.hello.contract for worker in self.workers.values() if worker.hello and worker.endpoint]
         self.contract = in_force(self.declared.spec, self.contract, announced)
         for worker in self.workers.values():
             if worker.hello:

@@ -1,16 +1,18 @@
 """Agents and their connections: who is welcome, what they are told, and what their silence means."""
 
+import msgspec
 import pytest
 
 from cachefleet_controlplane.fleet.agent_connections import MAX_RANKS, RefusedError
 from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId
 from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.report_streams import stream_state_machine
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.workers import registry
-from cachefleet_core.report_frames import Delta, Drain, FrameError, Policy, Snapshot
+from cachefleet_core.report_frames import Delta, Drain, FrameError, Policy, Snapshot, encode
 from tests.controlplane.chains import chain, removed, stored
-from tests.controlplane.fleets import MODEL, FakeLink, fleet_of, pool, view, wid
-from tests.controlplane.frames import delta, hello, snapshot, state
+from tests.controlplane.fleets import MODEL, FakeLink, fleet_of, pool, ranked, view, wid
+from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
 from tests.controlplane.index.index_behaviour import MakeIndex, every_index
 
 KEYS = chain(1, 10)
@@ -69,11 +71,53 @@ class TestWelcome:
 
     def test_ranks_of_a_connection_are_bounded(self) -> None:
         fleet = fleet_of("demo-0")
+        fleet.update_pools([view(ranked(MAX_RANKS + 1), ["demo-0"])])
         connection = fleet.connect(FakeLink())
         for rank in range(MAX_RANKS):
             fleet.hello(connection, hello(rank=rank))
         with pytest.raises(RefusedError, match="ranks"):
             fleet.hello(connection, hello(rank=MAX_RANKS))
+
+    def test_so_are_they_by_what_the_pool_declares(self) -> None:
+        fleet = fleet_of("demo-0")
+        connection = fleet.report().connection
+        with pytest.raises(RefusedError, match="declares 1 ") as refused:
+            fleet.hello(connection, hello(rank=1))
+        assert refused.value.code == "undeclared"
+        fleet.update_pools([view(ranked(2), ["demo-0"])])
+        fleet.hello(connection, hello(rank=1))
+
+    def test_unfinished_snapshots_of_all_ranks_share_one_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each rank alone stays below it."""
+        part = snapshot(0, KEYS, last=False)
+        monkeypatch.setattr(stream_state_machine, "MAX_SNAPSHOT_BYTES", 2 * len(encode(part)))
+        fleet = fleet_of("demo-0")
+        fleet.update_pools([view(ranked(3), ["demo-0"])])
+        connection = fleet.connect(FakeLink())
+        for rank in range(3):
+            fleet.hello(connection, hello(rank=rank))
+        events = [fleet.receive(connection, snapshot(0, KEYS, last=False, rank=rank)) for rank in range(3)]
+        assert events == [[], [], [StreamEvent.TOO_LARGE]]
+        fleet.receive(connection, snapshot(0, KEYS))  # the agent starts over and is done
+        assert fleet.receive(connection, snapshot(0, KEYS, last=False, rank=2)) == []
+
+
+class TestContracts:
+    def test_only_a_listed_worker_sets_one(self) -> None:
+        """Its name comes from the pool source, not from whoever says hello first."""
+        fleet = fleet_of("demo-0")
+        fleet.report("stranger-0", KEYS, contract=msgspec.structs.replace(CONTRACT, tokenizer="sha256:bad"))
+        assert fleet.pool().contract is None
+        fleet.report("demo-0", KEYS)
+        assert (fleet.pool().contract, fleet.worker("demo-0").excluded) == (CONTRACT, False)
+        assert fleet.worker("stranger-0").excluded
+
+    def test_that_of_a_worker_counts_once_it_is_listed(self) -> None:
+        fleet = fleet_of()
+        fleet.report("demo-0", KEYS)
+        assert fleet.pool().contract is None
+        fleet.update_pools([view(pool(), unready=["demo-0"])])
+        assert fleet.pool().contract == CONTRACT
 
 
 class TestConnections:
@@ -191,6 +235,7 @@ class TestRemoval:
     @pytest.mark.parametrize("uid", ["", "2"], ids=["gone", "made anew"])
     def test_frames_of_a_removed_worker_are_refused_and_leave_nothing(self, uid: str) -> None:
         fleet = fleet_of("demo-0")
+        fleet.update_pools([view(ranked(2), ["demo-0"])])
         connection = fleet.report(holds=KEYS).connection
         fleet.report(rank=1)
         fleet.update_pools([view(pool(uid=uid), ["demo-0"])] if uid else [])

@@ -12,7 +12,7 @@ from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.report_frames import Phase
 from tests.controlplane.chains import chain
-from tests.controlplane.fleets import INDEX_KEY, MODEL, FakeLink, LiveFleet, fleet_of, pool, view, wid
+from tests.controlplane.fleets import INDEX_KEY, MODEL, FakeLink, LiveFleet, fleet_of, pool, ranked, view, wid
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
 
 KEYS = chain(1, 10)
@@ -93,7 +93,7 @@ class TestEligibility:
 
     def test_a_decision_names_all_ranks_of_its_worker_and_no_namesake_in_another_pool(self) -> None:
         fleet = LiveFleet()
-        fleet.update_pools([view(pool("a"), ["w-0"]), view(pool("b"), ["w-0"])])
+        fleet.update_pools([view(ranked(2, "a"), ["w-0"]), view(pool("b"), ["w-0"])])
         fleet.report("w-0", pool="default/a", rank=1)
         first = route(fleet, exclude=frozenset({"default/b/w-0"}))
         assert first.full_name == "default/a/w-0"
@@ -167,6 +167,7 @@ class TestEligibility:
 
     def test_a_rank_of_its_own_is_a_candidate_of_its_own(self) -> None:
         fleet = fleet_of("demo-0")
+        fleet.update_pools([view(ranked(2), ["demo-0"])])
         fleet.report("demo-0", KEYS, rank=1)
         decision = route(fleet)
         assert (decision.worker, decision.rank, decision.id) == ("demo-0", 1, wid("demo-0", 1))
