@@ -170,7 +170,7 @@ class ControlPlane:
         settings = self._settings
         limits = ReportLimits(connections=settings.report_connections, hello_seconds=settings.report_hello_seconds)
         new_workers = self.hot.new_workers
-        reports = ReportsServer(self.fleet, authority.reports, self.metrics, limits=limits, new_workers=new_workers)
+        reports = ReportsServer(self.fleet, authority, self.metrics, limits=limits, new_workers=new_workers)
         admin = admin_app(
             self.fleet,
             self.decisions,

@@ -19,6 +19,7 @@ from typing import Any, Final
 import uvicorn
 
 from cachefleet_controlplane.http_protocol import ClientTimeouts, ShutdownState, TimedProtocol, timed_protocol
+from cachefleet_controlplane.websocket_protocol import CautiousWebSocket
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ def http_server(
         host=host,
         port=port,
         http=timed_protocol(bounds, shutdown),
-        ws="websockets-sansio" if websocket_bytes else "none",
+        ws=CautiousWebSocket if websocket_bytes else "none",
         ws_max_size=max(websocket_bytes, 1),
         ws_per_message_deflate=False,
         lifespan="off",

@@ -57,6 +57,10 @@ class FileAuthorizer:
         self._admin = TokenFile(admin_file)
         self._metrics = metrics
 
+    async def agent(self, token: str) -> Access:
+        """Whether the token is that of agents, whatever worker it is of."""
+        return Access.ALLOWED if self._reports.matches(token) else Access.UNAUTHENTICATED
+
     async def reports(self, token: str, _hello: Hello) -> bool:
         """Whether the token is that of agents; any worker's name is accepted with it."""
         return self._answer("reports", self._reports, token) is Access.ALLOWED

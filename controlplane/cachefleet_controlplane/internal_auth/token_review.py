@@ -96,6 +96,17 @@ class TokenReviewAuthorizer:
         self._identities: Expiring[bytes, Identity | Access] = Expiring(self._bounds.size, clock)
         self._answers: Expiring[tuple[bytes, Asked], Access] = Expiring(self._bounds.size, clock)
 
+    async def agent(self, token: str) -> Access:
+        """Whether the token is that of a pod in a namespace served, whatever worker it is.
+
+        AccessUnavailableError where the API server does not answer.
+        """
+        identity = await self._identity(token)
+        if identity is None:
+            return Access.UNAUTHENTICATED
+        served = "" in self._namespaces or identity.namespace in self._namespaces
+        return Access.ALLOWED if identity.pod and identity.namespace and served else Access.FORBIDDEN
+
     async def reports(self, token: str, hello: Hello) -> bool:
         """Whether the token is that of the worker's own pod, in the namespace of the pool it names.
 

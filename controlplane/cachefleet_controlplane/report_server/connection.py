@@ -161,8 +161,6 @@ class Session:
         return hello
 
     async def _allow(self, hello: Hello) -> None:
-        if not self._token:
-            raise RefusedError("unauthenticated", "a bearer token is needed")
         try:
             async with asyncio.timeout(self._limits.authorize_seconds):
                 allowed = await self._authorize(self._token, hello)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from cachefleet_controlplane.websocket_protocol import FIRST_MESSAGE_BYTES
 from cachefleet_core.report_frames import MAX_FRAME_BYTES
 
 MALFORMED: Final = 4400
-UNAUTHENTICATED: Final = 4401
 FORBIDDEN: Final = 4403
 UNKNOWN_POOL: Final = 4404
 SILENT: Final = 4408
@@ -29,7 +29,6 @@ CLOSE_CODES: Final[Mapping[str, int]] = {
     "superseded": SUPERSEDED,
     "unannounced": MALFORMED,
     "undeclared": FORBIDDEN,
-    "unauthenticated": UNAUTHENTICATED,
     "unknown_pool": UNKNOWN_POOL,
 }
 """WebSocket close codes by the words that metrics and logs use."""
@@ -40,13 +39,16 @@ class ReportLimits:
     """Bounds of agents' connections; times in seconds."""
 
     connections: int = 4096
+    handshakes: int = 1024
+    """Connections whose bearer is being checked, before they are accepted."""
     hello_seconds: float = 5.0
     """From acceptance to the first Hello, and from there until this control plane knows its pools."""
     authorize_seconds: float = 15.0
+    """How long a check of a bearer may take, before the connection is accepted and again after its Hello."""
     idle_seconds: float = 60.0
     """Longest silence; a healthy agent reports every second."""
-    first_frame_bytes: int = 256 * 1024
-    """Bound of a Hello, which is read before the agent is authorized."""
+    first_frame_bytes: int = FIRST_MESSAGE_BYTES
+    """Bound of a Hello, which is read before it is known whose agent this is."""
     frame_bytes: int = MAX_FRAME_BYTES
     outbox_frames: int = 64
     """Frames queued for an agent that does not read."""

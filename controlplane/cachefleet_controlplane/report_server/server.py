@@ -1,32 +1,60 @@
 """``/v1/reports``: a raw ASGI WebSocket application, one task per connection.
 
-A connection needs the subprotocol, a bearer token, a Hello in time, and the authorizer's consent to both. After that a
-frame is either sound and applied, or it ends the connection with a code and nothing of it has been applied. The event
-loop gets a turn after every frame. The last part of a snapshot applies all of them at once, which takes a millisecond
-for each 30,000 blocks in native code and for each 1,500 in Python.
+A connection needs the subprotocol and the bearer token of an agent before it is accepted, then a Hello in time, and the
+authorizer's consent to both. Until then only small messages are read. After that a frame is either sound and applied,
+or it ends the connection with a code and nothing of it has been applied. The event loop gets a turn after every frame.
+The last part of a snapshot applies all of them at once, which takes a millisecond for each 30,000 blocks in native code
+and for each 1,500 in Python.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from starlette.types import Receive, Scope, Send
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
-from cachefleet_controlplane.internal_auth.authorizer import bearer
+from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, bearer
 from cachefleet_controlplane.report_server.connection import Session
-from cachefleet_controlplane.report_server.report_limits import TRY_LATER, ReportLimits, ReportMetrics
+from cachefleet_controlplane.report_server.report_limits import ReportLimits, ReportMetrics
 from cachefleet_core.report_frames import SUBPROTOCOL, Hello
 
 logger = logging.getLogger(__name__)
 
-Authorizer = Callable[[str, Hello], Awaitable[bool]]
-"""Whether the bearer of this token may report as the worker of this Hello."""
+
+class Authorizer(Protocol):
+    """Decides who may report; both methods raise AccessUnavailableError where that cannot be known now."""
+
+    async def agent(self, token: str) -> Access:
+        """Whether the bearer of this token is an agent at all."""
+        ...
+
+    async def reports(self, token: str, hello: Hello) -> bool:
+        """Whether it may report as the worker of this Hello."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Denial:
+    """Why a connection is not accepted: the word that metrics use, an HTTP status, and what to do."""
+
+    code: str
+    status: int
+    reason: str
+
 
 _UPGRADE: Final = b"this is a WebSocket endpoint\n"
+_BUSY: Final = _Denial("busy", 503, "too many agents: try again later")
+_NOT_READY: Final = _Denial("not_ready", 503, "nobody can say now whose token this is: try again later")
+_DENIALS: Final = {
+    Access.UNAUTHENTICATED: _Denial("unauthenticated", 401, "a valid bearer token of an agent is needed"),
+    Access.FORBIDDEN: _Denial("forbidden", 403, "the token is not that of a worker's pod in a namespace served"),
+}
 
 
 class ReportsServer:
@@ -35,7 +63,7 @@ class ReportsServer:
     def __init__(
         self,
         fleet: Fleet,
-        authorize: Authorizer,
+        authorizer: Authorizer,
         metrics: ReportMetrics,
         *,
         limits: ReportLimits | None = None,
@@ -44,10 +72,12 @@ class ReportsServer:
         """``new_workers`` decides which hot prefixes new workers are told of."""
         self._new_workers = new_workers
         self._fleet = fleet
-        self._authorize = authorize
+        self._authorizer = authorizer
         self._metrics = metrics
         self._limits = limits or ReportLimits()
         self.connections = 0
+        self.handshakes = 0
+        """Connections whose bearer is being checked."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -60,17 +90,35 @@ class ReportsServer:
             self._metrics.report_rejected("subprotocol")
             await send({"type": "websocket.close", "code": 1002, "reason": f"speaks {SUBPROTOCOL} only"})
             return
-        if self.connections >= self._limits.connections:
-            self._metrics.report_rejected("busy")
-            await send({"type": "websocket.close", "code": TRY_LATER, "reason": "too many agents"})
+        token = bearer(_header(scope["headers"], b"authorization"))
+        if denial := await self._checked(token):
+            self._metrics.report_rejected(denial.code)
+            await _deny(denial, send)
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
-        await self._serve(bearer(_header(scope["headers"], b"authorization")), receive, send)
+        await self._serve(token, receive, send)
+
+    async def _checked(self, token: str) -> _Denial | None:
+        """Why the bearer of a token is not let in; None where it is. Nothing is asked about no token."""
+        if not token:
+            return _DENIALS[Access.UNAUTHENTICATED]
+        if self.connections + self.handshakes >= self._limits.connections or self.handshakes >= self._limits.handshakes:
+            return _BUSY
+        self.handshakes += 1
+        try:
+            # An agent that gives up meanwhile finds the answer remembered when it comes again.
+            async with asyncio.timeout(self._limits.authorize_seconds):
+                access = await self._authorizer.agent(token)
+        except (AccessUnavailableError, TimeoutError):
+            return _NOT_READY
+        finally:
+            self.handshakes -= 1
+        return _DENIALS.get(access)
 
     async def _serve(self, token: str, receive: Receive, send: Send) -> None:
         session = Session(
             self._fleet,
-            self._authorize,
+            self._authorizer.reports,
             self._metrics,
             limits=self._limits,
             token=token,
@@ -89,6 +137,14 @@ class ReportsServer:
 
 def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
     return next((value.decode("latin-1") for key, value in headers if key == name), "")
+
+
+async def _deny(denial: _Denial, send: Send) -> None:
+    """Answer the handshake with an HTTP error instead of accepting it."""
+    extra = [(b"www-authenticate", b"Bearer")] if denial.status == 401 else []
+    headers = [(b"content-type", b"text/plain"), *extra]
+    await send({"type": "websocket.http.response.start", "status": denial.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": denial.reason.encode() + b"\n"})
 
 
 async def _upgrade_required(send: Send) -> None:

@@ -95,6 +95,7 @@ async def test_each_file_opens_its_own_door(tmp_path: Path) -> None:
     metrics = Metrics()
     authorizer = FileAuthorizer(tmp_path / "reports", tmp_path / "admin", metrics=metrics)
     assert [await authorizer.reports(token, HELLO) for token in ("r", "a", "")] == [True, False, False]
+    assert [await authorizer.agent(token) is Access.ALLOWED for token in ("r", "a", "")] == [True, False, False]
     answers = [await authorizer.admin(token, Asked("list")) for token in ("r", "a", "")]
     assert answers == [Access.UNAUTHENTICATED, Access.ALLOWED, Access.UNAUTHENTICATED]
     assert value(metrics, "auth_checks_total", check="admin", outcome="unauthenticated") == 2

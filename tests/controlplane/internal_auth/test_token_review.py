@@ -70,6 +70,29 @@ async def test_an_agent_speaks_for_its_own_pod_only(reviewed: Reviewed) -> None:
     assert value(reviewed.metrics, "auth_checks_total", check="reports", outcome="unauthenticated") == 2
 
 
+@pytest.mark.parametrize("reviewed", [("default",), ()], indirect=True)
+async def test_only_a_pod_in_a_namespace_served_is_an_agent(reviewed: Reviewed) -> None:
+    """Asked before its Hello, which needs no second review."""
+    reviewed.server.tokens = {
+        "own": accepted(),
+        "elsewhere": accepted(user="system:serviceaccount:other:worker"),
+        "unbound": accepted(pod=""),
+        "person": accepted(user="kim"),
+    }
+    answers = {token: await reviewed.ask.agent(token) for token in [*reviewed.server.tokens, "none"]}
+    everywhere = not reviewed.ask._namespaces[0]
+    assert answers == {
+        "own": Access.ALLOWED,
+        "elsewhere": Access.ALLOWED if everywhere else Access.FORBIDDEN,
+        "unbound": Access.FORBIDDEN,
+        "person": Access.FORBIDDEN,
+        "none": Access.UNAUTHENTICATED,
+    }
+    asked = reviewed.reviews
+    assert await reviewed.ask.reports("none", HELLO) is False
+    assert reviewed.reviews == asked
+
+
 @pytest.mark.parametrize("audiences", [None, (), ("other",)])
 async def test_the_server_must_confirm_our_audience(reviewed: Reviewed, audiences: Any) -> None:
     reviewed.server.tokens = {"t": accepted(audiences=audiences)}

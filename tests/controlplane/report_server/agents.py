@@ -10,9 +10,11 @@ from typing import Any
 import aiohttp
 import uvicorn
 
+from cachefleet_controlplane.internal_auth.authorizer import Access
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.report_server.report_limits import ReportLimits
 from cachefleet_controlplane.report_server.server import ReportsServer
+from cachefleet_controlplane.websocket_protocol import CautiousWebSocket
 from cachefleet_core.report_frames import SUBPROTOCOL, DownFrame, Hello, UpFrame, decode_down, encode
 from tests.controlplane.fleets import LiveFleet, fleet_of
 from tests.controlplane.waiting import until
@@ -57,16 +59,23 @@ class Agent:
         return self.ws.close_code
 
 
+class Doorkeeper:
+    """An authorizer of one token, good for workers called demo-something; "stranger" is no agent's."""
+
+    async def agent(self, token: str) -> Access:
+        return {TOKEN: Access.ALLOWED, "stranger": Access.FORBIDDEN}.get(token, Access.UNAUTHENTICATED)
+
+    async def reports(self, token: str, hello: Hello) -> bool:
+        return token == TOKEN and hello.worker.startswith("demo-")
+
+
 @asynccontextmanager
 async def reports_endpoint(fleet: LiveFleet | None = None, **limits: Any) -> AsyncIterator[Endpoint]:
     """Lets in who bears TOKEN and is called demo-something."""
     fleet, metrics = fleet or fleet_of("demo-0", "demo-1"), Metrics()
 
-    async def authorize(token: str, hello: Hello) -> bool:
-        return token == TOKEN and hello.worker.startswith("demo-")
-
-    server = ReportsServer(fleet, authorize, metrics, limits=ReportLimits(**limits))
-    config = uvicorn.Config(server, port=0, ws="websockets-sansio", lifespan="off", log_config=None)
+    server = ReportsServer(fleet, Doorkeeper(), metrics, limits=ReportLimits(**limits))
+    config = uvicorn.Config(server, port=0, ws=CautiousWebSocket, lifespan="off", log_config=None)
     web = uvicorn.Server(config)
     serving = asyncio.create_task(web._serve())  # serve() would take over the signals
     await until(lambda: web.started)

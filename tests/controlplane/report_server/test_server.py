@@ -2,18 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import msgspec
 import pytest
 
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError
-from cachefleet_core.report_frames import Delta, Policy, Resync, Stored, encode
+from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError
+from cachefleet_controlplane.websocket_protocol import FIRST_MESSAGE_BYTES
+from cachefleet_core.report_frames import SUBPROTOCOL, Delta, Policy, Resync, Stored, encode
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import LiveFleet, fleet_of, pool, view, wid
 from tests.controlplane.frames import delta, hello, snapshot, state
-from tests.controlplane.report_server.agents import Endpoint, reports_endpoint
+from tests.controlplane.report_server.agents import TOKEN, Endpoint, reports_endpoint
 from tests.controlplane.waiting import until, value
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -26,6 +28,10 @@ HELD = [(key, 0) for key in KEYS]
 async def endpoint() -> AsyncIterator[Endpoint]:
     async with reports_endpoint() as made:
         yield made
+
+
+def greeting(token: str = TOKEN) -> dict[str, Any]:
+    return {"headers": {"Authorization": f"Bearer {token}"} if token else {}, "protocols": (SUBPROTOCOL,)}
 
 
 def held(endpoint: Endpoint, worker: str = "demo-0") -> int:
@@ -81,12 +87,19 @@ class TestReporting:
 
 
 class TestAdmission:
-    @pytest.mark.parametrize(("token", "code"), [("", 4401), ("wrong", 4403)])
-    async def test_without_the_right_token_nobody_is_heard(self, endpoint: Endpoint, token: str, code: int) -> None:
-        async with endpoint.agent(token) as agent:
-            await agent.say(hello(), snapshot(0, KEYS))
-            assert await agent.end() == code
-        assert endpoint.fleet.worker().stream == "unknown"
+    @pytest.mark.parametrize(
+        ("token", "status", "reason"),
+        [("", 401, "unauthenticated"), ("wrong", 401, "unauthenticated"), ("stranger", 403, "forbidden")],
+    )
+    async def test_without_an_agents_token_no_connection_is_accepted(
+        self, endpoint: Endpoint, token: str, status: int, reason: str
+    ) -> None:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            async with endpoint.agent(token):
+                pass
+        assert refused.value.status == status
+        assert value(endpoint.metrics, "report_rejections_total", reason=reason) == 1
+        assert (endpoint.server.connections, endpoint.server.handshakes) == (0, 0)
 
     async def test_a_token_is_good_for_its_worker_only(self, endpoint: Endpoint) -> None:
         async with endpoint.agent() as agent:
@@ -114,7 +127,28 @@ class TestAdmission:
             await first.say(hello())
             await first.hear()
             with pytest.raises(aiohttp.WSServerHandshakeError):
-                await endpoint.http.ws_connect(endpoint.url, protocols=("cachefleet.reports.v1",))
+                async with endpoint.agent():
+                    pass
+
+    async def test_bearers_under_review_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whoever has no token does not take a place among them."""
+        async with reports_endpoint(handshakes=1) as endpoint:
+            reviewed = asyncio.Event()
+
+            async def slowly(_token: str) -> Access:
+                await reviewed.wait()
+                return Access.ALLOWED
+
+            monkeypatch.setattr(endpoint.server._authorizer, "agent", slowly)
+            first = asyncio.create_task(endpoint.http.ws_connect(endpoint.url, **greeting()))
+            await until(lambda: endpoint.server.handshakes == 1)
+            for token, status in ((TOKEN, 503), ("", 401)):
+                with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                    await endpoint.http.ws_connect(endpoint.url, **greeting(token))
+                assert refused.value.status == status
+            reviewed.set()
+            await (await first).close()
+            assert endpoint.server.handshakes == 0
 
     async def test_before_the_pools_are_known_a_hello_waits_for_them(self) -> None:
         async with reports_endpoint(LiveFleet()) as endpoint, endpoint.agent() as agent:
@@ -129,16 +163,21 @@ class TestAdmission:
             assert await agent.end() == 1013
 
     async def test_while_nobody_can_say_whose_token_it_is_an_agent_is_told_to_come_later(
-        self, endpoint: Endpoint
+        self, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def away(*_args: object) -> bool:
             raise AccessUnavailableError
 
-        endpoint.server._authorize = away
+        monkeypatch.setattr(endpoint.server._authorizer, "reports", away)
         async with endpoint.agent() as agent:
             await agent.say(hello())
             assert await agent.end() == 1013
-        assert value(endpoint.metrics, "report_rejections_total", reason="not_ready") == 1
+        monkeypatch.setattr(endpoint.server._authorizer, "agent", away)
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            async with endpoint.agent():
+                pass
+        assert refused.value.status == 503
+        assert value(endpoint.metrics, "report_rejections_total", reason="not_ready") == 2
 
 
 class TestSilence:
@@ -159,12 +198,19 @@ class TestSilence:
                 endpoint.fleet.tell(wid("demo-0"), Resync())
             assert await agent.end() == 1013
 
-    async def test_an_authorizer_that_does_not_answer_does_not_hang_the_agent(self) -> None:
+    async def test_an_authorizer_that_does_not_answer_does_not_hang_the_agent(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async with reports_endpoint(authorize_seconds=0.1) as endpoint:
-            endpoint.server._authorize = lambda _token, _hello: asyncio.sleep(60, True)  # noqa: FBT003
+            monkeypatch.setattr(endpoint.server._authorizer, "reports", lambda *_: asyncio.sleep(60, True))  # noqa: FBT003
             async with endpoint.agent() as agent:
                 await agent.say(hello())
                 assert await agent.end() == 1013
+            monkeypatch.setattr(endpoint.server._authorizer, "agent", lambda _: asyncio.sleep(60))
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                async with endpoint.agent():
+                    pass
+            assert refused.value.status == 503
 
 
 class TestMalformed:
@@ -205,6 +251,19 @@ class TestMalformed:
             async with endpoint.agent() as agent:
                 await agent.say(hello(), delta(1, stored(chain(2, 200))))
                 assert await agent.end() == 4400
+
+    async def test_a_large_first_message_ends_the_connection_at_its_head(self, endpoint: Endpoint) -> None:
+        """Its bytes are not waited for."""
+        async with endpoint.agent() as agent:
+            transport = agent.ws._response.connection.transport  # type: ignore[union-attr]
+            transport.write(b"\x82\xff" + (FIRST_MESSAGE_BYTES + 1).to_bytes(8) + b"mask")  # type: ignore[union-attr]
+            assert await agent.end() == 1009
+
+    async def test_what_follows_a_hello_may_be_larger(self, endpoint: Endpoint) -> None:
+        many = chain(3, FIRST_MESSAGE_BYTES // 8)
+        async with endpoint.agent() as agent:
+            await agent.say(hello(blocks_total=len(many)), snapshot(0, many))
+            await until(lambda: held(endpoint) == len(many))
 
     @pytest.mark.parametrize("first", [snapshot(0, KEYS), delta(1), state()])
     async def test_the_first_frame_must_be_a_hello(self, endpoint: Endpoint, first: Delta) -> None:
