@@ -27,7 +27,7 @@ REPORT = State(
 )
 
 
-INDEX = IndexStatus(keys=40, held=50, bytes=4000, refused_frames=3, shed_frames=2)
+INDEX = IndexStatus(keys=40, held=50, bytes=4000, refused_frames=3, shed_frames=2, excess_claims=1)
 
 
 def worker_status(name: str, **changes: Any) -> WorkerStatus:

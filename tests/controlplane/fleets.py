@@ -103,12 +103,13 @@ class LiveFleet(Fleet):
     def report(self, worker: str = "demo-0", holds: Iterable[int] = (), **changes: Any) -> FakeLink:
         """Connect an agent that holds ``holds`` and says so; its link."""
         link = FakeLink()
-        greeting = {
+        greeting: dict[str, Any] = {
             key: changes.pop(key)
             for key in ("epoch", "contract", "pool", "rank", "max_batched_tokens")
             if key in changes
         }
         connection = link.connection = self.connect(link)
+        greeting["blocks_total"] = max(100, changes.get("blocks_total", 0))
         self.hello(connection, hello(worker, **greeting))
         held, rank = list(holds), greeting.get("rank", 0)
         self.receive(connection, snapshot(0, *([held] if held else []), rank=rank))

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from cachefleet_controlplane.index.frame_ingest import Report
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, IndexFullError
+from cachefleet_controlplane.pools.block_bounds import most_blocks
 from cachefleet_controlplane.report_streams.report_stream import (
     Accept,
     Apply,
@@ -84,7 +85,9 @@ class AgentConnections:
         self.refused_frames = 0
         """Frames that the index found malformed; nothing of them was applied."""
         self.shed_frames = 0
-        """Frames not applied because the index was full, now or earlier in their worker's epoch."""
+        """Frames not applied because their worker's blocks are left out of the index until its next epoch."""
+        self.excess_claims = 0
+        """Frames after which a worker claimed more blocks than it can hold; all its blocks are left out then."""
 
     def connect(self, link: Link) -> Connection:
         """Add a connection; each has a greater number than those before it."""
@@ -257,11 +260,29 @@ class AgentConnections:
             else:
                 self._index.replace(worker.id, [part.data for part in effect.parts])
         except (IndexFullError, IndexDefectError) as error:
-            # Half of a worker's blocks would diverge at each report, so none are kept until its next epoch.
-            logger.warning("a worker's blocks are left out of the index: %s", error, extra={"worker": worker.id})
-            self._index.forget(worker.id)
-            worker.leave_out()
             self.shed_frames += _frames(effect)
+            self._leave_out(worker, str(error))
+        else:
+            self._hold_to_bound(worker)
+
+    def _hold_to_bound(self, worker: Worker) -> None:
+        """Leave out a worker that claims more blocks than it can hold: it would crowd out or attract others.
+
+        That is known only once its claim is in the index, since removals count too; a frame's size bounds it till then.
+        """
+        pool, held = self._registry.pools.get(worker.pool), self._index.held(worker.id)
+        if pool is None or worker.hello is None:
+            return
+        most = most_blocks(pool.declared.spec, worker.hello.blocks_total)
+        if held > most:
+            self.excess_claims += 1
+            self._leave_out(worker, f"it claims {held} blocks and can hold {most}")
+
+    def _leave_out(self, worker: Worker, why: str) -> None:
+        """Hold none of a worker's blocks until its next epoch: half of them would diverge at each report."""
+        logger.warning("a worker's blocks are left out of the index: %s", why, extra={"worker": worker.id})
+        self._index.forget(worker.id)
+        worker.leave_out()
 
     def _accept(self, worker: Worker, state: State, now: float) -> None:
         worker.accept(state, now)

@@ -20,6 +20,10 @@ _INDEX: Final[Mapping[str, tuple[str, Callable[[IndexStatus], float]]]] = {
 }
 _INDEX_TOTALS: Final[Mapping[str, tuple[str, Callable[[IndexStatus], float]]]] = {
     "index_refused_frames": ("Report frames whose blocks were not sound", lambda index: index.refused_frames),
+    "index_excess_claims": (
+        "Report frames that claimed more blocks than their worker can hold",
+        lambda index: index.excess_claims,
+    ),
     "index_shed_frames": ("Report frames not taken, the index being full", lambda index: index.shed_frames),
 }
 _POOL: Final[Mapping[str, tuple[str, Callable[[PoolStatus], float | None]]]] = {

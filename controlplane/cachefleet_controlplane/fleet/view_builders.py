@@ -38,6 +38,7 @@ def index_status(stats: IndexStats, agents: AgentConnections) -> IndexStatus:
         bytes=stats.bytes,
         refused_frames=agents.refused_frames,
         shed_frames=agents.shed_frames,
+        excess_claims=agents.excess_claims,
     )
 
 

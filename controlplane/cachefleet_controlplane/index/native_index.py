@@ -70,6 +70,10 @@ class NativeIndex:
         """Digest of a worker's blocks."""
         return self.native.digest(worker)
 
+    def held(self, worker: WorkerId) -> int:
+        """How many (key, tier) a worker holds."""
+        return self.native.held(worker)
+
     def shares(self) -> Mapping[WorkerId, float]:
         """Blocks that the fleet would lose with each worker, estimated."""
         return cast("dict[WorkerId, float]", self.native.shares())

@@ -76,6 +76,10 @@ class BlockIndex(Protocol):
         """``digest.Digest`` of all (key, tier) of a worker; 0 for one that holds nothing."""
         ...
 
+    def held(self, worker: WorkerId) -> int:
+        """How many (key, tier) a worker holds; takes constant time."""
+        ...
+
     def shares(self) -> Mapping[WorkerId, float]:
         """For each worker with blocks, the sum over its blocks of 1 / number of workers that hold the block.
 

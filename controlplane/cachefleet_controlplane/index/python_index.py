@@ -128,6 +128,11 @@ class PythonIndex:
         slot = self._slots.get(worker)
         return slot.digest.value if slot else 0
 
+    def held(self, worker: WorkerId) -> int:
+        """How many (key, tier) a worker holds."""
+        slot = self._slots.get(worker)
+        return len(slot) if slot else 0
+
     def shares(self) -> Mapping[WorkerId, float]:
         """Blocks that the fleet would lose with each worker, estimated from SAMPLED_KEYS keys of each tier."""
         live = self._live_mask()

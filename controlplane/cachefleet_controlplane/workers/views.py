@@ -91,7 +91,7 @@ class WorkerStatus:
     stale: bool
     held_blocks: int
     indexed: bool
-    """Whether its blocks fit into the index, which otherwise holds none of them."""
+    """Whether its blocks are in the index: not where they did not fit, or were more than it can hold."""
     cache_value: float
     excluded: bool
     differences: tuple[Difference, ...]
@@ -119,7 +119,9 @@ class IndexStatus:
     refused_frames: int
     """Frames that were malformed."""
     shed_frames: int
-    """Frames not applied because it was full."""
+    """Frames not applied because it was full, or their worker's blocks are left out of it."""
+    excess_claims: int
+    """Frames after which a worker claimed more blocks than it can hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

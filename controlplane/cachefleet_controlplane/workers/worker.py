@@ -51,7 +51,7 @@ class Worker:
     samples: int = 0
     differences: tuple[Difference, ...] = ()
     unindexed: bool = False
-    """Its blocks did not fit into the index; it is routed by load until its next epoch."""
+    """Its blocks did not fit into the index, or were more than it can hold; routed by load until its next epoch."""
     counters: Counters = field(default_factory=Counters)
     inflight_requests: InFlightRequests = field(init=False)
     history: History = field(default_factory=History)
@@ -99,7 +99,7 @@ class Worker:
         self.stream = stream
 
     def leave_out(self) -> None:
-        """Its blocks do not fit into the index."""
+        """Its blocks are not in the index."""
         self.unindexed = True
         self._touch()
 

@@ -142,6 +142,13 @@ impl Index {
         slot.map_or(0, |slot| self.workers.holdings(slot).digest)
     }
 
+    /// How many (key, tier) a worker holds.
+    #[must_use]
+    pub fn held(&self, worker: &str) -> u64 {
+        let slot = self.workers.slot(worker);
+        slot.map_or(0, |slot| self.workers.holdings(slot).blocks)
+    }
+
     /// For each worker that holds anything, the sum over its blocks of 1 / number of their holders.
     pub fn shares(&self) -> impl Iterator<Item = (&str, f64)> {
         let shares = self.sets.shares(self.workers.live());

@@ -104,6 +104,11 @@ impl Index {
         self.0.with(|state| state.index.digest(worker))
     }
 
+    /// Blocks that a worker holds, in all tiers.
+    fn held(&self, worker: &str) -> PyResult<u64> {
+        self.0.with(|state| state.index.held(worker))
+    }
+
     /// For each worker the sum over its blocks of 1 / number of their holders.
     fn shares(&self) -> PyResult<HashMap<String, f64>> {
         self.0.with(|state| state.index.shares().map(|(name, share)| (name.to_owned(), share)).collect())

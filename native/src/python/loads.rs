@@ -1,6 +1,6 @@
 //! `Loads`: the candidates' loads, kept between decisions.
 
-use crate::score::Load;
+use crate::score::{Load, WHOLE};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,6 +20,7 @@ const IDLE: Load = Load {
     blocks_blank: None,
     requests: 0,
     last_used: 0,
+    trust: WHOLE,
 };
 /// Bound on token counts, so that no sum overflows.
 const MOST: u64 = 1 << 48;
@@ -36,7 +37,7 @@ impl Loads {
 
     /// Sets a candidate's row; rates are resolved, as by `routing/throughput.py`.
     #[pyo3(signature = (candidate, *, tokens_per_second, inter_token_seconds, batched_tokens, stale = false,
-        queued_tokens = 0, inflight_tokens = 0, blocks_free = None, blocks_blank = None, requests = 0, last_used = 0))]
+        queued_tokens = 0, inflight_tokens = 0, blocks_free = None, blocks_blank = None, requests = 0, last_used = 0, trust = WHOLE))]
     #[expect(clippy::too_many_arguments, reason = "by keyword, as a row is")]
     fn set(
         &self,
@@ -51,10 +52,14 @@ impl Loads {
         blocks_blank: Option<u64>,
         requests: u64,
         last_used: u64,
+        trust: u32,
     ) -> PyResult<()> {
         let sound = tokens_per_second > 0.0 && tokens_per_second.is_finite() && inter_token_seconds >= 0.0;
         if !sound || !inter_token_seconds.is_finite() || batched_tokens == 0 {
             return Err(PyValueError::new_err("rates: must be finite and above 0"));
+        }
+        if trust > WHOLE {
+            return Err(PyValueError::new_err("trust: must be at most 1000"));
         }
         if queued_tokens > MOST || inflight_tokens > MOST {
             return Err(PyValueError::new_err("tokens: too many"));
@@ -72,6 +77,7 @@ impl Loads {
             blocks_blank,
             requests,
             last_used,
+            trust,
         };
         Ok(())
     }

@@ -214,6 +214,27 @@ class TestFull:
         assert fleet.view().index.shed_frames == 2
 
 
+class TestBounds:
+    @every_index
+    def test_a_worker_that_claims_more_than_it_can_hold_is_left_out(self, make_index: MakeIndex) -> None:
+        """By a snapshot or by what follows; the connection stays, no other worker is concerned."""
+        fleet = fleet_of("demo-0", "demo-1", make_index=make_index)
+        fleet.report("demo-1", KEYS)
+        claims = chain(7, 101)
+        link = fleet.report("demo-0", claims)
+        worker, index = fleet.worker("demo-0"), fleet.view().index
+        assert (worker.indexed, worker.held_blocks, worker.stream, worker.connected) == (False, 0, "live", True)
+        assert (index.excess_claims, index.held, link.closed, link.resyncs()) == (1, 10, [], [])
+
+        later = fleet.report("demo-0", claims[:100], epoch="e2")
+        assert (fleet.worker("demo-0").indexed, fleet.worker("demo-0").held_blocks) == (True, 100)
+        fleet.receive(later.connection, delta(1, removed(claims[:1]), stored(claims[100:])))
+        assert (fleet.worker("demo-0").indexed, fleet.worker("demo-0").held_blocks) == (True, 100)
+        fleet.receive(later.connection, delta(2, stored(claims[:1])))
+        assert (fleet.worker("demo-0").indexed, fleet.worker("demo-1").held_blocks) == (False, 10)
+        assert (fleet.view().index.excess_claims, later.closed, later.resyncs()) == (2, [], [])
+
+
 class _DefectiveIndex(PythonIndex):
     """Its code fails at whatever changes it."""
 

@@ -105,7 +105,7 @@ class TestSets:
 
         assert once == digest_of((key, Tier.DEVICE) for key in KEYS)
         assert index.digest(A) == digest_of((key, Tier.DEVICE) for key in KEYS[:8])
-        assert index.stats().held[A] == 8
+        assert (index.stats().held[A], index.held(A), index.held(B)) == (8, 8, 0)
 
     def test_a_key_may_be_removed_twice_in_one_operation(self, index: BlockIndex) -> None:
         index.apply(A, stored(KEYS))

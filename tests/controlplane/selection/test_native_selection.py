@@ -18,7 +18,7 @@ from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_core.block_keys import pack_keys
 from cachefleet_core.report_frames import Operation, Phase
 from tests.controlplane.chains import chain, removed, stored
-from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
+from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, ranked, view
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
 
 pytest.importorskip("cachefleet_native")
@@ -28,7 +28,13 @@ from cachefleet_controlplane.index.native_index import NativeIndex
 from cachefleet_controlplane.selection.native_selection import NativeSelector
 
 CHAINS = [chain(1, 12), [*chain(1, 12)[:5], *chain(2, 7)], chain(3, 12)]
-ENGINE = {"image": "vllm", "blockSize": 16, "maxModelLen": 4096, "kvTransfer": {"kv_connector": "x"}}
+ENGINE = {
+    "image": "vllm",
+    "blockSize": 16,
+    "maxModelLen": 4096,
+    "kvTransfer": {"kv_connector": "x"},
+    "extraArgs": ["--data-parallel-size=2"],
+}
 NAMES = ["demo-0", "demo-1", "demo-2"]
 Who = tuple[str, str, int]
 WHO: list[Who] = [
@@ -89,7 +95,7 @@ class BoardMachine(RuleBasedStateMachine):
     def declare(self, ready: list[str], unready: list[str], *, role: str, both: bool) -> None:
         waiting = [name for name in unready if name not in ready]
         other = view(pool("other", role=role, engine=ENGINE), ready, waiting)
-        first = pool(admission={"minFreeBlockPercent": 5 * len(ready)})
+        first = ranked(2, admission={"minFreeBlockPercent": 5 * len(ready)})
         self.fleet.update_pools([view(first, ready, waiting), *([other] if both else [])])
         self.pools = {"default/demo", "default/other"} if both else {"default/demo"}
 

@@ -1,0 +1,50 @@
+"""How many blocks a worker may claim."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachefleet_controlplane.pools.block_bounds import HOST_FACTOR, SLACK, UNKNOWN, most_blocks
+from cachefleet_core.pool.spec import PoolSpec
+from tests.controlplane.fleets import pool
+
+KV_MIB = 8192 - 10 - 100 - 100
+MODEL = {"name": "tiny", "source": "tiny", "weightsMiB": 10}
+ENGINE = {"image": "vllm", "blockSize": 16, "maxModelLen": 4096}
+
+
+def spec(model: dict[str, Any] | None = None, engine: dict[str, Any] | None = None) -> PoolSpec:
+    return pool(model=MODEL | (model or {}), engine=ENGINE | (engine or {})).spec
+
+
+def test_what_it_announces_bounds_what_it_claims() -> None:
+    assert most_blocks(spec(), 100) == 100
+
+
+def test_its_word_is_bounded_by_the_memory_that_the_pool_declares() -> None:
+    fits = KV_MIB * 2**20 // (16 * 1024)
+    assert most_blocks(spec({"kvBytesPerToken": 1024}), 2**60) == SLACK * fits
+    assert most_blocks(spec({"kvBytesPerToken": 1024}), 0) == SLACK * fits
+    assert most_blocks(spec(), 2**60) == KV_MIB * 2**20 // (16 * 256)
+
+
+def test_a_pool_without_room_bounds_nothing() -> None:
+    full = spec({"weightsMiB": 100_000})
+    assert (most_blocks(full, 100), most_blocks(full, 0)) == (100, UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [{"kvTransfer": {"kv_connector": "OffloadingConnector"}}, {"extraArgs": ["--kv_offloading_size=8"]}],
+    ids=["connector", "argument"],
+)
+def test_blocks_in_host_memory_come_on_top(engine: dict[str, Any]) -> None:
+    assert most_blocks(spec(engine=engine), 100) == 100 * HOST_FACTOR
+
+
+@given(announced=st.integers(0, 2**63), more=st.integers(0, 2**63))
+def test_who_announces_more_may_never_claim_less(announced: int, more: int) -> None:
+    if announced:
+        assert most_blocks(spec(), announced) <= most_blocks(spec(), announced + more) <= most_blocks(spec(), 0)
