@@ -79,7 +79,7 @@ class ControlPlane:
         self._leaving = False
         self._startup_readiness = StartupReadiness(seconds=settings.startup_seconds)
         self.metrics = Metrics()
-        database = Database(settings.url, timeout_seconds=settings.database_timeout_seconds)
+        database = Database(settings.url, timeout_seconds=settings.database_timeout_seconds, folder=settings.data_dir)
         self.tenancy = tenant_parts(settings, fleet_key, database, self.metrics)
         self.backend = backend_of(settings)
         self.metrics.backend(code=self.backend.code.name, reason=self.backend.code.reason)
@@ -209,7 +209,7 @@ class ControlPlane:
             "pools": {"known": informed, "problem": self._source.problem if self._source else "not started"},
             "agents": {"awaited": awaited},
             "store": {"problem": self.decisions.problem, "private": self._settings.private_store},
-            "tenants": {"problem": self.tenancy.tenants.problem},
+            "tenants": {"problem": self.tenancy.tenants.problem, "keys_lost": self.tenancy.tenants.directory.lost},
             "backend": {"code": self.backend.code.name, "reason": self.backend.code.reason},
             "requests_under_way": self.gateway.under_way,
             "tasks": len(asyncio.all_tasks()),

@@ -86,6 +86,7 @@ class Metrics:
         self._stored = self._counter("store_records", "Decision records written")
         self._dropped = self._counter("store_dropped", "Decision records dropped, the queue being full")
         self._store_errors = self._counter("store_errors", "Failures of the store", "kind")
+        self._keys_lost = self._gauge("api_keys_lost", "1 while requests are refused because API keys may be lost")
         self._usage_dropped = self._counter("usage_dropped", "Requests whose use went unwritten, the queue being full")
         self._store_up = self._gauge("store_up", "1 while the store takes records")
         self._source_updates = self._counter("pool_source_updates", "Changes of the pools taken over")
@@ -223,6 +224,10 @@ class Metrics:
     def store_up(self, *, up: bool) -> None:
         """Set whether the store takes decision records."""
         self._store_up.set(int(up))
+
+    def keys_lost(self, *, lost: bool) -> None:
+        """Set whether requests are refused because the store that may have had API keys was lost."""
+        self._keys_lost.set(int(lost))
 
     def usage_dropped(self, requests: int = 1) -> None:
         """Count requests whose usage was dropped, the queue being full."""

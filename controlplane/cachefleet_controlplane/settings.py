@@ -74,7 +74,7 @@ class Settings(BaseSettings):
     review_timeout_seconds: float = Field(10, ge=0.1, le=60)
 
     api_keys: Literal["auto", "required"] = "auto"
-    """Clients need a key: always, or (auto) as soon as any tenant has one."""
+    """Clients need a key: always, or (auto) as soon as any tenant has one, and from then on."""
     tenants_poll_seconds: float = Field(2, ge=0.05, le=300)
     """How old may be what is known of tenants and keys that another replica changed."""
 
@@ -155,6 +155,8 @@ class Settings(BaseSettings):
     data_dir: Path = Path(".cachefleet/controlplane")
     database_url: SecretStr = SecretStr("")
     """SQLAlchemy URL; empty means SQLite in the data folder."""
+    ephemeral_store: bool = False
+    """The data folder ends with its pod: no keys are made in it, unless keys are required."""
     decisions_max_rows: int = Field(20_000, ge=100, le=10_000_000)
     decisions_queue: int = Field(4096, ge=16, le=1_000_000)
     """Decisions waiting to be written; what comes beyond is dropped and counted."""
@@ -216,7 +218,16 @@ class Settings(BaseSettings):
     @property
     def private_store(self) -> bool:
         """There are other replicas, and what this one writes into its database none of them ever sees."""
-        return self.replicas > 1 and make_url(self.url).get_backend_name() == "sqlite"
+        return self.replicas > 1 and self._is_file
+
+    @property
+    def store_ends_with_pod(self) -> bool:
+        """What is written into the database is gone with this pod."""
+        return self.ephemeral_store and self._is_file
+
+    @property
+    def _is_file(self) -> bool:
+        return make_url(self.url).get_backend_name() == "sqlite"
 
 
 def load() -> Settings:

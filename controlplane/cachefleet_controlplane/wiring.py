@@ -163,9 +163,10 @@ def tenant_parts(settings: Settings, fleet_key: FleetKey, database: Database, me
     usage = UsageLog(SqlUsage(database), metrics=metrics, wall_clock=time.time, bounds=bounds)
     hash_key = fleet_key.api_key_hash_key
     admission = AdmissionMiddleware(tenants, hash_key=hash_key, metrics=metrics, record=usage.record)
-    return TenantParts(
-        tenants, usage, admission, TenantService(tenants, repository, hash_key, private=settings.private_store)
+    service = TenantService(
+        tenants, repository, hash_key, private=settings.private_store, ephemeral=settings.store_ends_with_pod
     )
+    return TenantParts(tenants, usage, admission, service)
 
 
 Authority = FileAuthorizer | TokenReviewAuthorizer

@@ -61,6 +61,16 @@ def test_what_the_control_plane_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     assert (told.log_level, told.log_format) == ("WARNING", "text")
 
 
+@pytest.mark.parametrize(("values", "ends"), [("defaults", True), ("persistent", False), ("claimed", False)])
+def test_the_control_plane_knows_whether_its_store_ends_with_its_pod(
+    values: str, *, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = settings("controlplane", dict(MATRIX[values]), monkeypatch)
+
+    assert isinstance(told, ControlPlaneSettings)
+    assert told.store_ends_with_pod is ends
+
+
 def test_what_the_operator_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {**MATRIX["tuned"], "namespaces": ["a", "b"], "image": {"pullSecrets": ["one", "two"]}}
     told = settings("operator", values, monkeypatch)

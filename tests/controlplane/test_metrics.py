@@ -57,6 +57,7 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
     ("store_dropped", {}, "store_dropped_total", {}),
     ("store_error", {"kind": "full"}, "store_errors_total", {"kind": "full"}),
     ("store_up", {"up": True}, "store_up", {}),
+    ("keys_lost", {"lost": True}, "api_keys_lost", {}),
     ("usage_dropped", {}, "usage_dropped_total", {}),
     ("pools_updated", {}, "pool_source_updates_total", {}),
     ("pool_source_error", {"kind": "gone"}, "pool_source_errors_total", {"kind": "gone"}),

@@ -41,7 +41,7 @@ def run(*arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 COMMANDS = [
     *("up", "check", "pools", "workers", "decisions", "explain", "version", "tenants", "tenants keys"),
-    *(f"tenants {name}" for name in ("list", "create", "set", "delete", "usage")),
+    *(f"tenants {name}" for name in ("list", "create", "set", "delete", "usage", "access", "open")),
     *(f"doctor {name}" for name in ("certify", "certificates", "hit")),
     *(f"tenants keys {name}" for name in ("list", "create", "rotate", "revoke")),
 ]

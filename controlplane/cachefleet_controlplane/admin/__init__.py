@@ -1,5 +1,6 @@
 """The admin API under ``/admin/v1`` for operators of a fleet: workers, decisions, tenants, usage, routing policy.
 
+access_routes         whether requests without an API key are served
 admin_app             the FastAPI application; routes for fleet, decisions and routing policy
 admin_openapi         the OpenAPI document with its error responses
 auth_middleware       authorizes each request; bounds bodies

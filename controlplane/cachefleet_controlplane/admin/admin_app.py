@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from cachefleet_controlplane.admin import presenters, problem_responses, schemas
+from cachefleet_controlplane.admin.access_routes import access_routes
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals, told
 from cachefleet_controlplane.admin.auth_middleware import BodyBound, Guard
 from cachefleet_controlplane.admin.certification_routes import Certifier, certificate_routes
@@ -58,7 +59,8 @@ def admin_app(
 ) -> FastAPI:
     """Make the application to be mounted at ``PATH``; every path under it asks ``authorize`` first."""
     app = FastAPI(title="Cachefleet admin API", version="v1", openapi_url=None, docs_url=None, redoc_url=None)
-    of_tenants = (tenant_routes(service), key_routes(service), usage_routes(usage, service.wall_clock))
+    of_keys = (key_routes(service), access_routes(service))
+    of_tenants = (tenant_routes(service), *of_keys, usage_routes(usage, service.wall_clock))
     of_fleet = (_fleet_routes(fleet), _decision_routes(decisions), explain_routes(explain), _routing_routes(fleet))
     of_conversations = () if certifier is None else (certificate_routes(certifier),)
     for router in (*of_fleet, *of_tenants, *of_conversations, _meta_routes(app)):

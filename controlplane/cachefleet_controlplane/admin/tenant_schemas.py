@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Final
 
 from pydantic import AwareDatetime, ConfigDict, Field
@@ -67,6 +68,29 @@ class TenantList(Schema):
     """All tenants by name."""
 
     items: tuple[Tenant, ...]
+
+
+class AccessReason(StrEnum):
+    """Why requests without a key are served or not."""
+
+    OPEN = "open"
+    KEYS = "keys"
+    """There are API keys."""
+    REQUIRED = "required"
+    """CACHEFLEET_API_KEYS is required."""
+    KEYED = "keyed"
+    """Keys were made here and deleted since."""
+    LOST = "lost"
+    """The store, which may have had keys, was lost."""
+    UNREAD = "unread"
+    """The store could not be read since the start."""
+
+
+class Access(Schema):
+    """Whether requests without an API key are served."""
+
+    open: bool
+    reason: AccessReason
 
 
 class NewKey(Schema):

@@ -19,6 +19,10 @@ PRIVATE: Final = (
     "each replica of the control plane has a database of its own, and a tenant or key made in one would be unknown to "
     "the others: give them one PostgreSQL (CACHEFLEET_DATABASE_URL), or run one replica"
 )
+EPHEMERAL: Final = (
+    "the control plane's store ends with its pod, and with the keys in it would go what keeps others out: give it a "
+    "volume (controlPlane.persistence) or PostgreSQL (CACHEFLEET_DATABASE_URL), or set CACHEFLEET_API_KEYS=required"
+)
 _KEY_BYTES = 32
 _ID_BYTES = 8
 
@@ -28,7 +32,8 @@ class TenantService:
     """Reads and changes tenants and keys. Errors are those of SqlTenants.
 
     ``wall_clock`` is Unix time in seconds, ``random`` gives so many random bytes. ``private``: each replica has a store
-    of its own, so every change raises TenantConflictError.
+    of its own, so every change raises TenantConflictError. ``ephemeral``: the store ends with its pod, so making the
+    keys that close the gateway does, too, unless it is closed by a setting.
     """
 
     tenants: Tenants
@@ -37,6 +42,7 @@ class TenantService:
     wall_clock: Callable[[], float] = time.time
     random: Callable[[int], bytes] = secrets.token_bytes
     private: bool = False
+    ephemeral: bool = False
 
     async def all(self) -> list[TenantRecord]:
         """All tenants by name."""
@@ -67,19 +73,34 @@ class TenantService:
     async def new_key(self, tenant: TenantId, expires: float | None) -> tuple[KeyRecord, str]:
         """Make a key that ends at ``expires`` (Unix seconds): its record, and the key itself, which is not stored."""
         record, key = self._make(tenant, expires)
-        await self._change(lambda: self.repository.add_key(record))
+        await self._change_keys(lambda: self.repository.add_key(record))
         return record, key
 
     async def rotate(self, tenant: TenantId, expires: float | None, *, grace_seconds: float) -> tuple[KeyRecord, str]:
         """Make a key as ``new_key`` does; the tenant's other keys end ``grace_seconds`` from now."""
         record, key = self._make(tenant, expires)
-        await self._change(lambda: self.repository.rotate(record, grace_seconds=grace_seconds))
+        await self._change_keys(lambda: self.repository.rotate(record, grace_seconds=grace_seconds))
         return record, key
 
     async def revoke(self, tenant: TenantId, key_id: str) -> KeyRecord:
         """End a key now; its record. TenantNotFoundError."""
         now = self.wall_clock()
         return await self._change(lambda: self.repository.revoke(tenant, key_id, now=now))
+
+    async def admit_all(self) -> None:
+        """Serve requests without a key, where keys were made or may be lost.
+
+        TenantConflictError where there are keys, or where they are required by a setting. Done with a private store
+        too, for this replica alone.
+        """
+        if self.tenants.required:
+            raise TenantConflictError("CACHEFLEET_API_KEYS is 'required': with 'auto' the gateway can be opened")
+        await self.tenants.change(self.repository.admit_all)
+
+    async def _change_keys(self, work: Callable[[], None]) -> None:
+        if self.ephemeral and not self.tenants.required:
+            raise TenantConflictError(EPHEMERAL)
+        await self._change(work)
 
     async def _change(self, work: Callable[[], T]) -> T:
         if self.private:

@@ -25,6 +25,7 @@ ADMITTED: Final = "cachefleet.admitted"
 HOUR: Final = 3600
 INVALID_KEY: Final = "invalid_api_key"
 DISABLED: Final = "tenant_disabled"
+KEYS_LOST: Final = "api_keys_lost"
 UNREAD_RETRY_SECONDS: Final = 5
 FIRST_READ_SECONDS: Final = 10.0
 """Longest wait for the first read of the tenant store; then the request goes on as if that had failed."""
@@ -37,6 +38,8 @@ _MESSAGES: Final = {
     Unknown.MISSING: "An API key is needed, as `Authorization: Bearer KEY` or as `x-api-key: KEY`.",
     Unknown.WRONG: "The API key is not known here.",
     Unknown.ENDED: "The API key was revoked or has expired.",
+    Unknown.UNREAD: "API keys cannot be checked now.",
+    Unknown.LOST: "The record of API keys was lost: nobody is served until an administrator has made keys anew.",
 }
 _OVER: Final = {
     Limit.REQUESTS_AT_ONCE: "Tenant `{0.name}` may have {0.requests_at_once} requests at once.",
@@ -117,7 +120,7 @@ class AdmissionMiddleware:
     def enter(self, headers: Iterable[Header], *, limited: bool) -> Iterator[AdmittedRequest]:
         """Admit a request for as long as the context lasts; ``limited``: it counts against its tenant's limits.
 
-        ApiError 401, 403, 429, or 503 where keys are required and the store could never be read.
+        ApiError 401, 403, 429, or 503 where the store could never be read or was lost.
         """
         tenant = self._tenant(headers)
         load = self._loads.setdefault(tenant.name, Load())
@@ -147,9 +150,9 @@ class AdmissionMiddleware:
             self._metrics.auth(check=CHECK, outcome="allowed")
             return owner
         self._metrics.auth(check=CHECK, outcome=owner)
-        if owner is Unknown.UNREAD:
+        if owner in {Unknown.UNREAD, Unknown.LOST}:
             headers = {"retry-after": str(UNREAD_RETRY_SECONDS)}
-            raise ApiError(503, "API keys cannot be checked now.", headers=headers)
+            raise ApiError(503, _MESSAGES[owner], code=KEYS_LOST if owner is Unknown.LOST else None, headers=headers)
         raise ApiError(401, _MESSAGES[owner], code=INVALID_KEY, headers={"www-authenticate": "Bearer"})
 
     def _check(self, tenant: TenantRecord, load: Load) -> None:

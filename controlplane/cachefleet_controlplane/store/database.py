@@ -1,6 +1,7 @@
 """The database: SQLAlchemy engine, transactions, opening with migration, and recovery from corruption.
 
-A corrupt SQLite file is moved aside, never deleted; a file that vanished is noticed at the next transaction.
+A corrupt SQLite file is moved aside, never deleted, and the marker beside it says so; a file that vanished is noticed
+at the next transaction.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from cachefleet_controlplane.store.access_marker import SUFFIX, AccessMarker, Mark
 from cachefleet_controlplane.store.migrations import migrate
 from cachefleet_controlplane.store.store_errors import StoreError, store_error
 
@@ -31,10 +33,19 @@ _FILES: Final = ("", "-wal", "-shm")
 
 
 class Database:
-    """One database by URL, shared by repositories. All calls block; failures are StoreErrors."""
+    """One database by URL, shared by repositories. All calls block; failures are StoreErrors.
 
-    def __init__(self, url: str, *, timeout_seconds: float, now: Callable[[], float] = time.time) -> None:
+    ``folder`` is where the marker of a database without a file of its own is kept.
+    """
+
+    def __init__(
+        self, url: str, *, timeout_seconds: float, folder: Path | None = None, now: Callable[[], float] = time.time
+    ) -> None:
         self._url = usable_url(url)
+        file = self._file or (None if folder is None else folder / "database")
+        self.marker = AccessMarker(None if file is None else file.with_name(file.name + SUFFIX))
+        self.never_made = self._never_made()
+        """Whether there certainly was none before: a SQLite file that was not there, nor any moved aside."""
         self._timeout_seconds = timeout_seconds
         self._now = now
         self._engine: Engine | None = None
@@ -71,6 +82,21 @@ class Database:
         if self._engine is not None:
             self._engine.dispose()
         self._engine = None
+
+    @property
+    def local(self) -> bool:
+        """Whether it is a file, so that what its marker says of it is all there is to know."""
+        return self._file is not None
+
+    def _never_made(self) -> bool:
+        file = self._file
+        try:
+            return file is not None and not file.exists() and not self._aside(file)
+        except OSError:
+            return False
+
+    def _aside(self, file: Path) -> list[Path]:
+        return list(file.parent.glob(f"{file.name}.corrupt-*[0-9]"))
 
     @property
     def _file(self) -> Path | None:
@@ -126,9 +152,10 @@ class Database:
         file = self._file
         if file is None:
             raise StoreError("corrupt", "database corrupt: it must be repaired where it runs")
-        if len(list(file.parent.glob(f"{file.name}.corrupt-*[0-9]"))) >= MAX_ASIDE:
+        if len(self._aside(file)) >= MAX_ASIDE:
             raise StoreError("corrupt", f"database corrupt, and {MAX_ASIDE} corrupt ones are kept beside {file.name}")
         aside = f"{file.name}.corrupt-{int(self._now() * 1000)}"
+        self.marker.write(Mark.LOST)  # first: the file that says who may do what is not taken away without a trace
         with _faults():
             for suffix in _FILES:
                 if (part := file.with_name(file.name + suffix)).exists():

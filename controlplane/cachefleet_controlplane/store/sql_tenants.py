@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
 from sqlalchemy.engine import RowMapping
 
+from cachefleet_controlplane.store.access_marker import Access, Closed, Mark, closed, mark_of
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.schema.continuation_tables import CheckpointRow, ConversationRow, ResponseRow
 from cachefleet_controlplane.store.schema.tables import KeyRow, TenancyRow, TenantRow
@@ -17,6 +20,7 @@ from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import KeyRecord, KeyState, Tenancy, TenantRecord
 from cachefleet_core.tenancy import TenantId
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_TENANTS: Final = 10_000
@@ -44,20 +48,35 @@ class SqlTenants:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.problem = ""
+        """Why the marker is not what it has to be; "" where it is."""
 
     def open(self) -> None:
         """Connect and migrate; may be called again after a StoreError."""
         self._database.open()
 
+    def never_keyed(self) -> bool:
+        """Whether this database, which cannot be read, certainly has no key and never had one."""
+        mark = self._database.marker.read()
+        unkeyed = mark is Mark.ABSENT and self._database.never_made
+        return self._database.local and (unkeyed or mark is Mark.UNKEYED)
+
     def load(self, known: Tenancy | None) -> Tenancy | None:
-        """All tenants and keys; None where that is ``known``. A new, empty database is filled from ``known``."""
+        """All tenants and keys; None where that is ``known``. A new, empty database is filled from ``known``.
+
+        What was found is told to the marker; where that fails, ``problem`` says so, and it is tried at the next call.
+        """
         with self._database.transaction() as connection:
-            store, revision = _state(connection)
-            if known is not None and (known.store, known.revision) == (store, revision):
-                return None
-            found = _all(connection, store, revision)
-        lost = known is not None and known.store != store and not found.tenants and known.tenants
-        return self._restore(known) if known is not None and lost else found
+            row = _state(connection)
+            same = known is not None and (known.store, known.revision) == row[:2]
+            found = known if known is not None and same else _all(connection, *row)
+        if known is not None and _made_anew(found, known):
+            found = self._restore(known)
+        if not same:
+            had = known is not None and (bool(known.keys) or known.closed is not Closed.NO)
+            found = replace(found, closed=closed(found.access, self._database.marker.read(), had_keys=had))
+        self._mark(mark_of(found.access, found.closed))
+        return None if same else found
 
     def tenants(self) -> list[TenantRecord]:
         """All tenants by name."""
@@ -117,6 +136,13 @@ class SqlTenants:
             connection.execute(update(_keys).where(living & later).values(expires=end))
             _add(connection, key)
 
+    def admit_all(self) -> None:
+        """Serve requests without a key, whatever was before. TenantConflictError where there are keys."""
+        with self._changing() as connection:
+            if (count := len(_key_records(connection))) > 0:
+                raise TenantConflictError(f"there are {count} API keys: delete their tenants first")
+            _say(connection, Access.OPEN)
+
     def revoke(self, tenant: TenantId, key_id: str, *, now: float) -> KeyRecord:
         """Revoke a key; its record, unchanged where it was revoked before. TenantNotFoundError."""
         with self._changing() as connection:
@@ -137,21 +163,49 @@ class SqlTenants:
     def _restore(self, known: Tenancy) -> Tenancy:
         with self._changing() as connection:
             if not _tenant_records(connection):
-                connection.execute(insert(_tenants), [_row(tenant) for tenant in known.tenants])
+                if known.tenants:
+                    connection.execute(insert(_tenants), [_row(tenant) for tenant in known.tenants])
                 if known.keys:
                     connection.execute(insert(_keys), [_row(key) for key in known.keys])
+                _say(connection, known.access)
             return _all(connection, *_state(connection))
 
+    def _mark(self, mark: Mark) -> None:
+        marker = self._database.marker
+        there = marker.read()
+        try:
+            if there is not mark and (self._database.local or {there, mark} != {Mark.ABSENT, Mark.UNKEYED}):
+                marker.write(mark)
+        except StoreError as error:
+            if self.problem != str(error):
+                logger.warning("what the store holds cannot be told to its marker: %s", error)
+            self.problem = str(error)
+        else:
+            self.problem = ""
 
-def _state(connection: Connection) -> tuple[str, int]:
-    row = connection.execute(select(_tenancy.c.store, _tenancy.c.revision)).first()
+
+def _made_anew(found: Tenancy, known: Tenancy) -> bool:
+    """Whether ``found`` is a new, empty store, and what was known before is not in it."""
+    empty = not found.tenants and found.access is Access.UNSAID
+    return found.store != known.store and empty and bool(known.tenants or known.access)
+
+
+def _state(connection: Connection) -> tuple[str, int, Access]:
+    row = connection.execute(select(_tenancy.c.store, _tenancy.c.revision, _tenancy.c.access)).first()
     if row is None:
         raise StoreError("unreadable", "the store does not say which it is")
-    return row[0], row[1]
+    return row[0], row[1], Access(row[2]) if row[2] in set(Access) else Access.KEYED
 
 
-def _all(connection: Connection, store: str, revision: int) -> Tenancy:
-    return Tenancy(store, revision, tuple(_tenant_records(connection)), tuple(_key_records(connection)))
+def _say(connection: Connection, access: Access) -> None:
+    connection.execute(update(_tenancy).values(access=access))
+
+
+def _all(connection: Connection, store: str, revision: int, access: Access) -> Tenancy:
+    keys = tuple(_key_records(connection))
+    # A replica of a version that knows no ``access`` may have made them.
+    access = Access.KEYED if keys else access
+    return Tenancy(store, revision, tuple(_tenant_records(connection)), keys, access)
 
 
 def _tenant_records(connection: Connection) -> list[TenantRecord]:
@@ -182,6 +236,7 @@ def _add(connection: Connection, key: KeyRecord) -> None:
     if surplus > 0:
         connection.execute(delete(_keys).where(_keys.c.id.in_(ended[:surplus])))
     connection.execute(insert(_keys), _row(key))
+    _say(connection, Access.KEYED)
 
 
 def _row(record: object) -> dict[str, Any]:

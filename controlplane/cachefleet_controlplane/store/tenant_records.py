@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from cachefleet_controlplane.store.access_marker import Access, Closed
 from cachefleet_core.tenancy import TenantId
 
 DEFAULT_PRIORITY: Final = 50
@@ -68,6 +69,9 @@ class Tenancy:
     revision: int
     tenants: tuple[TenantRecord, ...] = ()
     keys: tuple[KeyRecord, ...] = ()
+    access: Access = Access.UNSAID
+    closed: Closed = Closed.NO
+    """Why nobody is served without a key when there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The directory of tenants and keys, a pure value, and ``Tenants``, which keeps it fresh from the store.
 
 The store is read at once after a change through this replica, and within ``poll_seconds`` after one made elsewhere. A
-store that fails, or that comes back empty, changes nothing of what is known.
+store that fails, or that comes back empty, changes nothing of what is known. One that cannot be read at the start, or
+whose keys were lost, serves nobody who has no key.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol, TypeVar
 
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.access_marker import Closed
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import KeyRecord, KeyState, Tenancy, TenantRecord
 from cachefleet_controlplane.wire.headers import Header
@@ -29,6 +31,10 @@ ANSWER_SECONDS: Final = 10.0
 """How long a caller waits for the store; a change that was begun may still be made after that."""
 _BEARER: Final = b"bearer "
 _NOT_READ: Final = "not read yet"
+_LOST: Final = (
+    "API keys may have been made here, and the record of them was lost: requests without one of new ones are refused "
+    "until somebody makes keys, or opens the gateway with `cachefleet tenants open`"
+)
 
 
 class Unknown(StrEnum):
@@ -40,7 +46,9 @@ class Unknown(StrEnum):
     ENDED = "ended"
     """Its key was revoked or has expired."""
     UNREAD = "unread"
-    """Keys are required, and the store could not be read since the start."""
+    """The store could not be read since the start."""
+    LOST = "lost"
+    """There is no key, and the store that may have had some was lost."""
 
 
 def given_key(headers: Iterable[Header]) -> bytes:
@@ -58,7 +66,8 @@ def given_key(headers: Iterable[Header]) -> bytes:
 class Directory:
     """Tenants by name and keys by hash, as of one read of the store.
 
-    Without any key, not even an ended one, every request is the default tenant's, unless keys are ``required``.
+    Without any key, not even an ended one, every request is the default tenant's, unless keys are ``required`` or the
+    store is ``closed``.
     """
 
     tenants: Mapping[TenantId, TenantRecord] = field(default_factory=dict)
@@ -66,17 +75,23 @@ class Directory:
     required: bool = False
     read: bool = True
     """The store has been read at least once."""
+    closed: Closed = Closed.NO
 
     @classmethod
     def of(cls, tenancy: Tenancy, *, required: bool) -> Directory:
         """The directory of what the store holds."""
         tenants = {tenant.name: tenant for tenant in tenancy.tenants}
-        return cls(tenants, {key.hash: key for key in tenancy.keys}, required)
+        return cls(tenants, {key.hash: key for key in tenancy.keys}, required, closed=tenancy.closed)
 
     @property
     def open(self) -> bool:
         """Whether every request is the default tenant's."""
-        return not self.keys and not self.required
+        return not self.keys and not self.required and self.closed is Closed.NO
+
+    @property
+    def lost(self) -> bool:
+        """Whether there is no key, and the store that may have had some was lost."""
+        return not self.keys and self.closed is Closed.LOST
 
     def default(self) -> TenantRecord:
         """The default tenant; EVERYONE where the store has none."""
@@ -86,6 +101,8 @@ class Directory:
         """The tenant of a key, or why there is none; ``key_hash`` is "" without a key, ``now`` Unix time in seconds."""
         if not self.read:
             return Unknown.UNREAD
+        if self.lost:
+            return Unknown.LOST
         if not key_hash:
             return Unknown.MISSING
         key = self.keys.get(key_hash)
@@ -103,8 +120,17 @@ class Directory:
 class TenantRepository(Protocol):
     """What ``Tenants`` needs of the store. Calls block; every failure is a StoreError and has changed nothing."""
 
+    @property
+    def problem(self) -> str:
+        """What is wrong although calls succeed; "" while all is well."""
+        ...
+
     def open(self) -> None:
         """Connect and migrate; may be called again after a StoreError."""
+
+    def never_keyed(self) -> bool:
+        """Whether a store that cannot be read certainly never had a key."""
+        ...
 
     def load(self, known: Tenancy | None) -> Tenancy | None:
         """All tenants and keys; None where that is ``known``. A new, empty database is filled from ``known``."""
@@ -123,15 +149,21 @@ class Tenants:
         self._repository = repository
         self._metrics = metrics
         self._poll_seconds = poll_seconds
-        self._required = required
+        self.required = required
         self._known: Tenancy | None = None
         self._is_open = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-tenants")
         self._listeners: list[Callable[[], None]] = []
-        self.directory = Directory(required=required, read=False)
+        self._failure = _NOT_READ
+        self.directory = Directory(required=required, read=False, closed=Closed.UNREAD)
         self.informed = asyncio.Event()
         """Set once the store was read, or failed, for the first time."""
-        self.problem = _NOT_READ
+
+    @property
+    def problem(self) -> str:
+        """Why what is known may be out of date, or nobody is served; "" while all is well."""
+        told = (self._failure, self._repository.problem, _LOST if self.directory.lost else "")
+        return "; ".join(filter(None, told))
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after each change of the directory."""
@@ -157,6 +189,8 @@ class Tenants:
             self._take(await self._in_thread(self._load))
         except StoreError as error:
             self._failed(error)
+            if not self.directory.read and await asyncio.to_thread(self._repository.never_keyed):
+                self.directory = replace(self.directory, closed=Closed.NO)
         finally:
             self.informed.set()
 
@@ -181,20 +215,23 @@ class Tenants:
         return self._repository.load(self._known)
 
     def _take(self, tenancy: Tenancy | None) -> None:
-        if self.problem not in {"", _NOT_READ}:
+        if self._failure not in {"", _NOT_READ}:
             logger.info("tenants can be read again")
-        self.problem = ""
+        self._failure = ""
         if tenancy is None or tenancy == self._known:
             return  # a poll that overlapped a change finds it once more
         self._known = tenancy
-        self.directory = Directory.of(tenancy, required=self._required)
+        if self.directory.closed is not tenancy.closed and tenancy.closed is Closed.LOST:
+            logger.error(_LOST)
+        self.directory = Directory.of(tenancy, required=self.required)
+        self._metrics.keys_lost(lost=self.directory.lost)
         for listener in self._listeners:
             listener()
 
     def _failed(self, error: StoreError) -> None:
-        if self.problem != str(error):
+        if self._failure != str(error):
             logger.warning("tenants cannot be read, what is known stays: %s", error, extra={"kind": error.kind})
-        self.problem = str(error)
+        self._failure = str(error)
         self._metrics.store_error(error.kind)
 
     async def _in_time(self, work: Callable[[], T]) -> T:

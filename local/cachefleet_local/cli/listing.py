@@ -109,6 +109,10 @@ TENANTS: Final = (
     Column("STATE", lambda item: "disabled" if item["disabled"] else "enabled"),
     Column("CREATED", lambda item: _second(item["created"])),
 )
+ACCESS: Final = (
+    Column("WITHOUT A KEY", lambda item: "served" if item["open"] else "refused"),
+    Column("REASON", lambda item: item["reason"]),
+)
 KEYS: Final = (
     Column("ID", lambda item: item["id"]),
     Column("BEGINS", lambda item: item["hint"]),

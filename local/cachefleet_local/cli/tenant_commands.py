@@ -11,7 +11,7 @@ from urllib.parse import quote
 import typer
 
 from cachefleet_local.cli.admin_client import AdminAccess, AdminClient, admin_client, find_access
-from cachefleet_local.cli.listing import KEYS, NEW_KEYS, TENANTS, USAGE, Column, Item, Output, listing, single
+from cachefleet_local.cli.listing import ACCESS, KEYS, NEW_KEYS, TENANTS, USAGE, Column, Item, Output, listing, single
 from cachefleet_local.cli.options import EPILOG, DataDir, Format, TokenFile, Url
 from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
 
@@ -133,6 +133,32 @@ def usage(
     found = _list(access, lambda client: client.get("usage", asked), USAGE, output)
     if found["truncated"]:
         typer.echo(f"there is more; these are the first {limit} rows", err=True)
+
+
+@app.command(epilog=EPILOG)
+def access(
+    *,
+    output: Format = Output.TABLE,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """Tell whether requests without an API key are served, and why."""
+    found = find_access(url=url, token_file=token_file, data_dir=data_dir)
+    _show(found, lambda client: client.get("access"), ACCESS, output)
+
+
+@app.command("open", epilog=EPILOG)
+def admit_all(
+    *,
+    output: Format = Output.TABLE,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """Serve requests without an API key again, after all keys were deleted or lost."""
+    found = find_access(url=url, token_file=token_file, data_dir=data_dir)
+    _show(found, lambda client: client.post("access/open", {}), ACCESS, output)
 
 
 @keys.command("list", epilog=EPILOG)

@@ -35,6 +35,8 @@ ROUTES = {
     ("POST", "/tenants/{tenant}/keys"),
     ("POST", "/tenants/{tenant}/keys/rotate"),
     ("DELETE", "/tenants/{tenant}/keys/{key_id}"),
+    ("GET", "/access"),
+    ("POST", "/access/open"),
     ("GET", "/usage"),
     ("GET", "/openapi.json"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.internal_auth.authorizer import Asked
+from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.sql_tenants import SqlTenants, TenantConflictError
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_controlplane.tenants.directory import Unknown
+from cachefleet_controlplane.tenants.directory import Tenants, Unknown
 from cachefleet_core.tenancy import TenantId, api_key_hash
 from tests.controlplane.admin.conftest import HASH_KEY, NOW, Doorkeeper
 from tests.controlplane.admin.test_admin_app import assert_problem
@@ -50,6 +53,29 @@ async def states(client: httpx.AsyncClient) -> dict[str, str]:
 def owner(service: TenantService, key: str, now: float = NOW) -> str:
     found = service.tenants.directory.owner(api_key_hash(HASH_KEY, key.encode()), now)
     return found.value if isinstance(found, Unknown) else found.name
+
+
+async def test_where_keys_are_required_nobody_opens(client: httpx.AsyncClient, service: TenantService) -> None:
+    service.tenants.required = True
+    await service.tenants.refresh()
+    service.tenants.directory = replace(service.tenants.directory, required=True)
+    assert (await client.get("/access")).json() == {"open": False, "reason": "required"}
+    assert "required" in str(assert_problem(await client.post("/access/open"), 409)["detail"])
+
+
+async def test_keys_are_not_made_where_they_would_go_with_the_pod(
+    client: httpx.AsyncClient, database: Database
+) -> None:
+    await make(client)
+    for required in (False, True):
+        tenants = Tenants(SqlTenants(database), metrics=Metrics(), poll_seconds=60, required=required)
+        brief = TenantService(tenants, SqlTenants(database), HASH_KEY, ephemeral=True)
+        if required:
+            assert (await brief.new_key(TenantId("acme"), None))[1].startswith("cf-")
+            continue
+        for making in (brief.new_key(TenantId("acme"), None), brief.rotate(TenantId("acme"), None, grace_seconds=0)):
+            with pytest.raises(TenantConflictError, match="CACHEFLEET_API_KEYS=required"):
+                await making
 
 
 async def test_a_tenant_is_made_shown_changed_and_deleted(client: httpx.AsyncClient, service: TenantService) -> None:

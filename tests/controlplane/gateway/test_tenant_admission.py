@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 from prometheus_client import generate_latest
 
 from cachefleet_controlplane.gateway.tenant_admission import INVALID_KEY
+from cachefleet_controlplane.store.access_marker import Closed
 from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_core.tenancy import DEFAULT_TENANT, api_key_hash, tenant_salt
@@ -116,6 +118,18 @@ async def test_required_keys_that_could_never_be_read_are_503() -> None:
         assert (status, int(told["retry-after"]) > 0) == (503, True)
         known.directory = directory(required=True)
         assert (await ask(gate, None))[0] == 401
+
+
+async def test_where_the_record_of_keys_was_lost_nobody_is_served() -> None:
+    for required in (False, True):
+        known = Known(Directory(required=required, closed=Closed.LOST))
+        async with engine() as worker, front([worker], known=known) as gate:
+            for tenant in (ACME, None):
+                status, told, body = await ask(gate, tenant)
+                assert (status, int(told["retry-after"]) > 0, body["error"]["code"]) == (503, True, "api_keys_lost")
+            assert not worker.requests
+            known.directory = replace(directory(ACME), closed=Closed.LOST)
+            assert [(await ask(gate, tenant))[0] for tenant in (ACME, None)] == [200, 401]
 
 
 async def test_requests_wait_until_it_is_known_whether_there_are_keys() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from cachefleet_controlplane.store.access_marker import Mark
 from cachefleet_controlplane.store.database import MAX_ASIDE, Database
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -99,6 +100,19 @@ def test_a_corrupt_file_is_moved_aside_and_a_new_one_made(tmp_path: Path, make: 
         decisions.open()
         decisions.save([make(1)])
         assert (tmp_path / "x.db.corrupt-12500").read_bytes() == damage
+        assert database.marker.read() is Mark.LOST
+
+
+def test_a_corrupt_file_whose_loss_cannot_be_marked_is_not_moved(tmp_path: Path) -> None:
+    file, damage = tmp_path / "x.db", b"not a database at all" * 100
+    file.write_bytes(damage)
+    (tmp_path / "x.db.access.new").mkdir()
+    with (
+        closing(Database(f"sqlite:///{file}", timeout_seconds=0.05)) as database,
+        pytest.raises(StoreError, match=r"x\.db\.access cannot be written"),
+    ):
+        database.open()
+    assert file.read_bytes() == damage
 
 
 def test_pages_damaged_while_running_are_found_and_the_store_begins_anew(

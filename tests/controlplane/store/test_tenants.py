@@ -1,12 +1,14 @@
 """Tenants and their keys in real SQLite and PostgreSQL."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 from alembic import command
 from sqlalchemy import inspect, text
 
 from cachefleet_controlplane.store import sql_tenants
+from cachefleet_controlplane.store.access_marker import Access, AccessMarker, Closed, Mark
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.migrations import configuration
 from cachefleet_controlplane.store.schema.tables import KeyRow, TenantRow
@@ -178,7 +180,122 @@ def test_a_store_made_anew_takes_over_what_is_known(tenants: SqlTenants, databas
 def test_a_store_in_which_others_began_is_believed(tenants: SqlTenants) -> None:
     tenants.create(TenantRecord(name=UMBRELLA))
     found = tenants.load(Tenancy("another store", 7, (TENANT,), (key(1),)))
-    assert found == loaded(tenants)
+    assert found == replace(loaded(tenants), closed=Closed.LOST), "but it opens nothing that was closed"
+
+
+def test_deleting_every_key_opens_nothing_until_somebody_says_so(tenants: SqlTenants) -> None:
+    assert loaded(tenants).closed is Closed.NO
+    tenants.create(TENANT)
+    tenants.add_key(key(1))
+    with pytest.raises(TenantConflictError, match="1 API keys"):
+        tenants.admit_all()
+    tenants.delete(ACME)
+    assert (loaded(tenants).keys, loaded(tenants).closed) == ((), Closed.KEYED)
+    tenants.admit_all()
+    assert loaded(tenants).closed is Closed.NO
+    tenants.create(TENANT)
+    tenants.rotate(key(2), grace_seconds=0)
+    tenants.delete(ACME)
+    assert loaded(tenants).closed is Closed.KEYED
+
+
+def test_a_store_put_back_to_before_its_keys_opens_nothing(tenants: SqlTenants, database: Database) -> None:
+    """As from a backup: it names the store that is known."""
+    before = loaded(tenants)
+    tenants.create(TENANT)
+    tenants.add_key(key(1))
+    known = loaded(tenants)
+    with database.transaction(write=True) as connection:
+        connection.execute(text("DELETE FROM api_keys"))
+        connection.execute(text("DELETE FROM tenants"))
+        connection.execute(text("UPDATE tenancy SET access = '', revision = :before"), {"before": before.revision})
+    after = tenants.load(known)
+    assert after is not None
+    assert (after.keys, after.closed) == ((), Closed.LOST)
+    again = tenants.load(replace(after, revision=-1))
+    assert again is not None
+    assert again.closed is Closed.LOST, "for as long as nobody says otherwise"
+
+
+def test_a_lost_store_that_was_opened_stays_open_when_it_is_lost_again_to_who_knows(
+    tenants: SqlTenants, database: Database
+) -> None:
+    tenants.admit_all()
+    known = loaded(tenants)
+    with database.transaction(write=True) as connection:
+        command.downgrade(configuration(connection), "base")
+    database.open()
+    anew = tenants.load(known)
+    assert anew is not None
+    assert (anew.access, anew.closed) == (Access.OPEN, Closed.NO)
+
+
+def test_keys_of_before_stores_said_so_count(tenants: SqlTenants, database: Database) -> None:
+    tenants.create(TENANT)
+    tenants.add_key(key(1))
+    with database.transaction(write=True) as connection:
+        command.downgrade(configuration(connection), "0006")
+    database.open()
+    assert loaded(tenants).access is Access.KEYED
+    tenants.delete(ACME)
+    assert loaded(tenants).closed is Closed.KEYED
+
+
+def test_the_marker_outlives_the_store(tmp_path: Path) -> None:
+    file = tmp_path / "x.db"
+
+    def opened() -> SqlTenants:
+        found = SqlTenants(Database(f"sqlite:///{file}", timeout_seconds=1))
+        found.open()
+        return found
+
+    tenants = opened()
+    assert loaded(tenants).closed is Closed.NO
+    marker = AccessMarker(tmp_path / "x.db.access")
+    assert marker.read() is Mark.UNKEYED
+    tenants.create(TENANT)
+    tenants.add_key(key(1))
+    loaded(tenants)
+    assert marker.read() is Mark.KEYED
+    for part in tmp_path.glob("x.db*"):
+        if part.suffix != ".access":
+            part.unlink()
+    tenants = opened()
+    assert loaded(tenants).closed is Closed.LOST
+    tenants.admit_all()
+    assert loaded(tenants).closed is Closed.NO
+    assert marker.read() is Mark.UNKEYED
+
+
+def test_a_marker_that_cannot_be_written_is_a_problem_until_it_can(tmp_path: Path) -> None:
+    tenants = SqlTenants(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=1))
+    tenants.open()
+    (tmp_path / "x.db.access.new").mkdir()
+    found = loaded(tenants)
+    assert "x.db.access cannot be written" in tenants.problem
+    (tmp_path / "x.db.access.new").rmdir()
+    assert tenants.load(found) is None
+    assert tenants.problem == ""
+    assert AccessMarker(tmp_path / "x.db.access").read() is Mark.UNKEYED
+
+
+def test_only_a_store_of_which_nothing_is_left_certainly_had_no_key(tmp_path: Path) -> None:
+    def never_keyed() -> bool:
+        return SqlTenants(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=1)).never_keyed()
+
+    assert never_keyed()
+    (tmp_path / "x.db").write_bytes(b"")
+    assert not never_keyed()
+    AccessMarker(tmp_path / "x.db.access").write(Mark.UNKEYED)
+    assert never_keyed()
+    AccessMarker(tmp_path / "x.db.access").write(Mark.KEYED)
+    assert not never_keyed()
+    for left in tmp_path.iterdir():
+        left.unlink()
+    (tmp_path / "x.db.corrupt-1").write_bytes(b"")
+    assert not never_keyed()
+    server = SqlTenants(Database("postgresql://nobody@/none", timeout_seconds=1, folder=tmp_path))
+    assert not server.never_keyed()
 
 
 def test_deleting_everything_is_not_losing_it(tenants: SqlTenants) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,69 @@ async def test_required_keys_refuse_everyone_until_there_is_one(tmp_path: Path) 
         assert await ask(made) == 401
         key = await new_tenant(made, "acme")
         assert await ask(made, key) == 200
+
+
+async def test_a_corrupt_store_opens_nothing_until_somebody_says_so(tmp_path: Path) -> None:
+    async with engine() as worker:
+        async with running(tmp_path, worker) as made:
+            assert await ask(made) == 200
+            key = await new_tenant(made, "acme")
+        damage(tmp_path)
+        async with running(tmp_path, worker) as made:
+            assert [await ask(made), await ask(made, key)] == [503, 503]
+            state = json.loads((await made.get("/readyz"))[1])["tenants"]
+            assert state["keys_lost"] is True
+            assert "cachefleet tenants open" in state["problem"]
+            assert b"cachefleet_api_keys_lost 1.0" in (await made.get("/metrics"))[1]
+        async with running(tmp_path, worker) as made:
+            assert [await ask(made), await ask(made, key)] == [503, 503], "after a restart, too"
+            assert await admin(made, "GET", "access") == {"open": False, "reason": "lost"}
+            assert await admin(made, "POST", "access/open") == {"open": True, "reason": "open"}
+            assert await ask(made) == 200
+            state = json.loads((await made.get("/readyz"))[1])["tenants"]
+            assert state == {"problem": "", "keys_lost": False}
+        async with running(tmp_path, worker) as made:
+            assert await ask(made) == 200
+
+
+async def test_a_store_of_which_nothing_is_known_but_that_it_is_corrupt_opens_nothing(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    damage(tmp_path)
+    async with engine() as worker, running(tmp_path, worker) as made:
+        assert await ask(made) == 503
+        key = await new_tenant(made, "acme")
+        assert [await ask(made, key), await ask(made)] == [200, 401], "keys that are made anew open it to who has one"
+
+
+async def test_a_store_that_is_gone_at_the_start_opens_nothing(tmp_path: Path) -> None:
+    async with engine() as worker:
+        async with running(tmp_path, worker) as made:
+            key = await new_tenant(made, "acme")
+        for part in (tmp_path / "data").glob("controlplane.db*"):
+            if part.suffix != ".access":
+                part.unlink()
+        async with running(tmp_path, worker) as made:
+            assert [await ask(made), await ask(made, key)] == [503, 503]
+
+
+async def test_a_store_that_cannot_be_read_at_the_start_opens_nothing(tmp_path: Path) -> None:
+    async with engine() as worker:
+        async with running(tmp_path, worker) as made:
+            key = await new_tenant(made, "acme")
+        quick: dict[str, Any] = {"database_timeout_seconds": 0.05, "tenants_poll_seconds": 0.05}
+        with closing(sqlite3.connect(tmp_path / "data" / "controlplane.db", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            async with running(tmp_path, worker, **quick) as made:
+                assert [await ask(made), await ask(made, key)] == [503, 503]
+                other.execute("ROLLBACK")
+                await until(lambda: made.plane.tenancy.tenants.directory.read)
+                assert [await ask(made), await ask(made, key)] == [401, 200]
+
+
+def damage(folder: Path) -> None:
+    for part in (folder / "data").glob("controlplane.db-*"):
+        part.unlink()
+    (folder / "data" / "controlplane.db").write_bytes(b"not a database at all" * 1000)
 
 
 async def test_a_lost_store_opens_nothing(tmp_path: Path) -> None:

@@ -148,6 +148,20 @@ def test_keys_are_rotated_and_revoked(command: Command) -> None:
     assert (status, row(out)[:3]) == (0, [key_id, key[:9], "revoked"])
 
 
+def test_a_gateway_whose_keys_were_deleted_is_opened_by_saying_so(command: Command) -> None:
+    command("create", "acme")
+    assert row(command("access")[1]) == ["served", "open"]
+    command("keys", "create", "acme")
+    assert row(command("access")[1]) == ["refused", "keys"]
+    status, out, err = command("open")
+    assert (status, out) == (1, "")
+    assert "1 API keys" in err
+    command("delete", "acme")
+    assert row(command("access")[1]) == ["refused", "keyed"]
+    status, out, _ = command("open")
+    assert (status, row(out)) == (0, ["served", "open"])
+
+
 def test_usage_is_listed_by_tenant_and_time(command: Command) -> None:
     _, out, _ = command("usage", "--to", "2027-01-15T09:00:00", "--tenant", "acme")
     assert row(out) == ["2027-01-15T08", "acme", "m", "1", "9", "4", "5", "0"]

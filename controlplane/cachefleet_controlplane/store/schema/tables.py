@@ -55,6 +55,7 @@ class TenancyRow(SQLModel, table=True):
     id: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
     store: str = Field(max_length=32)
     revision: int = Field(sa_column=Column(BigInteger, nullable=False))
+    access: str = Field(sa_column=Column(String(16), nullable=False, server_default=""))
 
 
 class TenantRow(SQLModel, table=True):

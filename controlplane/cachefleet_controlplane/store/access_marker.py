@@ -1,0 +1,111 @@
+"""Whether a store without API keys serves everybody: what it says itself, and the file beside it that outlives it.
+
+A store that was lost and made anew is empty, as is one in which nobody ever made a key. The store says in its row of
+``tenancy`` whether keys were made in it; the marker says so where that row is gone.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from cachefleet_controlplane.store.store_errors import StoreError
+
+SUFFIX: Final = ".access"
+_MAX_BYTES: Final = 64
+
+
+class Access(StrEnum):
+    """What a store says of itself."""
+
+    UNSAID = ""
+    """No key was ever made in it."""
+    KEYED = "keyed"
+    OPEN = "open"
+    """Somebody opened it to requests without a key, after keys were made or lost."""
+
+
+class Mark(StrEnum):
+    """What the marker says of the store beside it."""
+
+    ABSENT = ""
+    UNKEYED = "unkeyed"
+    """It was read, and no key was ever made in it."""
+    KEYED = "keyed"
+    LOST = "lost"
+    """It was moved aside because it was corrupt."""
+    UNREADABLE = "unreadable"
+
+
+class Closed(StrEnum):
+    """Why nobody is served without a key although there is none."""
+
+    NO = ""
+    """Everybody is served."""
+    UNREAD = "unread"
+    KEYED = "keyed"
+    """Keys were made, and deleted since."""
+    LOST = "lost"
+
+
+class AccessMarker:
+    """One marker file; without a path there is none. Calls block."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+
+    def read(self) -> Mark:
+        """What it says; UNREADABLE where that cannot be told."""
+        if self._file is None:
+            return Mark.ABSENT
+        try:
+            with self._file.open("rb") as file:
+                return Mark(file.read(_MAX_BYTES).decode().strip() or Mark.UNREADABLE)
+        except (FileNotFoundError, NotADirectoryError):
+            return Mark.ABSENT
+        except (OSError, ValueError):
+            return Mark.UNREADABLE
+
+    def write(self, mark: Mark) -> None:
+        """Replace what it says, on the disk before this returns. StoreError."""
+        if self._file is None:
+            return
+        new = self._file.with_name(self._file.name + ".new")
+        try:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with new.open("w") as file:
+                file.write(f"{mark}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self._file)
+            _sync(self._file.parent)
+        except OSError as error:
+            raise StoreError(
+                "unavailable", f"{self._file.name} cannot be written: {error.strerror or error}"
+            ) from error
+
+
+def closed(access: Access, mark: Mark, *, had_keys: bool) -> Closed:
+    """Why a store that says ``access`` is closed while it has no key; ``had_keys``: this process has seen it closed."""
+    if access is Access.OPEN:
+        return Closed.NO
+    if access is Access.KEYED:
+        return Closed.KEYED
+    return Closed.LOST if had_keys or mark not in {Mark.ABSENT, Mark.UNKEYED} else Closed.NO
+
+
+def mark_of(access: Access, why: Closed) -> Mark:
+    """What the marker has to say of such a store."""
+    if why is Closed.LOST:
+        return Mark.LOST
+    return Mark.KEYED if access is Access.KEYED else Mark.UNKEYED
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,62 @@
+"""What an empty store says of who may come in, and the file that says it where the store is gone."""
+
+from pathlib import Path
+
+import pytest
+
+from cachefleet_controlplane.store.access_marker import Access, AccessMarker, Closed, Mark, closed, mark_of
+from cachefleet_controlplane.store.store_errors import StoreError
+
+GONE = (Mark.KEYED, Mark.LOST, Mark.UNREADABLE)
+
+
+def test_an_empty_store_is_open_only_where_nothing_says_that_keys_may_be_lost() -> None:
+    for mark in (Mark.ABSENT, Mark.UNKEYED):
+        assert closed(Access.UNSAID, mark, had_keys=False) is Closed.NO
+    for mark in GONE:
+        assert closed(Access.UNSAID, mark, had_keys=False) is Closed.LOST
+    for mark in Mark:
+        assert closed(Access.KEYED, mark, had_keys=False) is Closed.KEYED
+        assert closed(Access.UNSAID, mark, had_keys=True) is Closed.LOST
+
+
+@pytest.mark.parametrize("mark", Mark)
+def test_what_somebody_said_goes_before_what_was(mark: Mark) -> None:
+    assert closed(Access.OPEN, mark, had_keys=True) is Closed.NO
+
+
+@pytest.mark.parametrize("access", Access)
+@pytest.mark.parametrize("mark", Mark)
+def test_what_is_marked_is_found_again_by_a_store_made_anew(access: Access, mark: Mark) -> None:
+    why = closed(access, mark, had_keys=False)
+    later = closed(Access.UNSAID, mark_of(access, why), had_keys=False)
+    assert (later is Closed.NO) == (why is Closed.NO)
+
+
+def test_a_mark_is_read_as_it_was_written(tmp_path: Path) -> None:
+    marker = AccessMarker(tmp_path / "new" / "x.access")
+    assert marker.read() is Mark.ABSENT
+    for mark in (Mark.UNKEYED, Mark.KEYED, Mark.LOST):
+        marker.write(mark)
+        assert marker.read() is mark
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["x.access"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"what?", b"\xff\xfe", b"keyed" * 100])
+def test_a_marker_that_cannot_be_understood_opens_nothing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.access").write_bytes(content)
+    assert AccessMarker(tmp_path / "x.access").read() is Mark.UNREADABLE
+
+
+def test_a_marker_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "blocked").write_text("a file where a folder should be")
+    marker = AccessMarker(tmp_path / "blocked" / "x.access")
+    assert marker.read() is Mark.ABSENT
+    with pytest.raises(StoreError, match=r"x\.access cannot be written"):
+        marker.write(Mark.LOST)
+
+
+def test_without_a_path_there_is_no_marker() -> None:
+    marker = AccessMarker(None)
+    marker.write(Mark.LOST)
+    assert marker.read() is Mark.ABSENT
