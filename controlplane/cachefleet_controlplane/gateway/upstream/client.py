@@ -20,6 +20,7 @@ from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError, event_dat
 KEEP_ALIVE_SECONDS: Final = 4.0
 """Shorter than vLLM's own five seconds, so that we rarely write into a connection it is closing."""
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
+_STATUSES: Final = range(200, 600)
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
 MAX_HELD_EVENTS: Final = 1024
 """Events without a token that are held back, at most; then the stream goes to the client all the same."""
@@ -185,7 +186,11 @@ class Upstream:
         if self._session is None:
             raise RuntimeError("Upstream is used outside its context")
         data = body if len(body) < _LARGE_BYTES else io.BytesIO(body)
-        return await self._session.post(url + path, data=data, headers=headers, allow_redirects=False)
+        response = await self._session.post(url + path, data=data, headers=headers, allow_redirects=False)
+        if response.status not in _STATUSES:
+            response.close()
+            raise aiohttp.ClientPayloadError(f"status {response.status} is none")
+        return response
 
 
 def _begun(events: Sequence[bytes], watch: Watch | None) -> bool:
