@@ -54,5 +54,6 @@ class Reason(StrEnum):
     # Degraded
     NOTHING_WRONG = "NothingWrong"
     WORKER_FAILED = "WorkerFailed"
+    CLAIMS_NOT_SERVED = "ClaimsNotServed"
     # Ready
     WORKERS_READY = "WorkersReady"

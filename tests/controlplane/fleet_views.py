@@ -50,6 +50,7 @@ def worker_status(name: str, **changes: Any) -> WorkerStatus:
         "held_blocks": 40,
         "indexed": True,
         "cache_value": 12.5,
+        "trust": 1.0,
         "excluded": False,
         "differences": (),
         "backing_off": False,

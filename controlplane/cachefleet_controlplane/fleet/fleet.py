@@ -30,7 +30,6 @@ from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.render_profiles import RenderFacts, RenderProfiles
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
 from cachefleet_controlplane.workers.warm_prefixes import Warming
-from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.report_frames import DownFrame, Hello, State
 from cachefleet_core.tenancy import TenantId
@@ -107,7 +106,7 @@ class Fleet:
         now = self._clock()
         pools = self._registry.fleet(model)
         workers = eligible(on_duty(pools, Duty.ANSWER), frozenset(), now) or eligible(pools, frozenset(), now)
-        by_endpoint = {worker.endpoint: self._busy(worker) for worker in workers if worker.endpoint}
+        by_endpoint = {worker.endpoint: worker.requests for worker in workers if worker.endpoint}
         return sorted(by_endpoint, key=lambda endpoint: (by_endpoint[endpoint], endpoint.name))
 
     def render_facts(self, model: str) -> RenderFacts:
@@ -205,6 +204,11 @@ class Fleet:
         (held,) = self._index.match(keys, [worker]) if keys else [0]
         return held < len(keys) // KEY_BYTES or known.history.lost(keys, since=since)
 
+    def served(self, worker: WorkerId, claimed: int, served: int) -> None:
+        """A worker has answered: of ``claimed`` tokens that the index said it holds, ``served`` came from cache."""
+        if known := self._registry.worker(worker):
+            known.served(claimed, served, self._clock())
+
     def listen(self, changed: Callable[[], None]) -> None:
         """Call ``changed``, which must not wait, when there may be new room: a report, a finished request, a pool.
 
@@ -288,10 +292,6 @@ class Fleet:
             inflight_requests=sum(len(worker.inflight_requests.open) for worker in workers),
             index=index_status(stats, self._agents),
         )
-
-    @staticmethod
-    def _busy(worker: Worker) -> int:
-        return (worker.load.others_requests if worker.load else 0) + len(worker.inflight_requests.open)
 
 
 def _nobody() -> None:

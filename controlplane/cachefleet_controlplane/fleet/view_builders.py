@@ -5,6 +5,7 @@ from __future__ import annotations
 from cachefleet_controlplane.fleet.agent_connections import AgentConnections
 from cachefleet_controlplane.index.protocol import IndexStats
 from cachefleet_controlplane.report_streams.report_stream import StreamState
+from cachefleet_controlplane.routing.hit_trust import WHOLE
 from cachefleet_controlplane.workers.registry import Pool
 from cachefleet_controlplane.workers.views import HitRatio, IndexStatus, PoolStatus, WorkerStatus
 from cachefleet_controlplane.workers.worker import Worker
@@ -79,6 +80,7 @@ def worker_status(
         held_blocks=held_blocks,
         indexed=not worker.unindexed,
         cache_value=cache_value,
+        trust=worker.trust / WHOLE,
         excluded=bool(worker.differences),
         differences=worker.differences,
         backing_off=worker.backoff_until > now,

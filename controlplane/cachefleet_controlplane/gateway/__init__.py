@@ -11,7 +11,7 @@ model_cards        /v1/models: models with the capabilities of their fleets
 openapi            /openapi.json
 openapi_schemas    its JSON Schemas of bodies, answers and errors
 request_bodies     reads and parses bodies within their bounds
-shortfall_records  why less of a prompt was cached than predicted
+shortfall_records  why less of a prompt was cached than predicted, and what that tells of the worker
 apis/              what differs between the APIs: bodies, answers, streams
 attempts/          sends a request to workers: retries, prefill, resuming
 conversations/     turns of conversations: checkpoints, stored responses

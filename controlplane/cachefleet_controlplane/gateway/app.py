@@ -36,7 +36,7 @@ from cachefleet_controlplane.gateway.placement.decision_trace import (
 from cachefleet_controlplane.gateway.placement.refusals import RETRY_AFTER_SECONDS
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
 from cachefleet_controlplane.gateway.request_bodies import RequestBodies
-from cachefleet_controlplane.gateway.shortfall_records import find_shortfall
+from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, take_evidence
 from cachefleet_controlplane.gateway.tenant_admission import (
     ADMITTED,
     AdmissionMiddleware,
@@ -257,6 +257,7 @@ class Gateway:
             trace.status = reply.status
         metrics, decision = self._parts.metrics, trace.decision
         trace.shortfall = find_shortfall(trace, self._parts.fleet, self._admission.salt_version)
+        take_evidence(trace, self._parts.fleet, self._admission.salt_version)
         metrics.request(model=trace.model, endpoint=trace.endpoint, status=trace.status or CLIENT_GONE_STATUS)
         record = trace.record()
         if decision is None or record is None:

@@ -1,9 +1,12 @@
-"""Finds at a request's end, from its trace and the fleet, why less of it was cached than predicted."""
+"""At a request's end, from its trace and the fleet: why less of it was cached than predicted, and what that tells of
+the worker's claims.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from cachefleet_controlplane.fleet.fleet import Fleet
@@ -11,7 +14,7 @@ from cachefleet_controlplane.gateway.placement.decision_trace import Basis, Deci
 from cachefleet_controlplane.gateway.upstream.answer import Usage
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.index.protocol import IndexDefectError
-from cachefleet_controlplane.routing.cache_shortfall import Facts, shortfall
+from cachefleet_controlplane.routing.cache_shortfall import Cause, Facts, shortfall
 from cachefleet_controlplane.routing.decision import Decision, Knowledge
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
 from cachefleet_controlplane.store.decision_records import ShortfallRecord
@@ -21,6 +24,28 @@ logger = logging.getLogger(__name__)
 
 _CONTINUED: Final = frozenset({Outcome.HANDED_BACK, Outcome.CUT_OFF})
 """Outcomes of an attempt whose answer another worker continues."""
+_EXCUSED: Final = frozenset({Cause.MOVED, Cause.RENDERED_DIFFERENTLY, Cause.SALTED, Cause.RESTARTED})
+"""Causes of a shortfall that say nothing of the worker's claim."""
+
+
+def take_evidence(trace: DecisionTrace, fleet: Fleet, salt_version: Callable[[TenantId], int]) -> None:
+    """Tell the fleet what an exact prediction's worker served of what the index said it holds.
+
+    Not where something else than its claim was wrong: see _EXCUSED.
+    """
+    usage, basis, answered = trace.usage, trace.basis, _answered(trace)
+    if usage is None or usage.cached_tokens is None or basis is None or not basis.block_size:
+        return
+    if answered is None or answered.knowledge is not Knowledge.EXACT or answered.prompt_tokens < 1:
+        return
+    matched = next((score.matched_blocks for score in answered.leading if score.id == answered.id), 0)
+    blocks = min(matched, (answered.prompt_tokens - 1) // basis.block_size)
+    claimed = replace(answered, predicted_tokens=blocks * basis.block_size)
+    if usage.cached_tokens < claimed.predicted_tokens:
+        cause = shortfall(_facts(claimed, answered, basis, usage, fleet=fleet, salt_version=salt_version))
+        if cause in _EXCUSED:
+            return
+    fleet.served(answered.id, claimed.predicted_tokens, usage.cached_tokens)
 
 
 def find_shortfall(

@@ -9,6 +9,7 @@ from heapq import nsmallest
 from typing import Final, overload
 
 from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.routing.hit_trust import WHOLE
 
 STALE_AFTER_SECONDS: Final = 5.0
 """A report older than this says nothing about caches, and excludes no worker."""
@@ -162,6 +163,8 @@ class CandidateView:
     """Running, waiting and in flight."""
     last_used: int = 0
     """Number of the last decision for it, 0 where there was none."""
+    trust: int = WHOLE
+    """Parts of WHOLE of its blocks that are counted on: ``hit_trust``."""
 
     @property
     def stale(self) -> bool:

@@ -9,6 +9,9 @@ yet, U the prompt's tokens that are not cached there, R its prefill rate in toke
 latency, C the tokens it computes in one step, and E the cached tokens that would have to be evicted to make room,
 weighted by ``w = EVICTION_WEIGHT``: what is evicted here is recomputed later.
 
+Of the blocks that the index says a worker holds, or that were just sent there, only that share is counted as cached
+that its answers so far make credible (``hit_trust``).
+
 A worker is a candidate only where the request has room, as ``capacity`` computes it: an idle worker always has, unless
 the request needs more blocks than it has; stale reports exclude nobody. Where no worker has room the request is to
 wait, and where none ever can have, it is refused. ``roundRobin``, a baseline for comparison, ignores room.
@@ -40,6 +43,7 @@ from cachefleet_controlplane.routing.decision import (
     leading_places,
     verdict_of,
 )
+from cachefleet_controlplane.routing.hit_trust import counted
 from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
 
 OUTPUT_TOKENS_COUNTED: Final = 256
@@ -110,10 +114,10 @@ def unplaced(
 def score(prompt: Prompt, view: CandidateView, throughput: Throughput) -> CandidateScore:
     """The cost of a prompt on one candidate, computed at this throughput."""
     stale, needed = view.stale, needed_blocks(prompt)
-    held = usable_blocks(0 if stale else view.matched_blocks, prompt)
+    held = usable_blocks(0 if stale else counted(view.matched_blocks, view.trust), prompt)
     predicted = held * prompt.block_size
     # This replica knows what it just sent there: that counts even while reports are stale.
-    expected = max(predicted, usable_tokens(view.sent_blocks, prompt))
+    expected = max(predicted, usable_tokens(counted(view.sent_blocks, view.trust), prompt))
     rate, latency, batched = throughput.tokens_per_second, throughput.inter_token_seconds, throughput.batched_tokens
     uncached = prompt.tokens - expected
     evicted = 0 if stale else _evicted(prompt, view, expected, needed=needed)

@@ -149,6 +149,7 @@ class CandidateTable:
                 blocks_blank=view.blocks_blank,
                 requests=view.requests,
                 last_used=view.last_used,
+                trust=view.trust,
             )
         except (ValueError, OverflowError) as error:
             raise NotScorableError(str(error)) from error

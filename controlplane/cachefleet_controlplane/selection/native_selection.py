@@ -26,6 +26,7 @@ from cachefleet_controlplane.routing.decision import (
     Verdict,
     leading_places,
 )
+from cachefleet_controlplane.routing.hit_trust import counted
 from cachefleet_controlplane.routing.scoring import (
     could,
     fits,
@@ -122,7 +123,7 @@ class NativeSelector(Selector):
             url=view.url,
             rank=view.rank,
             prompt_tokens=prompt.tokens,
-            predicted_tokens=0 if view.stale else usable_tokens(matched, prompt),
+            predicted_tokens=0 if view.stale else usable_tokens(counted(matched, view.trust), prompt),
             uncached_tokens=prompt.tokens - expected,
             leading=leading,
             scores=scores,
@@ -176,7 +177,7 @@ class _Seen:
         row, needed = self._rows[place], needed_blocks(self._prompt)
         view = row.view
         known = row.reported_at is not None and not view.stale
-        held = usable_blocks(self._matched[place], self._prompt) if known else 0
+        held = usable_blocks(counted(self._matched[place], view.trust), self._prompt) if known else 0
         plain = view.stale or not view.requests or view.blocks_free is None or needed <= view.blocks_free
         return plain != fits(view, needed=needed, held=held)
 

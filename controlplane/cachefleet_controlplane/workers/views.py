@@ -93,6 +93,8 @@ class WorkerStatus:
     indexed: bool
     """Whether its blocks are in the index: not where they did not fit, or were more than it can hold."""
     cache_value: float
+    trust: float
+    """Share of its claims that is counted on, by what it has served."""
     excluded: bool
     differences: tuple[Difference, ...]
     backing_off: bool

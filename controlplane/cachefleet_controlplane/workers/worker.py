@@ -13,6 +13,7 @@ from cachefleet_controlplane.report_streams.report_stream import Stream
 from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
 from cachefleet_controlplane.routing.capacity import Capacity
 from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS, CandidateView, full_name
+from cachefleet_controlplane.routing.hit_trust import NO_EVIDENCE, WHOLE, HitEvidence, faded, learnt, trust_in
 from cachefleet_controlplane.workers.hit_window import Counters
 from cachefleet_controlplane.workers.inflight import InFlightRequests
 from cachefleet_core.index_contract import Difference
@@ -56,6 +57,10 @@ class Worker:
     inflight_requests: InFlightRequests = field(init=False)
     history: History = field(default_factory=History)
     last_used: int = 0
+    evidence: HitEvidence = NO_EVIDENCE
+    """What its answers showed of its claims; a new epoch does not undo it."""
+    trust: int = WHOLE
+    """``trust_in`` that, as of its last answer or report."""
     failures: int = 0
     backoff_until: float = 0.0
     version: int = 0
@@ -74,6 +79,11 @@ class Worker:
     def ready(self) -> bool:
         """Whether the pool source lists it as ready."""
         return self.endpoint is not None and self.endpoint.ready
+
+    @property
+    def requests(self) -> int:
+        """Requests that others sent there and that it has not answered, and ours."""
+        return (self.load.others_requests if self.load else 0) + len(self.inflight_requests.open)
 
     @property
     def leaving(self) -> bool:
@@ -103,6 +113,15 @@ class Worker:
         self.unindexed = True
         self._touch()
 
+    def served(self, claimed: int, served: int, now: float) -> None:
+        """It has answered: of ``claimed`` tokens that it was said to hold, ``served`` came from its cache."""
+        self._believe(learnt(self.evidence, claimed, served, now))
+
+    def _believe(self, evidence: HitEvidence) -> None:
+        before, self.evidence, self.trust = self.trust, evidence, trust_in(evidence)
+        if self.trust != before:
+            self._touch()
+
     def due(self) -> Iterator[float]:
         """Times at which a decision may see it differently though nothing happens; past ones among them."""
         yield from self.inflight_requests.due()
@@ -131,6 +150,8 @@ class Worker:
         )
         requests = max(0, state.running + state.waiting - len(own.open))
         self._touch()
+        if self.trust != WHOLE:
+            self._believe(faded(self.evidence, now))
         own.ended_blocks = 0
         self.load = Load(state, now, tokens, requests)
         self.samples += bool(state.prefill_tokens_per_second)
@@ -188,6 +209,7 @@ class Worker:
             blocks_blank=_blank(load, own),
             requests=(load.others_requests if load else 0) + len(own.open),
             last_used=self.last_used,
+            trust=self.trust,
         )
 
     def _known_load(self, now: float) -> Load | None:

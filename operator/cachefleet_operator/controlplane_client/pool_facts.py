@@ -15,6 +15,8 @@ from cachefleet_core.report_frames import Phase
 from cachefleet_operator.reasons import Reason
 
 MAX_TEXT: Final = 256
+DOUBTED: Final = 0.5
+"""A worker's claims are counted on less than this: it serves less than a quarter of them."""
 
 # The CRD's bounds on status fields: the API server would refuse a whole status for one value beyond them.
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -80,9 +82,15 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
     held_blocks: _Count = 0
     block_bytes: _Count = 0
     cache_value: float = 0.0
+    trust: float = 1.0
     excluded: bool = False
     differences: tuple[Difference, ...] = ()
     load: Load | None = None
+
+    @property
+    def doubted(self) -> bool:
+        """Whether its engine serves little of what it claims to hold."""
+        return self.trust < DOUBTED
 
     @property
     def warmed(self) -> bool:
@@ -151,7 +159,7 @@ def essence(facts: Facts) -> object:
 
 
 def _life(member: Member) -> object:
-    said = (member.phase, member.epoch, member.warmed, member.differences)
+    said = (member.phase, member.epoch, member.warmed, member.differences, member.doubted)
     return (member.name, member.rank, member.ready, member.fresh, *said)
 
 
@@ -159,6 +167,12 @@ def failed(facts: Facts) -> Member | None:
     """The first worker whose phase is Failed, None where there is none."""
     members = facts.known.members if facts.known else ()
     return next((member for member in members if member.phase == Phase.FAILED), None)
+
+
+def doubted(facts: Facts) -> Member | None:
+    """The first worker whose engine serves little of what it claims to hold, None where there is none."""
+    members = facts.known.members if facts.known else ()
+    return next((member for member in members if member.doubted), None)
 
 
 def excluded(facts: Facts) -> Member | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cachefleet_operator.controlplane_client.pool_facts import Difference, Facts, Member, excluded, failed
+from cachefleet_operator.controlplane_client.pool_facts import Difference, Facts, Member, doubted, excluded, failed
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, Workers
 
@@ -135,6 +135,7 @@ def _progressing(verdict: Verdict, workers: Workers, observations: Observations)
 def _degraded(workers: Workers, observations: Observations) -> Finding:
     """The first problem, in this order, of a worker that runs or should run."""
     trouble, member, stranger = observations.trouble, failed(observations.facts), excluded(observations.facts)
+    liar = doubted(observations.facts)
     wrong = (
         (workers.failure, Reason.PODS_REFUSED, workers.failure),
         (
@@ -147,6 +148,7 @@ def _degraded(workers: Workers, observations: Observations) -> Finding:
         (member, Reason.WORKER_FAILED, _failed_words(member)),
         (stranger, Reason.CONTRACT_MISMATCH, f"worker {stranger.name} is used last" if stranger else ""),
         (observations.disagreement, Reason.POOLS_DIFFER, observations.disagreement),
+        (liar, Reason.CLAIMS_NOT_SERVED, _doubted_words(liar)),
     )
     for present, reason, message in wrong:
         if present:
@@ -158,6 +160,12 @@ def _failed_words(member: Member | None) -> str:
     if member is None:
         return ""
     return f"worker {member.name} says that it failed" + (f": {member.phase_reason}" if member.phase_reason else "")
+
+
+def _doubted_words(member: Member | None) -> str:
+    if member is None:
+        return ""
+    return f"worker {member.name} serves little of what it claims to hold: {member.trust:.0%} of that is counted on"
 
 
 def _ready(config: Finding, budget: Finding, available: Finding, progressing: Finding, workers: Workers) -> Finding:

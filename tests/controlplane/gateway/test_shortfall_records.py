@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,9 +17,9 @@ from aiohttp import web
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
-from cachefleet_controlplane.gateway.shortfall_records import find_shortfall
+from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, take_evidence
 from cachefleet_controlplane.gateway.upstream.answer import PromptDetails, Usage
-from cachefleet_controlplane.index.protocol import IndexDefectError, worker_id
+from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId, worker_id
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.scoring import decide
@@ -47,6 +48,17 @@ from tests.controlplane.gateway.harness import (
 from tests.controlplane.gateway.tenancies import CHAT, directory
 from tests.controlplane.waiting import until
 
+CACHE_AWARE = RoutingPolicy.CACHE_AWARE
+BASIS = Basis(
+    tenant=DEFAULT_TENANT,
+    isolation=Isolation.PER_TENANT,
+    salt_version=1,
+    rung="render",
+    render_failure=None,
+    block_size=BLOCK_SIZE,
+    keys=bytes(8 * 62),
+    single=True,
+)
 LONG = "one two three four five six seven eight nine ten " * 12
 IDS = range(1, 101)
 
@@ -250,6 +262,9 @@ async def test_rendered_differently(odd: Odd, changes: dict[str, Any], cause: st
         assert (await gate.chat("x", **changes))[0] == 200
         await until(lambda: bool(gate.records))
         assert the_cause(gate, gate.records[0]) == cause
+        worker = gate.fleet._registry.worker(worker_id(POOL, "demo-0"))
+        assert worker is not None
+        assert (worker.evidence.claimed > 0, worker.evidence.served) == (cause == "unknown", 0)
 
 
 async def test_without_what_was_cached_there_is_no_telling(odd: Odd) -> None:
@@ -275,17 +290,51 @@ def continued(cached: int, *, began: str, knowledge: Knowledge = Knowledge.EXACT
         prompt_tokens_details=PromptDetails(cached_tokens=cached),
     )
     trace.attempts.append(AttemptRecord(began, "handed_back", 200, 1.0))
-    trace.basis = Basis(
-        tenant=DEFAULT_TENANT,
-        isolation=Isolation.PER_TENANT,
-        salt_version=1,
-        rung="render",
-        render_failure=None,
-        block_size=BLOCK_SIZE,
-        keys=bytes(8 * 62),
-        single=True,
-    )
+    trace.basis = BASIS
     return find_shortfall(trace, Fleet(PythonIndex(), index_key=FLEET_KEY.index_key), lambda _: 1)
+
+
+@pytest.mark.parametrize(
+    ("cached", "changes", "told"),
+    [
+        (64, {}, (64, 64)),
+        (0, {}, (64, 0)),
+        (990, {}, (64, 990)),
+        (None, {}, None),
+        (0, {"prompt_tokens": 900}, None),
+        (0, {"knowledge": Knowledge.APPROXIMATE}, None),
+        (0, {"gone": True}, None),
+    ],
+)
+def test_what_it_served_of_its_claim_is_told_unless_something_else_was_wrong(
+    cached: int | None, changes: dict[str, Any], told: tuple[int, int] | None
+) -> None:
+    view = replace(holder("a", 4), trust=500)
+    knowledge = changes.get("knowledge", Knowledge.EXACT)
+    decision = decide(Prompt(1000, bytes(8 * 62), BLOCK_SIZE, knowledge=knowledge), [view], CACHE_AWARE, 1.0)
+    assert decision.predicted_tokens == 32, "half of it is counted on"
+    trace = DecisionTrace("d", 0.0, "m", CHAT, decision)
+    details = None if cached is None else PromptDetails(cached_tokens=cached)
+    trace.usage = Usage(prompt_tokens=changes.get("prompt_tokens", 1000), prompt_tokens_details=details)
+    trace.basis = BASIS
+    fleet = Listening(gone=changes.get("gone", False))
+    take_evidence(trace, fleet, lambda _: 1)
+    assert fleet.heard == ([] if told is None else [(decision.id, *told)])
+
+
+class Listening(Fleet):
+    """A fleet that keeps what it is told of answers."""
+
+    def __init__(self, *, gone: bool) -> None:
+        super().__init__(PythonIndex(), index_key=FLEET_KEY.index_key)
+        self.gone = gone
+        self.heard: list[tuple[str, int, int]] = []
+
+    def restarted(self, worker: WorkerId, since: float) -> bool:
+        return self.gone
+
+    def served(self, worker: WorkerId, claimed: int, served: int) -> None:
+        self.heard.append((worker, claimed, served))
 
 
 def holder(name: str, blocks: int) -> CandidateView:

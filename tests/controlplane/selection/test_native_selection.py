@@ -170,6 +170,11 @@ class BoardMachine(RuleBasedStateMachine):
         for one in WHO:
             self.report(one, waiting=1 + idle, free=free, rate=None, phase=Phase.READY, right=True, tight=total)
 
+    @rule(one=who, claimed=st.sampled_from([0, 20_000, 500_000]), served=st.sampled_from([0, 5000, 500_000]))
+    def answer(self, one: Who, claimed: int, served: int) -> None:
+        """What it served of what it claimed."""
+        self.fleet.served(wid(one), claimed, served)
+
     @rule(one=who)
     def hang_up(self, one: Who) -> None:
         if one in self.links:

@@ -140,6 +140,8 @@ def test_ranks_of_a_worker_are_one_worker() -> None:
         (Facts(PoolFacts()), {"IndexFresh": ("Unknown", "NoReadyWorkers")}),
         (Facts(PoolFacts()), {"ContractConsistent": ("Unknown", "NoContractYet")}),
         (SILENT, {"HitRateMet": ("Unknown", "ControlPlaneUnreachable")}),
+        (facts(member(trust=0.49)), {"Degraded": ("True", "ClaimsNotServed"), "Ready": ("True", "WorkersReady")}),
+        (facts(member(trust=0.5)), {"Degraded": ("False", "NothingWrong")}),
         (facts(member(phase="failed")), {"Degraded": ("True", "WorkerFailed"), "Ready": ("True", "WorkersReady")}),
     ],
 )
