@@ -11,8 +11,8 @@ from typing import Final
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
-from cachefleet_controlplane.gateway.upstream.answer import Usage
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.index.protocol import IndexDefectError
 from cachefleet_controlplane.routing.cache_shortfall import Cause, Facts, shortfall
 from cachefleet_controlplane.routing.decision import Decision, Knowledge

@@ -31,6 +31,7 @@ FIRST_READ_SECONDS: Final = 10.0
 """Longest wait for the first read of the tenant store; then the request goes on as if that had failed."""
 CANCELLED: Final = "cancelled"
 """Outcome of an attempt whose client disconnected."""
+ANSWERED_STATUS: Final = 200
 CHECK: Final = "gateway"
 """Label of the client key check in the metric of all authentication checks."""
 
@@ -165,17 +166,21 @@ class AdmissionMiddleware:
         raise ApiError(429, message, code=limit, headers={"retry-after": str(seconds)})
 
     def _settle(self, tenant: TenantRecord, load: Load, trace: DecisionTrace) -> None:
-        """Count the worker's usage; without it, for a client that left, the limit counts the uncached prompt."""
+        """Count the worker's usage; where it told none, what the decision knew of the prompt.
+
+        Of a client that left, the limit counts the uncached prompt and the record nothing.
+        """
         if not trace.attempts:
             return  # no worker was asked
         usage, decision = trace.usage, trace.decision
-        if usage is None:
-            if decision is not None and trace.attempts[-1].outcome == CANCELLED:
-                load.spent.add(decision.prompt_tokens - decision.predicted_tokens, self._clock())
-            prompt = cached = completion = 0
-        else:
+        prompt = cached = completion = 0
+        if usage is not None:
             prompt, cached, completion = usage.prompt_tokens, usage.cached_tokens or 0, usage.completion_tokens or 0
-            load.spent.add(prompt - cached + completion, self._clock())
+        elif decision is not None and trace.attempts[-1].outcome == CANCELLED:
+            load.spent.add(decision.prompt_tokens - decision.predicted_tokens, self._clock())
+        elif decision is not None and trace.status == ANSWERED_STATUS:
+            prompt, cached = decision.prompt_tokens, decision.predicted_tokens
+        load.spent.add(prompt - cached + completion, self._clock())
         self._tenant_metrics.used(tenant.name, prompt=prompt, cached=cached, completion=completion)
         self._record(
             UsageRecord(

@@ -15,7 +15,7 @@ import yaml
 
 from cachefleet_controlplane.admin import presenters
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
-from cachefleet_controlplane.gateway.upstream.answer import PromptDetails, Usage
+from cachefleet_controlplane.gateway.upstream.usage import PromptDetails, Usage
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, RoutingPolicy

@@ -10,13 +10,13 @@ from msgspec import Raw
 from cachefleet_controlplane.gateway.apis.media import with_own_names
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.upstream.answer import (
-    Usage,
     error_message,
     in_openai_shape,
     read_usage,
     restate_size,
 )
 from cachefleet_controlplane.gateway.upstream.client import Answer
+from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.wire.errors import ApiError, error_body
 from cachefleet_controlplane.wire.json_members import Fields, encode
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cachefleet_controlplane.gateway.apis.api import PassingApi, plain_ask
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo
-from cachefleet_controlplane.wire.json_members import Fields
+from cachefleet_controlplane.wire.json_members import Fields, count_of
 
 
 class EmbeddingsApi(PassingApi):
@@ -12,7 +14,7 @@ class EmbeddingsApi(PassingApi):
 
     def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
         """Read a body; nothing is rendered, and one token of output is counted."""
-        return plain_ask(
+        info = plain_ask(
             Endpoint.EMBEDDINGS,
             fields,
             model=model,
@@ -21,3 +23,4 @@ class EmbeddingsApi(PassingApi):
             max_tokens=1,
             bypass=Bypass.EMBEDDINGS,
         )
+        return replace(info, prompts=count_of(fields.get("input")))

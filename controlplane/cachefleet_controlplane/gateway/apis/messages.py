@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -17,8 +17,9 @@ from cachefleet_controlplane.gateway.apis.api import (
 )
 from cachefleet_controlplane.gateway.apis.media import holds_media
 from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, Bypass, Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.upstream.answer import PromptDetails, Usage, error_code, error_message
+from cachefleet_controlplane.gateway.upstream.answer import error_code, error_message
 from cachefleet_controlplane.gateway.upstream.client import Answer
+from cachefleet_controlplane.gateway.upstream.usage import PromptDetails, Usage, count, usage_in
 from cachefleet_controlplane.wire.errors import ApiError, error_event
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, lax_bool, number
 from cachefleet_runtime.sse import event_data, event_name
@@ -26,20 +27,13 @@ from cachefleet_runtime.sse import event_data, event_name
 _NO_WORDS: Final = "The worker failed."
 
 
-class _Usage(Struct, frozen=True):
-    input_tokens: int = 0
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-
-
 class _Message(Struct, frozen=True):
-    usage: _Usage | None = None
+    usage: Any = None
 
 
 class _Event(Struct, frozen=True):
     message: _Message | None = None
-    usage: _Usage | None = None
+    usage: Any = None
 
 
 _message = msgspec.json.Decoder(_Message)
@@ -124,13 +118,14 @@ def _usage_of(data: bytes) -> Usage | None:
     return _common(event.usage or (event.message.usage if event.message else None))
 
 
-def _common(usage: _Usage | None) -> Usage | None:
+def _common(told: object) -> Usage | None:
     """Sum up the input: Anthropic counts tokens read from the cache, and written to it, apart from the others."""
-    if usage is None:
+    usage = usage_in(told, prompt="input", completion="output")
+    if usage is None or not isinstance(told, dict):
         return None
-    read, written = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
+    read, written = count(told.get("cache_read_input_tokens")), count(told.get("cache_creation_input_tokens"))
     return Usage(
-        prompt_tokens=usage.input_tokens + (read or 0) + (written or 0),
-        completion_tokens=usage.output_tokens,
+        prompt_tokens=usage.prompt_tokens + (read or 0) + (written or 0),
+        completion_tokens=usage.completion_tokens,
         prompt_tokens_details=PromptDetails(read),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -11,8 +11,8 @@ from msgspec import Struct
 from cachefleet_controlplane.gateway.apis.api import PassingApi, PassingTransformer, StreamTransformer, plain_ask
 from cachefleet_controlplane.gateway.apis.media import holds_media
 from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, Bypass, Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.upstream.answer import PromptDetails, Usage
 from cachefleet_controlplane.gateway.upstream.client import Answer
+from cachefleet_controlplane.gateway.upstream.usage import Usage, usage_in
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.json_members import FALSE, NULL, READ_ERRORS, Fields, is_null, lax_bool, number
 from cachefleet_runtime.sse import event_data, event_name
@@ -23,18 +23,8 @@ _WHOLE: Final = "responses are not stored here. Send the whole conversation as `
 _ENDS: Final = frozenset({b"response.completed", b"response.incomplete", b"response.failed"})
 
 
-class _InputDetails(Struct, frozen=True):
-    cached_tokens: int | None = None
-
-
-class _Usage(Struct, frozen=True):
-    input_tokens: int = 0
-    output_tokens: int | None = None
-    input_tokens_details: _InputDetails | None = None
-
-
 class _Response(Struct, frozen=True):
-    usage: _Usage | None = None
+    usage: Any = None
 
 
 class _Event(Struct, frozen=True):
@@ -117,12 +107,5 @@ def _usage_of(data: bytes) -> Usage | None:
         return None
 
 
-def _common(usage: _Usage | None) -> Usage | None:
-    if usage is None:
-        return None
-    details = usage.input_tokens_details
-    return Usage(
-        prompt_tokens=usage.input_tokens,
-        completion_tokens=usage.output_tokens,
-        prompt_tokens_details=None if details is None else PromptDetails(details.cached_tokens),
-    )
+def _common(told: object) -> Usage | None:
+    return usage_in(told, prompt="input", completion="output")

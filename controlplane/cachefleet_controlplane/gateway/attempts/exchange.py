@@ -20,6 +20,7 @@ from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTra
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.client import Opened, Stream
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, Outcome
+from cachefleet_controlplane.gateway.upstream.usage import Usage, within
 from cachefleet_controlplane.routing.decision import Verdict, turned_away
 from cachefleet_controlplane.store.decision_records import AttemptRecord
 from cachefleet_controlplane.wire.errors import ApiError
@@ -175,8 +176,13 @@ class Exchange:
         try:
             return await self._pump(stream, transformer)
         finally:  # also where the client has disconnected
-            self._trace.usage = transformer.usage
+            self._trace.usage = self._possible(transformer.usage)
             self._context.fingerprints.learn(chosen.url, transformer.fingerprint)
+
+    def _possible(self, usage: Usage | None) -> Usage | None:
+        """A worker's usage, held to what this request can have cost."""
+        info, longest = self._routing_input.info, self._routing_input.model.max_model_len
+        return within(usage, longest=longest, prompts=info.prompts, choices=info.choices)
 
     async def _pump(self, stream: Stream, transformer: StreamTransformer) -> Outcome:
         resuming, events = self._resuming, stream.first
@@ -213,7 +219,7 @@ class Exchange:
         sent = self._transfer.members if self._transfer and of_transfer else self._planner.attempt.members
         answer = self._api.whole(self._routing_input.info, answer, sent=sent)
         # Read from what the client gets: it is shorter, without the prompt's ids.
-        self._trace.usage = self._api.usage(answer.body) if answer.status == 200 else None
+        self._trace.usage = self._possible(self._api.usage(answer.body)) if answer.status == 200 else None
         await self._reply.whole(answer.status, [*answer.headers, *self._told(answer.status)], answer.body)
 
     async def _refuse(self) -> None:

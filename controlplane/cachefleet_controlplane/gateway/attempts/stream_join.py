@@ -15,6 +15,7 @@ import msgspec
 from cachefleet_controlplane.gateway.attempts.stop_strings import StopGuard
 from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.produced_tokens import HANDED_BACK, Name, Produced
+from cachefleet_controlplane.gateway.upstream.usage import count
 from cachefleet_runtime.sse import DONE, event_data
 
 Json = dict[str, Any]
@@ -117,7 +118,7 @@ class StreamJoiner:
         text = self._attempt.note(body)
         if self._guard is None:
             self._begun = answer
-            self._details = (answer.get("usage") or {}).get("prompt_tokens_details")
+            self._details = _details(answer)
             return body
         (choice,) = answer["choices"]
         said = self._text[: len(self._text) - self._guard.kept_back]
@@ -127,7 +128,7 @@ class StreamJoiner:
             ends = {"finish_reason": "stop", "stop_reason": self._guard.stopped}
         # The first worker's reason to hand back is there, and not for the client.
         told = {name: answer.get(name) for name in (_TRANSFER,) if name in self._begun}
-        return _encode(self._joined(said, ends) | {"usage": self._usage(answer.get("usage") or {})} | told)
+        return _encode(self._joined(said, ends) | {"usage": self._usage(answer.get("usage"))} | told)
 
     def _joined(self, text: str, ends: Json) -> Json:
         """The first worker's answer, with all text and ids that followed."""
@@ -140,11 +141,11 @@ class StreamJoiner:
     def _learn(self, data: bytes) -> None:
         """Note the usage that a worker sends after it handed back."""
         if self._guard is None:
-            self._details = (_decode(data).get("usage") or {}).get("prompt_tokens_details")
+            self._details = _details(_decode(data))
 
     def _relayed(self, chunk: Json, text: str) -> list[bytes]:
         if not chunk.get("choices"):
-            return [self._event(chunk, [], self._usage(chunk.get("usage") or {}))]
+            return [self._event(chunk, [], self._usage(chunk.get("usage")))]
         (choice,) = chunk["choices"]
         behind = "" if self._guard is None else _checked(self._guard, choice, text, over=not self.handed_back)
         if self._guard is not None and self._guard.stopped is not None:
@@ -163,9 +164,10 @@ class StreamJoiner:
         start, self._sent = self._sent, end
         return whole[start:end]
 
-    def _usage(self, usage: Json) -> Json:
+    def _usage(self, told: object) -> Json:
+        usage = told if isinstance(told, dict) else {}
         prompt = len(self.prompt_ids)
-        completion = len(self.ids) + (usage.get("completion_tokens") or len(self._attempt.ids))
+        completion = len(self.ids) + (count(usage.get("completion_tokens")) or len(self._attempt.ids))
         counted = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
         return usage | counted | {"prompt_tokens_details": self._details}
 
@@ -178,6 +180,12 @@ class StreamJoiner:
         rest = {key: chunk[key] for key in ("system_fingerprint",) if chunk.get(key) is not None}
         body = head | {"choices": shaped} | ({} if usage is None else {"usage": usage}) | rest
         return b"data: " + _encode(body) + b"\n\n"
+
+
+def _details(answer: Json) -> Any:
+    """What a worker tells of its prompt's tokens."""
+    usage = answer.get("usage")
+    return usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
 
 
 def _checked(guard: StopGuard, choice: Json, text: str, *, over: bool) -> str:

@@ -10,12 +10,13 @@ always escaped, so they match no text.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
 
 from cachefleet_controlplane.gateway.upstream.token_id_cutting import IDS, can_be_cut, cut_ids
+from cachefleet_controlplane.gateway.upstream.usage import Usage, usage_in
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields
 from cachefleet_runtime.sse import DONE, event_data
 
@@ -47,32 +48,13 @@ _fields = msgspec.json.Decoder(Fields)
 _choices = msgspec.json.Decoder(list[Fields])
 
 
-class PromptDetails(Struct, frozen=True):
-    """vLLM's ``prompt_tokens_details``."""
-
-    cached_tokens: int | None = None
-
-
-class Usage(Struct, frozen=True):
-    """The engine's counts of tokens for one answer."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int | None = None
-    prompt_tokens_details: PromptDetails | None = None
-
-    @property
-    def cached_tokens(self) -> int | None:
-        """Prompt tokens served from the prefix cache; None where the engine does not say."""
-        return None if self.prompt_tokens_details is None else self.prompt_tokens_details.cached_tokens
-
-
 class _Answer(Struct, frozen=True):
-    usage: Usage | None = None
+    usage: Any = None
 
 
 class _Tail(Struct, frozen=True):
     choices: list[Raw]
-    usage: Usage | None = None
+    usage: Any = None
     system_fingerprint: Raw = _ABSENT
 
 
@@ -101,7 +83,7 @@ _bare_error = msgspec.json.Decoder(_BareError)
 def read_usage(body: bytes) -> Usage | None:
     """Return the usage of a whole answer; None where it has none."""
     try:
-        return _answer.decode(body).usage
+        return usage_in(_answer.decode(body).usage)
     except READ_ERRORS:
         return None
 
@@ -235,7 +217,7 @@ class StreamFilter:
         return b"".join(_signed(event, fingerprint) if _FINISHED in event else event for event in held)
 
     def _last(self, event: bytes, tail: _Tail) -> bytes:
-        self.usage = tail.usage
+        self.usage = usage_in(tail.usage)
         if not self._strip_usage:
             return self._pass(event)
         self.fingerprint = bytes(tail.system_fingerprint)

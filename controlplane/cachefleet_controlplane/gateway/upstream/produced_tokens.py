@@ -28,11 +28,6 @@ class _Choice(Struct, frozen=True):
     prompt_token_ids: Raw = _NO_IDS
 
 
-class _Usage(Struct, frozen=True):
-    prompt_tokens: int = 0
-    completion_tokens: int | None = None
-
-
 class _Chunk(Struct, frozen=True):
     choices: list[_Choice]
     id: str = ""
@@ -40,7 +35,6 @@ class _Chunk(Struct, frozen=True):
     created: int = 0
     model: str = ""
     prompt_token_ids: Raw = _NO_IDS
-    usage: _Usage | None = None
 
 
 _chunk = msgspec.json.Decoder(_Chunk)

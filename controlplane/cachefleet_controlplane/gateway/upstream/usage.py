@@ -1,0 +1,68 @@
+"""A worker's own counts of tokens, read leniently and held to what was possible: tenants' accounts rest on them. Pure.
+
+Whatever a worker writes, no account goes down by it or beyond what its request could have cost: a count that is no
+integer is not known, one below 0 is 0, one above what was possible is that.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+LONGEST: Final = 2**24
+"""Tokens of a prompt and its answer, where no pool says how many."""
+
+
+class PromptDetails(Struct, frozen=True):
+    """vLLM's ``prompt_tokens_details``."""
+
+    cached_tokens: int | None = None
+
+
+class Usage(Struct, frozen=True):
+    """The engine's counts of tokens for one answer."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens served from the prefix cache; None where the engine does not say."""
+        return None if self.prompt_tokens_details is None else self.prompt_tokens_details.cached_tokens
+
+
+def count(told: object) -> int | None:
+    """A count of tokens; None for what is no integer."""
+    return max(0, told) if type(told) is int else None
+
+
+def usage_in(told: object, *, prompt: str = "prompt", completion: str = "completion") -> Usage | None:
+    """The usage in a JSON value, whose members are named ``{prompt}_tokens`` and so on; None where there is none."""
+    counts, details = _members(told), _members(_members(told).get(f"{prompt}_tokens_details"))
+    if not counts:
+        return None
+    return Usage(
+        prompt_tokens=count(counts.get(f"{prompt}_tokens")) or 0,
+        completion_tokens=count(counts.get(f"{completion}_tokens")),
+        prompt_tokens_details=PromptDetails(count(details.get("cached_tokens"))) if details else None,
+    )
+
+
+def within(usage: Usage | None, *, longest: int | None, prompts: int = 1, choices: int = 1) -> Usage | None:
+    """The usage, with no count above what so many prompts of at most ``longest`` tokens can have cost."""
+    if usage is None:
+        return None
+    possible = (longest or LONGEST) * max(1, prompts)
+    prompt, cached, completion = usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
+    prompt = min(prompt, possible)
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=None if completion is None else min(completion, possible * max(1, choices)),
+        prompt_tokens_details=None if cached is None else PromptDetails(min(cached, prompt)),
+    )
+
+
+def _members(told: object) -> dict[str, Any]:
+    return told if isinstance(told, dict) else {}
