@@ -196,7 +196,6 @@ ANSWERS: Final[Mapping[str, Schema]] = {
         render_failure=optional(TEXT),
         worker=optional(TEXT),
         pool=optional(TEXT),
-        url=optional(TEXT),
         prompt_tokens=COUNT,
         predicted_tokens=COUNT,
         candidates=ITEMS,

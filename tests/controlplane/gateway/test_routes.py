@@ -129,10 +129,11 @@ async def test_a_decision_alone() -> None:
         assert sum(len(worker.requests) for worker in (one, two)) == asked + 1
     holder = gate.records[0].worker
     assert (decided["worker"], decided["verdict"], decided["knowledge"]) == (holder, "route", "exact")
-    assert decided["url"] == (one.url if holder == "demo-0" else two.url)
     assert decided["rendered_by"] == "render"
     assert decided["predicted_tokens"] > 0
-    assert {candidate["worker"] for candidate in decided["candidates"]} == {"demo-0", "demo-1"}
+    assert {one["worker"]: one["chosen"] for one in decided["candidates"]} == {
+        name: name == holder for name in ("demo-0", "demo-1")
+    }
     assert gate.records[-1].endpoint == "/v1/route"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
@@ -12,7 +12,7 @@ from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.rendering.rendering_result import Rendering
 from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.pools.cache_salts import isolation
-from cachefleet_controlplane.routing.decision import Decision
+from cachefleet_controlplane.routing.decision import CandidateScore, Decision
 from cachefleet_controlplane.store.decision_records import (
     AttemptRecord,
     CandidateRecord,
@@ -25,6 +25,8 @@ from cachefleet_core.tenancy import TenantId
 
 CLIENT_GONE_STATUS: Final = 499
 """Recorded where the client disconnected before it got a status."""
+_SHOWN_TO_TENANTS: Final = ("worker", "pool", "rank", "chosen", "matched_blocks", "predicted_tokens")
+"""Fields of a candidate."""
 
 
 def decision_headers(decision_id: str, decision: Decision | None) -> list[Header]:
@@ -38,7 +40,11 @@ def decision_headers(decision_id: str, decision: Decision | None) -> list[Header
 
 
 def decision_body(decision_id: str, info: RequestInfo, decision: Decision, rendering: Rendering) -> bytes:
-    """Return a decision with all candidates as JSON; nothing of the prompt but its length."""
+    """Return a decision with all candidates as JSON, for the tenant that asks.
+
+    Nothing of the prompt but its length; of workers their names and what they hold of this prompt, not their addresses,
+    nor the load that others cause there.
+    """
     return msgspec.json.encode(
         {
             "id": decision_id,
@@ -53,13 +59,17 @@ def decision_body(decision_id: str, info: RequestInfo, decision: Decision, rende
             "render_failure": rendering.reason,
             "worker": decision.worker or None,
             "pool": decision.pool or None,
-            "url": decision.url or None,
             "rank": decision.rank,
             "prompt_tokens": decision.prompt_tokens,
             "predicted_tokens": decision.predicted_tokens,
-            "candidates": [asdict(CandidateRecord.of(score)) for score in decision.scores],
+            "candidates": [_candidate(score, chosen=score.id == decision.id) for score in decision.scores],
         }
     )
+
+
+def _candidate(score: CandidateScore, *, chosen: bool) -> dict[str, object]:
+    record = CandidateRecord.of(score, chosen=chosen)
+    return {name: getattr(record, name) for name in _SHOWN_TO_TENANTS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,3 +50,25 @@ def test_who_asks_for_the_decision_alone_sees_all_candidates() -> None:
     decision = decide(Prompt(tokens=9), VIEWS, RoutingPolicy.CACHE_AWARE, 1.0)
     shown = json.loads(decision_body("id", parse(b"{}", Endpoint.CHAT), decision, Rendering()))
     assert [one["worker"] for one in shown["candidates"]] == [view.worker for view in VIEWS]
+
+
+def test_a_tenant_is_shown_no_address_and_nothing_of_other_tenants_load() -> None:
+    """Whatever others do, the answer that names the same worker is the same."""
+    quiet = CandidateView(worker="a", id=WorkerId("p/a#0"), pool="p", url="http://10.0.0.7:8000", report_age=0.1)
+    busy = replace(
+        quiet,
+        requests=9,
+        queued_tokens=70_000,
+        inflight_tokens=3000,
+        blocks_total=900,
+        blocks_free=800,
+        tokens_per_second=123.0,
+        report_age=0.7,
+        last_used=5,
+    )
+    bodies = []
+    for view in (quiet, busy):
+        decision = decide(Prompt(tokens=9), [view], RoutingPolicy.CACHE_AWARE, 1.0)
+        bodies.append(decision_body("id", parse(b"{}", Endpoint.CHAT), decision, Rendering()))
+    assert bodies[0] == bodies[1]
+    assert b"10.0.0.7" not in bodies[0]
