@@ -26,6 +26,10 @@ IN_PROCESS: Final = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 while it waits: a quarter of a core and 800 MB for each idle engine. It replaces its own name for this one, "uni"."""
 _THREADS: Final = ("OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND")
 
+ANY_HOST: Final = "*"
+NO_HOST: Final = "none.invalid"
+"""A name that no host ever has (RFC 2606)."""
+
 CPU_ENVIRONMENT: Final = {
     "OMP_NUM_THREADS": "1",
     # As --enforce-eager. Without a compiler in the image, log-probabilities would else kill vLLM.
@@ -35,6 +39,7 @@ CPU_ENVIRONMENT: Final = {
 ENVIRONMENT: Final = {
     "DO_NOT_TRACK": "1",
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # an allowed host may not name another one
     "VLLM_COMPUTE_NANS_IN_LOGITS": "1",  # counted, so that an agent can withdraw an engine that answers with them
 }
 
@@ -73,6 +78,7 @@ def engine_arguments(
         "--enable-prompt-tokens-details",
         *("--kv-events-config", _events(events_endpoint, replay_endpoint)),
         *_transfer(spec),
+        *_media(spec),
         *(["--enforce-eager", *_in_process(spec)] if spec.device.is_cpu else []),
         *(["--scheduler-cls", SCHEDULER] if plugin else []),
         *(["--shutdown-timeout", str(shutdown_seconds)] if shutdown_seconds else []),
@@ -194,6 +200,12 @@ def _transfer(spec: PoolSpec) -> list[str]:
         return []
     given = transfer.model_dump(mode="json", exclude_none=True)
     return ["--kv-transfer-config", _json({"kv_role": _KV_ROLES[spec.role], **given})]
+
+
+def _media(spec: PoolSpec) -> list[str]:
+    """Hosts that media may come from; an empty list would be any host to vLLM."""
+    hosts = spec.engine.allowed_media_domains
+    return [] if ANY_HOST in hosts else ["--allowed-media-domains", *(hosts or (NO_HOST,))]
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -217,9 +217,15 @@ INVALID: Final[tuple[Invalid, ...]] = (
         engine={"env": [{"name": "VLLM_API_KEY", "value": "x"}]},
     ),
     _spec(
+        "host with a port",
+        'spec.engine.allowedMediaDomains[1]: "a.example:80": must be text of 1 to 253 characters: lowercase letters',
+        "spec.engine.allowedMediaDomains[1]: Invalid value",
+        engine={"allowedMediaDomains": ["a.example", "a.example:80"]},
+    ),
+    _spec(
         "argument of ours",
-        "spec.engine.extraArgs: a list of 1: must not set what follows from the pool: --api-key",
-        "must not set what follows from the pool: --api-key",
+        "spec.engine.extraArgs: a list of 1: must not set what follows from the pool: --allowed-media-domains",
+        "must not set what follows from the pool: --allowed-media-domains",
         engine={"extraArgs": ["--block_size=64"]},
     ),
 )
@@ -246,6 +252,8 @@ INVALID_CHANGES: Final[tuple[InvalidChange, ...]] = (
 
 VALID_PATCHES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("bounds", {"spec": {"hit": {"threshold": 1}, "replicas": 0}}),
+    ("media from anywhere", {"spec": {"engine": {"allowedMediaDomains": ["*"]}}}),
+    ("image by digest", {"spec": {"engine": {"image": "r.example:5000/vllm:v0.32.0@sha256:" + "0" * 64}}}),
     ("a CPU", {"spec": {"device": {"resource": "", "memoryMiB": 64}, "engine": {"blockSize": 64}}}),
     (
         "split roles",
@@ -259,6 +267,7 @@ VALID_PATCHES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
                 "engine": {
                     "env": [{"name": "A", "value": ""}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}],
                     "extraArgs": ["--max-num-seqs", "8", "--portable"],
+                    "allowedMediaDomains": ["images.example.com", "10.0.0.1"],
                 }
             }
         },

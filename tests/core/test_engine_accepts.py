@@ -20,12 +20,21 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(180)]
 PROGRAM = """
 import argparse, json, sys
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.multimodal.media import ImageMediaIO, MediaConnector
 from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+def fetched(domains):
+    try:
+        MediaConnector(allowed_media_domains=domains).load_from_url("http://127.0.0.1:1/x.png", ImageMediaIO())
+    except Exception as error:
+        return str(error)
 
 parser = make_arg_parser(FlexibleArgumentParser())
 known = sorted({option for action in parser._actions for option in action.option_strings})
 read = [vars(parser.parse_args(arguments)) for arguments in json.loads(sys.argv[1])]
-print("READ", json.dumps({"known": known, "read": read}, default=lambda value: getattr(value, "__dict__", str(value))))
+fetches = [fetched(one["allowed_media_domains"]) for one in read]
+found = {"known": known, "read": read, "fetches": fetches}
+print("READ", json.dumps(found, default=lambda value: getattr(value, "__dict__", str(value))))
 """
 
 GPU: dict[str, Any] = {
@@ -37,7 +46,11 @@ GPU: dict[str, Any] = {
         "extraArgs": ["--max-num-seqs", "8"],
     },
 }
-CPU: dict[str, Any] = {"device": {"resource": "", "activationMiB": 0}, "prefixCache": {"enabled": False}}
+CPU: dict[str, Any] = {
+    "device": {"resource": "", "activationMiB": 0},
+    "prefixCache": {"enabled": False},
+    "engine": {"allowedMediaDomains": ["127.0.0.1", "a.example"]},
+}
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +82,13 @@ def parsed() -> dict[str, Any]:
 
 def test_the_engine_knows_every_option_we_keep_to_ourselves(parsed: dict[str, Any]) -> None:
     assert {f"--{name}" for name in MANAGED_ARGUMENTS} <= set(parsed["known"])
+
+
+def test_media_are_fetched_from_hosts_that_the_pool_names_and_by_default_from_none(parsed: dict[str, Any]) -> None:
+    assert [read["allowed_media_domains"] for read in parsed["read"]] == [["none.invalid"], ["127.0.0.1", "a.example"]]
+    none, named = parsed["fetches"]
+    assert "must be from one of the allowed domains: ['none.invalid']" in none
+    assert "allowed domains" not in named, "it was tried"
 
 
 def test_a_pool_on_gpus_is_read_as_meant(parsed: dict[str, Any]) -> None:

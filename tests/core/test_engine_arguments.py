@@ -60,6 +60,23 @@ def test_a_pool_on_gpus() -> None:
     assert not {"--enforce-eager", "--kv-transfer-config", "--chat-template", "--api-key"} & set(given)
 
 
+@pytest.mark.parametrize(
+    ("domains", "given"),
+    [
+        ([], ["--allowed-media-domains", "none.invalid"]),
+        (["a.example", "10.0.0.1"], ["--allowed-media-domains", "a.example", "10.0.0.1"]),
+        (["*"], []),
+    ],
+)
+def test_media_come_from_hosts_that_the_pool_names(domains: list[str], given: list[str]) -> None:
+    found = arguments(engine={"allowedMediaDomains": domains, "extraArgs": []})
+
+    at = found.index("--allowed-media-domains") if given else len(found)
+    end = next((i for i, text in enumerate(found[at + 1 :], at + 1) if text.startswith("--")), len(found))
+    assert found[at:end] == given
+    assert engine_environment(pool().spec)["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
+
+
 def test_events_go_where_they_are_read_and_can_be_replayed_for_minutes() -> None:
     config = json.loads(option(arguments(), "--kv-events-config"))
 
@@ -96,6 +113,7 @@ def test_a_pool_on_a_cpu() -> None:
         "DO_NOT_TRACK": "1",
         "VLLM_COMPUTE_NANS_IN_LOGITS": "1",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
         "OMP_NUM_THREADS": "1",
         "TORCH_COMPILE_DISABLE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -203,6 +221,7 @@ def test_on_a_gpu_threads_are_left_alone_and_nothing_replaces_the_kv_cache() -> 
         "DO_NOT_TRACK": "1",
         "VLLM_COMPUTE_NANS_IN_LOGITS": "1",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     }
     assert "VLLM_CPU_KVCACHE_SPACE" not in engine_environment(pool(**CPU).spec)
 

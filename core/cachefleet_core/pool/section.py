@@ -28,6 +28,7 @@ RESOURCE: Final = "^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[
 VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
 OBJECT_NAME: Final = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 OBJECT_KEY: Final = "^[-._a-zA-Z0-9]+$"
+HOST: Final = r"^(\*|[a-z0-9]([-.a-z0-9]*[a-z0-9])?)$"
 TENANT: Final = "^[A-Za-z0-9]([A-Za-z0-9._:@-]*[A-Za-z0-9])?$"
 
 PATTERN_WORDS: Final = {
@@ -40,6 +41,7 @@ PATTERN_WORDS: Final = {
     VARIABLE: "letters, digits and '_', not beginning with a digit",
     OBJECT_NAME: "lowercase letters, digits, '-' and '.', beginning and ending with a letter or digit",
     OBJECT_KEY: "letters, digits, '-', '_' and '.'",
+    HOST: "lowercase letters, digits, '-' and '.', beginning and ending with a letter or digit, or * for any host",
     TENANT: "letters, digits and any of . _ : @ -, beginning and ending with a letter or digit",
 }
 """Each pattern in words, for messages."""
@@ -56,6 +58,7 @@ Label = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL)]
 PoolName = Annotated[str, Field(min_length=1, max_length=MAX_POOL_NAME, pattern=POOL_NAME)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME)]
 ObjectKey = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_KEY)]
+Host = Annotated[str, Field(min_length=1, max_length=253, pattern=HOST)]
 Tenant = Annotated[str, Field(min_length=1, max_length=128, pattern=TENANT)]
 FreeMap = Annotated[dict[str, JsonValue], Field(json_schema_extra=FREE)]
 

@@ -15,6 +15,7 @@ from cachefleet_core.pool.section import (
     RESOURCE,
     VARIABLE,
     FreeMap,
+    Host,
     MiB,
     ObjectKey,
     ObjectName,
@@ -28,6 +29,7 @@ GPU_BLOCK_SIZE: Final = 16
 DEFAULT_IMAGE: Final = "vllm/vllm-openai:v0.32.0"
 
 MANAGED_ARGUMENTS: Final = (
+    "allowed-media-domains",
     "api-key",
     "block-size",
     "dtype",
@@ -176,7 +178,7 @@ class EngineSpec(Section):
     )
 
     image: Annotated[str, Field(min_length=1, max_length=1024, pattern=ARGUMENT)] = DEFAULT_IMAGE
-    """Container image of the engine; unused outside Kubernetes."""
+    """Container image of the engine, by tag or digest (NAME:TAG@sha256:...); unused outside Kubernetes."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
     """Devices of one worker, over which the model is split."""
     block_size: Annotated[int, Field(ge=1, le=1024)] | None = None
@@ -187,6 +189,8 @@ class EngineSpec(Section):
     """Type of number for weights and activations; auto takes the model's own."""
     kv_transfer: KvTransfer = KvTransfer()
     """Passed through to --kv-transfer-config; needed by the roles Prefill and Decode."""
+    allowed_media_domains: Annotated[tuple[Host, ...], Field(strict=False, max_length=64)] = ()
+    """Hosts from which the engine fetches media that requests name by URL; * for any. Default: none, data URLs only."""
     extra_args: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...], Field(strict=False, max_length=64)
     ] = ()

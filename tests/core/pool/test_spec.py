@@ -37,6 +37,7 @@ spec:
     maxModelLen: 32768
     dtype: auto
     kvTransfer: {}
+    allowedMediaDomains: []
     extraArgs: []
     env: []
   device: {resource: nvidia.com/gpu, memoryMiB: 81920, activationMiB: 2048, floorMiB: 1500}
