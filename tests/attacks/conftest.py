@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.target import Target, attacked
+from tests.controlplane.conftest import migrated_once, postgresql
+
+__all__ = ["migrated_once", "postgresql", "target"]
 
 
 @pytest.fixture

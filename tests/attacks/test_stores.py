@@ -1,0 +1,138 @@
+"""Databases that are corrupt, read-only, full, hang or go: requests are served as before, and no door opens."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.attacks.target import Target, attacked
+from tests.controlplane.store.postgresql import PostgreSQL
+from tests.controlplane.waiting import until
+
+
+def _database(folder: Path) -> Path:
+    return folder / "data" / "controlplane.db"
+
+
+async def test_a_corrupt_store_opens_nothing(tmp_path: Path) -> None:
+    async with attacked(tmp_path) as target:
+        await target.tenant("acme")
+    _database(tmp_path).write_bytes(b"not a database" * 1000)
+    async with attacked(tmp_path) as target:
+        for _ in range(3):
+            status, headers, told = await target.chat()
+            assert (status, "retry-after" in headers) == (503, True)
+            assert b"api_keys_lost" in told
+        assert json.loads((await target.plane.get("/readyz"))[1])["tenants"]["keys_lost"]
+        key = await target.tenant("acme")
+        assert (await target.chat(key=key))[0] == 200
+        assert (await target.chat())[0] == 401
+
+
+async def test_a_store_that_is_gone_opens_nothing(tmp_path: Path) -> None:
+    async with attacked(tmp_path) as target:
+        await target.tenant("acme")
+    for file in _database(tmp_path).parent.glob("controlplane.db*"):
+        if not file.name.endswith(".access"):
+            file.unlink()
+    async with attacked(tmp_path) as target:
+        assert (await target.chat())[0] == 503
+
+
+@contextmanager
+def _no_room(target: Target) -> Iterator[None]:
+    """The process can make no file longer, as on a full disk."""
+    import resource  # noqa: PLC0415
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_a_full_disk_stops_no_request_and_opens_nothing(target: Target) -> None:
+    key = await target.tenant("acme")
+    with _no_room(target):
+        assert (await target.chat(key=key))[0] == 200
+        assert (await target.chat())[0] == 401
+        assert (await target.admin("POST", "/tenants", {"name": "umbrella"}))[0] == 503
+        assert (await target.chat(key=key))[0] == 200
+    assert (await target.admin("POST", "/tenants", {"name": "umbrella"}))[0] == 201
+
+
+async def test_a_key_that_is_revoked_on_a_full_disk_opens_nothing(target: Target) -> None:
+    key, kept = await target.tenant("acme"), await target.tenant("umbrella")
+    (listed,) = (await target.admin("GET", "/tenants/acme/keys"))[1]["items"]
+    with _no_room(target):
+        await target.admin("DELETE", f"/tenants/acme/keys/{listed['id']}")
+        assert (await target.chat(key=key))[0] == 401
+        assert (await target.chat(key=kept))[0] == 200
+    await until(lambda: not target.plane.plane.tenancy.tenants.problem)
+    assert (await target.chat(key=key))[0] == 401
+
+
+@contextmanager
+def _stopped(server: PostgreSQL) -> Iterator[None]:
+    """Every process of the server hangs."""
+    processes = [one for one in psutil.process_iter(["cwd", "name"]) if one.info["name"] == "postgres"]
+    own = [one for one in processes if str(server.folder) in (one.info["cwd"] or "")]
+    assert own
+    for one in own:
+        one.suspend()
+    try:
+        yield
+    finally:
+        for one in own:
+            one.resume()
+
+
+@pytest.fixture
+def on_postgresql(postgresql: PostgreSQL) -> dict[str, Any]:
+    return {"database_url": postgresql.database(), "database_timeout_seconds": 0.5, "tenants_poll_seconds": 0.2}
+
+
+async def test_a_postgresql_that_hangs(tmp_path: Path, postgresql: PostgreSQL, on_postgresql: dict[str, Any]) -> None:
+    async with attacked(tmp_path, **on_postgresql) as target:
+        key = await target.tenant("acme")
+        with _stopped(postgresql):
+            await until(lambda: bool(target.plane.plane.tenancy.tenants.problem))
+            assert (await target.chat(key=key))[0] == 200
+            assert (await target.chat())[0] == 401
+            assert (await target.admin("POST", "/tenants", {"name": "umbrella"}))[0] == 503
+        await until(lambda: not target.plane.plane.tenancy.tenants.problem)
+        assert (await target.admin("POST", "/tenants", {"name": "umbrella"}))[0] == 201
+
+
+async def test_a_postgresql_that_goes(tmp_path: Path, postgresql: PostgreSQL, on_postgresql: dict[str, Any]) -> None:
+    async with attacked(tmp_path, **on_postgresql) as target:
+        key = await target.tenant("acme")
+        postgresql.stop()
+        try:
+            await until(lambda: bool(target.plane.plane.tenancy.tenants.problem))
+            assert (await target.chat(key=key))[0] == 200
+            assert (await target.chat())[0] == 401
+        finally:
+            postgresql.start()
+        await until(lambda: not target.plane.plane.tenancy.tenants.problem)
+        assert (await target.chat(key=key))[0] == 200
+
+
+async def test_a_store_that_is_read_only(tmp_path: Path) -> None:
+    async with attacked(tmp_path) as target:
+        key = await target.tenant("acme")
+    read_only = f"sqlite:///file:{_database(tmp_path)}?mode=ro&uri=true"
+    async with attacked(tmp_path, database_url=read_only) as target:
+        await until(lambda: target.plane.plane.tenancy.tenants.informed.is_set())
+        assert (await target.chat(key=key))[0] == 200
+        assert (await target.chat())[0] == 401
+        assert (await target.admin("POST", "/tenants", {"name": "umbrella"}))[0] == 503
