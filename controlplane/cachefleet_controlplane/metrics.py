@@ -87,6 +87,7 @@ class Metrics:
         self._dropped = self._counter("store_dropped", "Decision records dropped, the queue being full")
         self._store_errors = self._counter("store_errors", "Failures of the store", "kind")
         self._keys_lost = self._gauge("api_keys_lost", "1 while requests are refused because API keys may be lost")
+        self._unwritten = self._gauge("revocations_waiting", "Revoked API keys that the store does not know of yet")
         self._usage_dropped = self._counter("usage_dropped", "Requests whose use went unwritten, the queue being full")
         self._store_up = self._gauge("store_up", "1 while the store takes records")
         self._source_updates = self._counter("pool_source_updates", "Changes of the pools taken over")
@@ -228,6 +229,10 @@ class Metrics:
     def keys_lost(self, *, lost: bool) -> None:
         """Set whether requests are refused because the store that may have had API keys was lost."""
         self._keys_lost.set(int(lost))
+
+    def revocations_waiting(self, revocations: int) -> None:
+        """Set how many revoked API keys are refused and not written yet."""
+        self._unwritten.set(revocations)
 
     def usage_dropped(self, requests: int = 1) -> None:
         """Count requests whose usage was dropped, the queue being full."""

@@ -24,6 +24,9 @@ MAX_LIFE_SECONDS: Final = MAX_LIFE_DAYS * 86_400
 _NOT_FOUND: Final = refusals(404)
 _CONFLICT: Final = refusals(409)
 _BOTH: Final = _NOT_FOUND | _CONFLICT
+_LATER: Final[dict[int | str, dict[str, Any]]] = {
+    202: {"model": told.RevokedKey, "description": "In force here, and written once the store takes it"}
+}
 
 
 def tenant_routes(service: TenantService) -> APIRouter:
@@ -74,9 +77,11 @@ def key_routes(service: TenantService) -> APIRouter:
         made = await service.rotate(TenantId(tenant), expires, grace_seconds=wanted.grace_seconds)
         return _told_once(made, response)
 
-    @router.delete("/{key_id}", summary="Revoke a key", responses=_BOTH)
-    async def revoke(tenant: Name, key_id: KeyId) -> told.Key:
-        return shown_key(await service.revoke(TenantId(tenant), key_id), service.wall_clock())
+    @router.delete("/{key_id}", summary="Revoke a key", responses=_BOTH | _LATER)
+    async def revoke(tenant: Name, key_id: KeyId, response: Response) -> told.RevokedKey:
+        record, stored = await service.revoke(TenantId(tenant), key_id)
+        response.status_code = 200 if stored else 202
+        return told.RevokedKey.model_validate(_key_fields(record, service.wall_clock()) | {"stored": stored})
 
     return router
 

@@ -130,6 +130,13 @@ class CreatedKey(Key):
     key: str = Field(examples=["cf-Zm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4Zm9vYmFyYmE"])
 
 
+class RevokedKey(Key):
+    """A key that was just revoked, and refused by this replica from now on."""
+
+    stored: bool
+    """False: the store fails, and is told once it can; until then other replicas take the key."""
+
+
 class KeyList(Schema):
     """A tenant's keys, oldest first."""
 

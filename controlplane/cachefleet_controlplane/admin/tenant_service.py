@@ -68,7 +68,8 @@ class TenantService:
 
     async def keys(self, tenant: TenantId) -> list[KeyRecord]:
         """A tenant's keys, oldest first. TenantNotFoundError."""
-        return await self.tenants.ask(lambda: self.repository.keys(tenant))
+        keys = await self.tenants.ask(lambda: self.repository.keys(tenant))
+        return [self.tenants.revocations.applied(key) for key in keys]
 
     async def new_key(self, tenant: TenantId, expires: float | None) -> tuple[KeyRecord, str]:
         """Make a key that ends at ``expires`` (Unix seconds): its record, and the key itself, which is not stored."""
@@ -82,10 +83,14 @@ class TenantService:
         await self._change_keys(lambda: self.repository.rotate(record, grace_seconds=grace_seconds))
         return record, key
 
-    async def revoke(self, tenant: TenantId, key_id: str) -> KeyRecord:
-        """End a key now; its record. TenantNotFoundError."""
-        now = self.wall_clock()
-        return await self._change(lambda: self.repository.revoke(tenant, key_id, now=now))
+    async def revoke(self, tenant: TenantId, key_id: str) -> tuple[KeyRecord, bool]:
+        """End a key now; its record, and whether the store has it: where not, it is written later.
+
+        TenantNotFoundError.
+        """
+        self._check_shared()
+        record = await self.tenants.revoke(tenant, key_id, now=self.wall_clock())
+        return record, (tenant, key_id) not in self.tenants.revocations
 
     async def admit_all(self) -> None:
         """Serve requests without a key, where keys were made or may be lost.
@@ -102,9 +107,12 @@ class TenantService:
             raise TenantConflictError(EPHEMERAL)
         await self._change(work)
 
-    async def _change(self, work: Callable[[], T]) -> T:
+    def _check_shared(self) -> None:
         if self.private:
             raise TenantConflictError(PRIVATE)
+
+    async def _change(self, work: Callable[[], T]) -> T:
+        self._check_shared()
         return await self.tenants.change(work)
 
     def _make(self, tenant: TenantId, expires: float | None) -> tuple[KeyRecord, str]:

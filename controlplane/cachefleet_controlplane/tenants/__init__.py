@@ -1,6 +1,8 @@
 """Tenants of the gateway: whose API key a request has, and whether its tenant is within its limits.
 
-directory        tenants and keys by name and hash, kept fresh from the store
-limits           requests at once and tokens per minute of one tenant
-tenant_metrics   Prometheus counters per tenant
+directory          tenants and keys by name and hash, kept fresh from the store
+limits             requests at once and tokens per minute of one tenant
+revocations        revoked keys that are refused and not written yet
+tenant_metrics     Prometheus counters per tenant
+tenant_repository  what this room needs of the store
 """

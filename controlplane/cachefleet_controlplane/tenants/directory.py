@@ -2,7 +2,8 @@
 
 The store is read at once after a change through this replica, and within ``poll_seconds`` after one made elsewhere. A
 store that fails, or that comes back empty, changes nothing of what is known. One that cannot be read at the start, or
-whose keys were lost, serves nobody who has no key.
+whose keys were lost, serves nobody who has no key. A key that is revoked is refused at once, whether the store takes
+that or not.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.access_marker import Closed
+from cachefleet_controlplane.store.sql_tenants import TenantNotFoundError
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import KeyRecord, KeyState, Tenancy, TenantRecord
+from cachefleet_controlplane.tenants.revocations import Revocations
+from cachefleet_controlplane.tenants.tenant_repository import TenantRepository
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId
 
@@ -117,26 +122,6 @@ class Directory:
         return 1 if found is None else found.salt_version
 
 
-class TenantRepository(Protocol):
-    """What ``Tenants`` needs of the store. Calls block; every failure is a StoreError and has changed nothing."""
-
-    @property
-    def problem(self) -> str:
-        """What is wrong although calls succeed; "" while all is well."""
-        ...
-
-    def open(self) -> None:
-        """Connect and migrate; may be called again after a StoreError."""
-
-    def never_keyed(self) -> bool:
-        """Whether a store that cannot be read certainly never had a key."""
-        ...
-
-    def load(self, known: Tenancy | None) -> Tenancy | None:
-        """All tenants and keys; None where that is ``known``. A new, empty database is filled from ``known``."""
-        ...
-
-
 class Tenants:
     """Keeps ``directory`` fresh; run ``run()`` as a task.
 
@@ -155,6 +140,7 @@ class Tenants:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-tenants")
         self._listeners: list[Callable[[], None]] = []
         self._failure = _NOT_READ
+        self.revocations = Revocations()
         self.directory = Directory(required=required, read=False, closed=Closed.UNREAD)
         self.informed = asyncio.Event()
         """Set once the store was read, or failed, for the first time."""
@@ -162,7 +148,8 @@ class Tenants:
     @property
     def problem(self) -> str:
         """Why what is known may be out of date, or nobody is served; "" while all is well."""
-        told = (self._failure, self._repository.problem, _LOST if self.directory.lost else "")
+        lost = _LOST if self.directory.lost else ""
+        told = (self._failure, self._repository.problem, self.revocations.problem, lost)
         return "; ".join(filter(None, told))
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -200,6 +187,27 @@ class Tenants:
         self._take(tenancy)
         return result
 
+    async def revoke(self, tenant: TenantId, key_id: str, *, now: float) -> KeyRecord:
+        """Refuse a key from now on, and have the store say so, now or once it can. TenantNotFoundError; StoreError
+        where the key is not known here and the store fails.
+        """
+        known = next((key for key in self._keys() if (key.tenant, key.id) == (tenant, key_id)), None)
+        if known is not None and known.revoked is None:
+            self.revocations.add((tenant, key_id), now)
+            self._publish()
+        try:
+            return await self.change(lambda: self._repository.revoke(tenant, key_id, now=now))
+        except TenantNotFoundError:
+            self.revocations.drop((tenant, key_id))
+            raise
+        except StoreError as error:
+            if known is None:
+                raise
+            self._metrics.store_error(error.kind)
+            self.revocations.failure = str(error)
+            logger.warning("a revoked API key is refused here, and written once the store takes it: %s", error)
+            return self.revocations.applied(known)
+
     async def ask(self, question: Callable[[], T]) -> T:
         """Run ``question``, which may block and reads the store. StoreError."""
         return await self._in_time(question)
@@ -207,12 +215,25 @@ class Tenants:
     def _look(self) -> Tenancy | None:
         """Reread after a change; where that fails, the next poll sees the change."""
         try:
-            return self._load()
+            return self._repository.load(self._known)
         except StoreError:
             return None
 
     def _load(self) -> Tenancy | None:
+        self._write_revocations()
         return self._repository.load(self._known)
+
+    def _write_revocations(self) -> None:
+        """Reading goes on where that fails."""
+        try:
+            for (tenant, key_id), now in self.revocations.waiting():
+                with suppress(TenantNotFoundError):
+                    self._repository.revoke(tenant, key_id, now=now)
+        except StoreError as error:
+            self.revocations.failure = str(error)
+
+    def _keys(self) -> tuple[KeyRecord, ...]:
+        return () if self._known is None else self._known.keys
 
     def _take(self, tenancy: Tenancy | None) -> None:
         if self._failure not in {"", _NOT_READ}:
@@ -221,10 +242,18 @@ class Tenants:
         if tenancy is None or tenancy == self._known:
             return  # a poll that overlapped a change finds it once more
         self._known = tenancy
+        self.revocations.settle(tenancy)
         if self.directory.closed is not tenancy.closed and tenancy.closed is Closed.LOST:
             logger.error(_LOST)
-        self.directory = Directory.of(tenancy, required=self.required)
+        self._publish()
+
+    def _publish(self) -> None:
+        if self._known is None:
+            return
+        keys = tuple(map(self.revocations.applied, self._known.keys))
+        self.directory = Directory.of(replace(self._known, keys=keys), required=self.required)
         self._metrics.keys_lost(lost=self.directory.lost)
+        self._metrics.revocations_waiting(len(self.revocations))
         for listener in self._listeners:
             listener()
 

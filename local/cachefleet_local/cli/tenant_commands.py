@@ -16,6 +16,10 @@ from cachefleet_local.cli.options import EPILOG, DataDir, Format, TokenFile, Url
 from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
 
 _TIMES: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
+_UNSTORED: Final = (
+    "the replica that answered refuses the key; its store takes no writes, and is told once it does: see /readyz, and "
+    "restart nothing until then"
+)
 _ONCE: Final = "keep the key: it is shown this once"
 
 app = typer.Typer(no_args_is_help=True, help="Tenants, their API keys, and what they used.", epilog=EPILOG)
@@ -222,7 +226,9 @@ def revoke_key(
 ) -> None:
     """Refuse a key from now on."""
     access = find_access(url=url, token_file=token_file, data_dir=data_dir)
-    _show(access, lambda client: client.delete(_path(name, "keys", key_id)), KEYS, output)
+    revoked = _show(access, lambda client: client.delete(_path(name, "keys", key_id)), KEYS, output)
+    if not revoked["stored"]:
+        typer.echo(_UNSTORED, err=True)
 
 
 def _settings(**given: int | bool | None) -> dict[str, int | bool | None]:
@@ -267,8 +273,9 @@ def _show(
     output: Output,
     *,
     note: str = "",
-) -> None:
+) -> Item:
     item: Item = _ask(access, question)
     typer.echo(single(item, columns, output))
     if note:
         typer.echo(note, err=True)
+    return item

@@ -257,6 +257,25 @@ async def test_a_store_that_fails_is_503_and_leaves_what_is_known(
     assert owner(service, key) == "acme"
 
 
+async def test_a_key_that_the_store_cannot_revoke_is_refused_all_the_same(
+    client: httpx.AsyncClient, service: TenantService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StoreError("full", "database full")
+
+    await make(client)
+    made = await new_key(client)
+    path = f"/tenants/acme/keys/{made['id']}"
+    with monkeypatch.context() as patched:
+        patched.setattr(type(service.repository), "revoke", full)
+        answer = await client.delete(path)
+        assert (answer.status_code, answer.json()["state"], answer.json()["stored"]) == (202, "revoked", False)
+        assert owner(service, made["key"]) == "ended"
+        assert await states(client) == {made["id"]: "revoked"}
+    answer = await client.delete(path)
+    assert (answer.status_code, answer.json()["state"], answer.json()["stored"]) == (200, "revoked", True)
+
+
 async def test_changes_need_the_right_to_change(client: httpx.AsyncClient, doorkeeper: Doorkeeper) -> None:
     await client.get("/tenants/acme/keys")
     await client.post("/tenants/acme/keys", json={})
