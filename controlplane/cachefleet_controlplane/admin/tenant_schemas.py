@@ -36,6 +36,8 @@ class NewTenant(Schema):
     tokens_per_minute: Number | None = None
     """Prompt tokens computed and tokens generated, on each replica; null is no limit."""
     disabled: Flag = False
+    trusted: Flag = False
+    """Its requests may tell engines their priority, ids, sessions and forwarded addresses."""
 
 
 class TenantChange(Schema):
@@ -50,6 +52,7 @@ class TenantChange(Schema):
     requests_at_once: Number | None = Field(default_factory=lambda: None)
     tokens_per_minute: Number | None = Field(default_factory=lambda: None)
     disabled: Flag = Field(default_factory=lambda: False)
+    trusted: Flag = Field(default_factory=lambda: False)
 
 
 class Tenant(Schema):
@@ -61,6 +64,7 @@ class Tenant(Schema):
     requests_at_once: int | None
     tokens_per_minute: int | None
     disabled: bool
+    trusted: bool
     created: datetime
 
 

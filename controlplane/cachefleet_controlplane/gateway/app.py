@@ -46,7 +46,7 @@ from cachefleet_controlplane.gateway.tenant_admission import (
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.headers import Header, identified
+from cachefleet_controlplane.wire.headers import Header, identified, permitted_headers
 from cachefleet_controlplane.wire.http_exchange import (
     JSON,
     ClientGoneError,
@@ -162,14 +162,16 @@ class Gateway:
         endpoint = Endpoint(scope["path"])
         trace = DecisionTrace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=endpoint)
         admitted = admitted_request(scope)
+        understood = partial(parse, endpoint=endpoint, trusted=admitted.tenant.trusted)
         with self._accounted(trace, reply, admitted), self.bodies.share(admitted.tenant.name) as share:
-            info = await self.bodies.read(scope, receive, share, partial(parse, endpoint=endpoint))
+            info = await self.bodies.read(scope, receive, share, understood)
             work = self._answer(info, scope, reply, trace, began)
             if not await while_present(work, receive, reply):
                 raise ClientGoneError
 
     async def _answer(self, info: RequestInfo, scope: Scope, reply: Reply, trace: DecisionTrace, began: float) -> None:
-        model, tenant, headers = self._input_builder.find(info.model), admitted_request(scope).tenant, scope["headers"]
+        model, tenant = self._input_builder.find(info.model), admitted_request(scope).tenant
+        headers = permitted_headers(scope["headers"], trusted=tenant.trusted)
         trace.model = model.name
         turn = await self._turn(info, headers, tenant, model)
         try:

@@ -31,6 +31,8 @@ class TenantRecord:
     tokens_per_minute: int | None = None
     """Computed prompt tokens and completion tokens."""
     disabled: bool = False
+    trusted: bool = False
+    """Its requests may tell engines their priority, ids, sessions and forwarded addresses."""
     created: float = 0.0
 
 

@@ -1,4 +1,4 @@
-"""Which headers of a client's request are sent to a worker. Pure."""
+"""Which headers of a client's request are sent to a worker, and which of its answer to the client. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,21 @@ _DROPPED_HEADERS: Final = frozenset(
     }
 )
 _DROPPED_PREFIX: Final = b"x-cachefleet-"
+_OF_TRUSTED: Final = frozenset({b"x-vllm-priority", b"x-request-id", b"x-session-id", b"forwarded", b"x-real-ip"})
+"""An engine orders requests, names them and finds their sessions by these: only a trusted tenant may say them."""
+_OF_TRUSTED_PREFIX: Final = b"x-forwarded-"
 
+_NOT_OF_WORKERS: Final = frozenset(
+    {
+        # Hop-by-hop, and what this server writes itself.
+        *(b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"trailer", b"te", b"content-length"),
+        *(b"proxy-authenticate", b"proxy-connection", b"date", b"server"),
+        # What a client's browser would do at the address of this gateway.
+        *(b"set-cookie", b"set-cookie2", b"location", b"content-location", b"refresh"),
+        *(b"clear-site-data", b"alt-svc", b"strict-transport-security"),
+    }
+)
+_NOT_OF_WORKERS_PREFIXES: Final = (b"access-control-", b"x-cachefleet-")
 
 REQUEST_ID: Final = b"x-request-id"
 THRESHOLD_HOOK: Final[Header] = (b"x-cache-threshold-finish-reason", b"true")
@@ -32,6 +46,25 @@ def identified(headers: Iterable[Header], name: str) -> list[Header]:
     """Headers with a request id, the client's own or ``name``: the same for all attempts of a request (A16)."""
     given = list(headers)
     return given if any(header == REQUEST_ID for header, _ in given) else [*given, (REQUEST_ID, name.encode())]
+
+
+def permitted_headers(headers: Iterable[Header], *, trusted: bool) -> list[Header]:
+    """A client's headers without those that only a ``trusted`` tenant may send to an engine."""
+    if trusted:
+        return list(headers)
+    return [
+        header for header in headers if header[0] not in _OF_TRUSTED and not header[0].startswith(_OF_TRUSTED_PREFIX)
+    ]
+
+
+def answer_headers(headers: Iterable[Header]) -> tuple[Header, ...]:
+    """A worker's headers that a client may see: none of one hop, none that acts for this gateway's address."""
+    given = [(name.lower(), value) for name, value in headers]
+    named = {part.strip() for name, value in given if name == b"connection" for part in value.lower().split(b",")}
+    hidden = _NOT_OF_WORKERS | named
+    return tuple(
+        (name, value) for name, value in given if name not in hidden and not name.startswith(_NOT_OF_WORKERS_PREFIXES)
+    )
 
 
 def upstream_headers(headers: Iterable[Header], *, key: str, hooked: bool = False) -> list[tuple[str, str]]:

@@ -34,6 +34,10 @@ PerMinute = Annotated[
     int | None, typer.Option(min=0, help="Computed prompt tokens and generated ones on each replica; 0 is no limit.")
 ]
 Disabled = Annotated[bool | None, typer.Option("--disabled/--enabled", help="Whether its requests are refused.")]
+Trusted = Annotated[
+    bool | None,
+    typer.Option("--trusted/--untrusted", help="Whether its requests may tell engines priority, ids and sessions."),
+]
 Expires = Annotated[
     datetime | None,
     typer.Option(formats=_TIMES, metavar="TIME", help="2027-01-31, 2027-01-31T12:00:00 (UTC), or with +01:00."),
@@ -62,6 +66,7 @@ def create(
     tokens_per_minute: PerMinute = None,
     salt_version: SaltVersion = None,
     disabled: Disabled = None,
+    trusted: Trusted = None,
     output: Format = Output.TABLE,
     url: Url = None,
     token_file: TokenFile = None,
@@ -74,6 +79,7 @@ def create(
         tokensPerMinute=tokens_per_minute,
         saltVersion=salt_version,
         disabled=disabled,
+        trusted=trusted,
     )
     access = find_access(url=url, token_file=token_file, data_dir=data_dir)
     _show(access, lambda client: client.post("tenants", {"name": name} | body), TENANTS, output)
@@ -88,6 +94,7 @@ def change(
     tokens_per_minute: PerMinute = None,
     salt_version: SaltVersion = None,
     disabled: Disabled = None,
+    trusted: Trusted = None,
     output: Format = Output.TABLE,
     url: Url = None,
     token_file: TokenFile = None,
@@ -100,6 +107,7 @@ def change(
         tokensPerMinute=tokens_per_minute,
         saltVersion=salt_version,
         disabled=disabled,
+        trusted=trusted,
     )
     access = find_access(url=url, token_file=token_file, data_dir=data_dir)
     _show(access, lambda client: client.patch(_path(name), body), TENANTS, output)

@@ -27,6 +27,7 @@ ACME = {
     "requestsAtOnce": None,
     "tokensPerMinute": None,
     "disabled": False,
+    "trusted": False,
     "created": "2027-01-15T08:00:00Z",
 }
 
@@ -93,7 +94,8 @@ async def test_a_tenant_is_made_shown_changed_and_deleted(client: httpx.AsyncCli
 
 
 async def test_all_of_a_tenant_can_be_said_at_once(client: httpx.AsyncClient) -> None:
-    given = {"saltVersion": 3, "priority": 100, "requestsAtOnce": 1, "tokensPerMinute": 2**31 - 1, "disabled": True}
+    given: dict[str, Any] = {"saltVersion": 3, "priority": 100, "requestsAtOnce": 1, "tokensPerMinute": 2**31 - 1}
+    given |= {"disabled": True, "trusted": True}
     assert await make(client, "a", **given) == ACME | given | {"name": "a"}
 
 

@@ -2,7 +2,12 @@
 
 import json
 
-from tests.controlplane.gateway.harness import MODEL, SALT, engine, front
+import pytest
+
+from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_core.tenancy import DEFAULT_TENANT
+from tests.controlplane.gateway.harness import MODEL, SALT, Known, chat, engine, front
+from tests.controlplane.gateway.tenancies import CHAT, directory
 
 LONG = "the same long beginning of every prompt " * 12
 
@@ -48,7 +53,6 @@ async def test_the_worker_gets_the_salt_and_its_key_but_nothing_private_of_the_c
             {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1} | body,
             authorization="Bearer sk-client",
             x_data_parallel_rank="3",
-            x_request_id="abc",
             cookie="a=b",
         )
         seen = worker.requests[-1]
@@ -57,8 +61,31 @@ async def test_the_worker_gets_the_salt_and_its_key_but_nothing_private_of_the_c
     assert "kv_transfer_params" not in sent
     assert sent["vllm_xargs"] == {"cachefleet_resumable": 1}
     assert headers["authorization"] == f"Bearer {worker.options.api_key}"
-    assert headers["x-request-id"] == "abc"
     assert not {"x-data-parallel-rank", "cookie"} & headers.keys()
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+async def test_only_a_trusted_tenant_tells_an_engine_priorities_ids_and_sessions(*, trusted: bool) -> None:
+    own = TenantRecord(name=DEFAULT_TENANT, trusted=trusted)
+    members = {"priority": 0, "request_id": "r", "session_id": "s"}
+    told = {
+        "x-request-id": "abc",
+        "x-vllm-priority": "-9",
+        "x-session-id": "s",
+        "x-real-ip": "::1",
+        "x-forwarded-for": "::1",
+        "x-forwarded-proto": "https",
+        "forwarded": "for=x",
+    }
+    async with engine() as worker, front([worker], known=Known(directory(own, keys=()))) as gate:
+        headers = {name.replace("-", "_"): value for name, value in told.items()}
+        status, _, _ = await gate.post(CHAT, chat("x", max_tokens=1) | members, **headers, x_own="kept")
+        assert status == 200
+        seen = next(asked for asked in worker.requests if asked.path == CHAT)
+    sent, heard = json.loads(seen.body), {name.lower(): value for name, value in seen.headers.items()}
+    assert heard["x-own"] == "kept"
+    assert members.keys() & sent.keys() == (members.keys() if trusted else set())
+    assert told.keys() & heard.keys() == (told.keys() if trusted else set())
 
 
 async def test_connections_to_workers_are_kept() -> None:

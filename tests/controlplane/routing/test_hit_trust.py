@@ -70,9 +70,15 @@ def test_no_more_blocks_are_counted_than_there_are(blocks: int, answers: list[tu
 def test_less_trust_never_makes_a_worker_cheaper(matched: int, sent: int, trust: int, less: int) -> None:
     def cost(trusted: int) -> float:
         view = CandidateView(
-            worker="a", id=worker_id("p", "a"), pool="p", url="u", matched_blocks=matched, sent_blocks=sent,
-            report_age=0.1, trust=trusted,
-        )  # fmt: skip
+            worker="a",
+            id=worker_id("p", "a"),
+            pool="p",
+            url="u",
+            matched_blocks=matched,
+            sent_blocks=sent,
+            report_age=0.1,
+            trust=trusted,
+        )
         throughput = Throughput(tokens_per_second=1000.0, inter_token_seconds=0.01, batched_tokens=512)
         return score(Prompt(1000, bytes(8 * 62), 16), view, throughput).seconds
 

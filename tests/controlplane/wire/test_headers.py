@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import pytest
 from aiohttp import web
 
 from tests.controlplane.gateway.attempts.test_failover import Scripted, serving
@@ -23,6 +24,34 @@ async def test_headers_of_the_worker_s_connection_stay_here() -> None:
         status, headers, _ = await gate.post("/v1/chat/completions", chat("x"))
     assert (status, headers["x-own"]) == (200, "kept")
     assert not {"connection", "x-hop", "proxy-connection", "proxy-authenticate"} & headers.keys()
+
+
+class Acting(Scripted):
+    """Answers with headers that would act for the gateway's own address."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.status = 200
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        acting = {"set-cookie": "a=b", "location": "http://10.0.0.1/", "access-control-allow-origin": "*"}
+        ours = {"x-cachefleet-decision": "forged", "X-Cachefleet-Worker": "other", "refresh": "0; url=x"}
+        return web.json_response({}, status=self.status, headers={**acting, **ours, "x-own": "kept"})
+
+
+@pytest.mark.parametrize("status", [200, 302, 400])
+async def test_a_worker_speaks_to_clients_for_itself_alone(status: int) -> None:
+    acting = Acting()
+    acting.status = status
+    async with serving(acting) as worker, front([worker]) as gate:
+        url = f"{gate.url}/v1/chat/completions"
+        async with gate.http.post(url, json=chat("x"), headers={"origin": "x"}, allow_redirects=False) as answer:
+            told = [name.lower() for name in answer.headers]
+            assert answer.status == status
+            assert answer.headers.getall("x-cachefleet-decision") == ["d1"]
+            assert answer.headers.getall("x-cachefleet-worker") == ["demo-0"]
+    assert "x-own" in told
+    assert not {"set-cookie", "location", "access-control-allow-origin", "refresh"} & set(told)
 
 
 class Listens(Scripted):

@@ -117,6 +117,9 @@ def test_a_tenant_is_made_listed_changed_and_deleted(command: Command) -> None:
     _, out, _ = command("set", "acme", "--enabled", "--salt-version", "2", "--priority", "0", "-o", "json")
     changed = json.loads(out)
     assert (changed["disabled"], changed["saltVersion"], changed["priority"]) == (False, 2, 0)
+    assert changed["trusted"] is False
+    for option, trusted in (("--trusted", True), ("--untrusted", False)):
+        assert json.loads(command("set", "acme", option, "-o", "json")[1])["trusted"] is trusted
     _, out, _ = command("list", "--output", "yaml")
     assert yaml.safe_load(out) == [changed]
     assert command("delete", "acme") == (0, "acme: deleted\n", "")

@@ -36,21 +36,24 @@ _PRIVATE_FIELDS: Final = frozenset(
         "data_parallel_rank",
     }
 )
+_OF_TRUSTED: Final = frozenset({"priority", "request_id", "session_id"})
+"""An engine orders requests, names them and finds their sessions by these: only a trusted tenant may say them."""
 _PRIVATE_XARGS: Final = frozenset({"kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode", "cache_salt"})
 _PRIVATE_XARGS_PREFIX: Final = "cachefleet"
 
 
-def parse(body: bytes, endpoint: Endpoint) -> RequestInfo:
-    """Return the RequestInfo of a body.
+def parse(body: bytes, endpoint: Endpoint, *, trusted: bool = False) -> RequestInfo:
+    """Return the RequestInfo of a body; ``trusted`` keeps what only a trusted tenant may say.
 
     ApiError 400 where it is not a JSON object, its model is not text, or it asks for what no worker is asked.
     """
-    return understand(parse_fields(body), endpoint)
+    return understand(parse_fields(body), endpoint, trusted=trusted)
 
 
-def understand(fields: Fields, endpoint: Endpoint) -> RequestInfo:
+def understand(fields: Fields, endpoint: Endpoint, *, trusted: bool = False) -> RequestInfo:
     """As ``parse``, of a body that is split into its members."""
-    return api_of(endpoint).understand(_sanitised(fields), model=text(fields, "model"), size=len(fields))
+    kept = _sanitised(fields, _PRIVATE_FIELDS if trusted else _PRIVATE_FIELDS | _OF_TRUSTED)
+    return api_of(endpoint).understand(kept, model=text(fields, "model"), size=len(fields))
 
 
 def upstream_body(info: RequestInfo, *, model: str, salt: str, gated: bool = False) -> tuple[bytes, int]:
@@ -87,8 +90,8 @@ def first_prompt(info: RequestInfo) -> Fields:
     return info.fields if first is None else info.fields | {"prompt": first}
 
 
-def _sanitised(fields: Fields) -> Fields:
-    kept = {name: raw for name, raw in fields.items() if name not in _PRIVATE_FIELDS}
+def _sanitised(fields: Fields, private: frozenset[str]) -> Fields:
+    kept = {name: raw for name, raw in fields.items() if name not in private}
     if "vllm_xargs" in kept:
         kept["vllm_xargs"] = _sanitised_xargs(kept["vllm_xargs"])
     return kept

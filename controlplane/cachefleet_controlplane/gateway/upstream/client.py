@@ -14,7 +14,7 @@ import aiohttp
 from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.gate_refusals import Watch
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.wire.headers import Header
+from cachefleet_controlplane.wire.headers import Header, answer_headers
 from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError, event_data, is_end, is_prelude
 
 KEEP_ALIVE_SECONDS: Final = 4.0
@@ -28,10 +28,6 @@ _READ_BYTES: Final = 64 * 1024
 _LARGE_BYTES: Final = 1024 * 1024
 """Longer bodies are passed as a file, which aiohttp writes piece by piece."""
 
-_DROPPED: Final = frozenset(
-    {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"trailer", b"te", b"content-length"}
-    | {b"proxy-authenticate", b"proxy-connection", b"date", b"server"}
-)
 _EVENT_STREAM: Final = "text/event-stream"
 
 
@@ -51,7 +47,7 @@ class Stream:
         self._response = response
         self._splitter = splitter
         self.status = response.status
-        self.headers = _kept(response)
+        self.headers = answer_headers(response.raw_headers)
         self.first: list[bytes] = []
         self.done = False
         """The last event that a client waits for has been read; the connection may still be open."""
@@ -244,16 +240,9 @@ async def _whole(response: aiohttp.ClientResponse) -> Opened:
         if size > MAX_ANSWER_BYTES:
             raise StreamTooLargeError("an answer that is too long")
     response.release()
-    answer = Answer(response.status, _kept(response), b"".join(pieces))
+    answer = Answer(response.status, answer_headers(response.raw_headers), b"".join(pieces))
     failed = response.status >= 500 and response.status != 501  # 501: what one worker does not implement, none does
     return Opened(Outcome.SERVER_ERROR if failed else Outcome.ANSWERED, answer=answer)
-
-
-def _kept(response: aiohttp.ClientResponse) -> tuple[Header, ...]:
-    """Headers for the client: without hop-by-hop ones, and those that the worker's ``Connection`` names."""
-    given = [(name.lower(), value) for name, value in response.raw_headers]
-    named = {part.strip() for name, value in given if name == b"connection" for part in value.lower().split(b",")}
-    return tuple((name, value) for name, value in given if name not in _DROPPED and name not in named)
 
 
 def _cut(response: aiohttp.ClientResponse | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Float, ForeignKey, Index, Integer, String
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, String, false
 from sqlmodel import Field, SQLModel
 
 # SQLite assigns row numbers only where the key is declared INTEGER.
@@ -69,6 +69,7 @@ class TenantRow(SQLModel, table=True):
     requests_at_once: int | None = None
     tokens_per_minute: int | None = None
     disabled: bool
+    trusted: bool = Field(sa_column=Column(Boolean, nullable=False, server_default=false()))
     created: float = Field(sa_column=Column(Float(53), nullable=False))
 
 
