@@ -97,6 +97,7 @@ class ControlPlane:
         self.metrics.collect_from(FleetCollector(self.fleet.view))
         repository = SqlDecisions(database, max_rows=settings.decisions_max_rows)
         self.decisions = DecisionLog(repository, metrics=self.metrics, bounds=_log_bounds(settings))
+        self._fleet_key = fleet_key
         self._credentials = Credentials(fleet_key)
         self._upstream = Upstream(
             connect_seconds=settings.upstream_connect_seconds, idle_seconds=settings.upstream_idle_seconds
@@ -148,7 +149,7 @@ class ControlPlane:
     async def _open(self) -> None:
         settings = self._settings
         api = await self._kubernetes() if "kubernetes" in {settings.pool_source, settings.auth} else None
-        allowed = authority(settings, api, self.metrics)
+        allowed = authority(settings, api, self.metrics, fleet_key=self._fleet_key)
         self._source = pool_source(settings, api, self.metrics)
         self.internal = self._internal(allowed)
         await self._resources.enter_async_context(self._upstream)

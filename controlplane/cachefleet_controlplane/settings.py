@@ -70,6 +70,7 @@ class Settings(BaseSettings):
     fleet_key_file: Path
     auth: Literal["file", "kubernetes"] = "file"
     reports_token_file: Path | None = None
+    """A token with which an agent may report as any worker, beside the one that each worker has from the fleet key."""
     admin_token_file: Path | None = None
     review_timeout_seconds: float = Field(10, ge=0.1, le=60)
 
@@ -200,7 +201,7 @@ class Settings(BaseSettings):
     def _missing(self) -> list[str]:
         needed = {
             "pool_source": ("pool_file", "endpoints_file"),
-            "auth": ("reports_token_file", "admin_token_file"),
+            "auth": ("admin_token_file",),
         }
         return [
             f"{_variable(name)}: is required when {_variable(switch)} is 'file'"

@@ -190,12 +190,13 @@ def pool_source(settings: Settings, api: KubernetesClient | None, metrics: Metri
     )
 
 
-def authority(settings: Settings, api: KubernetesClient | None, metrics: Metrics) -> Authority:
+def authority(settings: Settings, api: KubernetesClient | None, metrics: Metrics, *, fleet_key: FleetKey) -> Authority:
     """The token checks that the settings name; ``api`` is needed for Kubernetes only."""
     if settings.auth == "kubernetes":
         bounds = ReviewBounds(request_seconds=settings.review_timeout_seconds)
         return TokenReviewAuthorizer(_needed(api), metrics=metrics, namespaces=settings.namespaces, bounds=bounds)
-    return FileAuthorizer(_needed(settings.reports_token_file), _needed(settings.admin_token_file), metrics=metrics)
+    admin = _needed(settings.admin_token_file)
+    return FileAuthorizer(fleet_key, admin, metrics=metrics, reports_file=settings.reports_token_file)
 
 
 def _needed(value: T | None) -> T:

@@ -2,8 +2,9 @@
 
 One fleet key; from it, by HKDF (RFC 5869, SHA-256): the index key (agents and gateway: block keys), the salt key
 (gateway only: tenants' salts), the API key hash key (control plane only: what clients' keys are stored as), the history
-key (control plane only: stored conversations) and a worker key for each pool (the credential between control plane,
-agent and engine). Knowing a derived key tells nothing of the others.
+key (control plane only: stored conversations), a worker key for each pool (the credential between control plane, agent
+and engine) and, where no Kubernetes issues tokens, a report token for each worker (its agent's alone). Knowing a
+derived key tells nothing of the others.
 """
 
 from __future__ import annotations
@@ -73,6 +74,18 @@ class FleetKey:
     def worker_key(self, pool: str) -> str:
         """The credential of the workers of ``pool`` ("namespace/name"), as text for an Authorization header."""
         return base64.urlsafe_b64encode(self._derive(f"worker/{pool}")).decode().rstrip("=")
+
+    def report_token(self, pool: str, worker: str) -> str:
+        """What the agent of one worker shows to the control plane: whose it is, and the proof of that."""
+        return self._signed(f"{pool}/{worker}")
+
+    def reporter(self, token: str) -> str:
+        """The "pool/worker" whose report token this is; "" where it is nobody's."""
+        name = token.rpartition(".")[0]
+        return name if hmac.compare_digest(self._signed(name).encode(), token.encode()) else ""
+
+    def _signed(self, name: str) -> str:
+        return f"{name}." + base64.urlsafe_b64encode(self._derive(f"report/{name}")).decode().rstrip("=")
 
     def __repr__(self) -> str:
         return "FleetKey(...)"

@@ -11,7 +11,6 @@ REQUIRED = {
     "FLEET_KEY_FILE": "key",
     "POOL_FILE": "pool.yaml",
     "ENDPOINTS_FILE": "endpoints.json",
-    "REPORTS_TOKEN_FILE": "reports",
     "ADMIN_TOKEN_FILE": "admin",
 }
 

@@ -36,6 +36,17 @@ def test_keys_are_derived_by_hkdf() -> None:
     assert key.api_key_hash_key == hkdf(SECRET, b"cachefleet/api-keys")
     worker = base64.urlsafe_b64encode(hkdf(SECRET, b"cachefleet/worker/serving/qwen")).decode().rstrip("=")
     assert key.worker_key("serving/qwen") == worker
+    token = base64.urlsafe_b64encode(hkdf(SECRET, b"cachefleet/report/serving/qwen/qwen-0")).decode().rstrip("=")
+    assert key.report_token("serving/qwen", "qwen-0") == f"serving/qwen/qwen-0.{token}"
+
+
+def test_a_report_token_tells_whose_it_is() -> None:
+    key = FleetKey(SECRET)
+    token = key.report_token("serving/qwen", "qwen.a-0")
+    assert key.reporter(token) == "serving/qwen/qwen.a-0"
+    assert FleetKey(bytes(32)).reporter(token) == ""
+    for other in ("", ".", token[:-1], token + "x", token.replace("a-0", "a-1"), token.rpartition(".")[2], "." + token):
+        assert key.reporter(other) == "", other
 
 
 def test_the_hkdf_above_is_that_of_the_rfc() -> None:
@@ -48,6 +59,7 @@ def test_the_hkdf_above_is_that_of_the_rfc() -> None:
 def test_derived_keys_are_all_different() -> None:
     key, other = FleetKey(SECRET), FleetKey(bytes(32))
     derived = [key.index_key, key.salt_key, key.api_key_hash_key, key.worker_key("a/b"), key.worker_key("a/c")]
+    derived += [key.report_token("a/b", "b-0"), key.report_token("a/b", "b-1"), key.report_token("a/c", "b-0")]
 
     assert len({*map(str, derived)}) == len(derived)
     assert key.index_key != other.index_key

@@ -1,4 +1,4 @@
-"""Authorization by tokens in files of mode 0600, for one machine."""
+"""Authorization without Kubernetes, for one machine: tokens derived from the fleet key, or in files of mode 0600."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final
 from cachefleet_controlplane.internal_auth.authorizer import MAX_TOKEN, Access, Asked
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.report_frames import Hello
+from cachefleet_core.tenancy import FleetKey
 
 logger = logging.getLogger(__name__)
 
@@ -50,26 +51,37 @@ class TokenFile:
 
 
 class FileAuthorizer:
-    """One token for agents, another for the admin API, which may do everything there."""
+    """A token of its own for each agent, and one for the admin API, which may do everything there.
 
-    def __init__(self, reports_file: Path, admin_file: Path, *, metrics: Metrics) -> None:
-        self._reports = TokenFile(reports_file)
+    The token in ``reports_file``, where one is given, is good for any agent.
+    """
+
+    def __init__(
+        self, fleet_key: FleetKey, admin_file: Path, *, metrics: Metrics, reports_file: Path | None = None
+    ) -> None:
+        self._fleet_key = fleet_key
+        self._reports = TokenFile(reports_file) if reports_file else None
         self._admin = TokenFile(admin_file)
         self._metrics = metrics
 
     async def agent(self, token: str) -> Access:
-        """Whether the token is that of agents, whatever worker it is of."""
-        return Access.ALLOWED if self._reports.matches(token) else Access.UNAUTHENTICATED
+        """Whether the token is that of an agent, whatever worker it is of."""
+        known = bool(self._fleet_key.reporter(token)) or self._is_shared(token)
+        return Access.ALLOWED if known else Access.UNAUTHENTICATED
 
-    async def reports(self, token: str, _hello: Hello) -> bool:
-        """Whether the token is that of agents; any worker's name is accepted with it."""
-        return self._answer("reports", self._reports, token) is Access.ALLOWED
+    async def reports(self, token: str, hello: Hello) -> bool:
+        """Whether the token is that of the worker named in the Hello, or of all agents."""
+        own = self._fleet_key.reporter(token) == f"{hello.pool}/{hello.worker}"
+        return self._answer("reports", allowed=own or self._is_shared(token)) is Access.ALLOWED
 
     async def admin(self, token: str, _asked: Asked) -> Access:
         """Whether the token is that of the admin API; it may do whatever is asked."""
-        return self._answer("admin", self._admin, token)
+        return self._answer("admin", allowed=self._admin.matches(token))
 
-    def _answer(self, check: str, file: TokenFile, token: str) -> Access:
-        access = Access.ALLOWED if file.matches(token) else Access.UNAUTHENTICATED
+    def _is_shared(self, token: str) -> bool:
+        return self._reports is not None and self._reports.matches(token)
+
+    def _answer(self, check: str, *, allowed: bool) -> Access:
+        access = Access.ALLOWED if allowed else Access.UNAUTHENTICATED
         self._metrics.auth(check=check, outcome=access)
         return access

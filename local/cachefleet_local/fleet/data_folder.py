@@ -1,7 +1,7 @@
 """The data folder of a local fleet: one owner process at a time, secrets that only their owner can read.
 
 lock              held by the running ``up``; holds its process id
-secrets/          fleet key, tokens, a key for each pool's workers; made once
+secrets/          fleet key, tokens, a key for each pool's workers and a token for each agent; made once
 pools.yaml        the pool file as it was at the start
 policies/         what each pool asks of its workers, as its agents read it
 endpoints.json    workers and whether they are ready, for the control plane
@@ -17,7 +17,7 @@ import fcntl
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,11 +77,6 @@ class DataFolder:
         return self.root / "secrets" / "index.key"
 
     @property
-    def reports_token_file(self) -> Path:
-        """The agents' token for the report connection."""
-        return self.root / "secrets" / "reports.token"
-
-    @property
     def admin_token_file(self) -> Path:
         """The token of the admin API."""
         return self.root / "secrets" / "admin.token"
@@ -89,6 +84,10 @@ class DataFolder:
     def worker_key_file(self, pool: str) -> Path:
         """The worker key of the pool "namespace/name"; neither part can hold an underscore."""
         return self.root / "secrets" / f"{pool.replace('/', '_')}.worker-key"
+
+    def report_token_file(self, pool: str, worker: str) -> Path:
+        """The token with which the agent of one worker of the pool "namespace/name" reports."""
+        return self.root / "secrets" / f"{pool.replace('/', '_')}_{worker}.report-token"
 
     def policy_file(self, pool: str) -> Path:
         """The engine policy of the pool "namespace/name"."""
@@ -143,18 +142,22 @@ def _lock(descriptor: int, folder: DataFolder) -> None:
         ) from error
 
 
-def keep_secrets(folder: DataFolder, pools: list[str]) -> FleetKey:
-    """Make every missing secret and keep the others; the fleet key. DataFolderError where that is invalid."""
+def keep_secrets(folder: DataFolder, workers: Mapping[str, Sequence[str]]) -> FleetKey:
+    """Make every missing secret and keep the others; the fleet key. DataFolderError where that is invalid.
+
+    ``workers`` are the names of each pool's workers.
+    """
     text = _kept(folder.fleet_key_file, FleetKey.generate().format())
     try:
         key = FleetKey.parse(text)
     except ValueError as error:
         raise DataFolderError(f"{folder.fleet_key_file}: {error}; remove it to have a new one made") from error
-    for token_file in (folder.reports_token_file, folder.admin_token_file):
-        _kept(token_file, secrets.token_urlsafe(_TOKEN_BYTES))
+    _kept(folder.admin_token_file, secrets.token_urlsafe(_TOKEN_BYTES))
     write_whole(folder.index_key_file, _urlsafe(key.index_key), mode=PRIVATE)
-    for pool in pools:
+    for pool, names in workers.items():
         write_whole(folder.worker_key_file(pool), key.worker_key(pool), mode=PRIVATE)
+        for worker in names:
+            write_whole(folder.report_token_file(pool, worker), key.report_token(pool, worker), mode=PRIVATE)
     return key
 
 

@@ -81,6 +81,11 @@ def worker_name(pool: PrefixCachePool, replica: int) -> str:
     return f"{pool.metadata.name}-{replica}"
 
 
+def worker_names(pools: Sequence[PrefixCachePool]) -> dict[str, list[str]]:
+    """Names of the workers of each pool, by the pool's key."""
+    return {pool.key: [worker_name(pool, replica) for replica in range(pool.spec.replicas)] for pool in pools}
+
+
 def port_names(pools: Sequence[PrefixCachePool]) -> list[str]:
     """The ports a fleet needs: gateway, internal port, engine and agent of each worker."""
     labels = [worker_label(pool, replica) for pool in pools for replica in range(pool.spec.replicas)]
@@ -130,7 +135,6 @@ def _control_plane(place: Place) -> ProcessSpec:
         "DATA_DIR": str(folder.controlplane),
         "FLEET_KEY_FILE": str(folder.fleet_key_file),
         "AUTH": "file",
-        "REPORTS_TOKEN_FILE": str(folder.reports_token_file),
         "ADMIN_TOKEN_FILE": str(folder.admin_token_file),
         "POLICY": place.policy,
         "DRAIN_SECONDS": str(DRAIN_SECONDS),
@@ -208,7 +212,7 @@ def _agent(worker: WorkerPlan, pool: PrefixCachePool, place: Place) -> ProcessSp
         "EVENTS_ENDPOINT": _socket(place, worker, "events"),
         "REPLAY_ENDPOINT": _socket(place, worker, "replay"),
         "CONTROL_PLANES": f"ws://{LOOPBACK}:{place.ports['internal port']}",
-        "TOKEN_FILE": str(folder.reports_token_file),
+        "TOKEN_FILE": str(folder.report_token_file(pool.key, worker.name)),
         "INDEX_KEY_FILE": str(folder.index_key_file),
         "WORKER_KEY_FILE": str(folder.worker_key_file(pool.key)),
         "POLICY_FILE": str(folder.policy_file(pool.key)),

@@ -13,11 +13,11 @@ import pytest
 
 from cachefleet_core.report_frames import Drain, Phase
 from cachefleet_worker.agent.agent import Agent
-from tests.controlplane.gateway.harness import POOL, engine
+from tests.controlplane.gateway.harness import FLEET_KEY, POOL, engine
 from tests.controlplane.hot_prefixes.test_new_worker_warmup import agent, worker_settings
 from tests.controlplane.replicas import Traffic
 from tests.controlplane.test_control_plane import Plane, running
-from tests.controlplane.waiting import until
+from tests.controlplane.waiting import until, value
 from tests.fakes.engine import FakeEngine
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -107,6 +107,20 @@ async def test_a_worker_killed_in_the_midst_costs_no_whole_answer(
             before = traffic.answered
             await until(lambda: traffic.answered >= before + 40)
         assert traffic.failures == []
+
+
+async def test_a_worker_reports_as_itself_alone(tmp_path: Path, worker_settings: dict[str, Any]) -> None:
+    """With the token that ``cachefleet up`` gives each agent."""
+    async with engine() as one, running(tmp_path, one, reports_token_file=None) as plane:
+        told = worker_settings | {"token_file": tmp_path / "token"}
+        (tmp_path / "token").write_text(FLEET_KEY.report_token(POOL, "demo-1"))
+        async with agent(one, plane, name="demo-0", told=told):
+            refused = {"check": "reports", "outcome": "unauthenticated"}
+            await until(lambda: value(plane.plane.metrics, "auth_checks_total", **refused) > 0)
+            assert _reporting(plane) == 0
+        (tmp_path / "token").write_text(FLEET_KEY.report_token(POOL, "demo-0"))
+        async with agent(one, plane, name="demo-0", told=told):
+            await until(lambda: _reporting(plane) == 1)
 
 
 async def test_a_rollout_of_a_pool_of_one_loses_nothing(tmp_path: Path, worker_settings: dict[str, Any]) -> None:

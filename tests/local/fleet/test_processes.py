@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_local.fleet.processes import FleetPlan, plan_fleet, port_names
 from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
@@ -61,6 +63,16 @@ def test_an_engine_with_the_plugin_shares_key_and_policy_with_its_agent() -> Non
     assert engine.environment["VLLM_PLUGINS"] == "mine,cachefleet"
     assert after(engine.argv, "--scheduler-cls") == "cachefleet_worker.plugin.scheduler.create"
     assert "--enable-scale-out" not in engine.argv
+
+
+def test_each_agent_has_a_token_of_its_own_and_no_token_is_good_for_all() -> None:
+    fleet = plan("cpu-two-workers")
+    agents = [named(fleet, f"demo-{number}.agent").environment["CACHEFLEET_TOKEN_FILE"] for number in (0, 1)]
+    assert [Path(file).name for file in agents] == [
+        "default_demo_demo-0.report-token",
+        "default_demo_demo-1.report-token",
+    ]
+    assert "CACHEFLEET_REPORTS_TOKEN_FILE" not in named(fleet, "controlplane").environment
 
 
 def test_a_stock_engine_is_told_nothing_of_the_plugin() -> None:
