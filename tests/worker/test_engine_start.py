@@ -40,3 +40,36 @@ def test_the_server_is_run_as_a_program_with_its_arguments(tmp_path: Path) -> No
     command, environment = _command(tmp_path, "import sys\nprint(__name__, __spec__.name, sys.argv[1:])\n")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "__main__ slow_server ['--port', '1']\n"
+
+
+def test_the_worker_key_becomes_vllms_api_key_and_is_in_no_description(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("worker-secret\n")
+    told = "import os, sys, pathlib\nprint(os.environ['VLLM_API_KEY'])\n"
+    seen = "print('secret' in str([pathlib.Path(f'/proc/self/{n}').read_bytes() for n in ('environ', 'cmdline')]))\n"
+    command, environment = _command(tmp_path, told + seen)
+    environment["CACHEFLEET_WORKER_KEY_FILE"] = str(tmp_path / "key")
+    environment["VLLM_API_KEY"] = "another"
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "worker-secret\nFalse\n"
+
+
+def test_without_a_key_file_the_environment_is_left_as_it_is(tmp_path: Path) -> None:
+    command, environment = _command(tmp_path, "import os\nprint(os.environ.get('VLLM_API_KEY'))\n")
+    environment.pop("CACHEFLEET_WORKER_KEY_FILE", None)
+    environment["VLLM_API_KEY"] = "own"
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "own\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"), [(None, "cannot be read"), (b" \n", "holds no key"), (b"\xff", "read")]
+)
+def test_an_engine_without_its_key_is_not_started(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    if content is not None:
+        (tmp_path / "key").write_bytes(content)
+    command, environment = _command(tmp_path, "print('serving everybody')\n")
+    environment["CACHEFLEET_WORKER_KEY_FILE"] = str(tmp_path / "key")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "CACHEFLEET_WORKER_KEY_FILE" in done.stderr
+    assert problem in done.stderr

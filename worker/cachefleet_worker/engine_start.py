@@ -2,6 +2,9 @@
 
 Linux drops a signal to a container's first process that has no handler for it, and vLLM sets its handlers only once it
 is loaded: a pod deleted before that would hold its device until the end of its grace period.
+
+vLLM takes its API key from an argument or a variable, which a container's description has for all to see who may read
+that; here the variable is set from the file of the worker key, in this process.
 """
 
 from __future__ import annotations
@@ -9,17 +12,32 @@ from __future__ import annotations
 import os
 import runpy
 import signal
+import sys
+from pathlib import Path
 from typing import Final
 
 SERVER: Final = "vllm.entrypoints.openai.api_server"
 ENDED: Final = 128 + signal.SIGTERM
 """Exit status of a process ended by SIGTERM."""
+KEY_FILE: Final = "CACHEFLEET_WORKER_KEY_FILE"
+"""Names the file of the worker key, which becomes vLLM's API key; without it the environment's own is left."""
 
 
 def main(server: str = SERVER) -> None:
     """Exit with 143 on SIGTERM until the server, run in this process, sets its own handlers."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(ENDED))  # the rest of the container ends with its first process
+    if file := os.environ.get(KEY_FILE):
+        os.environ["VLLM_API_KEY"] = _key(Path(file))
     runpy.run_module(server, run_name="__main__", alter_sys=True)
+
+
+def _key(file: Path) -> str:
+    """The key in a file; without one the process ends, since vLLM would serve everybody."""
+    try:
+        key = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        sys.exit(f"{KEY_FILE}: {file} cannot be read, so no engine is started: {error}")
+    return key or sys.exit(f"{KEY_FILE}: {file} holds no key, so no engine is started")
 
 
 if __name__ == "__main__":

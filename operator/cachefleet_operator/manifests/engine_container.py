@@ -6,7 +6,7 @@ from typing import Final
 
 from cachefleet_core.engine_arguments import PLUGIN, engine_arguments, engine_environment, image_version
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
-from cachefleet_core.pool.worker_spec import EnvVar, KeyRef
+from cachefleet_core.pool.worker_spec import EnvVar
 from cachefleet_operator import names
 from cachefleet_operator.manifests.container import (
     AGENT_PORT,
@@ -94,7 +94,7 @@ def _variables(pool: PrefixCachePool) -> list[Manifest]:
     for name in _JOINED:
         variables.pop(name, None)  # the joined one comes after what it refers to
         variables |= {each["name"]: each for each in _joined(name, given.get(name))}
-    variables |= {each["name"]: each for each in _fixed(pool)}
+    variables |= {each["name"]: each for each in _fixed()}
     return list(variables.values())
 
 
@@ -109,13 +109,15 @@ def _joined(name: str, given: EnvVar | None) -> list[Manifest]:
     return [variable(given, hidden), plain(name, f"{ours}{separator}$({hidden})")]
 
 
-def _fixed(pool: PrefixCachePool) -> list[Manifest]:
-    """Variables that a pool cannot override: the gateway and the agent know only this key."""
+def _fixed() -> list[Manifest]:
+    """Variables that a pool cannot override: the gateway and the agent know only this key.
+
+    The file of the worker key is vLLM's API key, too (``cachefleet_worker.engine_start``).
+    """
     return [
         plain("CACHEFLEET_WORKER_KEY_FILE", f"{KEYS}/{names.WORKER_KEY}"),
         plain("CACHEFLEET_INDEX_KEY_FILE", f"{KEYS}/{names.INDEX_KEY}"),
         plain("CACHEFLEET_POLICY_FILE", f"{POLICY}/{names.POLICY_FILE}"),
-        from_secret("VLLM_API_KEY", KeyRef(name=names.keys(pool), key=names.WORKER_KEY)),
     ]
 
 

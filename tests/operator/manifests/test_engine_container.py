@@ -32,7 +32,12 @@ def test_the_plugin_is_on_and_finds_its_keys() -> None:
     assert arguments[arguments.index("--scheduler-cls") + 1] == "cachefleet_worker.plugin.scheduler.create"
     for name, volume in (("WORKER_KEY", "keys"), ("INDEX_KEY", "keys"), ("POLICY", "policy")):
         assert value(f"CACHEFLEET_{name}_FILE").startswith(mounts[volume]["mountPath"] + "/")
-    assert variables()["VLLM_API_KEY"]["valueFrom"]["secretKeyRef"] == {"name": "demo-keys", "key": "worker.key"}
+    assert engine()["command"][-1] == "cachefleet_worker.engine_start", "which makes that file vLLM's API key"
+
+
+def test_no_key_is_a_variable() -> None:
+    assert not [one for one in variables().values() if "secretKeyRef" in one.get("valueFrom", {})]
+    assert "VLLM_API_KEY" not in variables()
 
 
 @pytest.mark.parametrize(
