@@ -37,12 +37,13 @@ $(STAMP): requirements/dev.txt requirements/uv.txt pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-# Without cargo, or where it fails on a developer's machine, the Python twins do the same work, slower.
+# Without cargo, or where it fails on a developer's machine, the Python twins do the same work, slower. Clones share what
+# cargo has built, and the library itself has one name for all of them: it is linked anew for each.
 $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
 	@if ! command -v cargo > /dev/null; then \
 	  echo "setup      no cargo here: block keys and index run in Python, everything else is the same"; \
 	elif echo "setup      native block keys and index (cargo; a minute the first time)" \
-	  && rm -rf $(VENV)/native && $(BIN)/maturin build --quiet --release --manifest-path native/Cargo.toml --interpreter $(BIN)/python --out $(VENV)/native \
+	  && touch native/src/lib.rs && rm -rf $(VENV)/native && $(BIN)/maturin build --quiet --release --manifest-path native/Cargo.toml --interpreter $(BIN)/python --out $(VENV)/native \
 	  && $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --reinstall $(VENV)/native/*.whl; then touch $@; \
 	else echo "setup      the native part could not be built (above): block keys and index run in Python"; test -z "$$CI"; fi
 

@@ -132,7 +132,7 @@ async def test_a_store_that_is_read_only(tmp_path: Path) -> None:
         key = await target.tenant("acme")
     read_only = f"sqlite:///file:{_database(tmp_path)}?mode=ro&uri=true"
     async with attacked(tmp_path, database_url=read_only) as target:
-        await until(lambda: target.plane.plane.tenancy.tenants.informed.is_set())
+        await until(target.plane.plane.tenancy.tenants.informed.is_set)
         assert (await target.chat(key=key))[0] == 200
         assert (await target.chat())[0] == 401
         assert (await target.admin("POST", "/tenants", {"name": "umbrella"}))[0] == 503

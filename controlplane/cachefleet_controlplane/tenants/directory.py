@@ -173,7 +173,7 @@ class Tenants:
     async def refresh(self) -> None:
         """Read the store now; where it fails, ``problem`` says why and the directory stays."""
         try:
-            self._take(await self._in_thread(self._load))
+            self._take(await self._in_time(self._load))
         except StoreError as error:
             self._failed(error)
             if not self.directory.read and await asyncio.to_thread(self._repository.never_keyed):
