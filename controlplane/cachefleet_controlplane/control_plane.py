@@ -92,6 +92,7 @@ class ControlPlane:
             selector=self.backend.selector,
             texts=None if settings.knowledge == "load" else self.backend.index(),
             policy=RoutingPolicy(settings.policy),
+            name_rules=settings.name_rules,
         )
         self.tenancy.tenants.on_change(self.fleet.update_tenants)
         self.metrics.collect_from(FleetCollector(self.fleet.view))

@@ -17,6 +17,7 @@ from sqlalchemy import make_url
 
 from cachefleet_controlplane.store.database import usable_url
 from cachefleet_core.native import Choice
+from cachefleet_core.pool.model_names import NameRules, parse_rules
 from cachefleet_runtime.kubernetes import LIST_PAGE, WATCH_INACTIVITY_SECONDS
 
 PREFIX = "CACHEFLEET_"
@@ -58,6 +59,8 @@ class Settings(BaseSettings):
     pool_file_poll_seconds: float = Field(0.5, ge=0.01, le=60)
     namespaces: Names = ()
     """Namespaces to watch, comma separated; none means all."""
+    model_names: str = ""
+    """JSON: the namespaces that may serve a model name that is asked for unqualified, by name, "*" for all others."""
     kubeconfig: Path | None = None
     """Used where there is no service account."""
     watch_page: int = Field(LIST_PAGE, ge=1, le=10_000)
@@ -187,10 +190,11 @@ class Settings(BaseSettings):
         return self
 
     def _unusable(self) -> list[str]:
-        try:
-            usable_url(self.url)
-        except ValueError as error:
-            return [f"{_variable('database_url')}: {error}"]
+        for name, check in (("database_url", lambda: usable_url(self.url)), ("model_names", lambda: self.name_rules)):
+            try:
+                check()
+            except ValueError as error:
+                return [f"{_variable(name)}: {error}"]
         if self.buffer_bytes < (least := 2 * self.request_max_bytes):
             got = f"got {self.request_buffer_bytes}, allowed: from {least}, twice {_variable('request_max_bytes')}"
             return [f"{_variable('request_buffer_bytes')}: {got}"]
@@ -215,6 +219,11 @@ class Settings(BaseSettings):
     def url(self) -> str:
         """The database's URL; holds a password where the user gave one."""
         return self.database_url.get_secret_value() or f"sqlite:///{self.data_dir / 'controlplane.db'}"
+
+    @property
+    def name_rules(self) -> NameRules:
+        """Which namespaces may serve which unqualified model names."""
+        return parse_rules(self.model_names)
 
     @property
     def private_store(self) -> bool:

@@ -96,6 +96,21 @@ def test_what_the_control_plane_knows_becomes_status(bench: Bench, fleet: FakeCo
     assert bench.reason("Ready") == "WorkersReady"
 
 
+def test_whose_a_name_is_outlives_its_workers_and_is_told_to_others(bench: Bench) -> None:
+    operator = bench.operator(**QUICK)
+    running(bench)
+    since = status(bench)["firstReadyTime"]
+    assert bench.reason("ModelNameConflict") == "NameOwned"
+    bench.edit(replicas=0)
+    until(lambda: bench.reason("WorkersAvailable") == "NoWorkersWanted")
+    assert status(bench)["firstReadyTime"] == since
+    operator.stop()
+    bench.operator(model_names='{"tiny": ["elsewhere"]}', **QUICK)
+    until(lambda: bench.reason("ModelNameConflict") == "NameNotAllowed")
+    until(lambda: "NameNotAllowed" in {event["reason"] for event in bench.events() if event["type"] == "Warning"})
+    assert status(bench)["firstReadyTime"] == since
+
+
 def test_figures_that_move_all_the_time_are_written_seldom(bench: Bench, fleet: FakeControlPlane) -> None:
     key = f"{bench.namespace}/demo"
     bench.operator(admin_url=fleet.url, **QUICK | {"status_seconds": 3600, "facts_seconds": 0.1})

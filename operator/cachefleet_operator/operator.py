@@ -125,7 +125,13 @@ class Operator:
             figures_every=chosen.status_seconds,
             at_once=chosen.facts_at_once,
         )
-        return FactsCache(source, times=times, enqueue=lambda key: queue.add(PoolKey(key)), clock=time.monotonic)
+        return FactsCache(
+            source,
+            times=times,
+            enqueue=lambda key: queue.add(PoolKey(key)),
+            clock=time.monotonic,
+            name_rules=chosen.name_rules,
+        )
 
     def _reconciler(
         self,

@@ -45,6 +45,10 @@ class Reason(StrEnum):
     NO_SAMPLES = "NoSamples"
     OBJECTIVE_MET = "ObjectiveMet"
     BELOW_OBJECTIVE = "BelowObjective"
+    # ModelNameConflict
+    NAME_OWNED = "NameOwned"
+    NAME_OF_ANOTHER = "NameOfAnother"
+    NAME_NOT_ALLOWED = "NameNotAllowed"
     # Progressing
     HELD = "Held"
     STALLED = "Stalled"

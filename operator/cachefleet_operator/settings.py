@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from cachefleet_core.pool.model_names import NameRules, parse_rules
 from cachefleet_core.pool.section import ObjectName
 
 PREFIX = "CACHEFLEET_"
@@ -52,6 +53,9 @@ class Settings(BaseSettings):
     """Where the operator runs: its Lease and the fleet key live here."""
     namespaces: Annotated[tuple[DnsLabel, ...], NoDecode, BeforeValidator(_names)] = ()
     """Namespaces whose pools it reconciles, comma separated; none means all."""
+
+    model_names: str = Field(default="", max_length=65_536)
+    """JSON: the namespaces that may serve a model name that is asked for unqualified, by name, "*" for all others."""
 
     # Worker pods.
     agent_image: str = Field(min_length=1, max_length=1024)
@@ -125,6 +129,14 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     @model_validator(mode="after")
+    def _sound_names(self) -> Self:
+        try:
+            parse_rules(self.model_names)
+        except ValueError as error:
+            raise ValueError(f"{PREFIX}MODEL_NAMES: {error}") from None
+        return self
+
+    @model_validator(mode="after")
     def _margin(self) -> Self:
         if self.renew_seconds + self.stop_seconds > self.lease_seconds:
             raise ValueError(
@@ -132,6 +144,11 @@ class Settings(BaseSettings):
                 "CACHEFLEET_LEASE_SECONDS: a leader must have stopped before another may take over"
             )
         return self
+
+    @property
+    def name_rules(self) -> NameRules:
+        """Which namespaces may serve which unqualified model names."""
+        return parse_rules(self.model_names)
 
     @property
     def control_plane_address(self) -> str:

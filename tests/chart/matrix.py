@@ -16,6 +16,7 @@ MATRIX: Final[dict[str, Values]] = {
         "rbac": {"aggregatedRoles": False},
         "controlPlane": {"auth": {"delegate": False}},
     },
+    "named": {"modelNames": {"qwen": ["team-a", "team-b"], "*": ["platform"], "nobody/s": []}},
     "single": {"operator": {"replicas": 1}, "controlPlane": {"replicas": 1}},
     "autoscaled": {"controlPlane": {"replicas": None}},
     "persistent": {"controlPlane": {"replicas": 1, "persistence": {"enabled": True, "storageClass": "fast"}}},

@@ -71,6 +71,17 @@ def test_the_control_plane_knows_whether_its_store_ends_with_its_pod(
     assert told.store_ends_with_pod is ends
 
 
+@pytest.mark.parametrize("part", PROCESSES)
+def test_both_are_told_whose_names_are(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for values, rules in (
+        (MATRIX["named"], {"qwen": ("team-a", "team-b"), "*": ("platform",), "nobody/s": ()}),
+        (MATRIX["defaults"], {}),
+    ):
+        told = settings(part, dict(values), monkeypatch)
+        assert isinstance(told, ControlPlaneSettings | OperatorSettings)
+        assert told.name_rules == rules
+
+
 def test_what_the_operator_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {**MATRIX["tuned"], "namespaces": ["a", "b"], "image": {"pullSecrets": ["one", "two"]}}
     told = settings("operator", values, monkeypatch)

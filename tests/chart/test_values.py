@@ -54,6 +54,8 @@ BAD: dict[str, tuple[Object, str]] = {
     "pull policy": ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy"),
     "log level": ({"log": {"level": "info"}}, "/log/level"),
     "log format": ({"log": {"format": "xml"}}, "/log/format"),
+    "namespace of a name": ({"modelNames": {"qwen": ["Serving"]}}, "/modelNames/qwen/0"),
+    "one namespace of a name as text": ({"modelNames": {"qwen": "serving"}}, "/modelNames/qwen"),
     "namespace": ({"namespaces": ["Serving"]}, "/namespaces/0"),
     "namespaces as text": ({"namespaces": "serving"}, "/namespaces"),
     "a namespace twice": ({"namespaces": ["a", "a"]}, "/namespaces"),

@@ -14,6 +14,7 @@ from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.selection.selection import Selector
 from cachefleet_controlplane.workers.views import PoolStatus, WorkerStatus
+from cachefleet_core.pool.model_names import NameRules
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_core.report_frames import Delta, DownFrame, Policy, Resync, Snapshot, State
 from tests.controlplane.frames import hello, sent, snapshot, state
@@ -83,6 +84,7 @@ class LiveFleet(Fleet):
         policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE,
         make_index: Callable[..., Any] = PythonIndex,
         selector: MakeSelector = Selector,
+        name_rules: NameRules | None = None,
         **bounds: int,
     ) -> None:
         self.now = 1000.0
@@ -94,6 +96,7 @@ class LiveFleet(Fleet):
             clock=lambda: self.now,
             wall=lambda: 1.7e9,
             policy=policy,
+            name_rules=name_rules,
         )
 
     def receive(self, connection: Connection, frame: Report | Snapshot | Delta) -> list[StreamEvent]:

@@ -74,6 +74,12 @@ def test_a_bad_value_is_named_with_what_is_allowed(
     assert error.value.lines == [line]
 
 
+def test_rules_of_names_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert loaded(monkeypatch, MODEL_NAMES='{"qwen": ["a"]}').name_rules == {"qwen": ("a",)}
+    with pytest.raises(SettingsError, match=r"^CACHEFLEET_MODEL_NAMES: must be a mapping of model names to lists"):
+        loaded(monkeypatch, MODEL_NAMES='{"qwen": "a"}')
+
+
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_numbers_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     with pytest.raises(SettingsError, match="CACHEFLEET_DRAIN_SECONDS"):

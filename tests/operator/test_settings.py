@@ -24,6 +24,11 @@ def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "value", "message"),
     [
         ("CACHEFLEET_RENEW_SECONDS", "14", "must together be at most"),
+        (
+            "CACHEFLEET_MODEL_NAMES",
+            '{"qwen": "a"}',
+            "CACHEFLEET_MODEL_NAMES: must be a mapping of model names to lists",
+        ),
         ("CACHEFLEET_WORKERS", "0", "CACHEFLEET_WORKERS: "),
         ("CACHEFLEET_NAMESPACES", "Not_A_Name", "CACHEFLEET_NAMESPACES.0: "),
         ("CACHEFLEET_WORKER_PEERS", "[{", "CACHEFLEET_WORKER_PEERS: must be JSON"),

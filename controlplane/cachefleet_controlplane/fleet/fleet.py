@@ -31,6 +31,7 @@ from cachefleet_controlplane.workers.render_profiles import RenderFacts, RenderP
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
 from cachefleet_controlplane.workers.warm_prefixes import Warming
 from cachefleet_core.block_keys import BlockKeyer
+from cachefleet_core.pool.model_names import NameRules
 from cachefleet_core.report_frames import DownFrame, Hello, State
 from cachefleet_core.tenancy import TenantId
 
@@ -60,13 +61,14 @@ class Fleet:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE,
+        name_rules: NameRules | None = None,
     ) -> None:
         self.policy = policy
         """What decides where ``route`` is given no policy; may be changed at any time."""
         self._index = index
         self._clock = clock
         self._keyers = Keyers(index_key, keyer)
-        self._registry = Registry(wall, clock)
+        self._registry = Registry(wall, clock, name_rules)
         self.refuted_blocks = self._registry.refuted_blocks
         self._render_facts = RenderProfiles(self._registry)
         self._agents = AgentConnections(index, self._registry)
@@ -94,7 +96,7 @@ class Fleet:
         self._changed()
 
     def models(self) -> list[ServedModel]:
-        """Every model that a pool serves, by name."""
+        """Every fleet once, under the shortest name by which it is asked for."""
         return self._registry.models()
 
     def serving(self, model: str) -> ServedModel | None:

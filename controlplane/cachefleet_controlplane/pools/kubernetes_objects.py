@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from cachefleet_controlplane.pools.source import Endpoint, PoolView, pool_views
+from cachefleet_core.pool.model_names import claim_status
 from cachefleet_core.pool.spec import API_VERSION, KIND, PLURAL, PrefixCachePool, read_pool
 from cachefleet_core.pool.validation_problems import PoolError
 from cachefleet_runtime.kubernetes import KubernetesError, Object, Query
@@ -160,9 +161,9 @@ class PoolEndpoints:
 
 
 def parse_pool(item: Object) -> PrefixCachePool:
-    """A PrefixCachePool without its status. ObjectError where it is invalid."""
+    """A PrefixCachePool, of its status only what its claim to a name rests on. ObjectError where it is invalid."""
     # The status is written by the operator, whose version may differ.
-    declared = {name: value for name, value in item.items() if name != "status"}
+    declared = item | {"status": claim_status(item) or None}
     try:
         return read_pool({"apiVersion": API_VERSION, "kind": KIND} | declared)
     except PoolError as error:

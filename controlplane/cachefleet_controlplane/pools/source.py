@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -40,6 +41,8 @@ class PoolView:
 
     pool: PrefixCachePool
     workers: tuple[WorkerEndpoint, ...]
+    place: int = 0
+    """In the order in which a file declares pools."""
 
     @property
     def key(self) -> str:
@@ -106,7 +109,7 @@ class FilePoolSource:
             self._declare(text)
         if (text := self._endpoints.changed()) is not None:
             self._reach(text)
-        return None if self._declared is None else pool_views(self._declared, self._reachable)
+        return None if self._declared is None else pool_views(self._declared, self._reachable, ordered=True)
 
     def _declare(self, text: bytes) -> None:
         try:
@@ -130,8 +133,13 @@ def parse_endpoints(text: bytes) -> Endpoints:
     return msgspec.json.decode(text, type=Endpoints) if text else {}
 
 
-def pool_views(pools: Sequence[PrefixCachePool], endpoints: Mapping[str, Sequence[Endpoint]]) -> tuple[PoolView, ...]:
-    """Pools with their workers, sorted; endpoints of an undeclared pool are left out."""
+def pool_views(
+    pools: Sequence[PrefixCachePool], endpoints: Mapping[str, Sequence[Endpoint]], *, ordered: bool = False
+) -> tuple[PoolView, ...]:
+    """Pools with their workers, sorted; endpoints of an undeclared pool are left out.
+
+    ``ordered``: the order of ``pools`` is that of their declaration, and not by chance.
+    """
     return tuple(
         PoolView(
             pool,
@@ -139,8 +147,9 @@ def pool_views(pools: Sequence[PrefixCachePool], endpoints: Mapping[str, Sequenc
                 WorkerEndpoint(e.name, e.url, e.ready, e.agent)
                 for e in sorted(endpoints.get(pool.key, ()), key=lambda e: e.name)
             ),
+            place,
         )
-        for pool in sorted(pools, key=lambda pool: pool.key)
+        for place, pool in sorted(enumerate(pools) if ordered else zip(repeat(0), pools), key=lambda one: one[1].key)
     )
 
 

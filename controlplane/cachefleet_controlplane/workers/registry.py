@@ -16,6 +16,7 @@ from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.engine_arguments import engine_policy
 from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.pool.model_names import ModelNames, NameRules, claim_of
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.report_frames import Policy, Warm
 
@@ -67,7 +68,12 @@ class Change:
 class Registry:
     """All pools by key and all workers by id."""
 
-    def __init__(self, wall: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        wall: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+        name_rules: NameRules | None = None,
+    ) -> None:
         self.pools: dict[str, Pool] = {}
         self.refuted_blocks = RefutedBlocks(clock)
         """Blocks that engines have denied lately."""
@@ -75,6 +81,8 @@ class Registry:
         """Raised whenever a pool, its workers or their contracts change."""
         self.wall = wall
         self._created: dict[tuple[str, str], int] = {}
+        self._name_rules = name_rules
+        self._names = ModelNames((), name_rules)
         self._known_at = 0
         self._fleets: dict[str, tuple[Pool, ...]] = {}
         self._served: dict[str, ServedModel] = {}
@@ -87,6 +95,7 @@ class Registry:
         declared = {view.key for view in views}
         self.pools = {key: pool for key, pool in self.pools.items() if key in declared}
         changed = [pool for view in views if (pool := self._update_pool(view)) is not None]
+        self._names = ModelNames((claim_of(view.pool, view.place) for view in views), self._name_rules)
         fleets = {pool.fleet for pool in self.pools.values()}
         now = int(self.wall())
         self._created = {fleet: self._created.get(fleet, now) for fleet in fleets}
@@ -146,16 +155,12 @@ class Registry:
             self._known_at = self.version
 
     def _find(self, model: str) -> tuple[Pool, ...]:
-        exact = [pool for pool in self.pools.values() if pool.fleet[1] == model]
-        if not exact and "/" in model:
-            namespace, _, name = model.partition("/")
-            exact = [pool for pool in self.pools.values() if pool.fleet == (namespace, name)]
-        namespace = min((pool.fleet[0] for pool in exact), default="")
-        return tuple(sorted((pool for pool in exact if pool.fleet[0] == namespace), key=lambda pool: pool.key))
+        meant = self._names.resolve(model)
+        return tuple(sorted((pool for pool in self.pools.values() if pool.fleet == meant), key=lambda pool: pool.key))
 
     def models(self) -> list[ServedModel]:
-        """Every served model, sorted by name."""
-        names = {pool.fleet[1] for pool in self.pools.values()}
+        """Every fleet once, under the shortest name by which it is asked for, sorted by that."""
+        names = {self._names.shown(*pool.fleet) for pool in self.pools.values()}
         return [served for name in sorted(names) if (served := self.serving(name)) is not None]
 
     def serving(self, model: str) -> ServedModel | None:

@@ -14,8 +14,8 @@ from cachefleet_core.report_frames import Capability, State, Warmth
 class ServedModel:
     """A fleet: the pools of one namespace that serve one model name.
 
-    Where several namespaces serve the same name, the first namespace has the bare name and every one has
-    "namespace/name".
+    Where several namespaces serve the same name, one of them has the bare name (``cachefleet_core.pool.model_names``),
+    and every one has "namespace/name".
     """
 
     name: str

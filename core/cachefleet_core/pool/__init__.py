@@ -2,6 +2,7 @@
 
 crd                  CustomResourceDefinition made from the models
 manifest             YAML to plain values
+model_names          which namespace a model name belongs to
 policy               sections on caches: budget, hits, preemption, admission, tenants, rollout
 validation_problems  problems of a pool file as text
 crd_schema           pydantic models as a Kubernetes structural schema

@@ -102,6 +102,8 @@ class ObjectMeta(Section):
     """Identity of this pool among all of its name."""
     generation: int = 1
     """Counts the changes of spec."""
+    creation_timestamp: str = ""
+    """When it was made; empty in a file."""
     labels: dict[str, str] = Field(default={})
     """Labels of the pool."""
     annotations: dict[str, str] = Field(default={})

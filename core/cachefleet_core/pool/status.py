@@ -108,6 +108,8 @@ class PoolStatus(Observed):
     """Workers there are."""
     ready_replicas: Count | None = None
     """Workers that take traffic."""
+    first_ready_time: Time | None = None
+    """When it first had a ready worker. The name of a model belongs to the pool that had one first."""
     selector: Text | None = None
     """Selector of the workers' pods, for the scale subresource."""
     budget: BudgetStatus | None = None

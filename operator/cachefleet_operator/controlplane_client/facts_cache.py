@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from cachefleet_core.pool.model_names import NameConflict, NameRules
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_operator.controlplane_client.client import FactsSource, NoControlPlane
 from cachefleet_operator.controlplane_client.fleets import Fleets, disagreement
+from cachefleet_operator.controlplane_client.name_claims import NameClaims
 from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, essence
 from cachefleet_operator.reasons import Reason
 
@@ -56,12 +58,14 @@ class FactsCache:
         times: PollTimes | None = None,
         enqueue: Callable[[str], None],
         clock: Callable[[], float],
+        name_rules: NameRules | None = None,
     ) -> None:
         self._source = source
         self._times = times or PollTimes()
         self._enqueue = enqueue
         self._clock = clock
         self._fleets = Fleets()
+        self._names = NameClaims(name_rules)
         self._seen: dict[str, CachedFacts] = {}
         self._silence: tuple[Facts, float] | None = None
         """The last failed answer, and until when other pools are given it instead of a request."""
@@ -93,15 +97,21 @@ class FactsCache:
         return self._seen.keys() | self._fleets.keys()
 
     def note(self, pool: PrefixCachePool) -> None:
-        """Note a pool's spec; queues the other pools of its fleet where that changed."""
-        for other in self._fleets.put(pool):
+        """Note a pool; queues the others of its fleet, and those that declare its name, where what concerns them
+        changed.
+        """
+        for other in {*self._fleets.put(pool), *self._names.put(pool)}:
             self._enqueue(other)
 
     def drop(self, key: str) -> None:
-        """Forget a pool that is gone or invalid; queues the other pools of its fleet."""
+        """Forget a pool that is gone or invalid; queues the others of its fleet and those that declare its name."""
         self._seen.pop(key, None)
-        for other in self._fleets.drop(key):
+        for other in {*self._fleets.drop(key), *self._names.drop(key)}:
             self._enqueue(other)
+
+    def name_conflict(self, key: str) -> NameConflict | None:
+        """Why a pool's model is not asked for by its name alone; None where it is."""
+        return self._names.conflict(key)
 
     def disagreement(self, key: str) -> str:
         """How a pool differs from another of its fleet, "" where it does not."""

@@ -162,7 +162,12 @@ class Reconciler:
         desired = desired.judged(with_last_budget(known, observed.pool))
         if fewer_or_other_pods(desired, observed):
             facts = await self._facts_cache.fresh(key)
-        observations = replace(observed.observations, facts=facts, disagreement=self._facts_cache.disagreement(key))
+        observations = replace(
+            observed.observations,
+            facts=facts,
+            disagreement=self._facts_cache.disagreement(key),
+            name_conflict=self._facts_cache.name_conflict(key),
+        )
         return desired, replace(observed, observations=observations)
 
     async def _wish(self, pool: PrefixCachePool, verdict: Verdict, observed: Observed) -> Desired:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cachefleet_core.pool.model_names import NameConflict
 from cachefleet_operator.controlplane_client.pool_facts import Difference, Facts, Member, doubted, excluded, failed
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, Workers
@@ -30,6 +31,7 @@ def findings(verdict: Verdict, workers: Workers, observations: Observations = NO
         _contract(observations),
         _fresh(observations.facts),
         _hit_rate(verdict, observations.facts),
+        _name(verdict, observations.name_conflict),
         progressing,
         _degraded(workers, observations),
         _ready(config, budget, available, progressing, workers),
@@ -109,6 +111,18 @@ def _hit_rate(verdict: Verdict, facts: Facts) -> Finding:
     if measured.value >= verdict.objective:
         return Finding("HitRateMet", "True", Reason.OBJECTIVE_MET, words)
     return Finding("HitRateMet", "False", Reason.BELOW_OBJECTIVE, words)
+
+
+def _name(verdict: Verdict, conflict: NameConflict | None) -> Finding:
+    kind = "ModelNameConflict"
+    if verdict.budget is None:
+        return Finding(kind, "Unknown", Reason.CONFIG_INVALID, "the pool cannot be read")
+    if conflict is None:
+        return Finding(kind, "False", Reason.NAME_OWNED, "the model is asked for by its name")
+    words = "the model is asked for as namespace/model alone"
+    if conflict.owner:
+        return Finding(kind, "True", Reason.NAME_OF_ANOTHER, f"its name belongs to pool {conflict.owner}; {words}")
+    return Finding(kind, "True", Reason.NAME_NOT_ALLOWED, f"this namespace may not have its name; {words}")
 
 
 def _unknown(kind: str, facts: Facts) -> Finding:

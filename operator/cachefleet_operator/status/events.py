@@ -24,6 +24,8 @@ _TOLD: Final[Mapping[tuple[str, str], tuple[str, bool]]] = {
     ("HitRateMet", "False"): ("Warning", False),
     ("HitRateMet", "True"): ("Normal", True),
     ("IndexFresh", "False"): ("Warning", True),
+    ("ModelNameConflict", "False"): ("Normal", True),
+    ("ModelNameConflict", "True"): ("Warning", False),
     ("Progressing", "True"): ("Normal", False),
     ("Ready", "True"): ("Normal", False),
     ("WorkersAvailable", "False"): ("Warning", True),

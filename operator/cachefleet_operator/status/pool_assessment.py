@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cachefleet_core.budget import BudgetPlan, BudgetReason, plan_budget
+from cachefleet_core.pool.model_names import NameConflict, claim_status
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_core.pool.validation_problems import PoolError
 from cachefleet_operator.controlplane_client.pool_facts import UNASKED, Facts, PoolFacts
@@ -57,6 +58,8 @@ class Observations:
     facts: Facts = UNASKED
     disagreement: str = ""
     """How the pool differs from another of its fleet."""
+    name_conflict: NameConflict | None = None
+    """Why its model is not asked for by its name alone."""
     paused: bool = False
     """Its rollout is paused because new workers fail."""
     ended: str = ""
@@ -104,8 +107,9 @@ def judge(document: Manifest) -> tuple[PrefixCachePool | None, Verdict]:
     """Validate a pool read from the API server, whose schema refuses most invalid specs before; None where invalid."""
     metadata = document["metadata"]
     given: dict[str, Any] = {name: document.get(name) for name in ("apiVersion", "kind", "spec")}
-    known = ("name", "namespace", "uid", "generation", "labels", "annotations")
+    known = ("name", "namespace", "uid", "generation", "labels", "annotations", "creationTimestamp")
     given["metadata"] = {name: metadata[name] for name in known if name in metadata}
+    given["status"] = claim_status(document) or None
     try:
         pool = read_pool(given)
     except PoolError as error:

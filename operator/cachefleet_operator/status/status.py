@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from cachefleet_core.budget import MIB, blocks
+from cachefleet_core.pool.model_names import claim_status
 from cachefleet_core.pool.status import MAX_WORKERS
 from cachefleet_core.report_frames import Phase
 from cachefleet_operator import names
@@ -25,6 +26,15 @@ CLOCKS: Final = 60.0
 
 _PARTS: Final = ("budget", "contract", "hitRatio", "workers", "workersOmitted")
 """Fields in which an entry may disappear; only the operator writes them."""
+
+_WRITTEN_AT_ONCE: Final = (
+    "observedGeneration",
+    "replicas",
+    "readyReplicas",
+    "firstReadyTime",
+    "selector",
+    "contract",
+)
 
 Manifest = dict[str, Any]
 
@@ -47,6 +57,7 @@ def status(
         "conditions": _conditions(found, generation, previous.get("conditions") or (), now),
         "replicas": workers.total,
         "readyReplicas": workers.ready,
+        **_first_ready(workers, previous, now),
         "selector": names.selector(name),
         **_budget(verdict, known, previous.get("budget") or {}),
         **_hit_ratio(known, previous.get("hitRatio"), now),
@@ -89,7 +100,7 @@ def _material(value: Mapping[str, Any]) -> object:
     ]
     budget = value.get("budget") or {}
     return (
-        [value.get(name) for name in ("observedGeneration", "replicas", "readyReplicas", "selector", "contract")],
+        [value.get(name) for name in _WRITTEN_AT_ONCE],
         [budget.get(name) for name in ("requestedMiB", "kvCacheMiB", "admittedMiB", "blocks")],
         _spec_words(value),
         sorted(conditions, key=str),
@@ -123,6 +134,17 @@ def _conditions(
         }
         for finding in found
     ]
+
+
+def _first_ready(workers: Workers, previous: Mapping[str, Any], now: str) -> Manifest:
+    """Once and for all; for a pool whose workers were ready before this was kept, since when they are."""
+    if known := claim_status({"status": previous}):
+        return known
+    if not workers.ready:
+        return {}
+    said = {(each.get("type"), each.get("status")): each for each in previous.get("conditions") or ()}
+    since = said.get(("WorkersAvailable", "True"), {}).get("lastTransitionTime")
+    return {"firstReadyTime": since or now}
 
 
 def _budget(verdict: Verdict, known: PoolFacts | None, previous: Mapping[str, Any]) -> Manifest:

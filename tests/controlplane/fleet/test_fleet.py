@@ -10,6 +10,8 @@ from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.workers.inflight import UNCACHED_WORK_SECONDS
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.pool.status import PoolStatus
 from cachefleet_core.report_frames import Phase
 from tests.controlplane.chains import chain
 from tests.controlplane.fleets import INDEX_KEY, MODEL, FakeLink, LiveFleet, fleet_of, pool, ranked, view, wid
@@ -26,6 +28,10 @@ def prompt(seed: int = 1, blocks: int = 10) -> Prompt:
 
 def route(fleet: LiveFleet, of: Prompt | None = None, **options: object) -> Decision:
     return fleet.route(MODEL, of or prompt(), **options)  # type: ignore[arg-type]  # passed through
+
+
+def served_since(time: str, declared: PrefixCachePool) -> PrefixCachePool:
+    return declared.model_copy(update={"status": PoolStatus(first_ready_time=time)})
 
 
 class TestModels:
@@ -54,6 +60,24 @@ class TestModels:
         qualified = fleet.serving(f"b/{MODEL}")
         assert qualified is not None
         assert (qualified.name, qualified.upstream) == (f"b/{MODEL}", MODEL)
+
+    def test_a_name_is_of_the_namespace_that_served_it_first_also_when_it_has_no_worker(self) -> None:
+        fleet = LiveFleet()
+        served = served_since("2027-01-01T00:00:00Z", pool(namespace="b"))
+        fleet.update_pools([view(served, ["in-b"]), view(pool(namespace="a"), ["in-a"])])
+        assert [model.name for model in fleet.models()] == [f"a/{MODEL}", MODEL]
+        assert [route(fleet).worker, fleet.route(f"a/{MODEL}", prompt()).worker] == ["in-b", "in-a"]
+        later = served_since("2027-01-02T00:00:00Z", pool(namespace="a"))
+        fleet.update_pools([view(served), view(later, ["in-a"])])
+        assert route(fleet).reason is Reason.NO_READY_WORKER
+        fleet.update_pools([view(later, ["in-a"])])
+        assert (route(fleet).worker, [model.name for model in fleet.models()]) == ("in-a", [MODEL])
+
+    def test_rules_say_which_namespaces_may_have_a_name(self) -> None:
+        fleet = LiveFleet(name_rules={MODEL: ("b",)})
+        fleet.update_pools([view(pool(namespace="a"), ["in-a"])])
+        assert fleet.serving(MODEL) is None
+        assert [model.name for model in fleet.models()] == [f"a/{MODEL}"]
 
     def test_a_pool_that_is_gone_takes_workers_blocks_and_connections_with_it(self) -> None:
         fleet = fleet_of("demo-0")

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.gateway.model_cards import card, endpoints
+from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.pool.status import PoolStatus
 from cachefleet_core.report_frames import Capability, Hello
 from tests.controlplane.gateway.harness import CONTRACT, MODEL, POOL, engine, front, pool
 
@@ -79,6 +81,19 @@ def test_a_pooling_runner_serves_embeddings_alone(arguments: tuple[str, ...]) ->
 
 def test_other_arguments_mean_nothing() -> None:
     assert endpoints([with_arguments("--seed", "pooling", "--runner")]) == GENERATING
+
+
+async def test_every_name_that_is_listed_can_be_asked_for_and_no_namespace_takes_anothers() -> None:
+    async with engine() as worker, front([worker]) as gate:
+        owner = pool().model_copy(update={"status": PoolStatus(first_ready_time="2027-01-01T00:00:00Z")})
+        taker = owner.model_copy(
+            update={"metadata": owner.metadata.model_copy(update={"namespace": "another"}), "status": None}
+        )
+        gate.fleet.update_pools([PoolView(taker, ()), PoolView(owner, gate.endpoints())])
+        async with gate.http.get(f"{gate.url}/v1/models") as answer:
+            listed = [model["id"] for model in (await answer.json())["data"]]
+        assert listed == [f"another/{MODEL}", MODEL]
+        assert [(await gate.chat("x", model=name))[0] for name in listed] == [503, 200]
 
 
 async def test_cards_are_those_of_workers_that_are_ready() -> None:

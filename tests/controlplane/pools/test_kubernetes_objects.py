@@ -16,6 +16,7 @@ from cachefleet_controlplane.pools.kubernetes_objects import (
     parse_slice,
 )
 from cachefleet_controlplane.pools.source import WorkerEndpoint
+from cachefleet_core.pool.status import PoolStatus
 from cachefleet_operator import names as names_of
 from cachefleet_runtime.kubernetes import KubernetesError
 from tests.controlplane.pools.kube_server import endpoint, endpoint_slice, pool
@@ -105,8 +106,16 @@ def test_endpoints_never_make_a_pool() -> None:
     assert merge([], filter(None, [parse_slice(endpoint_slice(endpoint("a", "10.0.0.1")))])) == ()
 
 
-def test_the_status_of_a_pool_is_not_read() -> None:
+def test_of_a_pools_status_only_its_claim_to_its_name_is_read() -> None:
     assert parse_pool(pool() | {"status": {"from": "another version"}}).status is None
+    served = parse_pool(pool() | {"status": {"firstReadyTime": "2027-01-01T00:00:00Z", "replicas": "many"}})
+    assert served.status == PoolStatus(first_ready_time="2027-01-01T00:00:00Z")
+
+
+def test_a_pool_says_since_when_it_is() -> None:
+    made = pool()
+    made["metadata"] = made["metadata"] | {"creationTimestamp": "2027-01-01T00:00:00Z"}
+    assert parse_pool(made).metadata.creation_timestamp == "2027-01-01T00:00:00Z"
 
 
 def test_events_move_objects_and_version() -> None:

@@ -65,6 +65,13 @@ def test_pools_and_their_workers(files: Files) -> None:
     assert files.source.problem == ""
 
 
+def test_a_file_has_its_pools_in_the_order_of_their_declaration(files: Files) -> None:
+    files.declare("demo", "another")
+    picture = files.source.poll()
+    assert picture is not None
+    assert {view.key: view.place for view in picture} == {"default/another": 1, "default/demo": 0}
+
+
 def test_no_endpoints_file_yet_means_no_workers(files: Files) -> None:
     files.declare("demo")
     assert files.poll() == {"default/demo": ()}

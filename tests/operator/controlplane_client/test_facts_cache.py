@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 
+from cachefleet_core.pool.model_names import NameConflict
 from cachefleet_operator.controlplane_client.facts_cache import FactsCache, PollTimes
 from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, HitRatio, Member, PoolFacts
 from cachefleet_operator.reasons import Reason
@@ -125,6 +126,16 @@ async def test_pools_of_a_fleet_hear_of_each_other(observations: Scene) -> None:
     observations.facts_cache.drop(second)
     assert observations.news() == [KEY]
     assert observations.facts_cache.disagreement(KEY) == ""
+
+
+async def test_pools_that_declare_one_name_hear_of_each_other(observations: Scene) -> None:
+    observations.facts_cache.note(pool())
+    observations.facts_cache.note(pool(namespace="earlier"))
+    assert observations.news() == [KEY]
+    assert observations.facts_cache.name_conflict(KEY) == NameConflict("earlier/demo")
+    observations.facts_cache.drop("earlier/demo")
+    assert observations.news() == [KEY]
+    assert observations.facts_cache.name_conflict(KEY) is None
 
 
 async def test_one_silence_is_enough_for_all_that_are_new(observations: Scene) -> None:

@@ -1,9 +1,11 @@
 import datetime as dt
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from cachefleet_core.pool.model_names import NameConflict
 from cachefleet_core.pool.status import MAX_WORKERS, PoolStatus
 from cachefleet_operator.controlplane_client.pool_facts import (
     Contract,
@@ -16,13 +18,14 @@ from cachefleet_operator.controlplane_client.pool_facts import (
 )
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.pods import Pod, Trouble
-from cachefleet_operator.status.pool_assessment import Observations, Workers, judge
+from cachefleet_operator.status.pool_assessment import Observations, Verdict, Workers, judge
 from cachefleet_operator.status.status import due, status, written_at
 from tests.operator.pools import document
 
 VERDICT = judge(document({"hit": {"objective": {"ratio": 0.6, "windowSeconds": 600}}}))[1]
 WORKERS = Workers(wanted=2, total=2, ready=2, updated=2, current=True)
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
+INVALID = Verdict(("Invalid", "spec.x: is wrong"))
 SILENT = Facts(None, Reason.CONTROL_PLANE_UNREACHABLE, "no answer")
 
 
@@ -61,6 +64,37 @@ def said(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 def test_it_is_what_the_schema_says() -> None:
     PoolStatus.model_validate(made(observations()))
+
+
+def test_when_it_first_had_a_ready_worker_is_written_once() -> None:
+    seen = observations()
+    none = replace(WORKERS, ready=0)
+    told: dict[str, Any] = {"name": "demo", "generation": 3}
+    assert "firstReadyTime" not in status(VERDICT, none, seen, **told, previous={}, now=NOW)
+    first = made(seen)
+    assert first["firstReadyTime"] == NOW
+    assert status(VERDICT, none, seen, **told, previous=first, now=LATER)["firstReadyTime"] == NOW
+    assert status(INVALID, WORKERS, seen, **told, previous=first, now=LATER)["firstReadyTime"] == NOW
+    assert due(first, {**first, "firstReadyTime": None}, age=0, seconds=30) == 0.0
+
+
+def test_who_was_ready_before_that_was_written_down_is_so_since_then() -> None:
+    before = made(observations())
+    del before["firstReadyTime"]
+    assert made(observations(), before, LATER)["firstReadyTime"] == NOW
+
+
+def test_a_pool_that_may_not_have_its_name_says_who_has_it() -> None:
+    def name(**more: Any) -> dict[str, Any]:
+        found = made(replace(observations(), **more))
+        return next(each for each in found["conditions"] if each["type"] == "ModelNameConflict")
+
+    assert (name()["status"], name()["reason"]) == ("False", "NameOwned")
+    taken, forbidden = name(name_conflict=NameConflict("a/x")), name(name_conflict=NameConflict())
+    assert (taken["status"], taken["reason"]) == ("True", "NameOfAnother")
+    assert "pool a/x" in taken["message"]
+    assert (forbidden["status"], forbidden["reason"]) == ("True", "NameNotAllowed")
+    assert said(made(observations(), verdict=INVALID))["ModelNameConflict"] == ("Unknown", "ConfigInvalid")
 
 
 def test_tells_what_is_known() -> None:
