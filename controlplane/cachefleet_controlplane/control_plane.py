@@ -83,17 +83,7 @@ class ControlPlane:
         self.tenancy = tenant_parts(settings, fleet_key, database, self.metrics)
         self.backend = backend_of(settings)
         self.metrics.backend(code=self.backend.code.name, reason=self.backend.code.reason)
-        self.fleet = Fleet(
-            self.backend.index(),
-            index_key=fleet_key.index_key,
-            salt_key=fleet_key.salt_key,
-            salt_version=self.tenancy.tenants.salt_version,
-            keyer=self.backend.code.keyer,
-            selector=self.backend.selector,
-            texts=None if settings.knowledge == "load" else self.backend.index(),
-            policy=RoutingPolicy(settings.policy),
-            name_rules=settings.name_rules,
-        )
+        self.fleet = self._fleet(fleet_key)
         self.tenancy.tenants.on_change(self.fleet.update_tenants)
         self.metrics.collect_from(FleetCollector(self.fleet.view))
         repository = SqlDecisions(database, max_rows=settings.decisions_max_rows)
@@ -113,6 +103,20 @@ class ControlPlane:
             metrics=self.metrics,
         )
         self.gateway = self._gateway(fleet_key.salt_key)
+
+    def _fleet(self, fleet_key: FleetKey) -> Fleet:
+        settings = self._settings
+        return Fleet(
+            self.backend.index(),
+            index_key=fleet_key.index_key,
+            salt_key=fleet_key.salt_key,
+            salt_version=self.tenancy.tenants.salt_version,
+            keyer=self.backend.code.keyer,
+            selector=self.backend.selector,
+            texts=None if settings.knowledge == "load" else self.backend.index(),
+            policy=RoutingPolicy(settings.policy),
+            name_rules=settings.name_rules,
+        )
 
     def _gateway(self, salt_key: bytes) -> Gateway:
         settings = self._settings

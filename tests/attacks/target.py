@@ -83,10 +83,10 @@ def _port(url: str) -> int:
 
 
 @asynccontextmanager
-async def attacked(folder: Path, *, worker: FakeEngine | None = None, **settings: Any) -> AsyncIterator[Target]:
+async def attacked(folder: Path, *, worker: Any = None, **settings: Any) -> AsyncIterator[Target]:
     """A control plane with these settings; at the end it must still live."""
     async with contextlib.AsyncExitStack() as stack:
-        one = worker or await stack.enter_async_context(engine())
+        one: Any = worker or await stack.enter_async_context(engine())
         target = Target(await stack.enter_async_context(running(folder, one, **settings)), one)
         yield target
         await target.lives()

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import gzip
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +61,7 @@ async def test_half_sent_bodies_of_one_tenant_leave_room_for_others(tmp_path: Pa
 
 
 @contextlib.asynccontextmanager
-async def _half_sent(port: int, key: str, size: int) -> object:  # type: ignore[misc]
+async def _half_sent(port: int, key: str, size: int) -> AsyncIterator[asyncio.StreamReader]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\ncontent-length: {size}\r\n\r\n"
     sending = asyncio.create_task(_send(writer, head.encode() + b" " * (size - 1)))
@@ -76,7 +78,7 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
         await writer.drain()
 
 
-PRIVATE = {
+PRIVATE: dict[str, Any] = {
     "cache_salt": "victim",
     "kv_transfer_params": {"do_remote_prefill": True, "remote_host": "10.0.0.1"},
     "ec_transfer_params": {"x": 1},

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ async def test_idle_and_dripping_clients_hold_up_nobody(tmp_path: Path, idle: in
 
 
 async def test_who_drips_is_closed_and_its_place_is_free_again(tmp_path: Path) -> None:
-    bounds = {"request_head_seconds": 0.5, "request_body_seconds": 0.5, "request_stall_seconds": 0.3}
+    bounds: dict[str, Any] = {"request_head_seconds": 0.5, "request_body_seconds": 0.5, "request_stall_seconds": 0.3}
     async with (
         attacked(tmp_path, upstream_connections=4, **bounds) as target,
         connections(target.gateway, 4, HEAD + b"\r\n{"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ async def hostile() -> AsyncIterator[HostileWorker]:
 
 @pytest.fixture
 async def target(tmp_path: Path, hostile: HostileWorker) -> AsyncIterator[Target]:
-    async with attacked(tmp_path, worker=hostile, knowledge="load", max_attempts=1) as made:  # type: ignore[arg-type]
+    async with attacked(tmp_path, worker=hostile, knowledge="load", max_attempts=1) as made:
         yield made
 
 
@@ -57,7 +57,7 @@ async def test_an_answer_that_is_none(target: Target, hostile: HostileWorker, na
     assert b"Traceback" not in told
 
 
-STREAMS = {
+STREAMS: dict[str, Callable[[], Iterable[bytes]]] = {
     "an event without end": lambda: _endless(b"x" * MIB, 80),
     "one event of 70 MB": lambda: chunked(b"data: ", *([b"x" * MIB] * 70), b"\n\n"),
     "empty events": lambda: chunked(*([b"\n\n" * 1000] * 10)),

@@ -78,8 +78,9 @@ class Database:
             raise
 
     def close(self) -> None:
-        """Close all connections; ``open`` connects again."""
+        """Close all connections, those in use when they are given back; ``open`` connects again."""
         if self._engine is not None:
+            event.listen(self._engine, "checkin", _close)
             self._engine.dispose()
         self._engine = None
 
@@ -197,6 +198,12 @@ def usable_url(url: str) -> URL:
     if parsed.get_backend_name() == "sqlite" and parsed.database in {None, "", ":memory:"}:
         raise ValueError("SQLite needs a file, sqlite:///PATH: several threads use the database")
     return parsed
+
+
+def _close(connection: Any, _record: ConnectionPoolEntry) -> None:
+    """Of a pool that is no longer used, which would keep what it is given until it is garbage."""
+    if connection is not None:
+        connection.close()
 
 
 def _engine(url: URL, timeout_seconds: float) -> Engine:

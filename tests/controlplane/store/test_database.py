@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -44,6 +45,16 @@ def locked(file: Path) -> Iterator[None]:
 
 def kind_of(error: pytest.ExceptionInfo[StoreError]) -> str:
     return error.value.kind
+
+
+def test_a_connection_in_use_is_closed_when_it_is_given_back(database: Database) -> None:
+    database.open()
+    with database.transaction() as connection:
+        raw: Any = connection.connection.dbapi_connection
+        database.close()
+        assert connection.execute(text("SELECT 1")).scalar() == 1
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        raw.execute("SELECT 1")
 
 
 def test_sqlite_is_tuned_on_every_connection(database: Database) -> None:

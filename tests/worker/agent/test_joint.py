@@ -15,6 +15,7 @@ import uvicorn
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.internal_auth.authorizer import Access
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_core.block_keys import BlockKeyer, Namespace
@@ -51,16 +52,23 @@ WARM = """
 SALT_KEY = b"s" * 32
 
 
+class OneAgent:
+    """An authorizer of one token, good for one worker."""
+
+    async def agent(self, token: str) -> Access:
+        return Access.ALLOWED if token == "token" else Access.UNAUTHENTICATED
+
+    async def reports(self, token: str, hello: Hello) -> bool:
+        return token == "token" and hello.worker == "demo-0"
+
+
 @asynccontextmanager
 async def control_plane(port: int, declared: str = POOL) -> AsyncIterator[Fleet]:
     fleet = Fleet(PythonIndex(), index_key=INDEX_KEY, salt_key=SALT_KEY)
     [pool] = parse_pools(declared)
     fleet.update_pools([PoolView(pool, (WorkerEndpoint("demo-0", "http://127.0.0.1:1", ready=True),))])
 
-    async def authorize(token: str, hello: Hello) -> bool:
-        return token == "token" and hello.worker == "demo-0"
-
-    app = ReportsServer(fleet, authorize, Mock())
+    app = ReportsServer(fleet, OneAgent(), Mock())
     server = uvicorn.Server(uvicorn.Config(app, port=port, ws="websockets-sansio", lifespan="off", log_level="warning"))
     task = asyncio.create_task(server._serve())  # serve() would take over the signals
     try:
