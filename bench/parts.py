@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cachefleet_core.tenancy import FleetKey
+from cachefleet_core.tenancy import FleetKey, fleet_index_key
 from cachefleet_local.fleet.ports import take_ports
 
 POOL: Final = "default/bench"
@@ -162,7 +162,7 @@ def _write(folder: Path, key: FleetKey, engines: Mapping[str, Engine]) -> None:
         "pool.yaml": pool,
         "endpoints.json": json.dumps({POOL: endpoints}),
         "fleet.key": key.format(),
-        "index.key": base64.urlsafe_b64encode(key.index_key).decode(),
+        "index.key": base64.urlsafe_b64encode(fleet_index_key(key.index_key, "default", engine.model)).decode(),
         "worker.key": key.worker_key(POOL),
         "reports.token": "reports",
         "admin.token": "admin",

@@ -18,6 +18,7 @@ from cachefleet_core.digest import Digest
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.native import Code
 from cachefleet_core.report_frames import Hello, Phase
+from cachefleet_core.tenancy import fleet_index_key
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.engine.load_metrics import LoadMeter, LoadMetrics
 from cachefleet_worker.agent.reports.stream import Stream, WorkerState
@@ -29,6 +30,7 @@ from tests.fakes.kv_events import Cleared, Encoding, Event, Stored
 from tests.fakes.scheduler import Scheduler, Sequence, Step
 
 INDEX_KEY: Final = b"k" * 32
+FLEET_INDEX_KEY: Final = fleet_index_key(INDEX_KEY, "default", "replay")
 CONTRACT: Final = IndexContract(weights="replay", tokenizer="sha256:aa", block_size=BLOCK)
 POOL: Final = "default/replay"
 EPOCH: Final = "replay-1"
@@ -79,7 +81,7 @@ class SimWorker:
             max_batched_tokens=setup.batched_tokens,
             max_model_len=setup.model_len,
         )
-        self.residents = Residents(INDEX_KEY, CONTRACT.fingerprint(), block_size=BLOCK, code=code)
+        self.residents = Residents(FLEET_INDEX_KEY, CONTRACT.fingerprint(), block_size=BLOCK, code=code)
         self.stream = Stream(self._hello(), self.residents)
         self.stepping = False
         self._meter = LoadMeter(self.pool.num_blocks)
@@ -153,7 +155,7 @@ class SimWorker:
 
     def digest(self) -> int:
         """Of the blocks in its pool, reckoned from their tokens alone; an index that is right has the same."""
-        keyer = BlockKeyer(INDEX_KEY, Namespace(CONTRACT.fingerprint()), BLOCK)
+        keyer = BlockKeyer(FLEET_INDEX_KEY, Namespace(CONTRACT.fingerprint()), BLOCK)
         known: dict[Link, BlockKey] = {}
         digest = Digest()
         digest.add([_key(link, keyer, known) for link in self.pool.held()])

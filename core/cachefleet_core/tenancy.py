@@ -1,6 +1,7 @@
 """The fleet key, the keys derived from it, tenants' cache salts and clients' API keys.
 
-One fleet key; from it, by HKDF (RFC 5869, SHA-256): the index key (agents and gateway: block keys), the salt key
+One fleet key; from it, by HKDF (RFC 5869, SHA-256): the index key (gateway only; from it, by HMAC, that of each fleet,
+which agents and engines of the fleet's pools hold as well: block keys), the salt key
 (gateway only: tenants' salts), the API key hash key (control plane only: what clients' keys are stored as), the history
 key (control plane only: stored conversations), a worker key for each pool (the credential between control plane, agent
 and engine) and, where no Kubernetes issues tokens, a report token for each worker (its agent's alone). Knowing a
@@ -53,7 +54,7 @@ class FleetKey:
 
     @property
     def index_key(self) -> bytes:
-        """Key of the namespaces of block keys; held by agents and the gateway."""
+        """Key from which every fleet's index key is made; held by the gateway alone."""
         return self._derive("index")
 
     @property
@@ -94,6 +95,11 @@ class FleetKey:
         """HKDF with an empty salt; one block of output is one HMAC of ``info || 0x01``."""
         extracted = hmac.digest(bytes(_KEY_BYTES), self._secret, "sha256")
         return hmac.digest(extracted, b"cachefleet/" + purpose.encode() + b"\x01", "sha256")
+
+
+def fleet_index_key(index_key: bytes, namespace: str, model: str) -> bytes:
+    """Key of the namespaces of block keys of one fleet: of the pools of a namespace that serve one model name."""
+    return hmac.digest(index_key, f"{namespace}/{model}".encode(), "sha256")
 
 
 def parse_index_key(text: bytes) -> bytes:

@@ -15,7 +15,7 @@ from e2e.cluster.kube import Kube, Object, until
 from e2e.cluster.operator_process import OperatorProcess
 
 CHILDREN: Final = {
-    "Secret": "keys",
+    "Secret": "worker-keys",
     "ServiceAccount": "worker",
     "ConfigMap": "policy",
     "Service": "workers",

@@ -240,14 +240,14 @@ def test_keys_are_made_once_and_the_same_again(bench: Bench) -> None:
     bench.operator(resync_seconds=1)
     bench.create()
     bench.settled()
-    first = bench.kube.read("Secret", bench.namespace, "demo-keys")["data"]
-    bench.kube.delete("Secret", bench.namespace, "demo-keys")
+    first = bench.kube.read("Secret", bench.namespace, "demo-worker-keys")["data"]
+    bench.kube.delete("Secret", bench.namespace, "demo-worker-keys")
     assert until(lambda: bench.child("Secret"))["data"] == first
     other = {"worker.key": base64.b64encode(b"mine").decode()}
-    bench.kube.patch("Secret", bench.namespace, "demo-keys", {"data": other})
+    bench.kube.patch("Secret", bench.namespace, "demo-worker-keys", {"data": other})
     bench.edit(hit={"threshold": 0.5})
     bench.settled()
-    assert bench.kube.read("Secret", bench.namespace, "demo-keys")["data"]["worker.key"] == other["worker.key"]
+    assert bench.kube.read("Secret", bench.namespace, "demo-worker-keys")["data"]["worker.key"] == other["worker.key"]
 
 
 def test_somebody_elses_object_is_not_taken(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from cachefleet_core.tenancy import FleetKey
+from cachefleet_core.tenancy import FleetKey, fleet_index_key
 from e2e.engine.fleet import READY_SECONDS, Up, running_up, until
 from e2e.engine.long_answers import CHAT, ask
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
@@ -39,7 +39,7 @@ def renderer(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     folder = tmp_path_factory.mktemp("renderer")
     key = FleetKey.generate()
     index_key = folder / "fleet-index.key"
-    index_key.write_text(base64.urlsafe_b64encode(key.index_key).decode())
+    index_key.write_text(base64.urlsafe_b64encode(fleet_index_key(key.index_key, "default", "tiny")).decode())
     options = VllmOptions(
         plugin=True,
         cli="launch render",

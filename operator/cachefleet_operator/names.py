@@ -63,8 +63,8 @@ def service_account(pool: PrefixCachePool) -> str:
 
 
 def keys(pool: PrefixCachePool) -> str:
-    """Name of the Secret with a pool's index key and worker key."""
-    return f"{pool.metadata.name}-keys"
+    """Name of the Secret with a pool's index key and worker key; "-keys" had the index key of all pools."""
+    return f"{pool.metadata.name}-worker-keys"
 
 
 def policy(pool: PrefixCachePool) -> str:

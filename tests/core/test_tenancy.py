@@ -14,6 +14,7 @@ from cachefleet_core.tenancy import (
     FleetKey,
     TenantId,
     api_key_hash,
+    fleet_index_key,
     new_api_key,
     parse_index_key,
     tenant_salt,
@@ -38,6 +39,13 @@ def test_keys_are_derived_by_hkdf() -> None:
     assert key.worker_key("serving/qwen") == worker
     token = base64.urlsafe_b64encode(hkdf(SECRET, b"cachefleet/report/serving/qwen/qwen-0")).decode().rstrip("=")
     assert key.report_token("serving/qwen", "qwen-0") == f"serving/qwen/qwen-0.{token}"
+
+
+def test_each_fleet_has_an_index_key_of_its_own() -> None:
+    key = FleetKey(SECRET).index_key
+    own = fleet_index_key(key, "serving", "org/qwen")
+    assert own == hmac.new(key, b"serving/org/qwen", hashlib.sha256).digest()
+    assert len({key, own, fleet_index_key(key, "batch", "org/qwen"), fleet_index_key(key, "serving", "qwen")}) == 4
 
 
 def test_a_report_token_tells_whose_it_is() -> None:

@@ -122,8 +122,8 @@ class Fleet:
 
     def keyer(self, model: str, *, salt: str = "", lora: str = "") -> BlockKeyer | None:
         """The block keyer for a model; None until a worker has announced the fleet's contract."""
-        contract = next((pool.contract for pool in self._registry.fleet(model) if pool.contract), None)
-        return self._keyers.get(contract, salt=salt, lora=lora) if contract else None
+        found = next(((pool.fleet, pool.contract) for pool in self._registry.fleet(model) if pool.contract), None)
+        return self._keyers.get(*found, salt=salt, lora=lora) if found else None
 
     def update_tenants(self) -> None:
         """Send workers their warm prefixes where prefixes or tenants' salts have changed."""

@@ -2,7 +2,7 @@
 
 hit_window       prefix-cache hits of a pool's engines over a sliding window
 inflight         requests sent to a worker that its reports do not show yet
-block_keyers     block keyers by contract, salt and adapter
+block_keyers     block keyers by fleet, contract, salt and adapter
 refuted_blocks   blocks that the index has and an engine has just denied
 registry         all pools and workers, and the models they serve
 render_profiles  facts that rendering for a model depends on

@@ -1,7 +1,7 @@
 """The data folder of a local fleet: one owner process at a time, secrets that only their owner can read.
 
 lock              held by the running ``up``; holds its process id
-secrets/          fleet key, tokens, a key for each pool's workers and a token for each agent; made once
+secrets/          fleet key, tokens, keys of each pool and a token for each agent; made once
 pools.yaml        the pool file as it was at the start
 policies/         what each pool asks of its workers, as its agents read it
 endpoints.json    workers and whether they are ready, for the control plane
@@ -17,13 +17,13 @@ import fcntl
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cachefleet_core.tenancy import FleetKey
+from cachefleet_core.tenancy import FleetKey, fleet_index_key
 
 DEFAULT_DATA_DIR: Final = Path(".cachefleet")
 _TOKEN_BYTES: Final = 32
@@ -72,11 +72,6 @@ class DataFolder:
         return self.root / "secrets" / "fleet.key"
 
     @property
-    def index_key_file(self) -> Path:
-        """The index key, for agents and engines."""
-        return self.root / "secrets" / "index.key"
-
-    @property
     def admin_token_file(self) -> Path:
         """The token of the admin API."""
         return self.root / "secrets" / "admin.token"
@@ -84,6 +79,10 @@ class DataFolder:
     def worker_key_file(self, pool: str) -> Path:
         """The worker key of the pool "namespace/name"; neither part can hold an underscore."""
         return self.root / "secrets" / f"{pool.replace('/', '_')}.worker-key"
+
+    def index_key_file(self, pool: str) -> Path:
+        """The index key of the pool "namespace/name", for its agents and engines."""
+        return self.root / "secrets" / f"{pool.replace('/', '_')}.index-key"
 
     def report_token_file(self, pool: str, worker: str) -> Path:
         """The token with which the agent of one worker of the pool "namespace/name" reports."""
@@ -142,23 +141,34 @@ def _lock(descriptor: int, folder: DataFolder) -> None:
         ) from error
 
 
-def keep_secrets(folder: DataFolder, workers: Mapping[str, Sequence[str]]) -> FleetKey:
-    """Make every missing secret and keep the others; the fleet key. DataFolderError where that is invalid.
+@dataclass(frozen=True, slots=True)
+class PoolWorkers:
+    """A pool's key "namespace/name", its model's name, and the names of its workers."""
 
-    ``workers`` are the names of each pool's workers.
-    """
+    pool: str
+    model: str
+    workers: tuple[str, ...]
+
+
+def keep_secrets(folder: DataFolder, pools: Sequence[PoolWorkers]) -> FleetKey:
+    """Make every missing secret and keep the others; the fleet key. DataFolderError where that is invalid."""
     text = _kept(folder.fleet_key_file, FleetKey.generate().format())
     try:
         key = FleetKey.parse(text)
     except ValueError as error:
         raise DataFolderError(f"{folder.fleet_key_file}: {error}; remove it to have a new one made") from error
     _kept(folder.admin_token_file, secrets.token_urlsafe(_TOKEN_BYTES))
-    write_whole(folder.index_key_file, _urlsafe(key.index_key), mode=PRIVATE)
-    for pool, names in workers.items():
-        write_whole(folder.worker_key_file(pool), key.worker_key(pool), mode=PRIVATE)
-        for worker in names:
-            write_whole(folder.report_token_file(pool, worker), key.report_token(pool, worker), mode=PRIVATE)
+    for each in pools:
+        _keep_pool_secrets(folder, each, key)
     return key
+
+
+def _keep_pool_secrets(folder: DataFolder, each: PoolWorkers, key: FleetKey) -> None:
+    index_key = fleet_index_key(key.index_key, each.pool.partition("/")[0], each.model)
+    write_whole(folder.index_key_file(each.pool), _urlsafe(index_key), mode=PRIVATE)
+    write_whole(folder.worker_key_file(each.pool), key.worker_key(each.pool), mode=PRIVATE)
+    for worker in each.workers:
+        write_whole(folder.report_token_file(each.pool, worker), key.report_token(each.pool, worker), mode=PRIVATE)
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:

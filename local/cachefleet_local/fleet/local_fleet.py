@@ -34,7 +34,7 @@ from cachefleet_local.fleet.data_folder import (
 )
 from cachefleet_local.fleet.machine import Machine, check_budgets, check_machine, devices_of, model_path, this_machine
 from cachefleet_local.fleet.ports import PortError, take_ports
-from cachefleet_local.fleet.processes import FleetPlan, Place, WorkerPlan, plan_fleet, port_names, worker_names
+from cachefleet_local.fleet.processes import FleetPlan, Place, WorkerPlan, plan_fleet, pool_workers, port_names
 from cachefleet_local.supervise.process_spec import ProcessSpec
 from cachefleet_local.supervise.process_states import Life, State
 from cachefleet_local.supervise.supervisor import Changed, Supervisor
@@ -116,7 +116,7 @@ def _lay_out(
         start_seconds=options.wait_seconds,
     )
     turn_logs(folder)
-    plan = plan_fleet(pools, place, keep_secrets(folder, worker_names(pools)))
+    plan = plan_fleet(pools, place, keep_secrets(folder, pool_workers(pools)))
     write_whole(folder.pool_file, pools_text(pools), mode=PRIVATE)  # an engine's environment may hold a token
     for pool in pools:
         write_whole(folder.policy_file(pool.key), msgspec.json.encode(engine_policy(pool)).decode())

@@ -15,7 +15,7 @@ from typing import Final
 from cachefleet_core.engine_arguments import engine_arguments, engine_environment
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
-from cachefleet_local.fleet.data_folder import DataFolder
+from cachefleet_local.fleet.data_folder import DataFolder, PoolWorkers
 from cachefleet_local.fleet.ports import LOOPBACK
 from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
 
@@ -81,9 +81,14 @@ def worker_name(pool: PrefixCachePool, replica: int) -> str:
     return f"{pool.metadata.name}-{replica}"
 
 
-def worker_names(pools: Sequence[PrefixCachePool]) -> dict[str, list[str]]:
-    """Names of the workers of each pool, by the pool's key."""
-    return {pool.key: [worker_name(pool, replica) for replica in range(pool.spec.replicas)] for pool in pools}
+def pool_workers(pools: Sequence[PrefixCachePool]) -> list[PoolWorkers]:
+    """The workers of each pool by name."""
+    return [
+        PoolWorkers(
+            pool.key, pool.spec.model.name, tuple(worker_name(pool, replica) for replica in range(pool.spec.replicas))
+        )
+        for pool in pools
+    ]
 
 
 def port_names(pools: Sequence[PrefixCachePool]) -> list[str]:
@@ -194,7 +199,7 @@ def _plugin(pool: PrefixCachePool, folder: DataFolder) -> dict[str, str]:
     return _prefixed(
         {
             "WORKER_KEY_FILE": str(folder.worker_key_file(pool.key)),
-            "INDEX_KEY_FILE": str(folder.index_key_file),
+            "INDEX_KEY_FILE": str(folder.index_key_file(pool.key)),
             "POLICY_FILE": str(folder.policy_file(pool.key)),
         }
     )
@@ -213,7 +218,7 @@ def _agent(worker: WorkerPlan, pool: PrefixCachePool, place: Place) -> ProcessSp
         "REPLAY_ENDPOINT": _socket(place, worker, "replay"),
         "CONTROL_PLANES": f"ws://{LOOPBACK}:{place.ports['internal port']}",
         "TOKEN_FILE": str(folder.report_token_file(pool.key, worker.name)),
-        "INDEX_KEY_FILE": str(folder.index_key_file),
+        "INDEX_KEY_FILE": str(folder.index_key_file(pool.key)),
         "WORKER_KEY_FILE": str(folder.worker_key_file(pool.key)),
         "POLICY_FILE": str(folder.policy_file(pool.key)),
         "WEIGHTS": pool.spec.model.source,

@@ -10,7 +10,7 @@ import msgspec
 
 from cachefleet_core.engine_arguments import engine_policy
 from cachefleet_core.pool.spec import API_VERSION, KIND, PrefixCachePool
-from cachefleet_core.tenancy import FleetKey
+from cachefleet_core.tenancy import FleetKey, fleet_index_key
 from cachefleet_operator import names
 from cachefleet_operator.kube.drift import stamped
 from cachefleet_operator.kube.objects import Ref
@@ -32,8 +32,9 @@ def fleet_key_secret(namespace: str, key: FleetKey) -> Manifest:
 
 
 def keys_secret(pool: PrefixCachePool, fleet: FleetKey) -> Manifest:
-    """Secret of a pool's index key and worker credential, both derived from the fleet key."""
-    index = base64.urlsafe_b64encode(fleet.index_key)
+    """Secret of the index key of a pool's fleet and of its worker credential, both derived from the fleet key."""
+    key = fleet_index_key(fleet.index_key, pool.metadata.namespace, pool.spec.model.name)
+    index = base64.urlsafe_b64encode(key)
     data = {names.INDEX_KEY: _base64(index), names.WORKER_KEY: _base64(fleet.worker_key(pool.key).encode())}
     return {**_begin(pool, "Secret", names.keys(pool)), "type": "Opaque", "data": data}
 
@@ -61,7 +62,7 @@ def children(
 def refs(namespace: str, name: str) -> tuple[Ref, ...]:
     """References of every object that a pool of this name may own, whatever its spec says."""
     suffixes = {
-        "Secret": "keys",
+        "Secret": "worker-keys",
         "ServiceAccount": "worker",
         "ConfigMap": "policy",
         "Service": "workers",

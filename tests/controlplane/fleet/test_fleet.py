@@ -13,6 +13,7 @@ from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.status import PoolStatus
 from cachefleet_core.report_frames import Phase
+from cachefleet_core.tenancy import fleet_index_key
 from tests.controlplane.chains import chain
 from tests.controlplane.fleets import INDEX_KEY, MODEL, FakeLink, LiveFleet, fleet_of, pool, ranked, view, wid
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
@@ -259,7 +260,9 @@ class TestContracts:
         fleet = fleet_of("demo-0")
         fleet.report("demo-0")
         ours = fleet.keyer(MODEL, salt="s", lora="l")
-        theirs = BlockKeyer(INDEX_KEY, Namespace(CONTRACT.fingerprint(), "s", "l"), 16)
+        theirs = BlockKeyer(
+            fleet_index_key(INDEX_KEY, "default", MODEL), Namespace(CONTRACT.fingerprint(), "s", "l"), 16
+        )
         assert ours is not None
         assert ours.keys(range(64)) == theirs.keys(range(64))
         assert fleet.keyer(MODEL, salt="s", lora="l") is ours

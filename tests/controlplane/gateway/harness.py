@@ -42,7 +42,7 @@ from cachefleet_core.digest import Digest
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_core.report_frames import Hello, Phase, Snapshot, State, Stored
-from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, tenant_salt
+from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, fleet_index_key, tenant_salt
 from tests.controlplane.frames import sent
 from tests.fakes.engine import FakeEngine
 from tests.fakes.loop_clock import clock as loop_time
@@ -52,6 +52,7 @@ BLOCK_SIZE = 16
 POOL = "default/demo"
 FLEET_KEY = FleetKey(bytes(range(32)))
 WORKER_KEY = FLEET_KEY.worker_key(POOL)
+INDEX_KEY = fleet_index_key(FLEET_KEY.index_key, "default", MODEL)
 SALT = tenant_salt(FLEET_KEY.salt_key, DEFAULT_TENANT)
 CONTRACT = IndexContract(weights=MODEL, tokenizer="sha256:aa", block_size=BLOCK_SIZE)
 
@@ -176,7 +177,7 @@ class Front:
                 **(said or {}),
             ),
         )
-        keyer = BlockKeyer(FLEET_KEY.index_key, Namespace(CONTRACT.fingerprint(), salt), BLOCK_SIZE)
+        keyer = BlockKeyer(INDEX_KEY, Namespace(CONTRACT.fingerprint(), salt), BLOCK_SIZE)
         chains = [keyer.keys(link.prefix()) for link in held if link.lineage()[0].salt == salt]
         digest = Digest()
         for key in {key for chain in chains for key in chain}:

@@ -35,6 +35,7 @@ from tests.controlplane.gateway.harness import (
     BLOCK_SIZE,
     CONTRACT,
     FLEET_KEY,
+    INDEX_KEY,
     POOL,
     SALT,
     Front,
@@ -79,7 +80,7 @@ class Agent:
         self._number = number
         self._connection = gate.fleet.connect(_Link())
         self._sequence = 0
-        keyer = BlockKeyer(FLEET_KEY.index_key, Namespace(CONTRACT.fingerprint(), salt), BLOCK_SIZE)
+        keyer = BlockKeyer(INDEX_KEY, Namespace(CONTRACT.fingerprint(), salt), BLOCK_SIZE)
         self.keys = keyer.keys(ids)
 
     def begin(self) -> None:

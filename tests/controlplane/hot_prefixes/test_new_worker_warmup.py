@@ -26,7 +26,7 @@ from cachefleet_worker.agent.agent import running as running_agent
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.controlplane.fleets import LiveFleet, pool, view
 from tests.controlplane.frames import hello, state
-from tests.controlplane.gateway.harness import FLEET_KEY, POOL, SALT, WORKER_KEY, engine
+from tests.controlplane.gateway.harness import FLEET_KEY, INDEX_KEY, POOL, SALT, WORKER_KEY, engine
 from tests.controlplane.test_control_plane import Plane, running
 from tests.controlplane.waiting import until, value
 from tests.fakes.engine import FakeEngine
@@ -147,7 +147,7 @@ SYSTEM = "You are a support agent of many words. " * 20
 
 @pytest.fixture
 def worker_settings(tmp_path: Path) -> dict[str, Any]:
-    (tmp_path / "index.key").write_text(base64.urlsafe_b64encode(FLEET_KEY.index_key).decode())
+    (tmp_path / "index.key").write_text(base64.urlsafe_b64encode(INDEX_KEY).decode())
     (tmp_path / "worker.key").write_text(WORKER_KEY)
     return {
         "pool": POOL,

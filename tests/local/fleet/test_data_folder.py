@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from cachefleet_core.tenancy import FleetKey
+from cachefleet_core.tenancy import FleetKey, fleet_index_key, parse_index_key
 from cachefleet_local.fleet.data_folder import (
     DataFolderError,
+    PoolWorkers,
     keep_secrets,
     open_folder,
     sole_owner,
     turn_logs,
     write_whole,
 )
+
+DEMO = PoolWorkers("default/demo", "demo", ("demo-0", "demo-1"))
 
 
 def mode(path: Path) -> int:
@@ -25,31 +28,33 @@ def mode(path: Path) -> int:
 
 def test_secrets_are_made_once_and_only_their_owner_can_read_them(tmp_path: Path) -> None:
     folder = open_folder(tmp_path / "data")
-    key = keep_secrets(folder, {"default/demo": ["demo-0", "demo-1"]})
+    key = keep_secrets(folder, [DEMO])
     files = sorted((folder.root / "secrets").iterdir())
     before = {file: file.read_text() for file in files}
     assert len(files) == 6
     assert {mode(file) for file in files} == {0o600}
     assert mode(folder.root / "secrets") == 0o700
-    assert keep_secrets(folder, {"default/demo": ["demo-0", "demo-1"]}).index_key == key.index_key
+    assert keep_secrets(folder, [DEMO]).index_key == key.index_key
     assert {file: file.read_text() for file in files} == before
 
 
 def test_derived_secrets_follow_from_the_fleet_key(tmp_path: Path) -> None:
     folder = open_folder(tmp_path)
-    key = keep_secrets(folder, {"serving/qwen": ["qwen-0", "qwen-1"]})
+    key = keep_secrets(folder, [PoolWorkers("serving/qwen", "qwen3", ("qwen-0", "qwen-1"))])
     for worker in ("qwen-0", "qwen-1"):
         token = folder.report_token_file("serving/qwen", worker).read_text()
         assert token == key.report_token("serving/qwen", worker)
+    index_key = fleet_index_key(key.index_key, "serving", "qwen3")
+    assert parse_index_key(folder.index_key_file("serving/qwen").read_bytes()) == index_key
     assert folder.worker_key_file("serving/qwen").read_text() == key.worker_key("serving/qwen")
     assert FleetKey.parse(folder.fleet_key_file.read_text()).index_key == key.index_key
 
 
 def test_a_readable_secret_is_closed_again(tmp_path: Path) -> None:
     folder = open_folder(tmp_path)
-    keep_secrets(folder, {})
+    keep_secrets(folder, [])
     folder.admin_token_file.chmod(0o644)
-    keep_secrets(folder, {})
+    keep_secrets(folder, [])
     assert mode(folder.admin_token_file) == 0o600
 
 
@@ -57,7 +62,7 @@ def test_an_unsound_fleet_key_is_named_and_kept(tmp_path: Path) -> None:
     folder = open_folder(tmp_path)
     folder.fleet_key_file.write_text("nonsense")
     with pytest.raises(DataFolderError, match=r"fleet\.key: a fleet key is 32 bytes"):
-        keep_secrets(folder, {})
+        keep_secrets(folder, [])
     assert folder.fleet_key_file.read_text() == "nonsense"
 
 

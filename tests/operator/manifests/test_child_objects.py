@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.tenancy import FleetKey
+from cachefleet_core.tenancy import FleetKey, fleet_index_key
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests.child_objects import children, fleet_key_secret, keys_secret, refs
 from cachefleet_operator.settings import Settings
@@ -77,7 +77,7 @@ def test_the_fleet_key_outlives_every_pool() -> None:
 
 def test_workers_get_derived_keys_and_never_the_fleets() -> None:
     data = {name: base64.b64decode(value) for name, value in keys_secret(pool(), KEY)["data"].items()}
-    assert base64.urlsafe_b64decode(data["index.key"]) == KEY.index_key
+    assert base64.urlsafe_b64decode(data["index.key"]) == fleet_index_key(KEY.index_key, "serving", "tiny")
     assert data["worker.key"].decode() == KEY.worker_key("serving/demo")
     assert len(data) == 2
 

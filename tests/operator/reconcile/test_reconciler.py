@@ -61,7 +61,7 @@ async def test_a_broken_fleet_key_is_never_replaced(data: Any) -> None:
 async def test_all_workers_of_a_fleet_hold_keys_of_one_secret() -> None:
     store = Store(document(), child_objects.fleet_key_secret("ops", FleetKey(bytes(32))))
     await reconciler(store).reconcile(KEY)
-    made = store.objects[Ref("Secret", "serving", "demo-keys")]
+    made = store.objects[Ref("Secret", "serving", "demo-worker-keys")]
     assert made["data"] == child_objects.keys_secret(_pool(), FleetKey(bytes(32)))["data"]
 
 

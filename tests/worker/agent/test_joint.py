@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,7 +23,7 @@ from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.engine_arguments import engine_policy
 from cachefleet_core.pool.spec import parse_pools
 from cachefleet_core.report_frames import Hello, Phase
-from cachefleet_core.tenancy import TenantId, tenant_salt
+from cachefleet_core.tenancy import TenantId, fleet_index_key, tenant_salt
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_worker.agent.agent import Agent, running
 from cachefleet_worker.agent.settings import AgentSettings
@@ -50,6 +51,8 @@ WARM = """
     - {name: support, tenants: [acme, umbrella], messages: [{role: system, content: "You are a support agent."}]}
 """
 SALT_KEY = b"s" * 32
+FLEET_INDEX_KEY = fleet_index_key(INDEX_KEY, "default", "fake")
+"""What the workers of the fleet hold."""
 
 
 class OneAgent:
@@ -81,7 +84,9 @@ async def control_plane(port: int, declared: str = POOL) -> AsyncIterator[Fleet]
 def truth(engine: FakeEngine, agent: Agent) -> set[int]:
     contract = agent.feed.streams[0].hello.contract
     fingerprint = contract.fingerprint()
-    return set(engine.held_keys(lambda salt: BlockKeyer(INDEX_KEY, Namespace(fingerprint, salt), contract.block_size)))
+    return set(
+        engine.held_keys(lambda salt: BlockKeyer(FLEET_INDEX_KEY, Namespace(fingerprint, salt), contract.block_size))
+    )
 
 
 async def agrees(fleet: Fleet, engine: FakeEngine, agent: Agent) -> None:
@@ -104,6 +109,7 @@ async def test_the_index_follows_the_engine_through_restarts_of_each_part(
 ) -> None:
     port = take_ports({"internal": 0})["internal"]
     (tmp_path / "token").write_text("token")
+    (tmp_path / "index.key").write_text(base64.urlsafe_b64encode(FLEET_INDEX_KEY).decode())
     async with FakeEngine(api_key="key", num_blocks=40, block_size=32) as engine, aiohttp.ClientSession() as http:
 
         async def ask(seed: int, salt: str = "") -> None:
@@ -143,6 +149,7 @@ async def test_a_pools_warm_prefixes_are_where_its_tenants_requests_find_them(
 ) -> None:
     port = take_ports({"internal": 0})["internal"]
     (tmp_path / "token").write_text("token")
+    (tmp_path / "index.key").write_text(base64.urlsafe_b64encode(FLEET_INDEX_KEY).decode())
     (tmp_path / "policy.json").write_bytes(msgspec.json.encode(engine_policy(parse_pools(POOL + WARM)[0])))
     settings = make_settings(
         engine_url="",

@@ -30,7 +30,7 @@ from cachefleet_controlplane.store.database import Database
 from cachefleet_core.index_contract import RenderProfile
 from cachefleet_core.report_frames import Capability
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId
-from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, WORKER_KEY, Front, chat, engine
+from tests.controlplane.gateway.harness import FLEET_KEY, INDEX_KEY, MODEL, WORKER_KEY, Front, chat, engine
 from tests.fakes.engine import FakeEngine
 
 SESSION = "x-cachefleet-session"
@@ -42,7 +42,7 @@ OWNER = Owner(DEFAULT_TENANT, f"default/{MODEL}")
 
 
 def keyed(**options: Any) -> FakeEngine:
-    return engine(**({"plugin": True, "index_key": FLEET_KEY.index_key} | options))
+    return engine(**({"plugin": True, "index_key": INDEX_KEY} | options))
 
 
 class _Keys(Credentials):
