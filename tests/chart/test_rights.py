@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from cachefleet_operator.names import FLEET_KEY_SECRET
 from e2e.cluster.rights import RIGHTS
 from tests.chart.helm import NAMESPACE, Object, Rendered, template
 from tests.chart.matrix import MATRIX
@@ -63,6 +64,13 @@ def test_the_operator_has_the_rights_it_was_seen_to_use() -> None:
     assert have.keys() == {"", NAMESPACE}
     assert merged(*have.values()) == RIGHTS
     assert have[NAMESPACE].keys() == HOME
+
+
+def test_of_its_own_namespace_s_secrets_it_reads_the_fleet_key_alone() -> None:
+    rules = template(MATRIX["namespaced"]).one("Role", "-operator-home")["rules"]
+    reads = [rule for rule in rules if rule["resources"] == ["secrets"] and "get" in rule["verbs"]]
+
+    assert [rule.get("resourceNames") for rule in reads] == [[FLEET_KEY_SECRET]]
 
 
 def test_leases_are_its_own_namespace_s_alone() -> None:

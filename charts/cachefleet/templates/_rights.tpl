@@ -45,7 +45,11 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
   verbs: [create, get, update]
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [create, get]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [cachefleet-fleet-key]
+  verbs: [get]
 {{- end }}
 
 {{- define "cachefleet.controlPlaneRules" -}}
