@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
+from itertools import count
 from pathlib import Path
 from threading import Event
 
@@ -130,15 +131,23 @@ async def test_what_was_wrong_with_a_change_is_raised_and_changes_nothing(tmp_pa
         assert tenants.directory is before
 
 
+def put_in_the_way(folder: Path) -> None:
+    """A file in place of a folder, which may be made anew between two steps."""
+    stone = folder.with_name("stone")
+    stone.write_text("in the way")
+    for number in count():
+        folder.rename(folder.with_name(f"gone-{number}"))
+        with suppress(OSError):
+            stone.rename(folder)
+            return
+
+
 async def test_losing_the_store_changes_nothing_of_what_is_known(tmp_path: Path, metrics: Metrics) -> None:
     file = tmp_path / "store" / "x.db"
     async with replica(file, metrics) as (tenants, store):
         await tenants.change(lambda: store.create(ACME))
         await tenants.change(lambda: store.add_key(key(1)))
-        for part in file.parent.iterdir():
-            part.unlink()
-        file.parent.rmdir()
-        file.parent.write_text("in the way")
+        put_in_the_way(file.parent)
         await until(lambda: bool(tenants.problem))
         assert tenants.directory.owner(key(1).hash, 2.0) == ACME
         assert not tenants.directory.open
