@@ -27,6 +27,12 @@ class CautiousWebSocket(WebSocketsSansIOProtocol):
         # Not where messages are handled: several of them may be parsed from one read before the first is handled.
         self.conn.recv_frame = self._first_frame  # type: ignore[method-assign]
 
+    async def send(self, message: Any) -> None:
+        """Send; after an HTTP answer in place of the handshake uvicorn would log that there was none."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and self.close_sent:
+            self.handshake_complete = True
+
     def _first_frame(self, frame: Frame) -> None:
         self._recv_frame(frame)
         if frame.opcode in _DATA and frame.fin:

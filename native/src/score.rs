@@ -16,7 +16,7 @@ pub struct Load {
     pub blocks_blank: Option<u64>,
     pub requests: u64,
     pub last_used: u64,
-    /// Parts in `WHOLE` of its matched blocks that are counted on.
+    /// Parts in `WHOLE` of its matched blocks, and of those just sent there, that are counted on.
     pub trust: u32,
 }
 
@@ -74,8 +74,9 @@ impl Prompt {
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "tokens are far fewer than 2**52")]
 pub fn score(prompt: &Prompt, load: &Load, candidate: usize, matched: u32, sent: u32) -> Score {
-    let reported = if load.stale { 0 } else { u64::from(matched) * u64::from(load.trust) / u64::from(WHOLE) };
-    let expected_tokens = prompt.usable_tokens(reported.max(sent.into()));
+    let counted = |blocks: u32| u64::from(blocks) * u64::from(load.trust) / u64::from(WHOLE);
+    let reported = if load.stale { 0 } else { matched };
+    let expected_tokens = prompt.usable_tokens(counted(reported.max(sent)));
     let evicted_tokens = evicted(prompt, load, expected_tokens);
     let waiting = load.queued_tokens + load.inflight_tokens;
     let work = (waiting + prompt.tokens - expected_tokens) as f64;

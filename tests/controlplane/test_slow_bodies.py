@@ -200,7 +200,7 @@ async def test_agents_stay_connected_longer_than_a_body_may_take(ports: Ports) -
     greeting = (
         b"GET /v1/reports HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
         b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-        b"sec-websocket-protocol: cachefleet.reports.v1\r\n\r\n"
+        b"sec-websocket-protocol: cachefleet.reports.v1\r\nauthorization: Bearer for-agents\r\n\r\n"
     )
     probe = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
     async with ports.ask("internal", probe) as asked:

@@ -92,7 +92,7 @@ class TestAdmission:
         [("", 401, "unauthenticated"), ("wrong", 401, "unauthenticated"), ("stranger", 403, "forbidden")],
     )
     async def test_without_an_agents_token_no_connection_is_accepted(
-        self, endpoint: Endpoint, token: str, status: int, reason: str
+        self, endpoint: Endpoint, token: str, status: int, reason: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             async with endpoint.agent(token):
@@ -100,6 +100,7 @@ class TestAdmission:
         assert refused.value.status == status
         assert value(endpoint.metrics, "report_rejections_total", reason=reason) == 1
         assert (endpoint.server.connections, endpoint.server.handshakes) == (0, 0)
+        assert caplog.records == [], "who knocks cannot fill the log"
 
     async def test_a_token_is_good_for_its_worker_only(self, endpoint: Endpoint) -> None:
         async with endpoint.agent() as agent:

@@ -52,6 +52,18 @@ def test_a_load_beyond_native_numbers_is_judged_without_them(fleet: LiveFleet, p
     assert_alike(fleet, plain, LONG)
 
 
+@pytest.mark.parametrize("served", [0, 30_000, 200_000])
+def test_trust_counts_alike_and_at_once(fleet: LiveFleet, plain: Selector, served: int) -> None:
+    """Also where everybody is doubted, and some of a doubted worker's blocks count."""
+    fleet.route(MODEL, LONG)
+    for name in reversed(NAMES):
+        fleet.served(worker_id("default/demo", name), 200_000, served)
+        for prompt in PROMPTS:
+            assert_alike(fleet, plain, prompt)
+        fleet.begin(fleet.route(MODEL, LONG), LONG)
+        assert_alike(fleet, plain, LONG)
+
+
 def test_scores_are_of_the_moment_of_the_decision(fleet: LiveFleet) -> None:
     decision, same = fleet.route(MODEL, LONG), fleet.route(MODEL, LONG)
     before, led = list(same.scores), list(same.leading)
@@ -95,6 +107,14 @@ class TestRoom:
     def fill(self, fleet: LiveFleet, holds: int, **blocks: int) -> None:
         for name in NAMES:
             fleet.report(name, CHAINS[0][:holds], running=1, **blocks)
+
+    def test_both_doubt_what_a_doubted_one_shares(self, fleet: LiveFleet, plain: Selector) -> None:
+        """It would have room for LONG only if all that it claims were counted."""
+        self.fill(fleet, 11, blocks_total=41, blocks_free=11, blocks_idle=1)
+        for name in NAMES:
+            fleet.served(worker_id("default/demo", name), 200_000, 0)
+        assert_alike(fleet, plain, LONG)
+        assert fleet.route(MODEL, LONG).reason is Reason.NO_ROOM
 
     @pytest.mark.parametrize(
         ("holds", "blocks", "reason"),

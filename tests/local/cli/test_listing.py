@@ -43,6 +43,7 @@ WORKER = schemas.Worker(
     held_blocks=84,
     held_bytes=None,
     cache_value=1.0,
+    trust=1.0,
     excluded=False,
     differences=(),
     backing_off=False,
