@@ -16,4 +16,5 @@ native_block_keys  block keys by the native backend
 prompt_keys        binary answer of /v1/fleet/keys
 report_frames      frames between agent and control plane
 tenancy            fleet key, derived keys, salts, API keys
+tls_names          names of certificates and of their files
 """

@@ -1,5 +1,6 @@
 """The Kubernetes operator: reconciles PrefixCachePool resources into worker Deployments and writes their status.
 
+certificates/         certificates for control plane and workers: what is due, issuing, their Secrets
 controlplane_client/  the control plane's admin API: client, facts about pools, their cache
 kube/                 Kubernetes objects, drift detection, leader election
 manifests/            manifests of the objects that a pool owns

@@ -11,6 +11,8 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OPERATOR: Final = "cachefleet-operator"
 FLEET_KEY_SECRET: Final = "cachefleet-fleet-key"  # noqa: S105  # a name
 FLEET_KEY: Final = "fleet.key"
+AUTHORITY: Final = "cachefleet-ca"
+"""Secret of the authority that signs certificates, and ConfigMap of what to trust."""
 INDEX_KEY: Final = "index.key"
 WORKER_KEY: Final = "worker.key"
 POLICY_FILE: Final = "policy.json"
@@ -65,6 +67,11 @@ def service_account(pool: PrefixCachePool) -> str:
 def keys(pool: PrefixCachePool) -> str:
     """Name of the Secret with a pool's index key and worker key; "-keys" had the index key of all pools."""
     return f"{pool.metadata.name}-worker-keys"
+
+
+def certificate(pool: str) -> str:
+    """Name of the Secret with the TLS certificate of the workers of the pool ``pool``."""
+    return f"{pool}-worker-tls"
 
 
 def policy(pool: PrefixCachePool) -> str:

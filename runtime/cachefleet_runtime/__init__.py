@@ -7,4 +7,5 @@ logs            logging set-up of a process
 lru             map bounded in entries
 sse             splits a byte stream into server-sent events
 tasks           background tasks, restarted or run once
+tls             TLS contexts that follow their files
 """
