@@ -52,6 +52,9 @@ class Settings(BaseSettings):
     internal_host: str = "127.0.0.1"
     internal_port: Port = 8081
 
+    tls_folder: Path | None = None
+    """Folder of tls.crt, tls.key and ca.crt: the internal port serves TLS, and workers are verified."""
+
     # Where pools and their ready workers come from.
     pool_source: Literal["file", "kubernetes"] = "file"
     pool_file: Path | None = None

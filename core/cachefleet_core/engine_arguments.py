@@ -10,6 +10,7 @@ from cachefleet_core import report_frames
 from cachefleet_core.budget import MIB, kv_cache_mib
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
 from cachefleet_core.pool.worker_spec import Role
+from cachefleet_core.tls_names import CERTIFICATE, PRIVATE_KEY
 
 SCHEDULER: Final = "cachefleet_worker.plugin.scheduler.create"
 """The plugin's scheduler factory, as vLLM imports it."""
@@ -56,12 +57,13 @@ def engine_arguments(
     plugin: bool = False,
     version: str = "",
     shutdown_seconds: int = 0,
+    tls_folder: str = "",
 ) -> list[str]:
     """The arguments after ``python -m vllm.entrypoints.openai.api_server``.
 
     ``plugin``: cachefleet is installed beside vLLM and bounds the idle cache at run time. ``version`` is vLLM's, ""
     where it is unknown. ``shutdown_seconds`` is how long an engine lets requests end after SIGTERM; 0, vLLM's
-    default, cuts them off.
+    default, cuts them off. ``tls_folder`` holds the certificate to serve TLS with; "" for none.
 
     ``model_path`` is where the engine finds the weights, ``chat_template`` a file. vLLM binds an events endpoint
     that is a wildcard, an IPv6 form or no TCP, and connects to any other; it always binds its replay endpoint. The
@@ -81,6 +83,7 @@ def engine_arguments(
         *_media(spec),
         *(["--enforce-eager", *_in_process(spec)] if spec.device.is_cpu else []),
         *(["--scheduler-cls", SCHEDULER] if plugin else []),
+        *tls_arguments(tls_folder),
         *(["--shutdown-timeout", str(shutdown_seconds)] if shutdown_seconds else []),
         *spec.engine.extra_args,
     ]
@@ -180,6 +183,15 @@ def _caching(spec: PoolSpec, *, plugin: bool) -> list[str]:
     if not cache.enabled or not (cache.budget_mib or plugin):
         return ["--no-enable-prefix-caching"]
     return ["--enable-prefix-caching", "--prefix-caching-hash-algo", "sha256_cbor"]
+
+
+def tls_arguments(folder: str) -> list[str]:
+    """Arguments to serve TLS with the certificate in a folder; none for ""."""
+    if not folder:
+        return []
+    # The refresh is for API servers in processes of their own: in its own, engine_start does better.
+    files = ("--ssl-certfile", f"{folder}/{CERTIFICATE}", "--ssl-keyfile", f"{folder}/{PRIVATE_KEY}")
+    return [*files, "--enable-ssl-refresh"]
 
 
 def _events(events_endpoint: str, replay_endpoint: str) -> str:

@@ -24,6 +24,7 @@ _PATHS: Final[Mapping[str, str]] = {
     "ConfigMap": "api/v1/{}configmaps",
     "CustomResourceDefinition": "apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "Deployment": "apis/apps/v1/{}deployments",
+    "EndpointSlice": "apis/discovery.k8s.io/v1/{}endpointslices",
     "Event": "api/v1/{}events",
     "Job": "apis/batch/v1/{}jobs",
     "Lease": "apis/coordination.k8s.io/v1/{}leases",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+
+from cachefleet_operator import names
+from cachefleet_operator.kube.objects import Ref
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _VALUES: Final = {"True": 1, "False": 0}
@@ -38,6 +42,11 @@ class Metrics:
             "A pool's condition: 1 true, 0 false, -1 unknown",
             ["namespace", "pool", "type"],
         )
+        self._expiries = gauge(
+            "cachefleet_operator_certificate_expiry_timestamp_seconds",
+            "When a certificate that this operator issued ends",
+            ["namespace", "secret"],
+        )
         self._shown: dict[tuple[str, str], set[str]] = {}
         self._noticed_at: float | None = None
         gauge(
@@ -55,6 +64,10 @@ class Metrics:
     def requested(self, verb: str, kind: str, status: int, seconds: float) -> None:
         """Record one Kubernetes API request; ``status`` is 0 where no answer came."""
         self._requests.labels(verb, kind, str(status)).observe(seconds)
+
+    def certificate(self, ref: Ref, ends: dt.datetime) -> None:
+        """Set when the certificate in a Secret ends."""
+        self._expiries.labels(ref.namespace, ref.name).set(ends.timestamp())
 
     def noticed(self) -> None:
         """Record that a watch delivered a change."""
@@ -93,6 +106,7 @@ class Metrics:
         """Remove the gauges of a pool that does not exist any more."""
         for kind in self._shown.pop((namespace, pool), set()):
             self._conditions.remove(namespace, pool, kind)
+        self._expiries.remove(namespace, names.certificate(pool))
 
     def _watch_age(self) -> float:
         return 0.0 if self._noticed_at is None else time.monotonic() - self._noticed_at

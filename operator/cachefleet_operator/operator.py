@@ -12,12 +12,14 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from cachefleet_core.pool.spec import API_VERSION, KIND
+from cachefleet_operator.certificates.certificate import CertificateError
 from cachefleet_operator.controlplane_client.client import ControlPlaneClient, FactsSource, NoControlPlane
 from cachefleet_operator.controlplane_client.facts_cache import FactsCache, PollTimes
 from cachefleet_operator.kube.leader import Leader, Timing
 from cachefleet_operator.kube.objects import Api, Ref
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
+from cachefleet_operator.reconcile.certificate_renewal import Certificates, Trust, certificates
 from cachefleet_operator.reconcile.reconciler import FleetKeyError, Outcome, PoolKey, Reconciler
 from cachefleet_operator.settings import Settings
 from cachefleet_operator.status.pool_assessment import judge
@@ -43,6 +45,8 @@ class Operator:
         self._leader = Leader(api, ref, me=identity, timing=timing, clock=time.monotonic, today=_today)
         self._applier = Applier(api, self._leader.holds)
         self._waiting_for = ""
+        self._trust = Trust()
+        self._certificates: Certificates | None = None
 
     async def run(self) -> None:
         """Contend for the Lease and reconcile while it is held, until cancelled."""
@@ -63,6 +67,7 @@ class Operator:
         self._metrics.leading.set(1)
         try:
             await self._ensure_fleet_key()
+            await self._ensure_certificates()
             while True:
                 await self._session(await self._wait_for_crd())
         finally:
@@ -112,6 +117,7 @@ class Operator:
                 session,
                 chosen.admin_url,
                 token_file=chosen.admin_token_file,
+                trusted=self._trust.context,
                 at_once=chosen.facts_at_once,
                 failed=self._metrics.unanswered,
             )
@@ -145,6 +151,7 @@ class Operator:
             today=_today,
             facts_cache=facts_cache,
             reporter=self._metrics,
+            certificates=self._certificates,
             later=later,
         )
 
@@ -156,6 +163,7 @@ class Operator:
         """Queue every pool each ``resync_seconds``, in case a watch missed an event. Returns when the CRD is gone."""
         while True:
             await asyncio.sleep(self._settings.resync_seconds)
+            await self._renew_certificates()
             try:
                 pools = await self._pools()
             except KubernetesError as error:
@@ -219,6 +227,29 @@ class Operator:
                 return
             else:
                 return
+
+    async def _ensure_certificates(self) -> None:
+        """Issue the control plane's certificate: it mounts it and may start before there is a pool."""
+        self._certificates = certificates(
+            self._api, self._applier, self._settings, self._trust, today=_today, expiries=self._metrics
+        )
+        while True:
+            self._waiting_for = await self._renew_certificates()
+            if not self._waiting_for:
+                return
+            await asyncio.sleep(self._settings.retry_seconds)
+
+    async def _renew_certificates(self) -> str:
+        """Why it is worth a retry; "" where it is done, or where somebody has to repair something."""
+        try:
+            if self._certificates:
+                await self._certificates.renew()
+        except KubernetesError as error:
+            log.warning("certificates could not be read or made: %s", error)
+            return f"certificates could not be read or made: {error}"
+        except CertificateError:
+            log.exception("no certificate is renewed until this is repaired")
+        return ""
 
     async def _work(self, queue: WorkQueue[PoolKey], reconciler: Reconciler) -> None:
         """Reconcile queued pools until cancelled. ``cancelling`` shows a cancellation that a request swallowed."""

@@ -16,6 +16,7 @@ class Reason(StrEnum):
     NAME_TAKEN = "NameTaken"
     CHAT_TEMPLATE_MISSING = "ChatTemplateMissing"
     FLEET_KEY_BROKEN = "FleetKeyBroken"
+    CERTIFICATES_BROKEN = "CertificatesBroken"
     # BudgetAdmitted
     CONFIG_INVALID = "ConfigInvalid"
     # WorkersAvailable

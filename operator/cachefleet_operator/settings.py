@@ -112,6 +112,20 @@ class Settings(BaseSettings):
     facts_at_once: int = Field(default=8, ge=1, le=256)
     """Questions on their way at the same time."""
 
+    # TLS between agents, operator, control plane and workers.
+    tls: Literal["off", "issued", "existing"] = "off"
+    """Whose certificates are used: this operator's own, or those in Secrets that somebody else writes."""
+    tls_secret: ObjectName = "cachefleet-controlplane-tls"  # noqa: S105  # a name
+    """Secret of the control plane's certificate, in the operator's namespace; written where tls is issued."""
+    tls_worker_secret: Annotated[str, Field(max_length=253)] = ""
+    """Where tls is existing: Secret of workers' certificates, in each pool's namespace. Default: NAME-worker-tls."""
+    tls_certificate_days: int = Field(default=90, ge=1, le=825)
+    """How long a server's certificate is valid; renewed after two thirds of it."""
+    tls_authority_days: int = Field(default=1825, ge=10, le=7300)
+    """How long the authority is valid; renewed when a fifth of it is left."""
+    tls_spread_seconds: float = Field(default=3600, ge=1, le=864_000)
+    """How long a new authority is trusted before it signs: the kubelet takes up to two minutes to pass a Secret on."""
+
     # Status of pools.
     status_seconds: float = Field(default=30, ge=0, le=3600)
     """A status in which only figures have moved is written at most this often."""
@@ -144,6 +158,20 @@ class Settings(BaseSettings):
                 "CACHEFLEET_LEASE_SECONDS: a leader must have stopped before another may take over"
             )
         return self
+
+    @model_validator(mode="after")
+    def _authority_outlives(self) -> Self:
+        if self.tls_authority_days < 5 * self.tls_certificate_days:
+            raise ValueError(
+                "CACHEFLEET_TLS_AUTHORITY_DAYS must be at least five times CACHEFLEET_TLS_CERTIFICATE_DAYS: "
+                "certificates must end before the authority that signed them is replaced"
+            )
+        return self
+
+    @property
+    def serves_tls(self) -> bool:
+        """Whether workers and the control plane serve TLS."""
+        return self.tls != "off"
 
     @property
     def name_rules(self) -> NameRules:

@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 from aiohttp import web
 
 from cachefleet_core.block_keys import NO_PARENT, BlockKey, BlockKeyer
+from cachefleet_runtime.tls import server_context
 from tests.fakes.chain import Link, external_hash
 from tests.fakes.failures import Refusal, internal
 from tests.fakes.fleet import FleetRoutes
@@ -56,7 +57,7 @@ class FakeEngine:
         self._ports = [_Port(options.host, port) for port in (options.port, options.events_port, options.replay_port)]
         http, events, replay = (port.number for port in self._ports)
         self.options = replace(options, port=http, events_port=events, replay_port=replay)
-        self.url = f"http://{options.host}:{http}"
+        self.url = f"{'https' if options.tls else 'http'}://{options.host}:{http}"
         self.events_endpoint = f"tcp://{options.host}:{events}"
         self.replay_endpoint = f"tcp://{options.host}:{replay}"
         self.requests: deque[Seen] = deque(maxlen=options.remembered_requests)
@@ -107,7 +108,8 @@ class FakeEngine:
             self._app(self._routes), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
         )
         await self._runner.setup()
-        await web.SockSite(self._runner, self._ports[0].listener()).start()
+        tls = server_context(self.options.tls) if self.options.tls else None
+        await web.SockSite(self._runner, self._ports[0].listener(), ssl_context=tls).start()
         self._worker = worker
         worker.start()
 
@@ -198,6 +200,8 @@ class FakeEngine:
         if self._fleet is not None:
             app.add_routes(self._fleet.table())
         app.on_response_prepare.append(_sign)
+        if self.options.tls:
+            app.on_response_prepare.append(_end)
         return app
 
     @web.middleware
@@ -259,6 +263,10 @@ def _key(link: Link, keyer: Callable[[str], BlockKeyer], known: dict[Link, Block
 
 async def _sign(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = "uvicorn"
+
+
+async def _end(_: web.Request, response: web.StreamResponse) -> None:
+    response.force_close()
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ class EngineOptions:
     """Be made to refuse by ``gate.HOOK``, as llm-d's simulator."""
     nan_metric: bool = False
     """Count corrupted requests, as under VLLM_COMPUTE_NANS_IN_LOGITS=1."""
+    tls: Path | None = None
+    """Folder of the certificate to serve TLS with; connections then end with their answer, so that each is new."""
     version: str = "0.32.0"
     remembered_requests: int = 10_000
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cachefleet_runtime.tls import client_context
 from cachefleet_worker.engine_start import ENDED
+from tests.fakes.secret_volume import SecretVolume, authority, issued
 
 LOADING = "print('loading', flush=True)\nimport time\ntime.sleep(300)\n"
 
@@ -73,3 +77,51 @@ def test_an_engine_without_its_key_is_not_started(tmp_path: Path, content: bytes
     assert (done.returncode, done.stdout) == (1, "")
     assert "CACHEFLEET_WORKER_KEY_FILE" in done.stderr
     assert problem in done.stderr
+
+
+TLS_SERVER = """
+import asyncio, os, socket, sys, uvicorn
+from pathlib import Path
+
+async def app(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+folder = Path(os.environ["CACHEFLEET_TLS_FOLDER"])
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+files = {"ssl_certfile": str(folder / "tls.crt"), "ssl_keyfile": str(folder / "tls.key")}
+config = uvicorn.Config(app, lifespan="off", log_level="warning", **files)
+asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
+"""
+
+
+def _names(port: int, context: ssl.SSLContext) -> list[str]:
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname="same") as connection,
+    ):
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        assert b"200 OK" in connection.recv(4096)
+        certificate = connection.getpeercert()
+    assert certificate is not None
+    return [str(entry[1]) for entry in certificate["subjectAltName"]]
+
+
+def test_an_engine_presents_the_certificate_of_the_moment(tmp_path: Path) -> None:
+    root = authority()
+    volume = SecretVolume(tmp_path / "tls", issued(root, "same"))
+    command, environment = _command(tmp_path, TLS_SERVER)
+    environment["CACHEFLEET_TLS_FOLDER"] = str(volume.folder)
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        with process.stdout as output:
+            port = int(output.readline())
+        context = client_context(root.pem.decode())
+        for turn in ("first", "second", "third"):
+            volume.put(issued(root, "same", turn))
+            assert _names(port, context) == sorted(["same", turn])
+    finally:
+        process.terminate()
+        process.wait(30)

@@ -67,14 +67,14 @@ def test_the_plugin_needs_only_what_every_vllm_has(tmp_path: Path, beside: Path)
 
 @pytest.mark.skipif(bool(lacking()), reason=lacking())
 def test_native_code_comes_along_where_it_is_installed(tmp_path: Path, beside: Path) -> None:
-    assert install(tmp_path).endswith("cachefleet_core, cachefleet_worker, cachefleet_native")
+    assert install(tmp_path).endswith("cachefleet_core, cachefleet_runtime, cachefleet_worker, cachefleet_native")
     code = "from cachefleet_core.native import choose; print(choose('native').name)"
     assert isolated(code, tmp_path, beside) == "native\n"
 
 
 def test_without_native_code_the_rest_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installer, "OPTIONAL", ("cachefleet_not_there",))
-    assert install(tmp_path).endswith(": cachefleet_core, cachefleet_worker")
+    assert install(tmp_path).endswith(": cachefleet_core, cachefleet_runtime, cachefleet_worker")
 
 
 def test_anybody_may_read_it_and_no_caches_are_copied(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ is loaded: a pod deleted before that would hold its device until the end of its 
 
 vLLM takes its API key from an argument or a variable, which a container's description has for all to see who may read
 that; here the variable is set from the file of the worker key, in this process.
+
+Where the engine serves TLS (CACHEFLEET_TLS_FOLDER), its server takes each handshake's certificate from the files as
+they are then. vLLM's own refresh notices one change of a Secret's volume and no second.
 """
 
 from __future__ import annotations
@@ -12,9 +15,12 @@ from __future__ import annotations
 import os
 import runpy
 import signal
+import ssl
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from cachefleet_runtime.tls import follow
 
 SERVER: Final = "vllm.entrypoints.openai.api_server"
 ENDED: Final = 128 + signal.SIGTERM
@@ -28,6 +34,8 @@ def main(server: str = SERVER) -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(ENDED))  # the rest of the container ends with its first process
     if file := os.environ.get(KEY_FILE):
         os.environ["VLLM_API_KEY"] = _key(Path(file))
+    if folder := os.environ.get("CACHEFLEET_TLS_FOLDER"):
+        renew_certificates(Path(folder))
     runpy.run_module(server, run_name="__main__", alter_sys=True)
 
 
@@ -38,6 +46,20 @@ def _key(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         sys.exit(f"{KEY_FILE}: {file} cannot be read, so no engine is started: {error}")
     return key or sys.exit(f"{KEY_FILE}: {file} holds no key, so no engine is started")
+
+
+def renew_certificates(folder: Path) -> None:
+    """Have every TLS server of this process, which uvicorn runs, follow the certificate in ``folder``."""
+    import uvicorn.config  # noqa: PLC0415  # vLLM's; only where it is to serve TLS
+
+    made = uvicorn.config.create_ssl_context
+
+    def create(*given: Any, **named: Any) -> ssl.SSLContext:
+        context = made(*given, **named)
+        follow(context, folder)
+        return context
+
+    uvicorn.config.create_ssl_context = create
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 DISTRIBUTION: Final = "cachefleet"
-NEEDED: Final = ("cachefleet_core", "cachefleet_worker")
+NEEDED: Final = ("cachefleet_core", "cachefleet_runtime", "cachefleet_worker")
 OPTIONAL: Final = ("cachefleet_native",)
 METADATA: Final = ("METADATA", "entry_points.txt")
 

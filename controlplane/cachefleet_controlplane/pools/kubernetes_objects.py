@@ -12,6 +12,7 @@ from cachefleet_controlplane.pools.source import Endpoint, PoolView, pool_views
 from cachefleet_core.pool.model_names import claim_status
 from cachefleet_core.pool.spec import API_VERSION, KIND, PLURAL, PrefixCachePool, read_pool
 from cachefleet_core.pool.validation_problems import PoolError
+from cachefleet_core.tls_names import ENGINE_PORT_NAME
 from cachefleet_runtime.kubernetes import KubernetesError, Object, Query
 
 POOL_LABEL: Final = "cachefleet.io/pool"
@@ -146,10 +147,20 @@ class _Endpoint(msgspec.Struct, frozen=True, rename="camel"):
     target_ref: _Target | None = None
 
 
+class _Port(msgspec.Struct, frozen=True):
+    name: str | None = None
+
+
 class _EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
     metadata: _Meta
     address_type: str
     endpoints: tuple[_Endpoint, ...] | None = None
+    ports: tuple[_Port, ...] | None = None
+
+    @property
+    def scheme(self) -> str:
+        """How its workers are reached: while a pool rolls, those with and without TLS are in slices of their own."""
+        return "https" if any(port.name == ENGINE_PORT_NAME for port in self.ports or ()) else "http"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +191,7 @@ def parse_slice(item: Object) -> PoolEndpoints | None:
     pool = labels.get(POOL_LABEL, "")
     if not pool or labels.get(SERVICE_LABEL) != pool + SERVICE_SUFFIX or found.address_type not in {"IPv4", "IPv6"}:
         return None
-    workers = tuple(_worker(endpoint, found.address_type) for endpoint in found.endpoints or () if _is_pod(endpoint))
+    workers = tuple(_worker(endpoint, found) for endpoint in found.endpoints or () if _is_pod(endpoint))
     return PoolEndpoints(f"{found.metadata.namespace}/{pool}", workers)
 
 
@@ -206,11 +217,12 @@ def _is_pod(endpoint: _Endpoint) -> bool:
     return bool(endpoint.addresses) and endpoint.target_ref is not None and endpoint.target_ref.kind == "Pod"
 
 
-def _worker(endpoint: _Endpoint, address_type: str) -> Endpoint:
-    address = endpoint.addresses[0] if address_type == "IPv4" else f"[{endpoint.addresses[0]}]"
+def _worker(endpoint: _Endpoint, found: _EndpointSlice) -> Endpoint:
+    address = endpoint.addresses[0] if found.address_type == "IPv4" else f"[{endpoint.addresses[0]}]"
     name = endpoint.target_ref.name if endpoint.target_ref else ""
     ready = endpoint.conditions is None or endpoint.conditions.ready is not False  # the API counts unknown as ready
-    return Endpoint(name, f"http://{address}:{ENGINE_PORT}", f"http://{address}:{AGENT_PORT}", ready)
+    base = f"{found.scheme}://{address}"
+    return Endpoint(name, f"{base}:{ENGINE_PORT}", f"{base}:{AGENT_PORT}", ready)
 
 
 def _mapping(value: Any) -> Object:

@@ -14,9 +14,11 @@ import aiohttp
 
 from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.data_folder import DataFolder
+from cachefleet_runtime.tls import client_context
 
 TIMEOUT_SECONDS: Final = 10.0
 URL_VARIABLE: Final = "CACHEFLEET_ADMIN_URL"
+CA_FILE_VARIABLE: Final = "CACHEFLEET_ADMIN_CA_FILE"
 TOKEN_FILE_VARIABLE: Final = "CACHEFLEET_ADMIN_TOKEN_FILE"  # noqa: S105 - the name of a variable
 
 
@@ -26,6 +28,8 @@ class AdminAccess:
 
     url: str
     token: str = field(repr=False)
+    authorities: str = ""
+    """Certificates (PEM) that the control plane is verified by; those of the machine where empty."""
 
 
 def find_access(
@@ -33,15 +37,28 @@ def find_access(
 ) -> AdminAccess:
     """Address and token: the given ones, else from the environment, else from the data folder of a local fleet.
 
-    FailureError (bad input) where none of them has it.
+    An authority is named by the environment alone. FailureError (bad input) where none of them has it.
     """
     folder = DataFolder(data_dir.absolute())
     where = url or environment.get(URL_VARIABLE) or _local_url(folder)
     named = token_file or Path(environment.get(TOKEN_FILE_VARIABLE) or folder.admin_token_file)
+    authorities = _authorities(environment.get(CA_FILE_VARIABLE))
     try:
-        return AdminAccess(where.rstrip("/"), named.read_text().strip())
+        return AdminAccess(where.rstrip("/"), named.read_text().strip(), authorities)
     except (OSError, UnicodeDecodeError) as error:
         raise FailureError([f"cannot read the admin token from {named}"], Exit.BAD_INPUT) from error
+
+
+def _authorities(file: str | None) -> str:
+    if not file:
+        return ""
+    try:
+        text = Path(file).read_text(errors="replace")
+        client_context(text)
+    except OSError as error:
+        said = [f"{CA_FILE_VARIABLE}: no certificate can be read from {file}"]
+        raise FailureError(said, Exit.BAD_INPUT) from error
+    return text
 
 
 def _local_url(folder: DataFolder) -> str:
@@ -101,7 +118,9 @@ class AdminClient:
 @asynccontextmanager
 async def admin_client(access: AdminAccess, *, seconds: float = TIMEOUT_SECONDS) -> AsyncIterator[AdminClient]:
     """A client for as long as the context lasts; a request may take ``seconds``."""
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(seconds)) as session:
+    trusted = client_context(access.authorities) if access.authorities else True
+    connector = aiohttp.TCPConnector(ssl=trusted)
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(seconds), connector=connector) as session:
         yield AdminClient(session, access)
 
 
@@ -124,4 +143,6 @@ def _complaints(status: int, body: str) -> list[str]:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"{error} (is ${CA_FILE_VARIABLE} its authority?)"
     return "no answer in time" if isinstance(error, TimeoutError) else str(error)

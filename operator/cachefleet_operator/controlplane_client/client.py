@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
@@ -35,7 +36,10 @@ class NoControlPlane:
 
 
 class ControlPlaneClient:
-    """Facts over HTTP. ``at_once`` bounds concurrent requests; ``failed`` is called with each failure's reason."""
+    """Facts over HTTP. ``at_once`` bounds concurrent requests; ``failed`` is called with each failure's reason.
+
+    ``trusted`` gives what an https URL's certificate is verified with, as aiohttp takes it.
+    """
 
     def __init__(
         self,
@@ -45,12 +49,14 @@ class ControlPlaneClient:
         token_file: Path | None,
         at_once: int,
         failed: Callable[[str], None],
+        trusted: Callable[[], ssl.SSLContext | bool] = lambda: True,
     ) -> None:
         self._session = session
         self._url = url.rstrip("/")
         self._token_file = token_file
         self._slots = asyncio.Semaphore(at_once)
         self._failed = failed
+        self._trusted = trusted
 
     async def ask(self, key: str, *, seconds: float) -> Facts:
         """Facts of the pool "namespace/name"; failures and timeouts are facts with a reason, never an error."""
@@ -66,7 +72,8 @@ class ControlPlaneClient:
     async def _ask(self, key: str) -> Facts:
         namespace, _, name = key.partition("/")
         url = f"{self._url}/admin/v1/pools/{quote(namespace, safe='')}/{quote(name, safe='')}"
-        async with self._session.get(url, headers=await self._headers(), allow_redirects=False) as response:
+        headers, trusted = await self._headers(), self._trusted()
+        async with self._session.get(url, headers=headers, ssl=trusted, allow_redirects=False) as response:
             if response.status == 404:
                 return Facts(None, Reason.POOL_NOT_KNOWN, "the control plane has not seen this pool yet")
             if response.status != 200:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.tls_names import AGENT_PORT_NAME
 from cachefleet_operator import names
 from cachefleet_operator.manifests.container import (
     AGENT_PORT,
@@ -15,8 +16,10 @@ from cachefleet_operator.manifests.container import (
     POLICY,
     REPLAY_ENDPOINT,
     SOCKETS,
+    TLS,
     Manifest,
     drain_path,
+    http_get,
     mount,
     plain,
     probe,
@@ -42,18 +45,21 @@ def plugin_container(settings: Settings) -> Manifest:
 
 def agent_container(pool: PrefixCachePool, settings: Settings) -> Manifest:
     """Native sidecar that runs the agent."""
+    tls = settings.serves_tls
+    port = AGENT_PORT_NAME if tls else "agent"
+    alive, ready = http_get("/healthz", port, tls=tls), http_get("/readyz", port, tls=tls)
     return {
         "name": "agent",
         **_image(settings),
         "restartPolicy": "Always",  # a native sidecar: up before the engine, gone after it
         "command": ["python3", "-m", "cachefleet_worker.agent"],
         "env": _variables(pool, settings),
-        "ports": [{"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"}],
+        "ports": [{"name": port, "containerPort": AGENT_PORT, "protocol": "TCP"}],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
         # The engine starts after the first; the last makes the pod Ready when the agent says that the worker is.
-        "startupProbe": probe("/healthz", "agent", failures=60, period=1),
-        "livenessProbe": probe("/healthz", "agent", failures=6),
-        "readinessProbe": probe("/readyz", "agent", failures=1, period=2),
+        "startupProbe": probe(alive, failures=60, period=1),
+        "livenessProbe": probe(alive, failures=6),
+        "readinessProbe": probe(ready, failures=1, period=2),
         "securityContext": restricted(),
         "volumeMounts": [
             read_only("keys", KEYS),
@@ -61,6 +67,7 @@ def agent_container(pool: PrefixCachePool, settings: Settings) -> Manifest:
             read_only("token", _TOKEN),
             mount("sockets", SOCKETS),
             mount("agent-tmp", "/tmp"),  # noqa: S108  # the container's own, an emptyDir
+            *([read_only("tls", TLS)] if tls else []),
         ],
     }
 
@@ -71,17 +78,19 @@ def _image(settings: Settings) -> Manifest:
 
 
 def _variables(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
+    scheme = "https" if settings.serves_tls else "http"
     fields = {"CACHEFLEET_WORKER": "metadata.name", "POD_IP": "status.podIP"}
     values = {
         "POOL": pool.key,
         "RANKS": "1",
-        "ENGINE_URL": f"http://127.0.0.1:{ENGINE_PORT}",
-        "ENDPOINT": f"http://$(POD_IP):{ENGINE_PORT}",
-        "AGENT_ENDPOINT": f"http://$(POD_IP):{AGENT_PORT}",
+        "ENGINE_URL": f"{scheme}://127.0.0.1:{ENGINE_PORT}",
+        "ENDPOINT": f"{scheme}://$(POD_IP):{ENGINE_PORT}",
+        "AGENT_ENDPOINT": f"{scheme}://$(POD_IP):{AGENT_PORT}",
         "EVENTS_ENDPOINT": EVENTS_ENDPOINT,
         "REPLAY_ENDPOINT": REPLAY_ENDPOINT,
         "CONTROL_PLANE_DNS": settings.control_plane_address,
         "TOKEN_FILE": f"{_TOKEN}/token",
+        "TLS_FOLDER": TLS if settings.serves_tls else "",
         "INDEX_KEY_FILE": f"{KEYS}/{names.INDEX_KEY}",
         "WORKER_KEY_FILE": f"{KEYS}/{names.WORKER_KEY}",
         "POLICY_FILE": f"{POLICY}/{names.POLICY_FILE}",

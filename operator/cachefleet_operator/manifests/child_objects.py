@@ -11,6 +11,7 @@ import msgspec
 from cachefleet_core.engine_arguments import engine_policy
 from cachefleet_core.pool.spec import API_VERSION, KIND, PrefixCachePool
 from cachefleet_core.tenancy import FleetKey, fleet_index_key
+from cachefleet_core.tls_names import AGENT_PORT_NAME, ENGINE_PORT_NAME
 from cachefleet_operator import names
 from cachefleet_operator.kube.drift import stamped
 from cachefleet_operator.kube.objects import Ref
@@ -22,6 +23,8 @@ from cachefleet_operator.settings import Settings
 Manifest = dict[str, Any]
 
 REVISIONS_KEPT: Final = 3
+ENGINE_TLS_NUMBER: Final = 8443
+AGENT_TLS_NUMBER: Final = 8444
 
 
 def fleet_key_secret(namespace: str, key: FleetKey) -> Manifest:
@@ -39,6 +42,11 @@ def keys_secret(pool: PrefixCachePool, fleet: FleetKey) -> Manifest:
     return {**_begin(pool, "Secret", names.keys(pool)), "type": "Opaque", "data": data}
 
 
+def certificate_secret(pool: PrefixCachePool) -> Manifest:
+    """Secret of the TLS certificate of a pool's workers, without its type and data."""
+    return _begin(pool, "Secret", names.certificate(pool.metadata.name))
+
+
 def children(
     pool: PrefixCachePool, settings: Settings, *, chat_template: str = "", there: Container[Ref] = ()
 ) -> tuple[Manifest, ...]:
@@ -51,7 +59,7 @@ def children(
     made = (
         _service_account(pool),
         _policy(pool),
-        _service(pool),
+        _service(pool, settings),
         _disruption_budget(pool),
         *_network_policy(pool, settings, there),
         _deployment(pool, settings, template),
@@ -59,8 +67,11 @@ def children(
     return tuple(map(stamped, made))
 
 
-def refs(namespace: str, name: str) -> tuple[Ref, ...]:
-    """References of every object that a pool of this name may own, whatever its spec says."""
+def refs(namespace: str, name: str, *, issued: bool = False) -> tuple[Ref, ...]:
+    """References of every object that a pool of this name may own, whatever its spec says.
+
+    ``issued``: the operator issues certificates.
+    """
     suffixes = {
         "Secret": "worker-keys",
         "ServiceAccount": "worker",
@@ -70,7 +81,8 @@ def refs(namespace: str, name: str) -> tuple[Ref, ...]:
         "NetworkPolicy": "workers",
         "Deployment": "workers",
     }
-    return tuple(Ref(kind, namespace, f"{name}-{suffix}") for kind, suffix in suffixes.items())
+    certificate = (Ref("Secret", namespace, names.certificate(name)),) if issued else ()
+    return (*(Ref(kind, namespace, f"{name}-{suffix}") for kind, suffix in suffixes.items()), *certificate)
 
 
 def _service_account(pool: PrefixCachePool) -> Manifest:
@@ -83,14 +95,22 @@ def _policy(pool: PrefixCachePool) -> Manifest:
     return {**_begin(pool, "ConfigMap", names.policy(pool)), "data": {names.POLICY_FILE: text}}
 
 
-def _service(pool: PrefixCachePool) -> Manifest:
-    """Headless: the control plane chooses the worker, not the Service."""
-    ports = [
-        {"name": "engine", "port": ENGINE_PORT, "targetPort": "engine", "protocol": "TCP"},
-        {"name": "agent", "port": AGENT_PORT, "targetPort": "agent", "protocol": "TCP"},
-    ]
+def _service(pool: PrefixCachePool, settings: Settings) -> Manifest:
+    """Headless: the control plane chooses the worker, not the Service.
+
+    With TLS a slice of its endpoints has the ports of those names that its pods have: while a pool rolls, some serve
+    TLS and some do not.
+    """
+    ports = [_port("engine", ENGINE_PORT), _port("agent", AGENT_PORT)]
+    if settings.serves_tls:
+        # No two ports of a Service may have one number; nobody uses these, workers are reached at their own.
+        ports += [_port(ENGINE_PORT_NAME, ENGINE_TLS_NUMBER), _port(AGENT_PORT_NAME, AGENT_TLS_NUMBER)]
     spec = {"clusterIP": "None", "selector": {names.POOL_LABEL: pool.metadata.name}, "ports": ports}
     return {**_begin(pool, "Service", names.service(pool)), "spec": spec}
+
+
+def _port(name: str, number: int) -> Manifest:
+    return {"name": name, "port": number, "targetPort": name, "protocol": "TCP"}
 
 
 def _disruption_budget(pool: PrefixCachePool) -> Manifest:

@@ -21,6 +21,8 @@ PLUGIN_FOLDER: Final = "/cachefleet"
 KEYS: Final = "/etc/cachefleet/keys"
 POLICY: Final = "/etc/cachefleet/policy"
 PROBE_SECONDS: Final = 10
+TLS: Final = "/etc/cachefleet/tls"
+"""Where the workers' certificate is mounted."""
 
 
 def drain_path(pool: PrefixCachePool) -> str:
@@ -32,9 +34,13 @@ def drain_path(pool: PrefixCachePool) -> str:
     return f"/drain/{digest[:32]}"
 
 
-def probe(path: str, port: str, *, failures: int, period: int = PROBE_SECONDS) -> Manifest:
-    """HTTP probe of the named port every ``period`` seconds, failed after ``failures`` in a row."""
-    get = {"path": path, "port": port}
+def http_get(path: str, port: str | int, *, tls: bool) -> Manifest:
+    """A request of the kubelet, which does not verify certificates."""
+    return {"path": path, "port": port, **({"scheme": "HTTPS"} if tls else {})}
+
+
+def probe(get: Manifest, *, failures: int, period: int = PROBE_SECONDS) -> Manifest:
+    """Probe by ``http_get`` every ``period`` seconds, failed after ``failures`` in a row."""
     return {"httpGet": get, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures}
 
 

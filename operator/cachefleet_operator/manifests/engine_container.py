@@ -7,6 +7,7 @@ from typing import Final
 from cachefleet_core.engine_arguments import PLUGIN, engine_arguments, engine_environment, image_version
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
 from cachefleet_core.pool.worker_spec import EnvVar
+from cachefleet_core.tls_names import ENGINE_PORT_NAME
 from cachefleet_operator import names
 from cachefleet_operator.manifests.container import (
     AGENT_PORT,
@@ -18,9 +19,11 @@ from cachefleet_operator.manifests.container import (
     PROBE_SECONDS,
     REPLAY_ENDPOINT,
     SOCKETS,
+    TLS,
     Manifest,
     drain_path,
     from_secret,
+    http_get,
     mount,
     plain,
     probe,
@@ -48,22 +51,24 @@ _JOINED: Final = {"PYTHONPATH": (PLUGIN_FOLDER, ":"), "VLLM_PLUGINS": (PLUGIN, "
 
 def engine_container(pool: PrefixCachePool, settings: Settings) -> Manifest:
     """The vLLM container of a pool's workers."""
-    spec = pool.spec
+    spec, tls = pool.spec, settings.serves_tls
+    port = ENGINE_PORT_NAME if tls else "engine"
+    healthy = http_get("/health", port, tls=tls)
     return {
         "name": "engine",
         "image": spec.engine.image,
         # Of the plugin's folder; runs vLLM in its place.
         "command": ["python3", "-m", "cachefleet_worker.engine_start"],
         "args": _arguments(spec, settings),
-        "env": _variables(pool),
-        "ports": [{"name": "engine", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
+        "env": _variables(pool, settings),
+        "ports": [{"name": port, "containerPort": ENGINE_PORT, "protocol": "TCP"}],
         "resources": _resources(spec),
-        "startupProbe": probe("/health", "engine", failures=settings.worker_start_seconds // PROBE_SECONDS),
-        "livenessProbe": probe("/health", "engine", failures=6),
+        "startupProbe": probe(healthy, failures=settings.worker_start_seconds // PROBE_SECONDS),
+        "livenessProbe": probe(healthy, failures=6),
         # The agent answers when no request runs any more; only then does vLLM get SIGTERM.
-        "lifecycle": {"preStop": {"httpGet": {"path": drain_path(pool), "port": AGENT_PORT}}},
+        "lifecycle": {"preStop": {"httpGet": http_get(drain_path(pool), AGENT_PORT, tls=tls)}},
         "securityContext": restricted(),
-        "volumeMounts": _mounts(spec),
+        "volumeMounts": [*_mounts(spec), *([read_only("tls", TLS)] if tls else [])],
     }
 
 
@@ -79,10 +84,11 @@ def _arguments(spec: PoolSpec, settings: Settings) -> list[str]:
         plugin=True,
         version=image_version(spec.engine.image),
         shutdown_seconds=settings.worker_shutdown_seconds,
+        tls_folder=TLS if settings.serves_tls else "",
     )
 
 
-def _variables(pool: PrefixCachePool) -> list[Manifest]:
+def _variables(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
     spec = pool.spec
     # torch asks for the user's name, which an image without this uid cannot tell
     own = {**_WRITABLE, "USER": "cachefleet", **engine_environment(spec, plugin=True)}
@@ -94,7 +100,7 @@ def _variables(pool: PrefixCachePool) -> list[Manifest]:
     for name in _JOINED:
         variables.pop(name, None)  # the joined one comes after what it refers to
         variables |= {each["name"]: each for each in _joined(name, given.get(name))}
-    variables |= {each["name"]: each for each in _fixed()}
+    variables |= {each["name"]: each for each in _fixed(settings)}
     return list(variables.values())
 
 
@@ -109,7 +115,7 @@ def _joined(name: str, given: EnvVar | None) -> list[Manifest]:
     return [variable(given, hidden), plain(name, f"{ours}{separator}$({hidden})")]
 
 
-def _fixed() -> list[Manifest]:
+def _fixed(settings: Settings) -> list[Manifest]:
     """Variables that a pool cannot override: the gateway and the agent know only this key.
 
     The file of the worker key is vLLM's API key, too (``cachefleet_worker.engine_start``).
@@ -118,6 +124,7 @@ def _fixed() -> list[Manifest]:
         plain("CACHEFLEET_WORKER_KEY_FILE", f"{KEYS}/{names.WORKER_KEY}"),
         plain("CACHEFLEET_INDEX_KEY_FILE", f"{KEYS}/{names.INDEX_KEY}"),
         plain("CACHEFLEET_POLICY_FILE", f"{POLICY}/{names.POLICY_FILE}"),
+        *([plain("CACHEFLEET_TLS_FOLDER", TLS)] if settings.serves_tls else []),
     ]
 
 

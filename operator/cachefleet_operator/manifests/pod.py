@@ -96,8 +96,14 @@ def _volumes(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
         {"name": "keys", "secret": {"secretName": names.keys(pool), "defaultMode": 0o440}},
         {"name": "policy", "configMap": {"name": names.policy(pool)}},
         {"name": "token", "projected": {"sources": [{"serviceAccountToken": token}]}},
+        *([{"name": "tls", "secret": _tls_source(pool, settings)}] if settings.serves_tls else []),
         *([{"name": "chat-template", "configMap": _chat_source(chat.config_map_key_ref)}] if chat else []),
     ]
+
+
+def _tls_source(pool: PrefixCachePool, settings: Settings) -> Manifest:
+    given = settings.tls_worker_secret if settings.tls == "existing" else ""
+    return {"secretName": given or names.certificate(pool.metadata.name), "defaultMode": 0o440}
 
 
 def _chat_source(ref: KeyRef) -> Manifest:

@@ -1,9 +1,10 @@
 """One reconciliation of a pool: read its state, plan, carry out.
 
-apply           actions of a plan, and their API requests
-deletion_cost   pod deletion costs from the value of each worker's cache
-futile_applies  applied manifests that changed nothing
-plan            from desired and observed state to actions
-reconciler      one pass over one pool
-rollout         pauses rollouts that fail
+apply                actions of a plan, and their API requests
+certificate_renewal  certificates that are issued, or read, in one term of leadership
+deletion_cost        pod deletion costs from the value of each worker's cache
+futile_applies       applied manifests that changed nothing
+plan                 from desired and observed state to actions
+reconciler           one pass over one pool
+rollout              pauses rollouts that fail
 """

@@ -23,6 +23,13 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
+class Replace:
+    """Replace an object, on condition of the version in the manifest."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
 class Apply:
     """Server-side apply of a manifest."""
 
@@ -50,7 +57,7 @@ class WriteStatus:
     manifest: Manifest
 
 
-Action = Create | Apply | Annotate | Emit | WriteStatus
+Action = Create | Replace | Apply | Annotate | Emit | WriteStatus
 
 
 log = logging.getLogger(__name__)
@@ -64,6 +71,7 @@ class WriteApi(Protocol):
     """The API requests of an applier."""
 
     async def create(self, manifest: Object) -> Object: ...
+    async def replace(self, manifest: Object) -> Object: ...
     async def apply(self, manifest: Object, *, subresource: str = "") -> Object: ...
 
 
@@ -92,9 +100,14 @@ class Applier:
             return None
         manifest = action.event if isinstance(action, Emit) else action.manifest
         log.info("%s %s", type(action).__name__, Ref.of(manifest), extra={"action": type(action).__name__})
+        return await self._send(action)
+
+    async def _send(self, action: Action) -> Object | None:
         match action:
             case Create(manifest):
                 await self._api.create(manifest)
+            case Replace(manifest):
+                await self._api.replace(manifest)
             case Apply(manifest):
                 return await self._api.apply(manifest)
             case Annotate(manifest):

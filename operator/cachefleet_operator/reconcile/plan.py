@@ -17,7 +17,7 @@ from cachefleet_operator.kube.drift import holds
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile import rollout
-from cachefleet_operator.reconcile.apply import Action, Apply, Create, Emit, WriteStatus
+from cachefleet_operator.reconcile.apply import Action, Apply, Create, Emit, Replace, WriteStatus
 from cachefleet_operator.reconcile.deletion_cost import costs
 from cachefleet_operator.reconcile.futile_applies import applied
 from cachefleet_operator.status.events import Subject, events_of
@@ -29,11 +29,15 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """The verdict on a pool, and manifests to create or apply: none where no worker may be started."""
+    """The verdict on a pool, and manifests to create, replace or apply: none where no worker may be started.
+
+    ``create`` are never overwritten; ``renewed`` are created where they are missing, else replaced.
+    """
 
     verdict: Verdict
     create: tuple[Manifest, ...] = ()
     apply: tuple[Manifest, ...] = ()
+    renewed: tuple[Manifest, ...] = ()
 
     def judged(self, verdict: Verdict) -> Desired:
         """The same under another verdict on the spec; problems found with the manifests stay."""
@@ -187,7 +191,7 @@ def foreign(desired: Desired, observed: Observed) -> str:
 
     The Secret with keys does not count: it is only read, whoever made it.
     """
-    for manifest in desired.apply:
+    for manifest in (*desired.renewed, *desired.apply):
         ref = Ref.of(manifest)
         child = observed.children.get(ref)
         if child is not None and _owner(child) is None and not _is_ours(child):
@@ -197,6 +201,7 @@ def foreign(desired: Desired, observed: Observed) -> str:
 
 def _children(desired: Desired, observed: Observed) -> list[Action]:
     made: list[Action] = [Create(manifest) for manifest in desired.create if Ref.of(manifest) not in observed.children]
+    made += [(Replace if Ref.of(each) in observed.children else Create)(each) for each in desired.renewed]
     changed = [
         Apply(manifest)
         for manifest in desired.apply

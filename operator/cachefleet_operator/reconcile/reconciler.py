@@ -16,12 +16,14 @@ from typing import Any, NewType, Protocol
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator import names
+from cachefleet_operator.certificates.certificate import CertificateError
 from cachefleet_operator.controlplane_client.facts_cache import FactsCache, no_facts
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import child_objects as manifests
 from cachefleet_operator.manifests.pod import TemplateError
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.apply import Applier, Create
+from cachefleet_operator.reconcile.certificate_renewal import Certificates
 from cachefleet_operator.reconcile.futile_applies import FutileApplies
 from cachefleet_operator.reconcile.plan import (
     Clock,
@@ -99,6 +101,7 @@ class Reconciler:
         today: Callable[[], dt.datetime],
         facts_cache: FactsCache | None = None,
         reporter: Reporter | None = None,
+        certificates: Certificates | None = None,
         later: Callable[[PoolKey, float], None] = lambda _key, _seconds: None,
     ) -> None:
         self._api = api
@@ -107,6 +110,7 @@ class Reconciler:
         self._today = today
         self._facts_cache = facts_cache or no_facts()
         self._reporter = reporter
+        self._certificates = certificates
         self._later = later
         self._futile = FutileApplies()
 
@@ -137,7 +141,7 @@ class Reconciler:
 
     async def _observe(self, pool: Object) -> Observed:
         namespace, name = pool["metadata"]["namespace"], pool["metadata"]["name"]
-        refs = manifests.refs(namespace, name)
+        refs = manifests.refs(namespace, name, issued=self._settings.tls == "issued")
         wanted = f"{names.selector(name)},{names.MANAGED_BY}={names.OPERATOR}"
         *found, pods = await asyncio.gather(
             *(self._api.get(ref) for ref in refs),
@@ -183,13 +187,26 @@ class Reconciler:
             return Desired(replace(verdict, invalid=(Reason.INVALID_POD_TEMPLATE, str(error))))
         except ChatTemplateError as error:
             return Desired(replace(verdict, invalid=(Reason.CHAT_TEMPLATE_MISSING, str(error))))
-        if Ref("Secret", pool.metadata.namespace, names.keys(pool)) in observed.children:
-            return Desired(verdict, (), apply)
         try:
-            return Desired(verdict, (manifests.keys_secret(pool, await self.fleet_key()),), apply)
-        except FleetKeyError as error:
+            return Desired(verdict, await self._keys(pool, observed), apply, self._renewed(pool, observed))
+        except (FleetKeyError, CertificateError) as error:
             self._later(PoolKey(pool.key), self._settings.chat_template_seconds)  # not watched either
-            return Desired(replace(verdict, invalid=(Reason.FLEET_KEY_BROKEN, str(error))))
+            fleet = isinstance(error, FleetKeyError)
+            reason = Reason.FLEET_KEY_BROKEN if fleet else Reason.CERTIFICATES_BROKEN
+            return Desired(replace(verdict, invalid=(reason, str(error))))
+
+    async def _keys(self, pool: PrefixCachePool, observed: Observed) -> tuple[Object, ...]:
+        """The Secret of a pool's keys where it is missing. FleetKeyError."""
+        if Ref("Secret", pool.metadata.namespace, names.keys(pool)) in observed.children:
+            return ()
+        return (manifests.keys_secret(pool, await self.fleet_key()),)
+
+    def _renewed(self, pool: PrefixCachePool, observed: Observed) -> tuple[Object, ...]:
+        """The Secret of the workers' certificate where it is to be written. CertificateError."""
+        if self._certificates is None:
+            return ()
+        ref = Ref("Secret", pool.metadata.namespace, names.certificate(pool.metadata.name))
+        return self._certificates.renewed(pool, observed.children.get(ref))
 
     async def _chat_template(self, pool: PrefixCachePool) -> str:
         """Digest of the chat template, "" where the pool names none. ChatTemplateError where it is not there."""

@@ -18,8 +18,11 @@ from cachefleet_controlplane.pools.kubernetes_objects import (
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_core.pool.status import PoolStatus
 from cachefleet_operator import names as names_of
+from cachefleet_operator.manifests.child_objects import children
+from cachefleet_operator.settings import Settings
 from cachefleet_runtime.kubernetes import KubernetesError
 from tests.controlplane.pools.kube_server import endpoint, endpoint_slice, pool
+from tests.operator.pools import pool as operators_pool
 
 
 def event(kind: str, item: dict[str, Any], version: int) -> dict[str, Any]:
@@ -36,6 +39,23 @@ def test_an_endpoint_becomes_a_worker() -> None:
     assert picture[0].workers == (
         WorkerEndpoint("demo-a", "http://10.0.0.1:8000", ready=True, agent="http://10.0.0.1:8082"),
     )
+
+
+@pytest.mark.parametrize(
+    ("names", "scheme"),
+    [
+        (["engine-tls", "agent-tls"], "https"),
+        (["engine", "agent"], "http"),
+        ([None], "http"),
+        (None, "http"),
+    ],
+)
+def test_a_slice_says_by_its_ports_whether_its_workers_serve_tls(names: list[str | None] | None, scheme: str) -> None:
+    ports = None if names is None else [{"name": name, "port": 8000, "protocol": "TCP"} for name in names]
+    found = parse_slice(endpoint_slice(endpoint("a", "10.0.0.1")) | {"ports": ports})
+    assert found is not None
+    assert found.endpoints[0].url == f"{scheme}://10.0.0.1:8000"
+    assert found.endpoints[0].agent == f"{scheme}://10.0.0.1:8082"
 
 
 @pytest.mark.parametrize(("condition", "ready"), [(True, True), (False, False), (None, True)])
@@ -184,6 +204,15 @@ def test_workers_are_looked_for_as_the_operator_names_them() -> None:
     assert names_of.POOL_LABEL == POOL_LABEL
     assert names_of.service(declared) == declared.metadata.name + SERVICE_SUFFIX
     assert names_of.labels(declared)[POOL_LABEL] == declared.metadata.name
+
+
+def test_tls_ports_are_named_as_the_operator_names_them() -> None:
+    settings = Settings(agent_image="x", tls="issued")
+    service = next(each for each in children(operators_pool(), settings) if each["kind"] == "Service")
+    [tls] = [port for port in service["spec"]["ports"] if port["name"].startswith("engine-")]
+    found = parse_slice(endpoint_slice(endpoint("a", "10.0.0.1")) | {"ports": [tls]})
+    assert found is not None
+    assert found.endpoints[0].url.startswith("https:")
 
 
 def test_paths_and_queries() -> None:

@@ -15,9 +15,11 @@ from aiohttp import web
 from cachefleet_core.native import Code, NativeError, choose
 from cachefleet_core.report_frames import Drain, Phase
 from cachefleet_runtime.tasks import restarting
+from cachefleet_runtime.tls import server_context
 from cachefleet_worker.agent.duties.draining import DrainRoute
 from cachefleet_worker.agent.duties.policy_delivery import PolicyFile, read_policy
 from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts
+from cachefleet_worker.agent.engine.tls import engine_tls
 from cachefleet_worker.agent.engine_session import Session
 from cachefleet_worker.agent.handles.continuation_relay import Relay
 from cachefleet_worker.agent.handles.prompt_routes import PromptRoutes
@@ -75,9 +77,10 @@ class Agent:
         self._flushing: asyncio.TimerHandle | None = None
         self.metrics = AgentMetrics()
         self.metrics.native.set(self._code.name == "native")
-        self._client = EngineClient(
-            http, settings.engine_url, key=self._key, timeout_seconds=settings.engine_timeout_seconds
-        )
+        self._tls = engine_tls(settings)
+        self._serving = server_context(settings.tls_folder) if settings.tls_folder else None
+        timeout = settings.engine_timeout_seconds
+        self._client = EngineClient(http, settings.engine_url, key=self._key, timeout_seconds=timeout, tls=self._tls)
         self.feed = Feed(self.metrics)
         self.registration = Registration(wanted=bool(settings.control_planes or settings.control_plane_dns))
         self.controller = self._make_controller(clock)
@@ -113,6 +116,7 @@ class Agent:
             idle_seconds=settings.continue_idle_seconds,
             answer_bytes=settings.continue_answer_bytes,
             corrupted=self.controller.corrupted,
+            tls=self._tls,
         )
         return PromptRoutes(
             self.controller.handles,
@@ -158,7 +162,8 @@ class Agent:
         runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, self._settings.http_host, self._settings.http_port)
+            host, port = self._settings.http_host, self._settings.http_port
+            site = web.TCPSite(runner, host, port, ssl_context=self._serving)
             await site.start()
             self.http_port = int(runner.addresses[0][1])
             await self._work()

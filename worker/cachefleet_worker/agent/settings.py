@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from cachefleet_core.native import Choice
 from cachefleet_core.tenancy import parse_index_key
+from cachefleet_core.tls_names import AUTHORITIES
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -55,6 +56,9 @@ class AgentSettings(BaseSettings):
     control_plane_dns: str = ""
     """host:port of a headless Service; every address behind it is a replica."""
     control_plane_ca_file: Path | None = None
+    """Authorities that replicas of the control plane are verified by; those of the TLS folder where empty."""
+    tls_folder: Path | None = None
+    """Folder of tls.crt, tls.key and ca.crt: the agent serves TLS, and verifies engine and control planes."""
     token_file: Path | None = None
     index_key_file: Path
     policy_file: Path | None = None
@@ -150,6 +154,11 @@ class AgentSettings(BaseSettings):
             if not host or not port.isdigit():
                 raise ValueError("must be host:port")
         return value
+
+    @property
+    def ca_file(self) -> Path | None:
+        """The authorities to trust; None for those of the machine."""
+        return self.control_plane_ca_file or (self.tls_folder / AUTHORITIES if self.tls_folder else None)
 
     def index_key(self) -> bytes:
         """The key that block keys are seeded with. OSError or ValueError where the file holds none."""

@@ -9,4 +9,5 @@ gate_refusals        whether a worker's gate refused the request
 usage                a worker's counts of tokens, held to what was possible
 outcome              outcomes of an attempt, and which count against the worker
 produced_tokens      token ids, text and finish reason of an answer so far
+worker_tls           how workers at https URLs are verified
 """

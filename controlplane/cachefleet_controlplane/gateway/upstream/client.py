@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -14,14 +15,20 @@ import aiohttp
 from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.gate_refusals import Watch
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
 from cachefleet_controlplane.wire.headers import Header, answer_headers
+from cachefleet_runtime.lru import LruMap
 from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError, event_data, is_end, is_prelude
+
+logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS: Final = 4.0
 """Shorter than vLLM's own five seconds, so that we rarely write into a connection it is closing."""
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 _STATUSES: Final = range(200, 600)
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
+MAX_REFUSED: Final = 1024
+"""Workers whose certificate was refused that are remembered, so that each is logged once."""
 MAX_HELD_EVENTS: Final = 1024
 """Events without a token that are held back, at most; then the stream goes to the client all the same."""
 _READ_BYTES: Final = 64 * 1024
@@ -111,9 +118,14 @@ class Opened:
 
 
 class Upstream:
-    """The gateway's one HTTP client; a context manager. Bounds are in seconds."""
+    """The gateway's one HTTP client; a context manager. Bounds are in seconds.
 
-    def __init__(self, *, connect_seconds: float, idle_seconds: float) -> None:
+    ``tls`` verifies workers at https URLs; without it these are verified as any server of the web.
+    """
+
+    def __init__(self, *, connect_seconds: float, idle_seconds: float, tls: WorkerTls | None = None) -> None:
+        self._tls = tls
+        self._refused: LruMap[str, str] = LruMap(MAX_REFUSED)
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds, sock_read=idle_seconds)
         self._session: aiohttp.ClientSession | None = None
 
@@ -161,10 +173,17 @@ class Upstream:
             return Opened(Outcome.OVERSIZED)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             _cut(response)
+            self._tell(url, error)
             return Opened(outcome_of(error))
         except asyncio.CancelledError:
             _cut(response)
             raise
+
+    def _tell(self, url: str, error: Exception) -> None:
+        """Log, once for each worker and reason, why its TLS is refused: the outcome says no more than unreachable."""
+        if isinstance(error, aiohttp.ClientSSLError) and self._refused.get(url) != str(error):
+            self._refused.put(url, str(error))
+            logger.warning("the certificate of a worker is refused: %s", error, extra={"worker": url})
 
     async def ask(
         self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]], seconds: float
@@ -182,11 +201,19 @@ class Upstream:
         if self._session is None:
             raise RuntimeError("Upstream is used outside its context")
         data = body if len(body) < _LARGE_BYTES else io.BytesIO(body)
-        response = await self._session.post(url + path, data=data, headers=headers, allow_redirects=False)
+        response = await self._session.post(
+            url + path, data=data, headers=headers, allow_redirects=False, **self._verified(url)
+        )
         if response.status not in _STATUSES:
             response.close()
             raise aiohttp.ClientPayloadError(f"status {response.status} is none")
         return response
+
+    def _verified(self, url: str) -> dict[str, Any]:
+        """How a worker's certificate is verified; nothing where it serves without one."""
+        if self._tls is None or not (name := self._tls.server_name(url)):
+            return {}
+        return {"ssl": self._tls.trusted.context(), "server_hostname": name}
 
 
 def _begun(events: Sequence[bytes], watch: Watch | None) -> bool:

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from cachefleet_core.report_frames import Policy
 from cachefleet_worker.agent.engine.answers import PromptRun, read_run
 from cachefleet_worker.agent.engine.load_metrics import CacheConfig, Scrape, read_scrape
+from cachefleet_worker.agent.engine.tls import PLAIN, EngineTls
 from cachefleet_worker.agent.engine.tokenizer_probes import PROBE_CONVERSATIONS, PROBE_TEXT, digest
 from cachefleet_worker.agent.wire.plugin_api import (
     CAPABILITIES_PATH,
@@ -105,7 +106,16 @@ Json = Mapping[str, object]
 class EngineClient:
     """Requests to one engine. Every method raises EngineError where the answer is not as expected."""
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, *, key: str = "", timeout_seconds: float = 3.0) -> None:
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        url: str,
+        *,
+        key: str = "",
+        timeout_seconds: float = 3.0,
+        tls: EngineTls = PLAIN,
+    ) -> None:
+        self._tls = tls
         self._http = http
         self._url = url
         self._key = key
@@ -214,7 +224,14 @@ class EngineClient:
         headers = {**self._headers, **headers, **({"Content-Type": "application/json"} if data else {})}
         try:
             async with self._http.request(
-                method, self._url + path, data=data, headers=headers, timeout=timeout, allow_redirects=False
+                method,
+                self._url + path,
+                data=data,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+                ssl=self._tls.trusted.context(),
+                server_hostname=self._tls.server_name,
             ) as response:
                 content = await response.content.read(MAX_BODY_BYTES + 1)
                 while len(content) <= MAX_BODY_BYTES and (more := await response.content.read(MAX_BODY_BYTES)):

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from cachefleet_runtime.sse import DONE, EventSplitter, event_data
 from cachefleet_worker.agent import health
+from cachefleet_worker.agent.engine.tls import PLAIN, EngineTls
 from cachefleet_worker.agent.handles.continuation import Plan, engine_body, succeed, told
 from cachefleet_worker.agent.handles.produced_tokens import Produced, event_of, with_member
 from cachefleet_worker.agent.handles.prompt_handles import Handles
@@ -53,6 +54,7 @@ class Relay:
         idle_seconds: float,
         answer_bytes: int,
         corrupted: Callable[[], None],
+        tls: EngineTls = PLAIN,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._http = http
@@ -63,6 +65,7 @@ class Relay:
         self._answer_bytes = answer_bytes
         self._corrupted = corrupted
         self._clock = clock
+        self._tls = tls
 
     async def run(self, chosen: Plan, request: web.Request) -> web.StreamResponse:
         """The answer; a stream has been sent by then. UpstreamError where there is none."""
@@ -84,6 +87,8 @@ class Relay:
                 headers=self._headers | passed,
                 timeout=self._timeout,
                 allow_redirects=False,
+                ssl=self._tls.trusted.context(),
+                server_hostname=self._tls.server_name,
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UpstreamError("engine_unreachable", f"the engine did not answer: {type(error).__name__}") from error

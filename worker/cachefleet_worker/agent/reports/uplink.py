@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import ssl
 from collections.abc import Callable
-from pathlib import Path
 from time import monotonic
 from typing import Final, Protocol
 
@@ -15,6 +13,7 @@ import aiohttp
 
 from cachefleet_core.report_frames import MAX_FRAME_BYTES, SUBPROTOCOL, Drain, Policy, Resync, Warm, decode_down
 from cachefleet_runtime.backoff import backoff
+from cachefleet_runtime.tls import TrustedAuthorities
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.feed import Feed, Outbox
 from cachefleet_worker.agent.reports.targets import Registration, Target, resolve, static_targets
@@ -40,7 +39,7 @@ class Commands(Protocol):
 
 
 class Uplink:
-    """Keeps one connection task for each target until cancelled."""
+    """Keeps one connection task for each target until cancelled. OSError where the authorities cannot be read."""
 
     def __init__(
         self,
@@ -60,6 +59,7 @@ class Uplink:
         self._metrics = metrics
         self._http = http
         self._jitter = jitter
+        self._trusted = TrustedAuthorities(settings.ca_file)
         self._tasks: dict[Target, asyncio.Task[None]] = {}
         self._trouble: dict[str, str] = {}  # the last error logged by target: each is logged once until it is over
         self.connected = 0
@@ -78,7 +78,7 @@ class Uplink:
         """The replicas known now; those of before where the name does not resolve."""
         targets = static_targets(self._settings.control_planes)
         if self._settings.control_plane_dns:
-            tls = self._settings.control_plane_ca_file is not None
+            tls = self._settings.ca_file is not None
             try:
                 targets += await resolve(self._settings.control_plane_dns, tls=tls)
             except OSError as error:
@@ -135,7 +135,7 @@ class Uplink:
                 target.url,
                 protocols=(SUBPROTOCOL,),
                 headers=self._headers(),
-                ssl=_tls(self._settings.control_plane_ca_file),
+                ssl=self._trusted.context(),
                 server_hostname=target.host if target.url.startswith("wss:") else None,
                 heartbeat=self._settings.heartbeat_seconds,
                 max_msg_size=MAX_FRAME_BYTES,
@@ -218,14 +218,6 @@ class Uplink:
                     self._metrics.resyncs.inc()
                     log.info("snapshot asked for", extra={"rank": frame.rank, "reason": frame.reason})
                     outbox.resync(frame.rank)
-
-
-def _tls(ca_file: Path | None) -> ssl.SSLContext | bool:
-    if ca_file is None:
-        return True
-    context = ssl.create_default_context(cafile=str(ca_file))
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    return context
 
 
 def _reason(error: Exception) -> str:

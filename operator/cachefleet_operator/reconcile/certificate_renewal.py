@@ -1,0 +1,262 @@
+"""Keeps certificates valid: those that this operator issues, or the reading of those that somebody else does."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.tls_names import AUTHORITIES, WORKERS_DOMAIN, worker_server_name
+from cachefleet_operator import names
+from cachefleet_operator.certificates.certificate import CertificateError, Pair
+from cachefleet_operator.certificates.certificate_secrets import (
+    authority_secret,
+    bundle_config_map,
+    contents,
+    read_authorities,
+    read_serving,
+    serving_secret,
+)
+from cachefleet_operator.certificates.issuing import new_authority, new_serving
+from cachefleet_operator.certificates.rotation import (
+    Authorities,
+    Lifetimes,
+    Step,
+    prepared,
+    promoted,
+    reason_to_issue,
+    retired,
+    step,
+)
+from cachefleet_operator.kube.objects import Ref
+from cachefleet_operator.manifests.child_objects import certificate_secret
+from cachefleet_operator.reconcile.apply import Applier, Apply, Create, Replace
+from cachefleet_operator.settings import Settings
+from cachefleet_runtime.kubernetes import Object
+from cachefleet_runtime.tls import client_context
+
+log = logging.getLogger(__name__)
+
+Manifest = dict[str, Any]
+
+_HERE: Final = frozenset({"localhost", "127.0.0.1"})
+"""Names for whoever comes by a forwarded port, or from within the pod."""
+
+
+class GetApi(Protocol):
+    """The API request by which certificates are read."""
+
+    async def get(self, ref: Ref) -> Object | None: ...
+
+
+class Expiries(Protocol):
+    """Is told when each certificate ends."""
+
+    def certificate(self, ref: Ref, ends: dt.datetime) -> None: ...
+
+
+class Trust:
+    """The authorities by which the operator knows the control plane; the machine's until ``learn`` was called."""
+
+    def __init__(self) -> None:
+        self._bundle = b""
+        self._context: ssl.SSLContext | bool = True
+
+    def learn(self, bundle: bytes) -> None:
+        """Trust these from the next connection on. CertificateError where there are none."""
+        if not bundle or bundle != self._bundle:
+            try:
+                self._context = client_context(bundle.decode(errors="replace"))
+            except ssl.SSLError as error:
+                raise CertificateError(f"{AUTHORITIES} has no certificate: {error}") from error
+            self._bundle = bundle
+
+    def context(self) -> ssl.SSLContext | bool:
+        """As aiohttp takes it."""
+        return self._context
+
+
+class Certificates(Protocol):
+    """The certificates of one term of leadership."""
+
+    async def renew(self) -> None:
+        """Do what is due for the authority and the control plane. KubernetesError, CertificateError."""
+
+    def renewed(self, pool: PrefixCachePool, live: Object | None) -> tuple[Manifest, ...]:
+        """The Secret of a pool's workers where it is to be written. CertificateError where there can be none."""
+        ...
+
+
+class GivenCertificates:
+    """Secrets that somebody else writes, for instance cert-manager; only the authority is read."""
+
+    def __init__(self, api: GetApi, settings: Settings, trust: Trust) -> None:
+        self._api = api
+        self._ref = Ref("Secret", settings.operator_namespace, settings.tls_secret)
+        self._trust = trust
+
+    async def renew(self) -> None:
+        """See ``Certificates.renew``."""
+        secret = await self._api.get(self._ref)
+        if secret is None:
+            raise CertificateError(f"{self._ref} is not there")
+        bundle = contents(secret).get(AUTHORITIES, b"")
+        try:
+            self._trust.learn(bundle)
+        except CertificateError as error:
+            raise CertificateError(f"{self._ref}: {error}") from error
+
+    def renewed(self, _pool: PrefixCachePool, _live: Object | None) -> tuple[Manifest, ...]:
+        """None: they are not ours."""
+        return ()
+
+
+class IssuedCertificates:
+    """An authority of the operator's own. Make a new one for each term of leadership."""
+
+    def __init__(
+        self,
+        api: GetApi,
+        applier: Applier,
+        settings: Settings,
+        trust: Trust,
+        *,
+        today: Callable[[], dt.datetime],
+        expiries: Expiries,
+    ) -> None:
+        self._api = api
+        self._applier = applier
+        self._settings = settings
+        self._trust = trust
+        self._today = today
+        self._expiries = expiries
+        self._lifetimes = Lifetimes(
+            authority=dt.timedelta(days=settings.tls_authority_days),
+            serving=dt.timedelta(days=settings.tls_certificate_days),
+            spread=dt.timedelta(seconds=settings.tls_spread_seconds),
+        )
+        self._since = today()
+        self._authorities: Authorities | None = None
+
+    async def renew(self) -> None:
+        """See ``Certificates.renew``."""
+        authorities = self._authorities = await self._authority()
+        self._trust.learn(authorities.bundle)
+        await self._tell(authorities)
+        await self._serve(authorities)
+
+    def renewed(self, pool: PrefixCachePool, live: Object | None) -> tuple[Manifest, ...]:
+        """See ``Certificates.renewed``. What is there is left as it is while the authority cannot be used."""
+        ref = Ref("Secret", pool.metadata.namespace, names.certificate(pool.metadata.name))
+        if self._authorities is None:
+            if live is not None:
+                return ()
+            raise CertificateError(f"Secret {self._settings.operator_namespace}/{names.AUTHORITY} cannot be used")
+        return self._due(ref, worker_names(pool), self._authorities, live, live or certificate_secret(pool))
+
+    async def _authority(self) -> Authorities:
+        """The authorities after the steps that are due, as their Secret has them."""
+        ref, now = Ref("Secret", self._settings.operator_namespace, names.AUTHORITY), self._today()
+        secret = await self._api.get(ref)
+        if secret is None:
+            made = Authorities(new_authority(now, self._lifetimes))
+            await self._applier.act(Create(authority_secret(ref.namespace, made)))
+            return made
+        try:
+            found = read_authorities(secret)
+        except CertificateError as error:
+            raise CertificateError(f"{ref}: {error}") from error
+        after = self._advanced(found, now)
+        if after != found:
+            await self._applier.act(Replace(authority_secret(ref.namespace, after, secret)))
+        self._expiries.certificate(ref, after.current.certificate.ends)
+        return after
+
+    def _advanced(self, authorities: Authorities, now: dt.datetime) -> Authorities:
+        while (due := step(authorities, now, self._lifetimes, since=self._since)) is not Step.KEEP:
+            log.info("the authority of certificates: %s", due.value)
+            match due:
+                case Step.PREPARE:
+                    authorities = prepared(authorities, new_authority(now, self._lifetimes))
+                    self._since = now
+                case Step.PROMOTE:
+                    authorities = promoted(authorities)
+                case _:
+                    authorities = retired(authorities, now)
+        return authorities
+
+    async def _tell(self, authorities: Authorities) -> None:
+        """Publish what to trust, for people and Prometheus."""
+        wanted = bundle_config_map(self._settings.operator_namespace, authorities)
+        live = await self._api.get(Ref.of(wanted))
+        if live is None or live.get("data") != wanted["data"]:
+            await self._applier.act(Apply(wanted))
+
+    async def _serve(self, authorities: Authorities) -> None:
+        """Issue the control plane's certificate where that is due."""
+        ref = Ref("Secret", self._settings.operator_namespace, self._settings.tls_secret)
+        live = await self._api.get(ref)
+        if live and (live["metadata"].get("labels") or {}).get(names.MANAGED_BY) != names.OPERATOR:
+            raise CertificateError(f"{ref} exists and is not the operator's")
+        for manifest in self._due(ref, control_plane_names(self._settings), authorities, live, live):
+            await self._applier.act(Create(manifest) if live is None else Replace(manifest))
+
+    def _due(
+        self,
+        ref: Ref,
+        wanted: frozenset[str],
+        authorities: Authorities,
+        live: Object | None,
+        base: Object | None,
+    ) -> tuple[Manifest, ...]:
+        """The Secret of a server's certificate where it is to be written; ``base`` gives its metadata."""
+        found = read_serving(live)
+        pair = self._kept_or_issued(ref, found, wanted, authorities)
+        self._expiries.certificate(ref, pair.certificate.ends)
+        if pair is found and contents(live or {}).get(AUTHORITIES) == authorities.bundle:
+            return ()
+        return (serving_secret(ref, pair, authorities.bundle, base),)
+
+    def _kept_or_issued(self, ref: Ref, found: Pair | None, wanted: frozenset[str], authorities: Authorities) -> Pair:
+        signing, now = authorities.current, self._today()
+        reason = reason_to_issue(found.certificate if found else None, wanted, signing.certificate, now)
+        if found and not reason:
+            return found
+        log.info("a certificate is issued: %s", reason, extra={"secret": str(ref)})
+        return new_serving(signing, wanted, now, self._lifetimes)
+
+
+def certificates(
+    api: GetApi,
+    applier: Applier,
+    settings: Settings,
+    trust: Trust,
+    *,
+    today: Callable[[], dt.datetime],
+    expiries: Expiries,
+) -> Certificates | None:
+    """What the settings ask for; None where there is no TLS."""
+    match settings.tls:
+        case "issued":
+            return IssuedCertificates(api, applier, settings, trust, today=today, expiries=expiries)
+        case "existing":
+            return GivenCertificates(api, settings, trust)
+        case _:
+            return None
+
+
+def worker_names(pool: PrefixCachePool) -> frozenset[str]:
+    """The names in the certificate of a pool's workers."""
+    service = f"{names.service(pool)}.{pool.metadata.namespace}.svc"
+    return _HERE | {worker_server_name(pool.key), WORKERS_DOMAIN, service}
+
+
+def control_plane_names(settings: Settings) -> frozenset[str]:
+    """The names in the control plane's certificate: those that agents and the operator use, and others of the same."""
+    hosts = {settings.control_plane_address.rpartition(":")[0].strip("[]"), urlsplit(settings.admin_url).hostname or ""}
+    services = {host.removesuffix(".svc") for host in hosts if host.endswith(".svc")}
+    return _HERE | (hosts - {""}) | services | {f"{name}.svc.cluster.local" for name in services}

@@ -1,0 +1,217 @@
+"""What the operator writes of certificates, and what it leaves alone."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from cachefleet_core.tls_names import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, worker_server_name
+from cachefleet_operator.certificates.certificate import CertificateError
+from cachefleet_operator.certificates.certificate_secrets import contents, read_serving
+from cachefleet_operator.kube.objects import Ref
+from cachefleet_operator.metrics import Metrics
+from cachefleet_operator.reconcile.apply import Applier
+from cachefleet_operator.reconcile.certificate_renewal import (
+    Certificates,
+    Trust,
+    certificates,
+    control_plane_names,
+)
+from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
+from cachefleet_operator.settings import Settings
+from cachefleet_runtime.kubernetes import Object
+from tests.operator.pools import document
+from tests.operator.store import Store
+
+DAY = dt.timedelta(days=1)
+START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+KEY = PoolKey("serving/demo")
+POOL = Ref("PrefixCachePool", "serving", "demo")
+AUTHORITY = Ref("Secret", "ops", "cachefleet-ca")
+BUNDLE = Ref("ConfigMap", "ops", "cachefleet-ca")
+PLANE = Ref("Secret", "ops", "cachefleet-controlplane-tls")
+WORKERS = Ref("Secret", "serving", "demo-worker-tls")
+
+
+def settings(**changes: Any) -> Settings:
+    return Settings(agent_image="example.org/agent:1", operator_namespace="ops", **({"tls": "issued"} | changes))
+
+
+class Operator:
+    """One term of leadership over objects in memory, with a clock that the test moves."""
+
+    def __init__(self, store: Store, chosen: Settings | None = None, *, now: dt.datetime = START) -> None:
+        self.store, self.now, self.metrics, self.trust = store, now, Metrics("0"), Trust()
+        chosen, applier = chosen or settings(), Applier(store, lambda: True)
+        made = certificates(store, applier, chosen, self.trust, today=lambda: self.now, expiries=self.metrics)
+        assert made is not None
+        self.certificates: Certificates = made
+        self._reconciler = Reconciler(store, applier, chosen, today=lambda: self.now, certificates=made)
+
+    async def pass_over(self) -> Outcome:
+        await self.certificates.renew()
+        return await self._reconciler.reconcile(KEY)
+
+    async def reconcile(self) -> Outcome:
+        return await self._reconciler.reconcile(KEY)
+
+    def condition(self) -> Object:
+        found = self.store.objects[POOL]["status"]["conditions"]
+        return next(each for each in found if each["type"] == "ConfigValid")
+
+
+async def test_a_control_plane_and_a_pool_get_what_they_mount() -> None:
+    operator = Operator(Store(document()))
+    await operator.pass_over()
+    objects = operator.store.objects
+    trusted = objects[BUNDLE]["data"][AUTHORITIES].encode()
+    for ref in (PLANE, WORKERS):
+        data = contents(objects[ref])
+        assert data.keys() == {CERTIFICATE, PRIVATE_KEY, AUTHORITIES}
+        assert data[AUTHORITIES] == trusted
+    assert objects[WORKERS]["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
+    volumes = objects[Ref("Deployment", "serving", "demo-workers")]["spec"]["template"]["spec"]["volumes"]
+    assert next(each for each in volumes if each["name"] == "tls")["secret"]["secretName"] == WORKERS.name
+    pair = read_serving(objects[WORKERS])
+    assert pair is not None
+    assert worker_server_name("serving/demo") in pair.certificate.names
+
+
+async def test_the_key_of_the_authority_stays_where_it_is() -> None:
+    operator = Operator(Store(document()))
+    await operator.pass_over()
+    key = operator.store.objects[AUTHORITY]["data"]["current.key"]
+    holders = [ref for ref, each in operator.store.objects.items() if key in str(each)]
+    assert holders == [AUTHORITY]
+
+
+async def test_what_is_valid_is_not_written_again() -> None:
+    operator = Operator(Store(document()))
+    await operator.pass_over()
+    operator.store.settle()
+    await operator.pass_over()
+    operator.store.writes.clear()
+    operator.now += 59 * DAY
+    assert await Operator(operator.store, now=operator.now).pass_over() is Outcome.DONE
+    assert [ref for _, ref in operator.store.writes if ref.kind in {"Secret", "ConfigMap"}] == []
+
+
+async def test_renewal_rolls_no_pod() -> None:
+    operator = Operator(Store(document()))
+    await operator.pass_over()
+    before = operator.store.objects[WORKERS]["data"]
+    operator.store.settle()
+    await operator.pass_over()
+    operator.store.writes.clear()
+    operator.now += 61 * DAY
+    await operator.pass_over()
+    assert operator.store.objects[WORKERS]["data"] != before
+    written = [(verb, ref) for verb, ref in operator.store.writes if ref.kind not in {"Event", "PrefixCachePool"}]
+    assert written == [("update", PLANE), ("update", WORKERS)]
+    assert operator.store.objects[WORKERS]["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
+
+
+async def test_a_certificate_that_is_lost_is_made_again() -> None:
+    operator = Operator(Store(document()))
+    await operator.pass_over()
+    del operator.store.objects[WORKERS], operator.store.objects[PLANE]
+    await operator.pass_over()
+    assert {WORKERS, PLANE} <= operator.store.objects.keys()
+
+
+async def test_a_new_authority_is_trusted_before_it_signs() -> None:
+    operator = Operator(Store(document()))
+    await operator.pass_over()
+    operator.now += 1461 * DAY
+    await operator.pass_over()
+    first, second = (read_serving(operator.store.objects[ref]) for ref in (PLANE, WORKERS))
+    bundle = contents(operator.store.objects[WORKERS])[AUTHORITIES]
+    assert bundle.count(b"BEGIN") == 2
+    operator.now += dt.timedelta(hours=1)
+    await operator.pass_over()
+    for ref, before in ((PLANE, first), (WORKERS, second)):
+        after = read_serving(operator.store.objects[ref])
+        assert after is not None
+        assert before is not None
+        assert after.certificate.issuer != before.certificate.issuer
+    assert contents(operator.store.objects[WORKERS])[AUTHORITIES].count(b"BEGIN") == 2
+    operator.now = START + 1826 * DAY
+    await operator.pass_over()
+    assert contents(operator.store.objects[WORKERS])[AUTHORITIES].count(b"BEGIN") == 1
+
+
+@pytest.mark.parametrize("data", [{}, None, {"current.crt": "!", "current.key": "eA=="}])
+async def test_a_broken_authority_is_never_replaced(data: Any) -> None:
+    secret = {**AUTHORITY.manifest(), "data": data}
+    operator = Operator(Store(document(), secret))
+    with pytest.raises(CertificateError, match="Secret ops/cachefleet-ca"):
+        await operator.pass_over()
+    await operator.reconcile()
+    assert operator.store.objects[AUTHORITY]["data"] == data
+    assert operator.condition()["reason"] == "CertificatesBroken"
+    assert "cachefleet-ca" in operator.condition()["message"]
+
+
+async def test_pools_that_have_a_certificate_go_on_without_the_authority() -> None:
+    store = Store(document())
+    await Operator(store).pass_over()
+    store.objects[AUTHORITY]["data"] = {}
+    after = Operator(store)
+    with pytest.raises(CertificateError):
+        await after.pass_over()
+    await after.reconcile()
+    assert after.condition()["status"] == "True"
+
+
+async def test_a_secret_of_somebody_else_is_left_alone() -> None:
+    theirs: Object = {**WORKERS.manifest(), "data": {CERTIFICATE: "eA=="}}
+    operator = Operator(Store(document(), theirs))
+    await operator.pass_over()
+    assert operator.store.objects[WORKERS]["data"] == theirs["data"]
+    assert operator.condition()["reason"] == "NameTaken"
+    other = Operator(Store({**PLANE.manifest(), "data": {}}))
+    with pytest.raises(CertificateError, match=r"cachefleet-controlplane-tls exists and is not the operator's"):
+        await other.certificates.renew()
+
+
+async def test_existing_secrets_are_mounted_and_not_written() -> None:
+    issuer = Operator(Store(document()))
+    await issuer.pass_over()
+    given = {**PLANE.manifest(), "data": issuer.store.objects[PLANE]["data"]}
+    store = Store(document(), given)
+    operator = Operator(store, settings(tls="existing", tls_worker_secret="theirs"))
+    assert operator.trust.context() is True
+    await operator.pass_over()
+    assert operator.trust.context() is not True
+    assert [ref for _, ref in store.writes if ref.kind == "Secret" and "tls" in ref.name] == []
+    volumes = store.objects[Ref("Deployment", "serving", "demo-workers")]["spec"]["template"]["spec"]["volumes"]
+    assert next(each for each in volumes if each["name"] == "tls")["secret"]["secretName"] == "theirs"
+
+
+@pytest.mark.parametrize("data", [None, {}, {AUTHORITIES: base64.b64encode(b"x").decode()}])
+async def test_an_existing_secret_without_an_authority_is_named(data: Any) -> None:
+    store = Store(*([] if data is None else [{**PLANE.manifest(), "data": data}]))
+    operator = Operator(store, settings(tls="existing"))
+    with pytest.raises(CertificateError, match="Secret ops/cachefleet-controlplane-tls"):
+        await operator.certificates.renew()
+
+
+async def test_when_certificates_end_is_measured() -> None:
+    operator = Operator(Store(document()))
+    await operator.pass_over()
+    name = "cachefleet_operator_certificate_expiry_timestamp_seconds"
+    ends = operator.metrics.registry.get_sample_value(name, {"namespace": "serving", "secret": WORKERS.name})
+    assert ends == (START + 90 * DAY).timestamp()
+    operator.metrics.forget("serving", "demo")
+    assert operator.metrics.registry.get_sample_value(name, {"namespace": "serving", "secret": WORKERS.name}) is None
+
+
+def test_the_control_plane_is_known_by_the_names_that_are_used() -> None:
+    chosen = settings(control_plane="fleet-headless.ops.svc:8081", admin_url="https://fleet.ops.svc:8081")
+    assert control_plane_names(chosen) == {
+        *("localhost", "127.0.0.1", "fleet-headless.ops.svc", "fleet-headless.ops", "fleet.ops.svc", "fleet.ops"),
+        *("fleet-headless.ops.svc.cluster.local", "fleet.ops.svc.cluster.local"),
+    }
