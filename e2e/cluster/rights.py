@@ -14,7 +14,7 @@ RIGHTS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("", "configmaps"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("", "events"): frozenset({"create"}),
     ("", "pods"): frozenset({"list", "patch", "watch"}),
-    ("", "secrets"): frozenset({"create", "get"}),
+    ("", "secrets"): frozenset({"create", "get", "update"}),
     ("", "serviceaccounts"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("", "services"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("apps", "deployments"): frozenset({"create", "get", "list", "patch", "watch"}),

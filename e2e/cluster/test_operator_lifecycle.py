@@ -282,11 +282,13 @@ def test_another_chat_template_is_another_pod_and_a_missing_one_touches_nothing(
 
 
 def test_rights_granted_are_rights_used(bench: Bench, fleet: FakeControlPlane) -> None:
-    first = bench.operator(admin_url=fleet.url, **QUICK)
+    first = bench.operator(admin_url=fleet.url, tls="issued", **QUICK)
     running(bench)
     fleet.knows(f"{bench.namespace}/demo", *map(member, names(bench)))
+    bench.kube.patch("Secret", bench.namespace, "demo-worker-tls", {"data": {"ca.crt": ""}})  # it is written again
     bench.edit(replicas=1)
     until(lambda: len(pods(bench)) == 1)
+    until(lambda: bench.kube.read("Secret", bench.namespace, "demo-worker-tls")["data"]["ca.crt"])
     first.stop()
     assert rights.used(bench.cluster.requests(bench.identity.name), bench.identity) == rights.RIGHTS
 

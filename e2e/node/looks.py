@@ -49,10 +49,11 @@ def kill_engine(site: Site, namespace: str, pod: str) -> None:
 def idle_blocks(pool: Pool) -> list[int]:
     """Idle cached blocks of each worker, as its engine itself counts them."""
     script = (
-        "import json, pathlib, urllib.request as r;"
+        "import json, pathlib, ssl, urllib.request as r;"
+        "c = ssl.create_default_context(cafile='/etc/cachefleet/tls/ca.crt');"
         "key = pathlib.Path('/etc/cachefleet/keys/worker.key').read_text().strip();"
-        "q = r.Request('http://127.0.0.1:8000/v1/fleet/stats', headers={'Authorization': 'Bearer ' + key});"
-        "print(json.load(r.urlopen(q))['ranks']['0']['blocks_idle'])"
+        "q = r.Request('https://localhost:8000/v1/fleet/stats', headers={'Authorization': 'Bearer ' + key});"
+        "print(json.load(r.urlopen(q, context=c))['ranks']['0']['blocks_idle'])"
     )
     names = [pod["metadata"]["name"] for pod in pool.pods()]
     exec_ = ["exec", "-n", pool.namespace, "-c", "agent"]
@@ -61,7 +62,10 @@ def idle_blocks(pool: Pool) -> list[int]:
 
 def cache_values(site: Site) -> dict[str, float]:
     """What the control plane takes each worker's cache to be worth."""
-    script = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8081/metrics').read().decode())"
+    script = (
+        "import ssl, urllib.request as r; c = ssl.create_default_context(cafile='/etc/cachefleet-tls/ca.crt');"
+        "print(r.urlopen('https://localhost:8081/metrics', context=c).read().decode())"
+    )
     inside = ["deploy/cachefleet-controlplane", "--", "python3", "-c", script]
     lines = site.kubectl("exec", "-n", NAMESPACE, *inside).splitlines()
     found = (re.match(r'cachefleet_worker_cache_value\{.*worker="([^"]+)"\} (\S+)', line) for line in lines)

@@ -25,6 +25,7 @@ def test_the_rights_that_are_granted_are_those_that_are_used(site: Site, pool: P
     if site.requests is None:
         pytest.skip("this cluster's audit log cannot be read")
     pool.ready()
+    _have_a_certificate_written_again(site, pool)
     account = f"{RELEASE}-{part}"
     assert used(site.requests(), f"system:serviceaccount:{NAMESPACE}:{account}") == granted(site, account)
 
@@ -65,6 +66,14 @@ def test_pools_go_with_all_they_own_when_the_operator_is_gone(site: Site, pool: 
     site.kubectl("delete", "namespace", NAMESPACE, "--timeout=180s")
     everything = site.kubectl("get", _kinds(), "-A", "-l", "app.kubernetes.io/part-of=cachefleet", "-o", "name")
     assert everything.split() == []
+
+
+def _have_a_certificate_written_again(site: Site, pool: Pool) -> None:
+    """Certificates are renewed after months; one without the authorities to trust is at the next look at its pool."""
+    name, missing = f"{pool.name}-worker-tls", '[{"op": "remove", "path": "/data/ca.crt"}]'
+    site.kubectl("patch", "secret", name, "-n", pool.namespace, "--type=json", "-p", missing)
+    site.kubectl("annotate", "pcp", pool.name, "-n", pool.namespace, "--overwrite", f"example.org/looked={time.time()}")
+    until(lambda: "ca.crt" in site.get("secret", name, pool.namespace)["data"], seconds=60)
 
 
 def _only_definitions_are_left(site: Site) -> bool:

@@ -107,5 +107,10 @@ MATRIX: Final[dict[str, Values]] = {
         "tests": {"apiKeySecretRef": {"name": "tenant"}},
     },
     "renamed": {"fullnameOverride": "fleet"},
+    "plain": {"tls": {"enabled": False}, "monitoring": {"monitors": {"enabled": True}}},
+    "certificates of others": {
+        "tls": {"existing": {"controlPlaneSecret": "plane-tls", "workerSecret": "workers-tls"}},
+        "monitoring": {"monitors": {"enabled": True}},
+    },
     "bare": {"rbac": {"create": False}, "crds": {"keep": False}, "tests": {"enabled": False}},
 }

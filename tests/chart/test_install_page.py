@@ -67,7 +67,7 @@ def test_every_file_exists(file: str) -> None:
 
 @pytest.mark.cluster
 def test_the_ingress_points_at_the_gateway() -> None:
-    [text] = re.findall(r"```yaml\n(apiVersion.*?)```", PAGE, re.DOTALL)
+    [text] = re.findall(r"```yaml\n(apiVersion: networking.*?)```", PAGE, re.DOTALL)
     ingress = yaml.safe_load(text)
     backend = ingress["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
     gateway = template().one("Service", "-gateway")

@@ -211,7 +211,7 @@ def test_monitors_find_the_ports() -> None:
 def test_workers_are_watched_on_both_ports() -> None:
     monitor = template(MATRIX["monitored"]).one("PodMonitor", "-workers")["spec"]
 
-    assert {end["port"] for end in monitor["podMetricsEndpoints"]} == {"agent", "engine"}
+    assert {end["port"] for end in monitor["podMetricsEndpoints"]} == {"agent-tls", "engine-tls"}
     assert (AGENT_PORT, ENGINE_PORT) == (8082, 8000), "the network policies name these"
 
 

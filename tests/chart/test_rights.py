@@ -20,7 +20,7 @@ CONTROL_PLANE: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("cachefleet.io", "prefixcachepools"): frozenset({"list", "watch"}),
     ("discovery.k8s.io", "endpointslices"): frozenset({"list", "watch"}),
 }
-HOME: Final = {("coordination.k8s.io", "leases"), ("", "secrets")}
+HOME: Final = {("coordination.k8s.io", "leases"), ("", "secrets"), ("", "configmaps")}
 
 
 def rights(rules: Iterable[Object]) -> Rights:

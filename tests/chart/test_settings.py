@@ -102,7 +102,7 @@ def test_both_find_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert isinstance(told, OperatorSettings)
     assert told.control_plane_address == "fleet-controlplane-headless.cachefleet-system.svc:8081"
-    assert told.admin_url == "http://fleet-controlplane.cachefleet-system.svc:8081"
+    assert told.admin_url == "https://fleet-controlplane.cachefleet-system.svc:8081"
     for name in ("fleet-controlplane-headless", "fleet-controlplane"):
         assert [port["port"] for port in services[name]["ports"]] == [8081]
 

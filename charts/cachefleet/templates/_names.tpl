@@ -62,3 +62,36 @@ app.kubernetes.io/component: {{ .part }}
 {{- define "cachefleet.gatewayUrl" -}}
 http://{{ include "cachefleet.fullname" . }}-gateway.{{ .Release.Namespace }}.svc:{{ .Values.controlPlane.gateway.service.port }}
 {{- end }}
+
+{{/* Whose certificates are used: off, issued (by the operator) or existing. */}}
+{{- define "cachefleet.tls" -}}
+{{- $existing := .Values.tls.existing }}
+{{- if and $existing.workerSecret (not $existing.controlPlaneSecret) }}
+{{- fail "tls.existing.workerSecret: is of no use without tls.existing.controlPlaneSecret: certificates are all the operator's, or none" }}
+{{- end }}
+{{- ternary (ternary "existing" "issued" (ne $existing.controlPlaneSecret "")) "off" .Values.tls.enabled }}
+{{- end }}
+
+{{/* Secret of the control plane's certificate. */}}
+{{- define "cachefleet.controlPlaneTls" -}}
+{{- default "cachefleet-controlplane-tls" .Values.tls.existing.controlPlaneSecret }}
+{{- end }}
+
+{{- define "cachefleet.scheme" -}}
+{{ ternary "https" "http" .Values.tls.enabled }}
+{{- end }}
+
+{{/* How Prometheus verifies: (dict "root" $ "name" the name in the certificate). Nothing without TLS. */}}
+{{- define "cachefleet.scrape" -}}
+{{- if .root.Values.tls.enabled -}}
+scheme: https
+tlsConfig:
+  serverName: {{ .name }}
+  ca:
+    {{- if eq (include "cachefleet.tls" .root) "issued" }}
+    configMap: {name: cachefleet-ca, key: ca.crt}
+    {{- else }}
+    secret: {name: {{ include "cachefleet.controlPlaneTls" .root }}, key: ca.crt}
+    {{- end }}
+{{- end }}
+{{- end }}

@@ -70,20 +70,21 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* startupProbe, livenessProbe and readinessProbe at one port. */}}
+{{/* startupProbe, livenessProbe and readinessProbe at one port: (dict "port" name "scheme" "HTTP" or "HTTPS"). */}}
 {{- define "cachefleet.probes" -}}
+{{- $at := printf "port: %s%s" .port (ternary ", scheme: HTTPS" "" (eq .scheme "HTTPS")) }}
 startupProbe:
-  httpGet: {path: /healthz, port: {{ . }}}
+  httpGet: {path: /healthz, {{ $at }}}
   periodSeconds: 1
   timeoutSeconds: 5
   failureThreshold: 120
 livenessProbe:
-  httpGet: {path: /healthz, port: {{ . }}}
+  httpGet: {path: /healthz, {{ $at }}}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
 readinessProbe:
-  httpGet: {path: /readyz, port: {{ . }}}
+  httpGet: {path: /readyz, {{ $at }}}
   periodSeconds: 2
   timeoutSeconds: 5
   failureThreshold: 2

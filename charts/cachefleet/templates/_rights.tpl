@@ -14,7 +14,7 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
   verbs: [list, patch, watch]
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [create, get]
+  verbs: [create, get{{ if eq (include "cachefleet.tls" .) "issued" }}, update{{ end }}]
 - apiGroups: [""]
   resources: [serviceaccounts]
   verbs: [create, get, list, patch, watch]
@@ -38,11 +38,19 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
   verbs: [create, get, list, patch, watch]
 {{- end }}
 
-{{/* The Lease, and the fleet's key: made once, read ever after. */}}
+{{/* The Lease; the fleet's key, made once, read ever after; certificates, and a ConfigMap of what to trust. */}}
 {{- define "cachefleet.operatorHomeRules" -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [create, get, update]
+{{- if eq (include "cachefleet.tls" .) "issued" }}
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [create, get, patch]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create, get, update]
+{{- else }}
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
@@ -50,6 +58,7 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
   resources: [secrets]
   resourceNames: [cachefleet-fleet-key]
   verbs: [get]
+{{- end }}
 {{- end }}
 
 {{- define "cachefleet.controlPlaneRules" -}}

@@ -1,0 +1,99 @@
+"""TLS as the chart sets it up: on, everywhere, and the same on both sides of each connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cachefleet_core.tls_names import WORKERS_DOMAIN
+from cachefleet_operator.names import AUTHORITY
+from cachefleet_operator.settings import Settings as OperatorSettings
+from tests.chart.helm import Rendered, template
+from tests.chart.matrix import MATRIX
+from tests.chart.test_settings import variables
+
+pytestmark = pytest.mark.cluster
+
+EXISTING = MATRIX["certificates of others"]
+
+
+def mounted(objects: Rendered) -> str:
+    """The Secret that is in the folder which the control plane is told."""
+    container, pod = objects.container("controlplane"), objects.pod("controlplane")
+    folder = variables(container)["CACHEFLEET_TLS_FOLDER"]
+    [volume] = [mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == folder]
+    [secret] = [each["secret"] for each in pod["volumes"] if each["name"] == volume]
+    assert "subPath" not in str(container["volumeMounts"])  # which would never be renewed
+    return str(secret["secretName"])
+
+
+def endpoints(objects: Rendered) -> list[Any]:
+    monitors = [*objects.of("ServiceMonitor"), *objects.of("PodMonitor")]
+    return [
+        endpoint
+        for each in monitors
+        for endpoint in (*each["spec"].get("endpoints", ()), *each["spec"].get("podMetricsEndpoints", ()))
+        if endpoint["port"] != "metrics"  # the operator's own: no token is ever sent there
+    ]
+
+
+def test_it_is_on_and_the_operator_issues() -> None:
+    told = variables(template().container("operator"))
+    assert told["CACHEFLEET_TLS"] == "issued"
+    assert told["CACHEFLEET_ADMIN_URL"].startswith("https://")
+    assert mounted(template()) == told["CACHEFLEET_TLS_SECRET"] == OperatorSettings(agent_image="x").tls_secret
+
+
+def test_the_kubelet_asks_the_internal_port_over_tls() -> None:
+    for values, scheme in (({}, "HTTPS"), (MATRIX["plain"], None)):
+        container = template(values).container("controlplane")
+        probes = [probe["httpGet"] for name, probe in container.items() if name.endswith("Probe")]
+        assert [probe.get("scheme") for probe in probes] == [scheme] * 3
+    operator = template().container("operator")
+    assert "scheme" not in operator["readinessProbe"]["httpGet"]
+
+
+def test_prometheus_verifies_what_it_reads() -> None:
+    found = endpoints(template(MATRIX["monitored"]))
+    assert [each["port"] for each in found] == ["internal", "agent-tls", "engine-tls"]
+    for each in found:
+        assert each["scheme"] == "https"
+        assert each["tlsConfig"]["ca"] == {"configMap": {"name": AUTHORITY, "key": "ca.crt"}}
+    names = [each["tlsConfig"]["serverName"] for each in found]
+    assert names == ["cachefleet-controlplane.cachefleet-system.svc", WORKERS_DOMAIN, WORKERS_DOMAIN]
+
+
+def test_secrets_of_others_are_mounted_and_trusted() -> None:
+    objects = template(EXISTING)
+    told = variables(objects.container("operator"))
+    assert (told["CACHEFLEET_TLS"], told["CACHEFLEET_TLS_WORKER_SECRET"]) == ("existing", "workers-tls")
+    assert mounted(objects) == told["CACHEFLEET_TLS_SECRET"] == "plane-tls"
+    for each in endpoints(objects):
+        assert each["tlsConfig"]["ca"] == {"secret": {"name": "plane-tls", "key": "ca.crt"}}
+
+
+def test_secrets_are_changed_by_an_operator_that_issues_alone() -> None:
+    def verbs(values: Any) -> set[str]:
+        rules = [
+            rule
+            for kind in ("Role", "ClusterRole")
+            for role in template(values).of(kind)
+            for rule in role["rules"]
+            if "secrets" in rule["resources"]
+        ]
+        assert len(rules) == 2
+        return {verb for rule in rules for verb in rule["verbs"]}
+
+    assert verbs({}) == {"create", "get", "update"}
+    assert verbs(EXISTING) == verbs(MATRIX["plain"]) == {"create", "get"}
+
+
+def test_without_it_everything_is_plain() -> None:
+    objects = template(MATRIX["plain"])
+    told = variables(objects.container("operator"))
+    assert told["CACHEFLEET_TLS"] == "off"
+    assert told["CACHEFLEET_ADMIN_URL"].startswith("http://")
+    assert "CACHEFLEET_TLS_FOLDER" not in variables(objects.container("controlplane"))
+    assert [each["port"] for each in endpoints(objects)] == ["internal", "agent", "engine"]
+    assert "https" not in str(endpoints(objects))
