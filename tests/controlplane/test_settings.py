@@ -116,7 +116,7 @@ def test_the_database_s_password_is_never_shown(monkeypatch: pytest.MonkeyPatch)
     assert "geheim" in settings.url
 
 
-@pytest.mark.parametrize("url", ["geheim", "sqlite://", "sqlite:///:memory:"])
+@pytest.mark.parametrize("url", ["geheim", "sqlite://", "sqlite:///:memory:", "sqlite:///file:x.db?uri=true"])
 def test_a_database_url_that_cannot_work_is_refused_unseen(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     with pytest.raises(SettingsError, match=r"^CACHEFLEET_DATABASE_URL: .*sqlite:///PATH") as error:
         loaded(monkeypatch, DATABASE_URL=url)

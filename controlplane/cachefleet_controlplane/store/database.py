@@ -197,6 +197,8 @@ def usable_url(url: str) -> URL:
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() == "sqlite" and parsed.database in {None, "", ":memory:"}:
         raise ValueError("SQLite needs a file, sqlite:///PATH: several threads use the database")
+    if parsed.get_backend_name() == "sqlite" and (parsed.database or "").startswith("file:"):
+        raise ValueError("SQLite's own URIs are not taken: write the path, sqlite:///PATH")
     return parsed
 
 

@@ -200,7 +200,7 @@ def test_a_driver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
     assert "secret" not in str(error.value)
 
 
-@pytest.mark.parametrize("url", ["nonsense", "sqlite://", "sqlite:///:memory:"])
+@pytest.mark.parametrize("url", ["nonsense", "sqlite://", "sqlite:///:memory:", "sqlite:///file:x.db?uri=true"])
 def test_urls_that_cannot_work_are_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match="sqlite:///PATH"):
         Database(url, timeout_seconds=1)
