@@ -38,6 +38,7 @@ def test_a_pool_becomes_workers(bench: Bench) -> None:
         "ContractConsistent": "Unknown",
         "IndexFresh": "Unknown",
         "HitRateMet": "Unknown",
+        "ModelNameConflict": "False",
         "Progressing": "True",
         "Degraded": "False",
         "Ready": "False",

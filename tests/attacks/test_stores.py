@@ -13,6 +13,7 @@ import psutil
 import pytest
 from sqlalchemy import Engine, event
 
+from cachefleet_controlplane.tenants import directory
 from tests.attacks.target import Target, attacked
 from tests.controlplane.store.postgresql import PostgreSQL
 from tests.controlplane.waiting import until
@@ -102,7 +103,10 @@ def on_postgresql(postgresql: PostgreSQL) -> dict[str, Any]:
     return {"database_url": postgresql.database(), "database_timeout_seconds": 0.5, "tenants_poll_seconds": 0.2}
 
 
-async def test_a_postgresql_that_hangs(tmp_path: Path, postgresql: PostgreSQL, on_postgresql: dict[str, Any]) -> None:
+async def test_a_postgresql_that_hangs(
+    tmp_path: Path, postgresql: PostgreSQL, on_postgresql: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "ANSWER_SECONDS", 1.0)
     async with attacked(tmp_path, **on_postgresql) as target:
         key = await target.tenant("acme")
         with _stopped(postgresql):

@@ -66,11 +66,18 @@ def test_the_operator_has_the_rights_it_was_seen_to_use() -> None:
     assert have[NAMESPACE].keys() == HOME
 
 
-def test_of_its_own_namespace_s_secrets_it_reads_the_fleet_key_alone() -> None:
+def test_of_its_own_namespace_s_secrets_it_reads_by_name_alone() -> None:
     rules = template(MATRIX["namespaced"]).one("Role", "-operator-home")["rules"]
-    reads = [rule for rule in rules if rule["resources"] == ["secrets"] and "get" in rule["verbs"]]
+    named = {verb: _named(rules, verb) for verb in ("create", "get", "update")}
 
-    assert [rule.get("resourceNames") for rule in reads] == [[FLEET_KEY_SECRET]]
+    issued = {"cachefleet-ca", "cachefleet-controlplane-tls"}
+    assert named == {"create": {""}, "get": issued | {FLEET_KEY_SECRET}, "update": issued}
+
+
+def _named(rules: list[Object], verb: str) -> set[str]:
+    """The names of the Secrets for which there is a right, "" for all."""
+    of_secrets = [rule for rule in rules if rule["resources"] == ["secrets"] and verb in rule["verbs"]]
+    return {name for rule in of_secrets for name in rule.get("resourceNames", [""])}
 
 
 def test_leases_are_its_own_namespace_s_alone() -> None:

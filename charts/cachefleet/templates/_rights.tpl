@@ -43,14 +43,6 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [create, get, update]
-{{- if eq (include "cachefleet.tls" .) "issued" }}
-- apiGroups: [""]
-  resources: [configmaps]
-  verbs: [create, get, patch]
-- apiGroups: [""]
-  resources: [secrets]
-  verbs: [create, get, update]
-{{- else }}
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
@@ -58,6 +50,14 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
   resources: [secrets]
   resourceNames: [cachefleet-fleet-key]
   verbs: [get]
+{{- if eq (include "cachefleet.tls" .) "issued" }}
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [cachefleet-ca, {{ include "cachefleet.controlPlaneTls" . }}]
+  verbs: [get, update]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [create, get, patch]
 {{- end }}
 {{- end }}
 
