@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from typing import Self
 
@@ -14,9 +15,12 @@ from tests.worker.agent.model import ModelEngine
 
 
 class SnapshotServer:
-    """Serves ``engine`` on a free port to who has the key. ``change`` alters a body on its way, ``status`` refuses."""
+    """Serves ``engine`` on a free port to who has the key, plain or with ``tls``. ``change`` alters a body on its way,
+    ``status`` refuses.
+    """
 
-    def __init__(self, engine: ModelEngine, *, key: str = "key") -> None:
+    def __init__(self, engine: ModelEngine, *, key: str = "key", tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.engine = engine
         self._key = key
         self.change: Callable[[list[bytes]], list[bytes]] = list
@@ -28,8 +32,8 @@ class SnapshotServer:
         app.router.add_get(PATH, self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls).start()
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{self._runner.addresses[0][1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:

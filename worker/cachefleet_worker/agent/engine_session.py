@@ -156,7 +156,8 @@ class Session:
             silence_seconds=self._settings.snapshot_silence_seconds,
             frame_bytes=self._settings.event_max_bytes,
         )
-        return SnapshotClient(self._settings.engine_url, key=self._settings.worker_key(), limits=limits)
+        key, tls = self._settings.worker_key(), self._client.tls
+        return SnapshotClient(self._settings.engine_url, key=key, limits=limits, tls=tls)
 
     def _end(self, reason: str) -> None:
         if not self._ended.done():

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from cachefleet_core.tls_names import AUTHORITIES
+from cachefleet_runtime.tls import TrustedAuthorities, server_context
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.engine.tls import PLAIN, EngineTls
 from cachefleet_worker.agent.events.snapshot_client import Head, SnapshotClient, SnapshotError, SnapshotLimits
 from cachefleet_worker.plugin.snapshot.event_batches import END, framed
+from tests.fakes.secret_volume import SecretVolume, authority, issued
 from tests.worker.agent.model import BLOCK_SIZE, CONTRACT, INDEX_KEY, Block, ModelEngine
 from tests.worker.agent.receiver import Receiver
 from tests.worker.agent.snapshot_server import SnapshotServer
@@ -56,6 +61,19 @@ async def test_an_empty_engine_gives_an_empty_snapshot() -> None:
     async with SnapshotServer(ModelEngine(plugin=True)) as server:
         head, draft = await fetched(server)
     assert (head.sequence, head.blocks, draft.held) == (-1, 0, 0)
+
+
+async def test_an_engine_that_serves_tls_is_verified_as_for_all_else(engine: ModelEngine, tmp_path: Path) -> None:
+    volume = SecretVolume(tmp_path / "tls", issued(authority(), "demo.workers"))
+    draft = Residents(INDEX_KEY, CONTRACT, block_size=BLOCK_SIZE)
+    async with SnapshotServer(engine, tls=server_context(volume.folder)) as server:
+        trusted = TrustedAuthorities(volume.folder / AUTHORITIES)
+        named = SnapshotClient(server.url, key="key", tls=EngineTls(trusted, "demo.workers"))
+        assert (await named.fetch(0, draft)).blocks == 8
+        for wrong in (PLAIN, EngineTls(trusted, "other.workers")):
+            with pytest.raises(SnapshotError):
+                await SnapshotClient(server.url, key="key", tls=wrong).fetch(0, draft)
+        assert server.served == 1
 
 
 def headed(**changes: object) -> Change:

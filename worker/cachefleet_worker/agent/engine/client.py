@@ -115,7 +115,8 @@ class EngineClient:
         timeout_seconds: float = 3.0,
         tls: EngineTls = PLAIN,
     ) -> None:
-        self._tls = tls
+        self.tls = tls
+        """How the engine is verified."""
         self._http = http
         self._url = url
         self._key = key
@@ -230,8 +231,8 @@ class EngineClient:
                 headers=headers,
                 timeout=timeout,
                 allow_redirects=False,
-                ssl=self._tls.trusted.context(),
-                server_hostname=self._tls.server_name,
+                ssl=self.tls.trusted.context(),
+                server_hostname=self.tls.server_name,
             ) as response:
                 content = await response.content.read(MAX_BODY_BYTES + 1)
                 while len(content) <= MAX_BODY_BYTES and (more := await response.content.read(MAX_BODY_BYTES)):

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.engine.tls import PLAIN, EngineTls
 from cachefleet_worker.agent.wire.kv_events import Batch, BatchError, BlockRemoved, BlockStored, Total, decode_batch
 from cachefleet_worker.agent.wire.plugin_api import TOKEN_HEADER
 
@@ -56,8 +57,9 @@ class SnapshotLimits:
 class SnapshotClient:
     """Fetches snapshots from the plugin of one engine."""
 
-    def __init__(self, url: str, *, key: str, limits: SnapshotLimits | None = None) -> None:
+    def __init__(self, url: str, *, key: str, limits: SnapshotLimits | None = None, tls: EngineTls = PLAIN) -> None:
         self._url = url
+        self._tls = tls
         self._headers = {"Authorization": f"Bearer {key}", TOKEN_HEADER: key} if key else {}
         self._limits = limits or SnapshotLimits()
 
@@ -68,7 +70,12 @@ class SnapshotClient:
             async with (
                 aiohttp.ClientSession(trust_env=False, timeout=timeout) as http,
                 http.get(
-                    self._url + PATH, params={"rank": rank}, headers=self._headers, allow_redirects=False
+                    self._url + PATH,
+                    params={"rank": rank},
+                    headers=self._headers,
+                    allow_redirects=False,
+                    ssl=self._tls.trusted.context(),
+                    server_hostname=self._tls.server_name,
                 ) as response,
             ):
                 if response.status != 200:
