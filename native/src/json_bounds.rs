@@ -34,7 +34,8 @@ pub fn excess(body: &[u8], limits: &Limits) -> Option<&'static str> {
                 containers += 1;
                 depth += 1;
             }
-            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'}' | b']' if depth == 0 => return None, // no JSON goes on like this; its decoder will say so
+            b'}' | b']' => depth -= 1,
             b',' => items += 1,
             _ => continue,
         }

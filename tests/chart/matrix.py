@@ -112,5 +112,9 @@ MATRIX: Final[dict[str, Values]] = {
         "tls": {"existing": {"controlPlaneSecret": "plane-tls", "workerSecret": "workers-tls"}},
         "monitoring": {"monitors": {"enabled": True}},
     },
+    "certificates of others, namespaced": {
+        "namespaces": ["serving"],
+        "tls": {"existing": {"controlPlaneSecret": "plane-tls"}},
+    },
     "bare": {"rbac": {"create": False}, "crds": {"keep": False}, "tests": {"enabled": False}},
 }

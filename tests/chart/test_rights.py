@@ -74,6 +74,12 @@ def test_of_its_own_namespace_s_secrets_it_reads_by_name_alone() -> None:
     assert named == {"create": {""}, "get": issued | {FLEET_KEY_SECRET}, "update": issued}
 
 
+def test_certificates_of_others_are_read_and_not_changed() -> None:
+    rules = template(MATRIX["certificates of others, namespaced"]).one("Role", "-operator-home")["rules"]
+    assert _named(rules, "get") == {FLEET_KEY_SECRET, "plane-tls"}
+    assert _named(rules, "update") == set()
+
+
 def _named(rules: list[Object], verb: str) -> set[str]:
     """The names of the Secrets for which there is a right, "" for all."""
     of_secrets = [rule for rule in rules if rule["resources"] == ["secrets"] and verb in rule["verbs"]]

@@ -65,16 +65,16 @@ http://{{ include "cachefleet.fullname" . }}-gateway.{{ .Release.Namespace }}.sv
 
 {{/* Whose certificates are used: off, issued (by the operator) or existing. */}}
 {{- define "cachefleet.tls" -}}
-{{- $existing := .Values.tls.existing }}
+{{- $existing := .Values.tls.existing | default dict }}
 {{- if and $existing.workerSecret (not $existing.controlPlaneSecret) }}
 {{- fail "tls.existing.workerSecret: is of no use without tls.existing.controlPlaneSecret: certificates are all the operator's, or none" }}
 {{- end }}
-{{- ternary (ternary "existing" "issued" (ne $existing.controlPlaneSecret "")) "off" .Values.tls.enabled }}
+{{- ternary (ternary "existing" "issued" (not (empty $existing.controlPlaneSecret))) "off" .Values.tls.enabled }}
 {{- end }}
 
 {{/* Secret of the control plane's certificate. */}}
 {{- define "cachefleet.controlPlaneTls" -}}
-{{- default "cachefleet-controlplane-tls" .Values.tls.existing.controlPlaneSecret }}
+{{- default "cachefleet-controlplane-tls" (.Values.tls.existing | default dict).controlPlaneSecret }}
 {{- end }}
 
 {{- define "cachefleet.scheme" -}}

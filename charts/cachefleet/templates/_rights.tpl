@@ -58,6 +58,11 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [create, get, patch]
+{{- else if .Values.tls.enabled }}
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [{{ include "cachefleet.controlPlaneTls" . }}]
+  verbs: [get]
 {{- end }}
 {{- end }}
 

@@ -157,9 +157,9 @@ class Worker(Schema):
     indexed: bool = True
     """Its blocks are in the index; false where they did not fit, until it restarts."""
     cache_value: float
+    """What its cache is worth, for choosing which worker to give up; comparable within a pool."""
     trust: float
     """Share of what it claims to hold that decisions count on, by what its engine has served."""
-    """What its cache is worth, for choosing which worker to give up; comparable within a pool."""
     excluded: bool
     differences: tuple[Difference, ...]
     backing_off: bool

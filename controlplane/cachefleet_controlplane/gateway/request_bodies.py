@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 THREAD_BYTES: Final = 1024 * 1024
 """A longer body is decoded off the event loop."""
+INFLATED_AT_ONCE: Final = 4
 
 
 class RequestBodies:
@@ -28,6 +29,7 @@ class RequestBodies:
         self._bounds = bounds
         self._json_excess = json_excess
         self._budget = BodyBudget(bounds.buffered_bytes)
+        self._inflating = asyncio.Semaphore(INFLATED_AT_ONCE)
 
     @property
     def held_bytes(self) -> int:
@@ -53,12 +55,17 @@ class RequestBodies:
             take=share.take,
         )
         if encoding:
-            plain = await asyncio.to_thread(decoded, body, encoding, limit=bounds.body_bytes)
-            share.take(len(plain))
-            body = plain
+            body = await self._inflate(body, encoding, share)
         if len(body) > THREAD_BYTES:
             return await asyncio.to_thread(self._parsed, body, parse)
         return self._parsed(body, parse)
+
+    async def _inflate(self, body: bytes, encoding: bytes, share: BodyShare) -> bytes:
+        """Decode in a thread; few bodies at once, since what they grow to counts only afterwards."""
+        async with self._inflating:
+            plain = await asyncio.to_thread(decoded, body, encoding, limit=self._bounds.body_bytes)
+            share.take(len(plain))
+            return plain
 
     def _parsed(self, body: bytes, parse: Callable[[bytes], T]) -> T:
         self._bounds.json.check(body, self._json_excess)

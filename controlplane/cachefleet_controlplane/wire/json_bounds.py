@@ -63,7 +63,9 @@ class JsonBounds:
                 containers += 1
                 depth += 1
             elif first in _CLOSERS:
-                depth = max(0, depth - 1)
+                if not depth:
+                    return None  # no JSON goes on like this; its decoder will say so
+                depth -= 1
             else:
                 items += body.count(b",", part.start(), part.end())
             if (crossed := self._crossed(containers, strings, items, depth)) is not None:

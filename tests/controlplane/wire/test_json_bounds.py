@@ -54,6 +54,7 @@ def _native() -> Any:
         (b'"[[[[', None),
         (b'"\\', None),
         (b'"\\\\"[[[', "depth"),
+        (b"[]][[[[[[", None),
     ],
 )
 def test_what_is_crossed_first(body: bytes, crossed: str | None) -> None:
