@@ -1,19 +1,22 @@
 """With no feature used an engine with the plugin answers byte for byte as stock vLLM does.
 
 The first test of the stock engine records; the same requests to the engine with the plugin must give the same bytes,
-apart from what names one answer: its id, its time, the server's fingerprint. Each starts from an empty cache.
+apart from what names one answer: its id, its time, the server's fingerprint. Each starts from an empty cache. What
+stock vLLM answers to anybody is asked for with the key, which the plugin wants there (test_plugin_routes.py).
 """
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 import pytest
 
+from cachefleet_worker.plugin.access_guard import OPEN_PATHS
 from e2e.engine.requests import ANSWERED, COMPLETION, IDS, REFUSED, WARM, Sent
 from e2e.engine.side import Side
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
@@ -36,7 +39,7 @@ def _is_steady(sent: Sent) -> bool:
 
 
 REQUESTS: Final = [
-    *(sent for sent in ANSWERED if _is_steady(sent)),
+    *(replace(sent, anonymous=sent.path in OPEN_PATHS) for sent in ANSWERED if _is_steady(sent)),
     *REFUSED,
     Sent(COMPLETION, {"prompt": IDS, "max_tokens": 5, "temperature": 0, "logprobs": 3, "stream": True}),
     Sent(COMPLETION, {"prompt": "a b c", "max_tokens": 5, "temperature": 0, "vllm_xargs": {"session_id": "s"}}),
