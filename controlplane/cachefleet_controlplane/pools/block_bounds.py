@@ -1,8 +1,9 @@
 """How many blocks one rank of a worker can hold: a bound on what it may claim. Pure.
 
-A worker announces how many blocks its engine has. That is its own word, so the memory that the pool declares bounds it:
-as many blocks as fit where a token takes what ``model.kvBytesPerToken`` says, or SMALLEST_TOKEN_BYTES where that is not
-set. Blocks in host memory are not announced; a pool whose engines move any there may hold HOST_FACTOR times as many.
+A worker announces how many blocks its engine has, and that binds it. It is its own word, so the memory that the pool
+declares bounds it coarsely: SLACK times as many blocks as fit where a token takes what ``model.kvBytesPerToken`` says,
+or as many as fit where it takes SMALLEST_TOKEN_BYTES and that is not set.
+Blocks in host memory are not announced; a pool whose engines move any there may hold HOST_FACTOR times as many.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from cachefleet_core.pool.spec import PoolSpec
 
 SMALLEST_TOKEN_BYTES: Final = 256
 """Less than any model in use takes for a token on one device: a block of theirs takes kilobytes."""
-SLACK: Final = 2
-"""A cache of smaller numbers than ``kvBytesPerToken`` was computed for (fp8) has twice the blocks."""
+SLACK: Final = 64
+"""A block holds the layers of one KV group only (a sixth or less of them in hybrid models), on one device of those that
+``kvBytesPerToken`` may have been computed for (8), in smaller numbers perhaps (fp8)."""
 HOST_FACTOR: Final = 16
 UNKNOWN: Final = 2**32
 """Where neither is known: a pool that declares no room is not admitted, but may have workers from before."""

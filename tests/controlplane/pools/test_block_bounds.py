@@ -30,6 +30,20 @@ def test_its_word_is_bounded_by_the_memory_that_the_pool_declares() -> None:
     assert most_blocks(spec(), 2**60) == KV_MIB * 2**20 // (16 * 256)
 
 
+def test_where_layers_are_of_several_groups_an_engine_has_many_times_as_many_blocks() -> None:
+    """A block takes the bytes of one group's layers: 24 of 62, say, of Gemma 3 27B on an 80 GB device."""
+    model = {"name": "gemma", "source": "gemma", "weightsMiB": 52_000, "kvBytesPerToken": 62 * 16 * (128 + 128) * 2}
+    gemma = pool(model=model, engine=ENGINE, device={"memoryMiB": 81_920}).spec
+    for announced in (74_116, 100_000):
+        assert most_blocks(gemma, announced) == announced
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_so_it_does_where_the_bytes_of_a_token_are_those_on_all_devices(devices: int) -> None:
+    honest = KV_MIB * 2**20 // (16 * 1024)
+    assert most_blocks(spec({"kvBytesPerToken": devices * 1024}), honest) == honest
+
+
 def test_a_pool_without_room_bounds_nothing() -> None:
     full = spec({"weightsMiB": 100_000})
     assert (most_blocks(full, 100), most_blocks(full, 0)) == (100, UNKNOWN)
