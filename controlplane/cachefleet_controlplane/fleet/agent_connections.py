@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from cachefleet_controlplane.index.frame_ingest import Report
-from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, IndexFullError
+from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, IndexFullError, worker_id
 from cachefleet_controlplane.pools.block_bounds import most_blocks
 from cachefleet_controlplane.report_streams.report_stream import (
     Accept,
@@ -46,6 +46,10 @@ class RefusedError(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class UndeclaredRankError(Exception):
+    """A rank that its worker's pool does not declare: to be left out, while the worker's other ranks are heard."""
 
 
 class Link(Protocol):
@@ -96,15 +100,15 @@ class AgentConnections:
         return connection
 
     def hello(self, connection: Connection, hello: Hello, now: float) -> list[StreamEvent]:
-        """Begin a stream; its events. RefusedError: nothing has changed."""
+        """Begin a stream; its events. RefusedError, UndeclaredRankError: no stream has changed."""
         worker = self._welcome(connection, hello)
         pool = self._registry.pools[hello.pool]
         self._supersede(worker, connection)
-        connection.worker = (hello.pool, hello.worker)
         connection.ranks[hello.rank] = worker
         if hello.epoch != worker.stream.epoch:
             worker.restarted()
         worker.hello = hello
+        worker.most_blocks = max(worker.most_blocks, most_blocks(pool.declared.spec, hello.blocks_total))
         self._registry.settle(pool)
         events = self._step(worker, Opened(connection.number, hello), now)
         connection.link.send(pool.policy)
@@ -182,9 +186,10 @@ class AgentConnections:
         pool = self._registry.pools.get(hello.pool)
         if pool is None:
             raise RefusedError("unknown_pool", f"no pool {hello.pool}")
-        declared = declared_ranks(pool.declared.spec.engine)
-        if declared is not None and hello.rank >= declared:
-            raise RefusedError("undeclared", f"rank {hello.rank}, but the pool declares {declared} for each worker")
+        connection.worker = (hello.pool, hello.worker)
+        declared, known = declared_ranks(pool.declared.spec.engine), worker_id(pool.key, hello.worker, hello.rank)
+        if declared is not None and hello.rank >= declared and known not in pool.workers:
+            raise UndeclaredRankError(f"rank {hello.rank}, but the pool declares {declared} for each worker")
         if len(connection.ranks) >= MAX_RANKS and hello.rank not in connection.ranks:
             raise RefusedError("busy", f"more than {MAX_RANKS} ranks on one connection")
         worker = self._registry.announce(pool, hello.worker, hello.rank)
@@ -270,13 +275,9 @@ class AgentConnections:
 
         That is known only once its claim is in the index, since removals count too; a frame's size bounds it till then.
         """
-        pool, held = self._registry.pools.get(worker.pool), self._index.held(worker.id)
-        if pool is None or worker.hello is None:
-            return
-        most = most_blocks(pool.declared.spec, worker.hello.blocks_total)
-        if held > most:
+        if (held := self._index.held(worker.id)) > worker.most_blocks:
             self.excess_claims += 1
-            self._leave_out(worker, f"it claims {held} blocks and can hold {most}")
+            self._leave_out(worker, f"it claims {held} blocks and can hold {worker.most_blocks}")
 
     def _leave_out(self, worker: Worker, why: str) -> None:
         """Hold none of a worker's blocks until its next epoch: half of them would diverge at each report."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from starlette.types import Message, Receive, Send
 
-from cachefleet_controlplane.fleet.agent_connections import Connection, RefusedError
+from cachefleet_controlplane.fleet.agent_connections import MAX_RANKS, Connection, RefusedError, UndeclaredRankError
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.index.frame_ingest import kind, read
@@ -90,6 +90,8 @@ class Session:
         self._send = send
         self._outbox = Outbox(limits.outbox_frames)
         self._who = ""
+        self._left_out: set[int] = set()
+        """Ranks of which nothing is taken, because the pool does not declare them."""
 
     async def run(self) -> None:
         """Serve the connection to its end; sends the farewell, if there is one."""
@@ -179,7 +181,7 @@ class Session:
             raise RefusedError("not_ready", "this control plane does not know its pools yet") from None
 
     async def _follow(self, connection: Connection, first: Hello) -> None:
-        self._count(self._fleet.hello(connection, first))
+        self._count(self._hello(connection, first))
         logger.info("agent connected", extra={"worker": self._who, "epoch": first.epoch})
         while True:
             async with asyncio.timeout(self._limits.idle_seconds):
@@ -193,13 +195,33 @@ class Session:
     def _take(self, connection: Connection, data: bytes) -> None:
         frame = read(data)
         if isinstance(frame, Hello):
-            events = self._fleet.hello(connection, frame)
+            events = self._hello(connection, frame)
+        elif frame.rank in self._left_out:
+            return
         else:
             events = self._fleet.receive(connection, frame)
             if isinstance(frame, State):
                 self._warm(connection, frame)
         self._metrics.frame(kind(frame), len(data))
         self._count(events)
+
+    def _hello(self, connection: Connection, hello: Hello) -> list[StreamEvent]:
+        try:
+            events = self._fleet.hello(connection, hello)
+        except UndeclaredRankError as error:
+            self._leave_out(hello.rank, str(error))
+            return []
+        self._left_out.discard(hello.rank)
+        return events
+
+    def _leave_out(self, rank: int, why: str) -> None:
+        if rank in self._left_out:
+            return
+        if len(self._left_out) >= MAX_RANKS:
+            raise RefusedError("busy", f"more than {MAX_RANKS} ranks on one connection that its pool does not declare")
+        self._left_out.add(rank)
+        self._metrics.report_rejected("undeclared")
+        logger.warning("a rank's reports are left out: %s", why, extra={"worker": self._who})
 
     def _warm(self, connection: Connection, state: State) -> None:
         """All ranks of a worker share one engine, which is told once."""

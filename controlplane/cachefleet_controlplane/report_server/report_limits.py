@@ -28,7 +28,6 @@ CLOSE_CODES: Final[Mapping[str, int]] = {
     "slow": TRY_LATER,
     "superseded": SUPERSEDED,
     "unannounced": MALFORMED,
-    "undeclared": FORBIDDEN,
     "unknown_pool": UNKNOWN_POOL,
 }
 """WebSocket close codes by the words that metrics and logs use."""

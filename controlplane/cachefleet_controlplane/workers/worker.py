@@ -53,6 +53,8 @@ class Worker:
     differences: tuple[Difference, ...] = ()
     unindexed: bool = False
     """Its blocks did not fit into the index, or were more than it can hold; routed by load until its next epoch."""
+    most_blocks: int = 0
+    """What it may claim; a spec that has become smaller since its Hello is not that of its engine."""
     counters: Counters = field(default_factory=Counters)
     inflight_requests: InFlightRequests = field(init=False)
     history: History = field(default_factory=History)
@@ -162,6 +164,7 @@ class Worker:
         self.load = None
         self.samples = 0
         self.unindexed = False
+        self.most_blocks = 0
         self.inflight_requests.recent.clear()
 
     def room(self, now: float, *, percent: int) -> Capacity | None:

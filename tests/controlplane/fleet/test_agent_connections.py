@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
-from cachefleet_controlplane.fleet.agent_connections import MAX_RANKS, RefusedError
+from cachefleet_controlplane.fleet.agent_connections import MAX_RANKS, RefusedError, UndeclaredRankError
 from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId
 from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.pools.block_bounds import most_blocks
 from cachefleet_controlplane.report_streams import stream_state_machine
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.workers import registry
@@ -81,11 +82,29 @@ class TestWelcome:
     def test_so_are_they_by_what_the_pool_declares(self) -> None:
         fleet = fleet_of("demo-0")
         connection = fleet.report().connection
-        with pytest.raises(RefusedError, match="declares 1 ") as refused:
+        with pytest.raises(UndeclaredRankError, match="declares 1 "):
             fleet.hello(connection, hello(rank=1))
-        assert refused.value.code == "undeclared"
         fleet.update_pools([view(ranked(2), ["demo-0"])])
         fleet.hello(connection, hello(rank=1))
+
+    def test_or_has_declared_while_the_worker_runs(self) -> None:
+        """While a roll to fewer ranks is under way, or paused, the workers of before report as they did."""
+        fleet = fleet_of("demo-0")
+        fleet.update_pools([view(ranked(2), ["demo-0"])])
+        connection = fleet.connect(FakeLink())
+        fleet.hello(connection, hello(rank=1))
+        fleet.update_pools([view(ranked(1), ["demo-0"])])
+        fleet.disconnect(connection)
+        fleet.hello(fleet.connect(FakeLink()), hello(rank=1))
+
+    def test_a_connection_speaks_for_one_worker_also_where_its_first_rank_is_undeclared(self) -> None:
+        fleet = fleet_of("demo-0", "demo-1")
+        connection = fleet.connect(FakeLink())
+        with pytest.raises(UndeclaredRankError):
+            fleet.hello(connection, hello("demo-0", rank=1))
+        with pytest.raises(RefusedError) as refused:
+            fleet.hello(connection, hello("demo-1"))
+        assert refused.value.code == "foreign"
 
     def test_unfinished_snapshots_of_all_ranks_share_one_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each rank alone stays below it."""
@@ -233,6 +252,22 @@ class TestBounds:
         fleet.receive(later.connection, delta(2, stored(claims[:1])))
         assert (fleet.worker("demo-0").indexed, fleet.worker("demo-1").held_blocks) == (False, 10)
         assert (fleet.view().index.excess_claims, later.closed, later.resyncs()) == (2, [], [])
+
+    def test_what_a_worker_could_hold_at_its_hello_it_may_claim_while_it_runs(self) -> None:
+        """A spec of less memory is not that of the workers that are there, also where their agents connect again."""
+        fleet, claims = fleet_of("demo-0"), chain(7, 100)
+        link = fleet.report("demo-0", claims)
+        device = {"resource": "nvidia.com/gpu", "memoryMiB": 211, "activationMiB": 100, "floorMiB": 100}
+        model = {"name": MODEL, "source": "tiny", "weightsMiB": 10, "kvBytesPerToken": 2**16}
+        small = pool(device=device, model=model)
+        assert most_blocks(small.spec, 100) < 99
+        fleet.update_pools([view(small, ["demo-0"])])
+        fleet.receive(link.connection, delta(1, removed(claims[:1])))
+        assert (fleet.worker("demo-0").indexed, fleet.worker("demo-0").held_blocks) == (True, 99)
+        fleet.report("demo-0", claims)
+        assert (fleet.worker("demo-0").indexed, fleet.worker("demo-0").held_blocks) == (True, 100)
+        fleet.report("demo-0", claims, epoch="e2")
+        assert fleet.worker("demo-0").indexed is False, "a new engine is held to the new spec"
 
 
 class _DefectiveIndex(PythonIndex):

@@ -13,7 +13,7 @@ from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnava
 from cachefleet_controlplane.websocket_protocol import FIRST_MESSAGE_BYTES
 from cachefleet_core.report_frames import SUBPROTOCOL, Delta, Policy, Resync, Stored, encode
 from tests.controlplane.chains import chain, removed, stored
-from tests.controlplane.fleets import LiveFleet, fleet_of, pool, view, wid
+from tests.controlplane.fleets import LiveFleet, fleet_of, pool, ranked, view, wid
 from tests.controlplane.frames import delta, hello, snapshot, state
 from tests.controlplane.report_server.agents import TOKEN, Endpoint, reports_endpoint
 from tests.controlplane.waiting import until, value
@@ -107,6 +107,17 @@ class TestAdmission:
             await agent.say(hello("other-0"))
             assert await agent.end() == 4403
         assert value(endpoint.metrics, "report_rejections_total", reason="forbidden") == 1
+
+    async def test_a_rank_beyond_the_pools_is_left_out_and_the_others_are_heard(self, endpoint: Endpoint) -> None:
+        async with endpoint.agent() as agent:
+            await agent.say(hello(rank=1), hello(), snapshot(0, KEYS, rank=1), state(0, HELD, rank=1))
+            await agent.say(snapshot(0, KEYS), state(0, HELD))
+            await until(lambda: held(endpoint) == 10)
+            assert 1 not in {worker.rank for worker in endpoint.fleet.view().workers}
+            assert value(endpoint.metrics, "report_rejections_total", reason="undeclared") == 1
+            endpoint.fleet.update_pools([view(ranked(2), ["demo-0"])])
+            await agent.say(hello(rank=1), snapshot(0, KEYS, rank=1))
+            await until(lambda: 1 in {worker.rank for worker in endpoint.fleet.view().workers})
 
     async def test_an_unknown_pool_is_refused(self, endpoint: Endpoint) -> None:
         async with endpoint.agent() as agent:
