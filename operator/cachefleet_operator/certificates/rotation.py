@@ -2,9 +2,11 @@
 
 | state of the authority | time | step |
 |---|---|---|
-| one, current | in the last fifth of its life | PREPARE: make the next, which is trusted and signs nothing |
-| current and next | everybody has had the next for ``spread``, or the current has expired | PROMOTE: the next signs |
+| one, current | in the last fifth of its life, or not yet valid | PREPARE: make the next, which only is trusted |
+| current and next | all have had the next for ``spread``, or the current is not valid | PROMOTE: the next signs |
 | with some before it | one has expired | RETIRE it |
+
+A next one that is not yet valid counts as none. What is not yet valid was made while the operator's clock was ahead.
 
 After PROMOTE every certificate is issued anew, as its issuer is not the current one. Clients trust all of them.
 """
@@ -18,8 +20,8 @@ from typing import Final
 
 from cachefleet_operator.certificates.certificate import Certificate, Pair
 
-SKEW: Final = dt.timedelta(minutes=5)
-"""How long before it is made a certificate begins: clocks differ."""
+SKEW: Final = dt.timedelta(hours=1)
+"""How long before it is made a certificate begins: clocks differ, those of two operators too."""
 AUTHORITY_SHARE: Final = 5
 """An authority is renewed when this part of its life, a fifth, is left."""
 SERVING_SHARE: Final = 3
@@ -66,10 +68,11 @@ class Step(StrEnum):
 def step(authorities: Authorities, now: dt.datetime, lifetimes: Lifetimes, *, since: dt.datetime) -> Step:
     """The step that is due. ``since`` is when this operator began to write the bundle to whoever needs it."""
     current, following = authorities.current.certificate, authorities.next
-    if following is None:
-        if now >= current.ends - current.life / AUTHORITY_SHARE:
+    valid = current.begins <= now < current.ends
+    if following is None or now < following.certificate.begins:
+        if not valid or now >= current.ends - current.life / AUTHORITY_SHARE:
             return Step.PREPARE
-    elif now >= max(since, following.certificate.begins + SKEW) + lifetimes.spread or now >= current.ends:
+    elif not valid or now >= max(since, following.certificate.begins + SKEW) + lifetimes.spread:
         return Step.PROMOTE
     return Step.RETIRE if any(now >= pair.certificate.ends for pair in authorities.previous) else Step.KEEP
 
@@ -101,6 +104,8 @@ def reason_to_issue(found: Certificate | None, names: frozenset[str], authority:
         return "another authority signs now"
     if found.names != names:
         return "its names are others"
+    if now < found.begins:
+        return "it is not valid yet"
     if now >= found.ends - found.life / SERVING_SHARE:
         return "it expires"
     return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import ipaddress
 import logging
 import ssl
 from collections.abc import Callable
@@ -259,4 +260,12 @@ def control_plane_names(settings: Settings) -> frozenset[str]:
     """The names in the control plane's certificate: those that agents and the operator use, and others of the same."""
     hosts = {settings.control_plane_address.rpartition(":")[0].strip("[]"), urlsplit(settings.admin_url).hostname or ""}
     services = {host.removesuffix(".svc") for host in hosts if host.endswith(".svc")}
-    return _HERE | (hosts - {""}) | services | {f"{name}.svc.cluster.local" for name in services}
+    return _HERE | set(map(_canonical, hosts - {""})) | services | {f"{name}.svc.cluster.local" for name in services}
+
+
+def _canonical(host: str) -> str:
+    """An address as it is read from a certificate, which has no zone; a DNS name as it is."""
+    try:
+        return str(ipaddress.ip_address(host.partition("%")[0]))
+    except ValueError:
+        return host

@@ -91,6 +91,29 @@ def test_why_a_certificate_is_issued_anew() -> None:
     assert reason(fresh, after=60 * DAY) == "it expires"
 
 
+def test_what_was_made_by_a_clock_that_went_ahead_is_made_anew() -> None:
+    ahead = authority("1", START + 365 * DAY)
+    assert reason_to_issue(serving(ahead, START + 365 * DAY), NAMES, ahead.certificate, START) == "it is not valid yet"
+    assert step(Authorities(ahead), START, LIFETIMES, since=START) is Step.PREPARE
+    both = prepared(Authorities(ahead), authority("2"))
+    assert step(both, START, LIFETIMES, since=START) is Step.PROMOTE
+    assert step(promoted(both), START, LIFETIMES, since=START) is Step.KEEP
+
+
+def test_a_next_authority_from_the_future_signs_nothing() -> None:
+    ahead = prepared(Authorities(authority("1")), authority("2", START + 2000 * DAY))
+    assert step(ahead, START, LIFETIMES, since=START) is Step.KEEP
+    late = START + 1461 * DAY
+    assert step(ahead, late, LIFETIMES, since=START) is Step.PREPARE
+    assert step(prepared(ahead, authority("3", late)), late, LIFETIMES, since=late) is Step.KEEP
+
+
+def test_clocks_may_differ_by_less_than_an_hour() -> None:
+    made = authority("1", START + 59 * MINUTE)
+    assert reason_to_issue(serving(made, START + 59 * MINUTE), NAMES, made.certificate, START) == ""
+    assert step(Authorities(made), START, LIFETIMES, since=START) is Step.KEEP
+
+
 def test_no_certificate_outlives_its_authority() -> None:
     late = START + 1800 * DAY
     assert serving(authority("1"), late).ends == START + 1825 * DAY

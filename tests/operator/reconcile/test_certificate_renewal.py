@@ -10,7 +10,7 @@ import pytest
 
 from cachefleet_core.tls_names import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, worker_server_name
 from cachefleet_operator.certificates.certificate import CertificateError
-from cachefleet_operator.certificates.certificate_secrets import contents, read_serving
+from cachefleet_operator.certificates.certificate_secrets import contents, read_authorities, read_serving
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.reconcile.apply import Applier
@@ -215,3 +215,28 @@ def test_the_control_plane_is_known_by_the_names_that_are_used() -> None:
         *("localhost", "127.0.0.1", "fleet-headless.ops.svc", "fleet-headless.ops", "fleet.ops.svc", "fleet.ops"),
         *("fleet-headless.ops.svc.cluster.local", "fleet.ops.svc.cluster.local"),
     }
+
+
+@pytest.mark.parametrize("host", ["[fd00:0:0::1]", "[FD00::0001]", "[fd00::1%25eth0]"])
+async def test_an_address_that_can_be_written_in_many_ways_is_one_name(host: str) -> None:
+    operator = Operator(Store(), settings(control_plane="plane:8081", admin_url=f"https://{host}:8081"))
+    await operator.certificates.renew()
+    operator.store.writes.clear()
+    await operator.certificates.renew()
+    assert operator.store.writes == []
+
+
+async def test_certificates_from_the_future_are_made_anew() -> None:
+    """As where the operator's clock was ahead when it issued them."""
+    store = Store(document())
+    await Operator(store, now=START + 365 * DAY).pass_over()
+    operator = Operator(store)
+    await operator.pass_over()
+    for ref in (PLANE, WORKERS):
+        pair = read_serving(store.objects[ref])
+        assert pair is not None
+        assert pair.certificate.begins < START < pair.certificate.ends
+        assert contents(store.objects[ref])[AUTHORITIES].count(b"BEGIN") == 2
+    signing = read_authorities(store.objects[AUTHORITY]).current.certificate
+    assert signing.begins < START
+    assert pair.certificate.issuer == signing.key
