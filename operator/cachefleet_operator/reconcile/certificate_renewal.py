@@ -55,7 +55,7 @@ class GetApi(Protocol):
 
 
 class Expiries(Protocol):
-    """Is told when each certificate ends."""
+    """Is told when each certificate that was read or written ends."""
 
     def certificate(self, ref: Ref, ends: dt.datetime) -> None: ...
 
@@ -140,19 +140,23 @@ class IssuedCertificates:
             serving=dt.timedelta(days=settings.tls_certificate_days),
             spread=dt.timedelta(seconds=settings.tls_spread_seconds),
         )
+        self._plane = Ref("Secret", settings.operator_namespace, settings.tls_secret)
         self._since = today()
         self._authorities: Authorities | None = None
 
     async def renew(self) -> None:
         """See ``Certificates.renew``."""
+        live = await self._api.get(self._plane)
+        self._measure(self._plane, live)
         authorities = self._authorities = await self._authority()
         self._trust.learn(authorities.bundle)
         await self._tell(authorities)
-        await self._serve(authorities)
+        await self._serve(authorities, live)
 
     def renewed(self, pool: PrefixCachePool, live: Object | None) -> tuple[Manifest, ...]:
         """See ``Certificates.renewed``. What is there is left as it is while the authority cannot be used."""
         ref = Ref("Secret", pool.metadata.namespace, names.certificate(pool.metadata.name))
+        self._measure(ref, live)
         if self._authorities is None:
             if live is not None:
                 return ()
@@ -166,11 +170,13 @@ class IssuedCertificates:
         if secret is None:
             made = Authorities(new_authority(now, self._lifetimes))
             await self._applier.act(Create(authority_secret(ref.namespace, made)))
+            self._expiries.certificate(ref, made.current.certificate.ends)
             return made
         try:
             found = read_authorities(secret)
         except CertificateError as error:
             raise CertificateError(f"{ref}: {error}") from error
+        self._expiries.certificate(ref, found.current.certificate.ends)
         after = self._advanced(found, now)
         if after != found:
             await self._applier.act(Replace(authority_secret(ref.namespace, after, secret)))
@@ -197,14 +203,18 @@ class IssuedCertificates:
         if live is None or live.get("data") != wanted["data"]:
             await self._applier.act(Apply(wanted))
 
-    async def _serve(self, authorities: Authorities) -> None:
+    async def _serve(self, authorities: Authorities, live: Object | None) -> None:
         """Issue the control plane's certificate where that is due."""
-        ref = Ref("Secret", self._settings.operator_namespace, self._settings.tls_secret)
-        live = await self._api.get(ref)
-        if live and (live["metadata"].get("labels") or {}).get(names.MANAGED_BY) != names.OPERATOR:
-            raise CertificateError(f"{ref} exists and is not the operator's")
-        for manifest in self._due(ref, control_plane_names(self._settings), authorities, live, live):
+        if live and not _is_ours(live):
+            raise CertificateError(f"{self._plane} exists and is not the operator's")
+        for manifest in self._due(self._plane, control_plane_names(self._settings), authorities, live, live):
             await self._applier.act(Create(manifest) if live is None else Replace(manifest))
+            self._measure(self._plane, manifest)
+
+    def _measure(self, ref: Ref, live: Object | None) -> None:
+        """Tell when the certificate in a Secret ends, as it is in the API server: a write may be refused."""
+        if live and _is_ours(live) and (found := read_serving(live)):
+            self._expiries.certificate(ref, found.certificate.ends)
 
     def _due(
         self,
@@ -217,7 +227,6 @@ class IssuedCertificates:
         """The Secret of a server's certificate where it is to be written; ``base`` gives its metadata."""
         found = read_serving(live)
         pair = self._kept_or_issued(ref, found, wanted, authorities)
-        self._expiries.certificate(ref, pair.certificate.ends)
         if pair is found and contents(live or {}).get(AUTHORITIES) == authorities.bundle:
             return ()
         return (serving_secret(ref, pair, authorities.bundle, base),)
@@ -248,6 +257,10 @@ def certificates(
             return GivenCertificates(api, settings, trust)
         case _:
             return None
+
+
+def _is_ours(secret: Object) -> bool:
+    return (secret["metadata"].get("labels") or {}).get(names.MANAGED_BY) == names.OPERATOR
 
 
 def worker_names(pool: PrefixCachePool) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from cachefleet_operator.reconcile.certificate_renewal import (
 )
 from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
 from cachefleet_operator.settings import Settings
-from cachefleet_runtime.kubernetes import Object
+from cachefleet_runtime.kubernetes import Object, RefusedError
 from tests.operator.pools import document
 from tests.operator.store import Store
 
@@ -58,9 +59,26 @@ class Operator:
     async def reconcile(self) -> Outcome:
         return await self._reconciler.reconcile(KEY)
 
+    def ends(self, ref: Ref) -> dt.datetime | None:
+        """When a certificate ends by the gauge that alerts look at."""
+        name = "cachefleet_operator_certificate_expiry_timestamp_seconds"
+        labels = {"namespace": ref.namespace, "secret": ref.name}
+        found = self.metrics.registry.get_sample_value(name, labels)
+        return None if found is None else dt.datetime.fromtimestamp(found, dt.UTC)
+
     def condition(self) -> Object:
         found = self.store.objects[POOL]["status"]["conditions"]
         return next(each for each in found if each["type"] == "ConfigValid")
+
+
+def refusing(verb: str, kind: str) -> Callable[[str, Ref], None]:
+    """For ``Store.before``: such requests are refused."""
+
+    def before(asked: str, ref: Ref) -> None:
+        if (asked, ref.kind) == (verb, kind):
+            raise RefusedError(403, "Forbidden", f"{verb} {ref} is forbidden")
+
+    return before
 
 
 async def test_a_control_plane_and_a_pool_get_what_they_mount() -> None:
@@ -202,11 +220,52 @@ async def test_an_existing_secret_without_an_authority_is_named(data: Any) -> No
 async def test_when_certificates_end_is_measured() -> None:
     operator = Operator(Store(document()))
     await operator.pass_over()
-    name = "cachefleet_operator_certificate_expiry_timestamp_seconds"
-    ends = operator.metrics.registry.get_sample_value(name, {"namespace": "serving", "secret": WORKERS.name})
-    assert ends == (START + 90 * DAY).timestamp()
+    assert operator.ends(PLANE) == START + 90 * DAY
+    assert operator.ends(AUTHORITY) == START + 1825 * DAY
+    await operator.pass_over()
+    assert operator.ends(WORKERS) == START + 90 * DAY
     operator.metrics.forget("serving", "demo")
-    assert operator.metrics.registry.get_sample_value(name, {"namespace": "serving", "secret": WORKERS.name}) is None
+    assert operator.ends(WORKERS) is None
+
+
+async def test_a_certificate_that_cannot_be_written_is_seen_to_end() -> None:
+    operator = Operator(Store(document()))
+    await operator.pass_over()
+    operator.now += 70 * DAY
+    operator.store.before = refusing("update", "Secret")
+    for _ in range(2):
+        with pytest.raises(RefusedError):
+            await operator.certificates.renew()
+        assert await operator.reconcile() is Outcome.REFUSED
+    assert [operator.ends(ref) for ref in (PLANE, WORKERS)] == [START + 90 * DAY] * 2
+    operator.store.before = lambda _verb, _ref: None
+    await operator.pass_over()
+    await operator.pass_over()
+    assert [operator.ends(ref) for ref in (PLANE, WORKERS)] == [START + 160 * DAY] * 2
+
+
+async def test_a_certificate_is_seen_to_end_without_the_authority() -> None:
+    store = Store(document())
+    await Operator(store).pass_over()
+    store.objects[AUTHORITY]["data"] = {}
+    after = Operator(store)
+    with pytest.raises(CertificateError):
+        await after.pass_over()
+    await after.reconcile()
+    assert [after.ends(ref) for ref in (PLANE, WORKERS)] == [START + 90 * DAY] * 2
+
+
+async def test_a_new_authority_is_measured_when_it_is_written() -> None:
+    operator = Operator(Store())
+    await operator.certificates.renew()
+    operator.now += 1826 * DAY
+    operator.store.before = refusing("update", "Secret")
+    with pytest.raises(RefusedError):
+        await operator.certificates.renew()
+    assert operator.ends(AUTHORITY) == START + 1825 * DAY
+    operator.store.before = lambda _verb, _ref: None
+    await operator.certificates.renew()
+    assert operator.ends(AUTHORITY) == START + (1825 + 1826) * DAY
 
 
 def test_the_control_plane_is_known_by_the_names_that_are_used() -> None:
