@@ -2,7 +2,8 @@
 
 A name that is asked for without its namespace belongs to the namespace of the pool that had a ready worker first, as
 its status says, for as long as that pool exists. Among pools that never had one the oldest has it, and in files, which
-know no times, the one declared first. "namespace/model" always means that namespace.
+know no times, the one declared first. "namespace/model" is how that namespace's model is asked for, and may be a name
+that another pool declares: it then belongs to the older of both, or to whom a rule for it names.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class NameConflict:
     """Why a pool's model is not asked for by its name alone; ``owner`` is the pool that has it, "" where none may."""
 
     owner: str = ""
+    nameless: bool = False
+    """Whether "namespace/model" is not its name either, so that nobody can ask for the model."""
 
 
 class ModelNames:
@@ -66,9 +69,7 @@ class ModelNames:
 
     def resolve(self, asked: str) -> tuple[str, str] | None:
         """Namespace and model that a name means, qualified or not; None where it means none."""
-        if qualified := self._qualified(asked):
-            return qualified.namespace, qualified.model
-        owner = self._owners.get(asked)
+        owner = self._owner(asked)
         return None if owner is None else (owner.namespace, owner.model)
 
     def shown(self, namespace: str, model: str) -> str:
@@ -77,10 +78,17 @@ class ModelNames:
 
     def conflict(self, namespace: str, model: str) -> NameConflict | None:
         """Why a namespace's model is not asked for by its name alone; None where it is."""
-        owner = self._qualified(model) or self._owners.get(model)
-        if owner is None:
-            return NameConflict()
-        return None if (owner.namespace, owner.model) == (namespace, model) else NameConflict(owner.pool)
+        if self.resolve(model) == (namespace, model):
+            return None
+        owner, nameless = self._owner(model), self.resolve(f"{namespace}/{model}") != (namespace, model)
+        return NameConflict(owner.pool if owner else "", nameless)
+
+    def _owner(self, asked: str) -> Claim | None:
+        """Of who declares the name and whose model is qualified by it: whom its own rule names, else the older."""
+        either = [claim for claim in (self._owners.get(asked), self._qualified(asked)) if claim is not None]
+        named = self._rules.get(asked)
+        allowed = (claim for claim in either if named is None or claim.namespace in named)
+        return min(allowed, key=lambda one: one.age, default=None)
 
     def _qualified(self, asked: str) -> Claim | None:
         namespace, slash, model = asked.partition("/")

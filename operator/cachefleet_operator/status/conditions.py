@@ -120,6 +120,8 @@ def _name(verdict: Verdict, conflict: NameConflict | None) -> Finding:
     if conflict is None:
         return Finding(kind, "False", Reason.NAME_OWNED, "the model is asked for by its name")
     words = "the model is asked for as namespace/model alone"
+    if conflict.nameless:
+        words = "namespace/model is not its name either, so nobody can ask for it: name it apart"
     if conflict.owner:
         return Finding(kind, "True", Reason.NAME_OF_ANOTHER, f"its name belongs to pool {conflict.owner}; {words}")
     return Finding(kind, "True", Reason.NAME_NOT_ALLOWED, f"this namespace may not have its name; {words}")

@@ -73,13 +73,36 @@ def test_pools_of_one_namespace_have_a_name_together() -> None:
     assert names.conflict("a", "m") == NameConflict("b/x")
 
 
-def test_a_qualified_name_is_of_its_namespace_and_nobody_else_has_it() -> None:
-    taker = claim("b/x", "a/m", first_ready=EARLY)
-    names = ModelNames([taker, claim("a/x", first_ready=LATE)])
+def test_a_name_that_another_is_qualified_by_is_of_the_older() -> None:
+    """A pool "m" of namespace a, and one that serves "a/m" in another."""
+    early, late = {"first_ready": EARLY}, {"first_ready": LATE}
+    ours, theirs = claim("a/x", **early), claim("b/x", "a/m", **late)
+    names = ModelNames([theirs, ours])
     assert names.resolve("a/m") == ("a", "m")
     assert names.conflict("b", "a/m") == NameConflict("a/x")
     assert (names.shown("b", "a/m"), names.resolve("b/a/m")) == ("b/a/m", ("b", "a/m"))
-    assert ModelNames([taker]).resolve("a/m") == ("b", "a/m"), "with no such namespace it is a name like others"
+    assert ModelNames([theirs]).resolve("a/m") == ("b", "a/m"), "with no such namespace it is a name like others"
+
+    served, newcomer = claim("b/x", "a/m", **early), claim("a/x", **late)
+    names = ModelNames([newcomer, served])
+    assert (names.resolve("a/m"), names.conflict("b", "a/m")) == (("b", "a/m"), None)
+    assert (names.resolve("m"), names.conflict("a", "m")) == (("a", "m"), None)
+
+
+def test_a_rule_for_such_a_name_holds_whatever_the_age() -> None:
+    ours, theirs = claim("a/x", first_ready=EARLY), claim("b/x", "a/m", first_ready=LATE)
+    ruled = ModelNames([ours, theirs], {"a/m": ("b",)})
+    assert (ruled.resolve("a/m"), ruled.conflict("b", "a/m")) == (("b", "a/m"), None)
+    assert ModelNames([ours], {"a/m": ("b",)}).resolve("a/m") is None, "also while the namespace has no pool of it"
+    assert ModelNames([ours, theirs], {"a/m": ("a",)}).resolve("a/m") == ("a", "m")
+    assert ModelNames([ours, theirs], {"a/m": ("a",)}).conflict("b", "a/m") == NameConflict("a/x")
+    assert ModelNames([ours], {"*": ("b",)}).resolve("a/m") == ("a", "m"), "one for all others is none for qualified"
+
+
+def test_a_model_of_which_both_names_are_anothers_is_not_asked_for() -> None:
+    found = [claim("a/x"), claim("b/x", first_ready=EARLY), claim("c/x", "a/m", first_ready=EARLY)]
+    names = ModelNames(found)
+    assert names.conflict("a", "m") == NameConflict("b/x", nameless=True)
 
 
 def test_rules_say_who_may_have_a_name_at_all() -> None:
@@ -92,25 +115,30 @@ def test_rules_say_who_may_have_a_name_at_all() -> None:
 
 
 @given(claims, rules, st.randoms())
-def test_every_model_is_asked_for_by_exactly_one_shown_name_in_whatever_order_pools_are_seen(
+def test_every_model_is_asked_for_by_one_shown_name_or_both_are_anothers_in_whatever_order_pools_are_seen(
     found: list[Claim], allowed: dict[str, tuple[str, ...]], chance: Any
 ) -> None:
     names = ModelNames(found, allowed)
     fleets = {(one.namespace, one.model) for one in found}
-    shown = {names.shown(*fleet): fleet for fleet in fleets}
-    assert len(shown) == len(fleets)
-    for name, fleet in shown.items():
-        assert names.resolve(name) == fleet
-        assert names.resolve("/".join(fleet)) == fleet
+    shown = {fleet: names.shown(*fleet) for fleet in fleets}
+    asked = {fleet: name for fleet, name in shown.items() if names.resolve(name) == fleet}
+    assert len(set(asked.values())) == len(asked)
+    for namespace, model in fleets - asked.keys():
+        for name in (model, f"{namespace}/{model}"):
+            assert names.resolve(name) != (namespace, model)
+        conflict = names.conflict(namespace, model)
+        assert conflict is not None
+        assert conflict.nameless
     chance.shuffle(found)
     again = ModelNames(found, allowed)
-    assert {again.shown(*fleet): fleet for fleet in fleets} == shown
+    assert {fleet: again.shown(*fleet) for fleet in fleets} == shown
 
 
 @given(claims, st.sampled_from(SPACES), st.sampled_from(MODELS))
 def test_who_comes_later_takes_nothing_from_who_has_served(found: list[Claim], space: str, model: str) -> None:
     names = ModelNames(found)
-    had = {one.model: names.resolve(one.model) for one in found if "/" not in one.model and one.first_ready}
+    served = [one for one in found if one.first_ready]
+    had = {name: names.resolve(name) for one in served for name in (one.model, f"{one.namespace}/{one.model}")}
     late = Claim(space, model, f"{space}/new", first_ready="2027-01-03T00:00:00Z", created=EARLY)
     after = ModelNames([*found, late])
     assert {name: after.resolve(name) for name in had} == had

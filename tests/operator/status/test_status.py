@@ -94,6 +94,9 @@ def test_a_pool_that_may_not_have_its_name_says_who_has_it() -> None:
     assert (taken["status"], taken["reason"]) == ("True", "NameOfAnother")
     assert "pool a/x" in taken["message"]
     assert (forbidden["status"], forbidden["reason"]) == ("True", "NameNotAllowed")
+    assert "as namespace/model alone" in taken["message"]
+    nameless = name(name_conflict=NameConflict("a/x", nameless=True))
+    assert "name it apart" in nameless["message"]
     assert said(made(observations(), verdict=INVALID))["ModelNameConflict"] == ("Unknown", "ConfigInvalid")
 
 
