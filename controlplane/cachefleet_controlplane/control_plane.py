@@ -236,7 +236,7 @@ class ControlPlane:
             raise RuntimeError("pools are followed before there is a source")
         async for views in self._source.watch():
             self._credentials.update(views)
-            self.fleet.update_pools(views)
+            self.fleet.update_pools(views, self._source.unread)
             self._startup_readiness.begin()
 
     def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from cachefleet_controlplane.workers.render_profiles import RenderFacts, RenderP
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
 from cachefleet_controlplane.workers.warm_prefixes import Warming
 from cachefleet_core.block_keys import BlockKeyer
-from cachefleet_core.pool.model_names import NameRules
+from cachefleet_core.pool.model_names import Claim, NameRules
 from cachefleet_core.report_frames import DownFrame, Hello, State
 from cachefleet_core.tenancy import TenantId
 
@@ -82,9 +82,9 @@ class Fleet:
 
     # Pools and models.
 
-    def update_pools(self, views: Sequence[PoolView]) -> None:
+    def update_pools(self, views: Sequence[PoolView], unread: Iterable[Claim] = ()) -> None:
         """Apply the whole state of pools and endpoints, as a PoolSource gives it."""
-        change = self._registry.update(views)
+        change = self._registry.update(views, unread)
         for worker in change.removed:
             self._agents.removed(worker)
         for pool in change.new_policy:

@@ -67,7 +67,8 @@ class Resource(Generic[T]):
 class Objects(Generic[T]):
     """The objects of one resource in one namespace (or all), as of ``version``.
 
-    An object that can no longer be read keeps its last good form; ``invalid`` tells which and why.
+    An object that can no longer be read keeps its last good form; ``invalid`` tells which and why, ``unread`` is what
+    the API server has of it.
     """
 
     def __init__(self, resource: Resource[T]) -> None:
@@ -75,6 +76,7 @@ class Objects(Generic[T]):
         self.version = ""
         self.listed = False
         self.invalid: dict[str, str] = {}
+        self.unread: dict[str, Object] = {}
         self._items: dict[str, T] = {}
 
     def values(self) -> Iterable[T]:
@@ -84,7 +86,7 @@ class Objects(Generic[T]):
     def replace(self, objects: Sequence[Object], version: str) -> None:
         """Replace all objects by a complete list."""
         known, self._items = self._items, {}
-        self.invalid = {}
+        self.invalid, self.unread = {}, {}
         for item in objects:
             if (key := _key(item)) in known:
                 self._items[key] = known[key]
@@ -100,7 +102,7 @@ class Objects(Generic[T]):
                 self._put(_key(item), item)
             case "DELETED":
                 self._items.pop(_key(item), None)
-                self.invalid.pop(_key(item), None)
+                self._sound(_key(item))
             case "BOOKMARK":
                 self.version = _version(item)
                 return False
@@ -117,13 +119,17 @@ class Objects(Generic[T]):
         try:
             parsed = self.resource.parse(item)
         except ObjectError as error:
-            self.invalid[key] = str(error)
+            self.invalid[key], self.unread[key] = str(error), item
             return
-        self.invalid.pop(key, None)
+        self._sound(key)
         if parsed is None:
             self._items.pop(key, None)
         else:
             self._items[key] = parsed
+
+    def _sound(self, key: str) -> None:
+        self.invalid.pop(key, None)
+        self.unread.pop(key, None)
 
 
 class _Meta(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from typing import Any, Final
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.kubernetes_objects import POOLS, SLICES, Objects, PoolEndpoints, merge
 from cachefleet_controlplane.pools.source import PoolView
+from cachefleet_core.pool.model_names import Claim, claim_in
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_runtime.backoff import backoff
 from cachefleet_runtime.kubernetes import (
@@ -77,6 +78,12 @@ class KubePoolSource:
         """The problems of all feeds; "" while all is well."""
         return "; ".join(sorted({feed.problem for feed in self._feeds} - {""}))
 
+    @property
+    def unread(self) -> tuple[Claim, ...]:
+        """The claims to model names of pools that cannot be read, by key."""
+        found = (claim_in(item) for objects in self._pools for item in objects.unread.values())
+        return tuple(sorted((claim for claim in found if claim is not None), key=lambda claim: claim.pool))
+
     async def watch(self) -> AsyncIterator[tuple[PoolView, ...]]:
         """The state once every feed has listed its objects, then at each change."""
         tasks = [asyncio.create_task(feed.run(), name=f"watch {feed}") for feed in self._feeds]
@@ -89,15 +96,15 @@ class KubePoolSource:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _pictures(self) -> AsyncIterator[tuple[PoolView, ...]]:
-        last: tuple[PoolView, ...] | None = None
+        last: tuple[tuple[PoolView, ...], tuple[Claim, ...]] | None = None
         while True:
             await self._changed.wait()
             await asyncio.sleep(_GATHER_SECONDS)
             self._changed.clear()
-            if all(feed.listed for feed in self._feeds) and (picture := self._picture()) != last:
-                last = picture
+            if all(feed.listed for feed in self._feeds) and (state := (self._picture(), self.unread)) != last:
+                last = state
                 self._metrics.pools_updated()
-                yield picture
+                yield state[0]
 
     def _picture(self) -> tuple[PoolView, ...]:
         pools: list[PrefixCachePool] = [pool for objects in self._pools for pool in objects.values()]

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import msgspec
 
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_core.pool.model_names import Claim
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_core.pool.validation_problems import PoolError
 
@@ -58,6 +59,11 @@ class PoolSource(Protocol):
         """Why the state may be out of date, as a sentence; "" while all is well."""
         ...
 
+    @property
+    def unread(self) -> tuple[Claim, ...]:
+        """The claims to model names of pools that cannot be read; a change of them is one of the state."""
+        ...
+
     def watch(self) -> AsyncIterator[tuple[PoolView, ...]]:
         """The whole state as soon as it is known, then again at each change; never ends by itself."""
         ...
@@ -91,6 +97,11 @@ class FilePoolSource:
     def problem(self) -> str:
         """The problems of both files; "" while all is well."""
         return "; ".join(filter(None, (self._pools.problem, self._endpoints.problem)))
+
+    @property
+    def unread(self) -> tuple[Claim, ...]:
+        """None: a file is read as a whole."""
+        return ()
 
     async def watch(self) -> AsyncIterator[tuple[PoolView, ...]]:
         """The state at first and at each change, polled every ``poll_seconds``."""

@@ -16,7 +16,7 @@ from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.engine_arguments import engine_policy
 from cachefleet_core.index_contract import IndexContract
-from cachefleet_core.pool.model_names import ModelNames, NameRules, claim_of
+from cachefleet_core.pool.model_names import Claim, ModelNames, NameRules, claim_of
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.report_frames import Policy, Warm
 
@@ -88,14 +88,15 @@ class Registry:
         self._served: dict[str, ServedModel] = {}
         """Both by model names that were asked for and are served, as of version ``_known_at``."""
 
-    def update(self, views: Sequence[PoolView]) -> Change:
-        """Apply the whole state of a pool source."""
+    def update(self, views: Sequence[PoolView], unread: Iterable[Claim] = ()) -> Change:
+        """Apply the whole state of a pool source; ``unread`` are the claims of pools that cannot be read now."""
         self.version += 1
         before = list(self.workers())
         declared = {view.key for view in views}
         self.pools = {key: pool for key, pool in self.pools.items() if key in declared}
         changed = [pool for view in views if (pool := self._update_pool(view)) is not None]
-        self._names = ModelNames((claim_of(view.pool, view.place) for view in views), self._name_rules)
+        claims = {view.key: claim_of(view.pool, view.place) for view in views} | {one.pool: one for one in unread}
+        self._names = ModelNames(claims.values(), self._name_rules)
         fleets = {pool.fleet for pool in self.pools.values()}
         now = int(self.wall())
         self._created = {fleet: self._created.get(fleet, now) for fleet in fleets}

@@ -1,9 +1,10 @@
 """Which namespace a model name belongs to, where pools of several declare it. Pure: all who see the same pools agree.
 
 A name that is asked for without its namespace belongs to the namespace of the pool that had a ready worker first, as
-its status says, for as long as that pool exists. Among pools that never had one the oldest has it, and in files, which
-know no times, the one declared first. "namespace/model" is how that namespace's model is asked for, and may be a name
-that another pool declares: it then belongs to the older of both, or to whom a rule for it names.
+its status says, for as long as that pool exists, also while its spec cannot be read. Among pools that never had one the
+oldest has it, and in files, which know no times, the one declared first. "namespace/model" is how that namespace's
+model is asked for, and may be a name that another pool declares: it then belongs to the older of both, or to whom a
+rule for it names.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_core.pool.section import DNS_LABEL, PATTERN_WORDS
+from cachefleet_core.pool.section import DNS_LABEL, MODEL_NAME, PATTERN_WORDS
 from cachefleet_core.pool.spec import PrefixCachePool
 
 OTHERS: Final = "*"
@@ -109,6 +110,25 @@ def claim_of(pool: PrefixCachePool, place: int = 0) -> Claim:
         created=pool.metadata.creation_timestamp,
         place=place,
     )
+
+
+def claim_in(document: Mapping[str, Any]) -> Claim | None:
+    """The claim of a pool whose manifest may be unreadable otherwise; None where it has no names."""
+    metadata, model = _mapping(document.get("metadata")), _mapping(_mapping(document.get("spec")).get("model"))
+    namespace, pool, name = _text(metadata, "namespace"), _text(metadata, "name"), _text(model, "name")
+    if not (namespace and pool and re.fullmatch(MODEL_NAME, name)):
+        return None
+    first_ready = claim_status(document).get("firstReadyTime", "")
+    return Claim(namespace, name, f"{namespace}/{pool}", first_ready, _text(metadata, "creationTimestamp"))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(mapping: Mapping[str, Any], name: str) -> str:
+    value = mapping.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def rivals(one: Claim, other: Claim) -> bool:

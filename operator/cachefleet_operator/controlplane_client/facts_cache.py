@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from cachefleet_core.pool.model_names import NameConflict, NameRules
+from cachefleet_core.pool.model_names import Claim, NameConflict, NameRules
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_operator.controlplane_client.client import FactsSource, NoControlPlane
 from cachefleet_operator.controlplane_client.fleets import Fleets, disagreement
@@ -93,8 +93,8 @@ class FactsCache:
         return self._seen[key].facts
 
     def pools(self) -> set[str]:
-        """Keys of all pools with cached facts or a noted spec."""
-        return self._seen.keys() | self._fleets.keys()
+        """Keys of all pools with cached facts, a noted spec or a claim to a name."""
+        return self._seen.keys() | self._fleets.keys() | self._names.keys()
 
     def note(self, pool: PrefixCachePool) -> None:
         """Note a pool; queues the others of its fleet, and those that declare its name, where what concerns them
@@ -103,10 +103,13 @@ class FactsCache:
         for other in {*self._fleets.put(pool), *self._names.put(pool)}:
             self._enqueue(other)
 
-    def drop(self, key: str) -> None:
-        """Forget a pool that is gone or invalid; queues the others of its fleet and those that declare its name."""
+    def drop(self, key: str, claim: Claim | None = None) -> None:
+        """Forget a pool that is gone or invalid, but for its ``claim``; queues the others of its fleet and those that
+        declare its name.
+        """
         self._seen.pop(key, None)
-        for other in {*self._fleets.drop(key), *self._names.drop(key)}:
+        named = self._names.put_claim(claim) if claim else self._names.drop(key)
+        for other in {*self._fleets.drop(key), *named}:
             self._enqueue(other)
 
     def name_conflict(self, key: str) -> NameConflict | None:

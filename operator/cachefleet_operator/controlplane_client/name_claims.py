@@ -1,4 +1,4 @@
-"""The claims of all valid pools to the names of their models, as the control plane's replicas see them too (pure)."""
+"""The claims of all pools, valid or not, to their models' names, as the control plane's replicas see them (pure)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ class NameClaims:
 
     def put(self, pool: PrefixCachePool) -> tuple[str, ...]:
         """Note a pool. Returns the keys of the pools whose names it bears on, none where nothing changed."""
-        new = claim_of(pool)
-        if self._claims.get(pool.key) == new:
+        return self.put_claim(claim_of(pool))
+
+    def put_claim(self, new: Claim) -> tuple[str, ...]:
+        """Note the claim of a pool, which may be one that cannot be read otherwise."""
+        if self._claims.get(new.pool) == new:
             return ()
-        self._claims[pool.key] = new
+        self._claims[new.pool] = new
         return self._rivals(new)
+
+    def keys(self) -> set[str]:
+        """Keys of all pools that are noted."""
+        return set(self._claims)
 
     def drop(self, key: str) -> tuple[str, ...]:
         """Forget a pool. Returns the keys of the pools whose names it bore on."""

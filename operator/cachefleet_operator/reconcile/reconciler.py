@@ -13,6 +13,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any, NewType, Protocol
 
+from cachefleet_core.pool.model_names import claim_in
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator import names
@@ -157,7 +158,7 @@ class Reconciler:
     async def _desire(self, key: PoolKey, observed: Observed) -> tuple[Desired, Observed]:
         pool, verdict = judge(observed.pool)
         if pool is None:
-            self._facts_cache.drop(key)
+            self._facts_cache.drop(key, claim_in(observed.pool))
             return Desired(verdict), observed
         self._facts_cache.note(pool)
         facts = await self._facts_cache.facts(key)

@@ -10,6 +10,7 @@ from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.workers.inflight import UNCACHED_WORK_SECONDS
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.pool.model_names import claim_of
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.status import PoolStatus
 from cachefleet_core.report_frames import Phase
@@ -73,6 +74,16 @@ class TestModels:
         assert route(fleet).reason is Reason.NO_READY_WORKER
         fleet.update_pools([view(later, ["in-a"])])
         assert (route(fleet).worker, [model.name for model in fleet.models()]) == ("in-a", [MODEL])
+
+    def test_a_pool_that_cannot_be_read_keeps_its_name_also_for_a_replica_that_never_read_it(self) -> None:
+        served = served_since("2027-01-01T00:00:00Z", pool(namespace="b"))
+        unread, theirs = [claim_of(served)], view(pool(namespace="a"), ["in-a"])
+        started_anew, was_there = LiveFleet(), LiveFleet()
+        started_anew.update_pools([theirs], unread)
+        assert (started_anew.serving(MODEL), route(started_anew).reason) == (None, Reason.NO_READY_WORKER)
+        assert [model.name for model in started_anew.models()] == [f"a/{MODEL}"]
+        was_there.update_pools([view(served, ["in-b"]), theirs], unread)
+        assert route(was_there).worker == "in-b"
 
     def test_rules_say_which_namespaces_may_have_a_name(self) -> None:
         fleet = LiveFleet(name_rules={MODEL: ("b",)})

@@ -165,12 +165,12 @@ def test_an_object_that_turns_invalid_keeps_its_last_good_form() -> None:
     assert "spec.replicas" in objects.invalid["serving/a"]
     objects.replace([broken, pool("b", replicas=-1)], "7")
     assert names(objects) == ["a"]
-    assert set(objects.invalid) == {"serving/a", "serving/b"}
+    assert set(objects.invalid) == set(objects.unread) == {"serving/a", "serving/b"}
     objects.apply(event("MODIFIED", pool("a", replicas=3), 8))
     assert next(iter(objects.values())).spec.replicas == 3
-    assert set(objects.invalid) == {"serving/b"}
+    assert set(objects.invalid) == set(objects.unread) == {"serving/b"}
     objects.apply(event("DELETED", pool("b"), 9))
-    assert objects.invalid == {}
+    assert (objects.invalid, objects.unread) == ({}, {})
 
 
 def test_a_slice_that_changes_hands_goes() -> None:

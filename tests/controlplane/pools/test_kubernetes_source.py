@@ -203,6 +203,22 @@ async def test_an_invalid_object_is_skipped_and_counted_once(
     assert value(metrics, "pool_source_errors_total", kind="invalid") == 1
 
 
+async def test_a_pool_that_cannot_be_read_still_claims_its_name(
+    server: KubeServer, api: KubernetesClient, metrics: Metrics
+) -> None:
+    await server.put(POOLS, pool("bad", replicas="many"))
+    async with watching(api, metrics) as watcher:
+        await until(lambda: watcher.pictures == [()])
+        assert [(claim.pool, claim.model) for claim in watcher.source.unread] == [("serving/bad", "tiny")]
+        served = pool("bad", replicas="many") | {"status": {"firstReadyTime": "2027-01-01T00:00:00Z"}}
+        await server.put(POOLS, served)
+        await until(lambda: watcher.pictures == [(), ()])
+        assert [claim.first_ready for claim in watcher.source.unread] == ["2027-01-01T00:00:00Z"]
+        await server.put(POOLS, pool("bad"))
+        await until(lambda: "serving/bad" in watcher.now)
+        assert watcher.source.unread == ()
+
+
 async def test_only_the_namespaces_asked_for_are_watched(
     server: KubeServer, api: KubernetesClient, metrics: Metrics
 ) -> None:

@@ -13,6 +13,7 @@ from cachefleet_core.pool.model_names import (
     Claim,
     ModelNames,
     NameConflict,
+    claim_in,
     claim_of,
     claim_status,
     parse_rules,
@@ -165,8 +166,26 @@ def test_a_pools_claim_is_read_from_its_metadata_and_status() -> None:
     }
     fresh = claim_of(read_pool(document), 3)
     assert fresh == claim("a/x", created=EARLY, place=3)
-    status = claim_status({"status": {"firstReadyTime": LATE, "conditions": "of another version"}})
-    assert claim_of(read_pool(document | {"status": status}), 3) == replace(fresh, first_ready=LATE)
+    given = {"status": {"firstReadyTime": LATE, "conditions": "of another version"}}
+    served = claim_of(read_pool(document | {"status": claim_status(given)}))
+    assert served == replace(fresh, first_ready=LATE, place=0)
+    unreadable = {"model": {"name": "m", "weightsMiB": "many"}, "engine": 5}
+    assert claim_in(document | given) == claim_in(document | given | {"spec": unreadable}) == served
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"metadata": 5, "spec": []},
+        {"metadata": {"name": "x"}, "spec": {"model": {"name": "m"}}},
+        {"metadata": {"name": "x", "namespace": "a"}, "spec": {"model": {"name": 5}}},
+        {"metadata": {"name": "x", "namespace": "a"}, "spec": {"model": None}},
+        {"metadata": {"name": "x", "namespace": "a"}, "spec": {"model": {"name": "a b"}}},
+    ],
+)
+def test_a_document_without_a_name_claims_none(document: dict[str, Any]) -> None:
+    assert claim_in(document) is None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from cachefleet_core.pool.model_names import NameConflict
+from cachefleet_core.pool.model_names import NameConflict, claim_of
 from cachefleet_operator.controlplane_client.facts_cache import FactsCache, PollTimes
 from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, HitRatio, Member, PoolFacts
 from cachefleet_operator.reasons import Reason
@@ -222,3 +222,18 @@ async def test_a_replica_without_a_hit_ratio_does_not_take_away_what_another_has
     await observations.facts_cache.round()
     assert await observations.facts_cache.facts(KEY) == fresh
     assert observations.news() == [KEY]
+
+
+def test_a_pool_that_cannot_be_read_keeps_its_claim_until_it_is_gone(observations: Scene) -> None:
+    mine, other = pool(), pool(namespace="zoo")
+    observations.facts_cache.note(mine)
+    observations.facts_cache.note(other)
+    before = observations.facts_cache.name_conflict(other.key)
+    observations.news()
+    observations.facts_cache.drop(KEY, claim_of(mine))
+    assert observations.news() == []
+    assert observations.facts_cache.name_conflict(other.key) == before == NameConflict(KEY)
+    assert observations.facts_cache.pools() == {KEY, other.key}
+    observations.facts_cache.drop(KEY)
+    assert observations.news() == [other.key]
+    assert observations.facts_cache.name_conflict(other.key) is None

@@ -1,4 +1,4 @@
-from cachefleet_core.pool.model_names import NameConflict
+from cachefleet_core.pool.model_names import NameConflict, claim_of
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_operator.controlplane_client.name_claims import NameClaims
 from cachefleet_operator.status.pool_assessment import judge
@@ -43,3 +43,13 @@ def test_rules_hold_here_too() -> None:
     names = NameClaims({"*": ("b",)})
     names.put(made("a"))
     assert names.conflict("a/demo") == NameConflict()
+
+
+def test_a_pool_that_can_no_longer_be_read_keeps_its_claim() -> None:
+    names = NameClaims()
+    names.put(made("a", first_ready=EARLY))
+    names.put(made("b", first_ready=LATE))
+    broken = claim_of(made("a", first_ready=EARLY))
+    assert names.put_claim(broken) == ()
+    assert names.conflict("b/demo") == NameConflict("a/demo")
+    assert names.keys() == {"a/demo", "b/demo"}

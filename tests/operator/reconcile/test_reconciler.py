@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
+from cachefleet_core.pool.model_names import NameConflict
 from cachefleet_core.tenancy import FleetKey
+from cachefleet_operator.controlplane_client.facts_cache import no_facts
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import child_objects
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
 from cachefleet_operator.reconcile.reconciler import FleetKeyError, Outcome, PoolKey, Reconciler
 from cachefleet_operator.status.pool_assessment import judge
 from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError, RetryableError
-from tests.operator.pools import SETTINGS, document
+from tests.operator.pools import SETTINGS, document, pool
 from tests.operator.store import Store
 
 KEY = PoolKey("serving/demo")
@@ -177,6 +179,16 @@ async def test_a_taken_name_is_looked_at_again() -> None:
     assert conditions(store)["ConfigValid"]["reason"] == "NameTaken"
     del store.objects[Ref("Service", "serving", "demo-workers")]
     assert await reconciler(store).reconcile(KEY) is Outcome.WROTE
+
+
+async def test_a_pool_that_cannot_be_read_keeps_its_models_name() -> None:
+    store, facts_cache, later = Store(document({"engine": {"x": 1}})), no_facts(), pool(namespace="zoo")
+    facts_cache.note(later)
+    applier = Applier(store, lambda: True)
+    today = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    await Reconciler(store, applier, SETTINGS, today=lambda: today, facts_cache=facts_cache).reconcile(KEY)
+    assert conditions(store)["ConfigValid"]["status"] == "False"
+    assert facts_cache.name_conflict(later.key) == NameConflict(KEY)
 
 
 def test_many_problems_are_told_briefly() -> None:
