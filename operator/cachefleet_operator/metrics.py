@@ -33,7 +33,7 @@ class Metrics:
             ["verb", "kind", "code"],
         )
         self.waiting = gauge("cachefleet_operator_queue_depth", "Pools waiting to be reconciled")
-        self.leading = gauge("cachefleet_operator_leading", "1 while this process holds the Lease")
+        self._leading = gauge("cachefleet_operator_leading", "1 while this process holds the Lease")
         self._facts = counter(
             "cachefleet_operator_facts_failures", "Questions to the control plane that had no answer", ["reason"]
         )
@@ -68,6 +68,12 @@ class Metrics:
     def certificate(self, ref: Ref, ends: dt.datetime) -> None:
         """Set when the certificate in a Secret ends."""
         self._expiries.labels(ref.namespace, ref.name).set(ends.timestamp())
+
+    def leads(self, *, yes: bool) -> None:
+        """Record whether this process leads; who does not cannot tell when certificates end."""
+        self._leading.set(yes)
+        if not yes:
+            self._expiries.clear()
 
     def noticed(self) -> None:
         """Record that a watch delivered a change."""

@@ -64,14 +64,14 @@ class Operator:
         return self._waiting_for if self._leader.holds() else ""
 
     async def _term(self) -> None:
-        self._metrics.leading.set(1)
+        self._metrics.leads(yes=True)
         try:
             await self._ensure_fleet_key()
             await self._ensure_certificates()
             while True:
                 await self._session(await self._wait_for_crd())
         finally:
-            self._metrics.leading.set(0)
+            self._metrics.leads(yes=False)
 
     async def _session(self, pools: Sequence[Object]) -> None:
         """Watch, poll and reconcile until the CRD is removed. ``pools`` are those that exist at the beginning."""
@@ -244,11 +244,11 @@ class Operator:
         try:
             if self._certificates:
                 await self._certificates.renew()
+        except (CertificateError, RefusedError):  # rights or a quota, say; pools are served all the same
+            log.exception("certificates are not renewed until this is repaired")
         except KubernetesError as error:
             log.warning("certificates could not be read or made: %s", error)
             return f"certificates could not be read or made: {error}"
-        except CertificateError:
-            log.exception("no certificate is renewed until this is repaired")
         return ""
 
     async def _work(self, queue: WorkQueue[PoolKey], reconciler: Reconciler) -> None:

@@ -1,5 +1,8 @@
+import datetime as dt
+
 from prometheus_client import generate_latest
 
+from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.metrics import Metrics
 
 
@@ -23,6 +26,18 @@ def test_a_condition_is_a_number_and_goes_with_its_pool() -> None:
     assert b'pool="demo"' not in generate_latest(metrics.registry)
     metrics.not_watching()
     assert b'pool="other"' not in generate_latest(metrics.registry)
+
+
+def test_who_does_not_lead_tells_no_end_of_a_certificate() -> None:
+    metrics = Metrics("1")
+    metrics.leads(yes=True)
+    metrics.certificate(Ref("Secret", "ops", "cachefleet-ca"), dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
+    name, labels = "cachefleet_operator_certificate_expiry_timestamp_seconds", {"namespace": "ops"}
+    assert sample(metrics, name, secret="cachefleet-ca", **labels) is not None
+    assert sample(metrics, "cachefleet_operator_leading") == 1
+    metrics.leads(yes=False)
+    assert sample(metrics, name, secret="cachefleet-ca", **labels) is None
+    assert sample(metrics, "cachefleet_operator_leading") == 0
 
 
 def test_a_watch_has_an_age_while_it_runs() -> None:

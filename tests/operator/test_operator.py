@@ -7,11 +7,13 @@ import contextlib
 from typing import cast
 
 import pytest
+from prometheus_client import generate_latest
 
 from cachefleet_operator.controlplane_client.facts_cache import no_facts
 from cachefleet_operator.kube.objects import Api, Ref
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.operator import Operator
+from cachefleet_operator.reconcile.apply import Applier
 from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
 from cachefleet_operator.watching.work_queue import WorkQueue
 from cachefleet_runtime.kubernetes import Object, RefusedError, RetryableError
@@ -94,3 +96,60 @@ async def test_a_worker_ends_though_a_request_has_swallowed_its_cancellation() -
     await asyncio.wait({task}, timeout=30)
     queue.close()
     assert task.done()
+
+
+@pytest.mark.parametrize("kind", ["Secret", "ConfigMap"])
+async def test_a_refused_certificate_keeps_no_pool_waiting(kind: str) -> None:
+    """As by a quota, or where the rights are those of an earlier release."""
+
+    class Limited(Everywhere):
+        async def create(self, manifest: Object) -> Object:
+            return await super().create(self._checked(manifest))
+
+        async def apply(self, manifest: Object, *, subresource: str = "") -> Object:
+            return await super().apply(self._checked(manifest), subresource=subresource)
+
+        def _checked(self, manifest: Object) -> Object:
+            if manifest["kind"] == kind:
+                raise RefusedError(403, "Forbidden", "exceeded quota")
+            return manifest
+
+    settings = SETTINGS.model_copy(update={"tls": "issued"})
+    operator = Operator(cast("Api", Limited()), settings, Metrics("1"), identity="me")
+    operator._applier = Applier(cast("Api", operator._api), lambda: True)
+    await asyncio.wait_for(operator._ensure_certificates(), 5)
+    assert not operator._waiting_for
+
+
+async def test_certificates_that_fail_for_the_moment_are_tried_again_at_once() -> None:
+    asked = []
+
+    class Slow(Everywhere):
+        async def get(self, ref: Ref) -> Object | None:
+            asked.append(ref)
+            if len(asked) == 1:
+                raise RetryableError(0, "NoAnswer", "TimeoutError: ")
+            return await super().get(ref)
+
+    store = Slow()
+    settings = SETTINGS.model_copy(update={"tls": "issued", "retry_seconds": 0.01})
+    operator = Operator(cast("Api", store), settings, Metrics("1"), identity="me")
+    operator._applier = Applier(store, lambda: True)
+    await asyncio.wait_for(operator._ensure_certificates(), 5)
+    assert Ref("Secret", "ops", "cachefleet-controlplane-tls") in store.objects
+
+
+async def test_a_term_that_ends_takes_the_ends_of_certificates_with_it() -> None:
+    """Otherwise an alert would fire for what another leader has renewed meanwhile."""
+    store, metrics = Everywhere(), Metrics("1")
+    settings = SETTINGS.model_copy(update={"tls": "issued"})
+    operator = Operator(cast("Api", store), settings, metrics, identity="me")
+    operator._applier = Applier(store, lambda: True)
+    listed = asyncio.Event()
+    store.before = lambda verb, _ref: listed.set() if verb == "list" else None
+    term = asyncio.create_task(operator._term())
+    await asyncio.wait_for(listed.wait(), 30)
+    assert b'secret="cachefleet-controlplane-tls"' in generate_latest(metrics.registry)
+    term.cancel()
+    await asyncio.wait({term}, timeout=30)
+    assert b"secret=" not in generate_latest(metrics.registry)

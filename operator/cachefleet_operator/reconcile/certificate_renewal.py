@@ -150,8 +150,8 @@ class IssuedCertificates:
         self._measure(self._plane, live)
         authorities = self._authorities = await self._authority()
         self._trust.learn(authorities.bundle)
-        await self._tell(authorities)
         await self._serve(authorities, live)
+        await self._tell(authorities)
 
     def renewed(self, pool: PrefixCachePool, live: Object | None) -> tuple[Manifest, ...]:
         """See ``Certificates.renewed``. What is there is left as it is while the authority cannot be used."""

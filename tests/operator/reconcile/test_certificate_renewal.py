@@ -268,6 +268,14 @@ async def test_a_new_authority_is_measured_when_it_is_written() -> None:
     assert operator.ends(AUTHORITY) == START + (1825 + 1826) * DAY
 
 
+async def test_what_people_are_told_keeps_no_certificate_back() -> None:
+    operator = Operator(Store())
+    operator.store.before = refusing("patch", "ConfigMap")
+    with pytest.raises(RefusedError):
+        await operator.certificates.renew()
+    assert PLANE in operator.store.objects
+
+
 def test_the_control_plane_is_known_by_the_names_that_are_used() -> None:
     chosen = settings(control_plane="fleet-headless.ops.svc:8081", admin_url="https://fleet.ops.svc:8081")
     assert control_plane_names(chosen) == {
