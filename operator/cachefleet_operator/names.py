@@ -44,9 +44,9 @@ def deployment(name: str) -> str:
     return f"{name}-workers"
 
 
-def service(pool: PrefixCachePool) -> str:
-    """Name of the headless Service of a pool's workers."""
-    return f"{pool.metadata.name}-workers"
+def service(name: str) -> str:
+    """Name of the headless Service of the workers of the pool ``name``."""
+    return f"{name}-workers"
 
 
 def disruption_budget(pool: PrefixCachePool) -> str:

@@ -150,8 +150,9 @@ async def test_a_store_that_is_read_only(tmp_path: Path) -> None:
     async with attacked(tmp_path) as target:
         key = await target.tenant("acme")
     with _read_only():
-        async with attacked(tmp_path) as target:
+        async with attacked(tmp_path, ready=False) as target:
             await until(target.plane.plane.tenancy.tenants.informed.is_set)
+            assert (await target.plane.get("/readyz"))[0] == 503
             told = [(await target.chat(key=key))[0], (await target.chat())[0]]
             assert told == [503, 503]  # which keys there are, a replica that starts cannot be sure
             assert (await target.admin("POST", "/tenants", {"name": "umbrella"}))[0] == 503

@@ -70,7 +70,8 @@ class Cluster:
         """The authority, the control plane's certificate and the workers' one."""
         await self.issued.renew()
         live = self.store.objects.get(WORKERS)
-        for manifest in self.issued.renewed(declared_pool(), live):
+        pool = declared_pool()
+        for manifest in self.issued.renewed(pool.key, live) if live else self.issued.made(pool):
             await self.applier.act(Replace(manifest) if live else Create(manifest))
 
     def data(self, ref: Ref) -> dict[str, bytes]:

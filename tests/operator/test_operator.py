@@ -116,7 +116,7 @@ async def test_a_refused_certificate_keeps_no_pool_waiting(kind: str) -> None:
 
     settings = SETTINGS.model_copy(update={"tls": "issued"})
     operator = Operator(cast("Api", Limited()), settings, Metrics("1"), identity="me")
-    operator._applier = Applier(cast("Api", operator._api), lambda: True)
+    operator._applier = Applier(operator._api, lambda: True)
     await asyncio.wait_for(operator._ensure_certificates(), 5)
     assert not operator._waiting_for
 

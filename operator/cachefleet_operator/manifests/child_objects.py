@@ -106,7 +106,7 @@ def _service(pool: PrefixCachePool, settings: Settings) -> Manifest:
         # No two ports of a Service may have one number; nobody uses these, workers are reached at their own.
         ports += [_port(ENGINE_PORT_NAME, ENGINE_TLS_NUMBER), _port(AGENT_PORT_NAME, AGENT_TLS_NUMBER)]
     spec = {"clusterIP": "None", "selector": {names.POOL_LABEL: pool.metadata.name}, "ports": ports}
-    return {**_begin(pool, "Service", names.service(pool)), "spec": spec}
+    return {**_begin(pool, "Service", names.service(pool.metadata.name)), "spec": spec}
 
 
 def _port(name: str, number: int) -> Manifest:

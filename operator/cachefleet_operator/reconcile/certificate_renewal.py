@@ -87,8 +87,12 @@ class Certificates(Protocol):
     async def renew(self) -> None:
         """Do what is due for the authority and the control plane. KubernetesError, CertificateError."""
 
-    def renewed(self, pool: PrefixCachePool, live: Object | None) -> tuple[Manifest, ...]:
-        """The Secret of a pool's workers where it is to be written. CertificateError where there can be none."""
+    def made(self, pool: PrefixCachePool) -> tuple[Manifest, ...]:
+        """The Secret of a pool's workers, which is not there. CertificateError where there can be none."""
+        ...
+
+    def renewed(self, pool: str, live: Object) -> tuple[Manifest, ...]:
+        """The Secret of the workers of a pool, "namespace/name", where that is to be replaced, whatever its spec."""
         ...
 
 
@@ -111,7 +115,11 @@ class GivenCertificates:
         except CertificateError as error:
             raise CertificateError(f"{self._ref}: {error}") from error
 
-    def renewed(self, _pool: PrefixCachePool, _live: Object | None) -> tuple[Manifest, ...]:
+    def made(self, _pool: PrefixCachePool) -> tuple[Manifest, ...]:
+        """None: they are not ours."""
+        return ()
+
+    def renewed(self, _pool: str, _live: Object) -> tuple[Manifest, ...]:
         """None: they are not ours."""
         return ()
 
@@ -153,15 +161,18 @@ class IssuedCertificates:
         await self._serve(authorities, live)
         await self._tell(authorities)
 
-    def renewed(self, pool: PrefixCachePool, live: Object | None) -> tuple[Manifest, ...]:
-        """See ``Certificates.renewed``. What is there is left as it is while the authority cannot be used."""
-        ref = Ref("Secret", pool.metadata.namespace, names.certificate(pool.metadata.name))
-        self._measure(ref, live)
+    def made(self, pool: PrefixCachePool) -> tuple[Manifest, ...]:
+        """See ``Certificates.made``."""
         if self._authorities is None:
-            if live is not None:
-                return ()
             raise CertificateError(f"Secret {self._settings.operator_namespace}/{names.AUTHORITY} cannot be used")
-        return self._due(ref, worker_names(pool), self._authorities, live, live or certificate_secret(pool))
+        base = certificate_secret(pool)
+        return self._due(Ref.of(base), worker_names(pool.key), self._authorities, None, base)
+
+    def renewed(self, pool: str, live: Object) -> tuple[Manifest, ...]:
+        """See ``Certificates.renewed``. What is there is left as it is while the authority cannot be used."""
+        ref = Ref.of(live)
+        self._measure(ref, live)
+        return self._due(ref, worker_names(pool), self._authorities, live, live) if self._authorities else ()
 
     async def _authority(self) -> Authorities:
         """The authorities after the steps that are due, as their Secret has them."""
@@ -263,10 +274,10 @@ def _is_ours(secret: Object) -> bool:
     return (secret["metadata"].get("labels") or {}).get(names.MANAGED_BY) == names.OPERATOR
 
 
-def worker_names(pool: PrefixCachePool) -> frozenset[str]:
-    """The names in the certificate of a pool's workers."""
-    service = f"{names.service(pool)}.{pool.metadata.namespace}.svc"
-    return _HERE | {worker_server_name(pool.key), WORKERS_DOMAIN, service}
+def worker_names(pool: str) -> frozenset[str]:
+    """The names in the certificate of the workers of a pool, "namespace/name"."""
+    namespace, _, name = pool.partition("/")
+    return _HERE | {worker_server_name(pool), WORKERS_DOMAIN, f"{names.service(name)}.{namespace}.svc"}
 
 
 def control_plane_names(settings: Settings) -> frozenset[str]:

@@ -29,9 +29,10 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """The verdict on a pool, and manifests to create, replace or apply: none where no worker may be started.
+    """The verdict on a pool, and manifests to create, replace or apply.
 
-    ``create`` are never overwritten; ``renewed`` are created where they are missing, else replaced.
+    Where no worker may be started only ``renewed``, which replace objects that are there. ``create`` are never
+    overwritten.
     """
 
     verdict: Verdict
@@ -42,7 +43,7 @@ class Desired:
     def judged(self, verdict: Verdict) -> Desired:
         """The same under another verdict on the spec; problems found with the manifests stay."""
         if not verdict.admitted:
-            return Desired(verdict)
+            return Desired(verdict, renewed=self.renewed)
         return replace(self, verdict=replace(verdict, invalid=self.verdict.invalid))
 
 
@@ -61,6 +62,12 @@ class Observed:
         """The live Deployment of the pool's workers, None where there is none."""
         metadata = self.pool["metadata"]
         return self.children.get(Ref("Deployment", metadata["namespace"], names.deployment(metadata["name"])))
+
+    @property
+    def certificate(self) -> Manifest | None:
+        """The live Secret of the workers' certificate, None where there is none."""
+        metadata = self.pool["metadata"]
+        return self.children.get(Ref("Secret", metadata["namespace"], names.certificate(metadata["name"])))
 
     @property
     def namespace(self) -> str:
@@ -84,7 +91,7 @@ def plan(desired: Desired, observed: Observed, clock: Clock) -> list[Action]:
     """All actions that are left to do, in order."""
     if taken := foreign(desired, observed):
         verdict = replace(desired.verdict, invalid=(Reason.NAME_TAKEN, f"{taken} exists and is not this pool's"))
-        return report(verdict, observed, clock)
+        return [*_renewals(desired, observed), *report(verdict, observed, clock)]
     desired, paused = _paced(desired, observed)
     observed = replace(observed, observations=replace(observed.observations, paused=paused))
     work = _children(desired, observed)
@@ -191,24 +198,25 @@ def foreign(desired: Desired, observed: Observed) -> str:
 
     The Secret with keys does not count: it is only read, whoever made it.
     """
-    for manifest in (*desired.renewed, *desired.apply):
-        ref = Ref.of(manifest)
-        child = observed.children.get(ref)
-        if child is not None and _owner(child) is None and not _is_ours(child):
-            return f"{ref.kind} {ref.name}"
-    return ""
+    wanted = (*desired.renewed, *desired.apply) if desired.verdict.admitted else ()
+    refs = map(Ref.of, wanted)
+    return next((f"{ref.kind} {ref.name}" for ref in refs if _is_foreign(observed.children.get(ref))), "")
 
 
 def _children(desired: Desired, observed: Observed) -> list[Action]:
-    made: list[Action] = [Create(manifest) for manifest in desired.create if Ref.of(manifest) not in observed.children]
-    made += [(Replace if Ref.of(each) in observed.children else Create)(each) for each in desired.renewed]
+    made = [Create(manifest) for manifest in desired.create if Ref.of(manifest) not in observed.children]
     changed = [
         Apply(manifest)
         for manifest in desired.apply
         if _drifted(manifest, observed.children.get(Ref.of(manifest)))
         and (Ref.of(manifest), applied(manifest)) not in observed.in_vain
     ]
-    return [*made, *changed]
+    return [*_renewals(desired, observed), *made, *changed]
+
+
+def _renewals(desired: Desired, observed: Observed) -> list[Action]:
+    """First of all: what else is refused must not let a certificate run out."""
+    return [Replace(each) for each in desired.renewed if not _is_foreign(observed.children.get(Ref.of(each)))]
 
 
 def _drifted(manifest: Manifest, live: Manifest | None) -> bool:
@@ -222,6 +230,10 @@ def _is_deployment(action: Action) -> bool:
 def _owner(child: Manifest) -> str | None:
     owners = child["metadata"].get("ownerReferences") or ()
     return next((owner["uid"] for owner in owners if owner["kind"] == KIND and owner.get("controller")), None)
+
+
+def _is_foreign(child: Manifest | None) -> bool:
+    return child is not None and _owner(child) is None and not _is_ours(child)
 
 
 def _is_ours(child: Manifest) -> bool:

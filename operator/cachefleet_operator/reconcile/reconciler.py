@@ -157,12 +157,13 @@ class Reconciler:
 
     async def _desire(self, key: PoolKey, observed: Observed) -> tuple[Desired, Observed]:
         pool, verdict = judge(observed.pool)
+        renewed = self._renewed(key, observed)  # whatever the verdict: workers that run go on as before
         if pool is None:
             self._facts_cache.drop(key, claim_in(observed.pool))
-            return Desired(verdict), observed
+            return Desired(verdict, renewed=renewed), observed
         self._facts_cache.note(pool)
         facts = await self._facts_cache.facts(key)
-        desired = await self._wish(pool, verdict, observed)
+        desired = replace(await self._wish(pool, verdict, observed), renewed=renewed)
         known = with_reported_sizes(pool, verdict, facts, as_wanted(desired, observed))
         desired = desired.judged(with_last_budget(known, observed.pool))
         if fewer_or_other_pods(desired, observed):
@@ -189,7 +190,7 @@ class Reconciler:
         except ChatTemplateError as error:
             return Desired(replace(verdict, invalid=(Reason.CHAT_TEMPLATE_MISSING, str(error))))
         try:
-            return Desired(verdict, await self._keys(pool, observed), apply, self._renewed(pool, observed))
+            return Desired(verdict, (*await self._keys(pool, observed), *self._made(pool, observed)), apply)
         except (FleetKeyError, CertificateError) as error:
             self._later(PoolKey(pool.key), self._settings.chat_template_seconds)  # not watched either
             fleet = isinstance(error, FleetKeyError)
@@ -202,12 +203,14 @@ class Reconciler:
             return ()
         return (manifests.keys_secret(pool, await self.fleet_key()),)
 
-    def _renewed(self, pool: PrefixCachePool, observed: Observed) -> tuple[Object, ...]:
-        """The Secret of the workers' certificate where it is to be written. CertificateError."""
-        if self._certificates is None:
-            return ()
-        ref = Ref("Secret", pool.metadata.namespace, names.certificate(pool.metadata.name))
-        return self._certificates.renewed(pool, observed.children.get(ref))
+    def _made(self, pool: PrefixCachePool, observed: Observed) -> tuple[Object, ...]:
+        """The Secret of the workers' certificate where it is missing. CertificateError."""
+        return () if self._certificates is None or observed.certificate else self._certificates.made(pool)
+
+    def _renewed(self, key: PoolKey, observed: Observed) -> tuple[Object, ...]:
+        """The Secret of the workers' certificate where it is there and to be replaced."""
+        live = observed.certificate
+        return self._certificates.renewed(key, live) if self._certificates and live else ()
 
     async def _chat_template(self, pool: PrefixCachePool) -> str:
         """Digest of the chat template, "" where the pool names none. ChatTemplateError where it is not there."""

@@ -299,11 +299,65 @@ async def test_certificates_from_the_future_are_made_anew() -> None:
     await Operator(store, now=START + 365 * DAY).pass_over()
     operator = Operator(store)
     await operator.pass_over()
+    signing = read_authorities(store.objects[AUTHORITY]).current.certificate
+    assert signing.begins < START
     for ref in (PLANE, WORKERS):
         pair = read_serving(store.objects[ref])
         assert pair is not None
         assert pair.certificate.begins < START < pair.certificate.ends
+        assert pair.certificate.issuer == signing.key
         assert contents(store.objects[ref])[AUTHORITIES].count(b"BEGIN") == 2
-    signing = read_authorities(store.objects[AUTHORITY]).current.certificate
-    assert signing.begins < START
-    assert pair.certificate.issuer == signing.key
+
+
+BROKEN = [
+    lambda store: store.objects[POOL]["spec"].update(podTemplate={"bogus": 1}),
+    lambda store: store.objects[POOL]["spec"].update(replicas="many"),
+    lambda store: store.objects[POOL]["spec"]["prefixCache"].update(budgetMiB=10**6),
+    lambda store: store.objects[POOL]["spec"]["model"].update(
+        chatTemplate={"configMapKeyRef": {"name": "gone", "key": "x"}}
+    ),
+    lambda store: (
+        store.objects.pop(Ref("Secret", "serving", "demo-worker-keys")),
+        store.objects[Ref("Secret", "ops", "cachefleet-fleet-key")].update(data={}),
+    ),
+    lambda store: store.objects.update(
+        {(ref := Ref("Service", "serving", "demo-workers")): {**ref.manifest(), "spec": {}}}
+    ),
+]
+WHY = ["pod template", "spec", "budget", "chat template", "fleet key", "name"]
+
+
+@pytest.mark.parametrize("break_it", BROKEN, ids=WHY)
+async def test_a_pool_that_is_not_admitted_keeps_a_valid_certificate(break_it: Callable[[Store], object]) -> None:
+    operator = Operator(Store(document()))
+    await operator.pass_over()
+    break_it(operator.store)
+    for days in (70, 80, 91, 160):
+        operator.now = START + days * DAY
+        await operator.pass_over()
+        pair = read_serving(operator.store.objects[WORKERS])
+        assert pair is not None
+        assert pair.certificate.ends > operator.now
+    operator.now = START + 1461 * DAY
+    await operator.pass_over()
+    assert contents(operator.store.objects[WORKERS])[AUTHORITIES].count(b"BEGIN") == 2
+
+
+async def test_a_refused_secret_of_keys_keeps_no_certificate_from_renewal() -> None:
+    operator = Operator(Store(document()))
+    await operator.pass_over()
+    del operator.store.objects[Ref("Secret", "serving", "demo-worker-keys")]
+    operator.store.before = refusing("create", "Secret")
+    operator.now += 70 * DAY
+    assert await operator.pass_over() is Outcome.REFUSED
+    pair = read_serving(operator.store.objects[WORKERS])
+    assert pair is not None
+    assert pair.certificate.ends == START + 160 * DAY
+
+
+async def test_an_invalid_pool_takes_no_secret_of_somebody_else() -> None:
+    theirs: Object = {**WORKERS.manifest(), "data": {CERTIFICATE: "eA=="}}
+    operator = Operator(Store(document({"podTemplate": {"bogus": 1}}), theirs))
+    await operator.pass_over()
+    assert operator.store.objects[WORKERS] == theirs
+    assert operator.condition()["reason"] == "InvalidPodTemplate"
