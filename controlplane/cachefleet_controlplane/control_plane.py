@@ -37,6 +37,7 @@ from cachefleet_controlplane.report_server.report_limits import ReportLimits
 from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_controlplane.routing.decision import Knowledge, RoutingPolicy
 from cachefleet_controlplane.settings import Settings
+from cachefleet_controlplane.store.access_marker import Closed
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog, LogBounds
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
@@ -204,10 +205,14 @@ class ControlPlane:
         self._leaving = True
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
-        """Whether requests should be sent here, and the body of /readyz; a failing store does not count."""
+        """Whether requests should be sent here, and the body of /readyz.
+
+        A failing store does not count, once it is known who is a tenant.
+        """
         informed = self.fleet.informed.is_set()
         awaited = self._startup_readiness.awaited(lambda: self.fleet.view().workers)
-        ready = informed and not awaited and not self._leaving
+        unread = self.tenancy.tenants.directory.closed is Closed.UNREAD
+        ready = informed and not awaited and not unread and not self._leaving
         detail: dict[str, object] = {
             "ready": ready,
             "draining": self._leaving,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
@@ -124,13 +124,13 @@ class SqlTenants:
 
     def add_key(self, key: KeyRecord) -> None:
         """Add a key. TenantNotFoundError; TenantConflictError where the tenant has MAX_KEYS active ones."""
-        with self._changing() as connection:
+        with self._marked_keyed(), self._changing() as connection:
             _add(connection, key)
 
     def rotate(self, key: KeyRecord, *, grace_seconds: float) -> None:
         """Add a key; the tenant's others end ``grace_seconds`` after it was made. Errors as ``add_key``."""
         end = key.created + grace_seconds
-        with self._changing() as connection:
+        with self._marked_keyed(), self._changing() as connection:
             living = (_keys.c.tenant == key.tenant) & _keys.c.revoked.is_(None)
             later = _keys.c.expires.is_(None) | (_keys.c.expires > end)
             connection.execute(update(_keys).where(living & later).values(expires=end))
@@ -159,6 +159,21 @@ class SqlTenants:
         with self._database.transaction(write=True) as connection:
             connection.execute(update(_tenancy).values(revision=_tenancy.c.revision + 1))
             yield connection
+
+    @contextmanager
+    def _marked_keyed(self) -> Iterator[None]:
+        """Have the marker tell of keys before there is one, so that no loss can come between; back where none came."""
+        marker = self._database.marker
+        before = marker.read()
+        if before is not Mark.KEYED:
+            marker.write(Mark.KEYED)
+        try:
+            yield
+        except BaseException:
+            if before is not Mark.KEYED:
+                with suppress(StoreError):
+                    marker.write(before or Mark.UNKEYED)
+            raise
 
     def _restore(self, known: Tenancy) -> Tenancy:
         with self._changing() as connection:

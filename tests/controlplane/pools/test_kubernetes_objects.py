@@ -202,7 +202,7 @@ def test_errors_of_a_watch_change_nothing(*, bad: dict[str, Any], gone: bool) ->
 def test_workers_are_looked_for_as_the_operator_names_them() -> None:
     declared = parse_pool(pool())
     assert names_of.POOL_LABEL == POOL_LABEL
-    assert names_of.service(declared) == declared.metadata.name + SERVICE_SUFFIX
+    assert names_of.service(declared.metadata.name) == declared.metadata.name + SERVICE_SUFFIX
     assert names_of.labels(declared)[POOL_LABEL] == declared.metadata.name
 
 

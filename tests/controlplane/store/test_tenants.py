@@ -1,5 +1,6 @@
 """Tenants and their keys in real SQLite and PostgreSQL."""
 
+from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -324,3 +325,35 @@ def test_a_row_that_cannot_be_read_says_so(tenants: SqlTenants, database: Databa
         connection.execute(text("UPDATE tenants SET priority = 'high'"))
     with pytest.raises(StoreError, match="cannot be read by this program"):
         tenants.tenants()
+
+
+def test_the_marker_tells_of_the_first_key_before_there_is_one(tmp_path: Path) -> None:
+    with closing(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=10)) as database:
+        tenants = SqlTenants(database)
+        tenants.open()
+        tenants.create(TENANT)
+        loaded(tenants)
+        tenants.add_key(key(1))
+        assert AccessMarker(tmp_path / "x.db.access").read() is Mark.KEYED
+        assert not tenants.never_keyed()
+
+
+def test_without_its_marker_there_is_no_first_key(tmp_path: Path) -> None:
+    with closing(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=10)) as database:
+        tenants = SqlTenants(database)
+        tenants.open()
+        tenants.create(TENANT)
+        (tmp_path / "x.db.access.new").mkdir()  # in the marker's way
+        with pytest.raises(StoreError, match="cannot be written"):
+            tenants.add_key(key(1))
+        assert tenants.keys(ACME) == []
+
+
+def test_a_first_key_that_failed_closes_nothing(tmp_path: Path) -> None:
+    with closing(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=10)) as database:
+        tenants = SqlTenants(database)
+        tenants.open()
+        with pytest.raises(TenantNotFoundError):
+            tenants.add_key(key(1))
+        assert AccessMarker(tmp_path / "x.db.access").read() is Mark.UNKEYED
+        assert loaded(tenants).closed is Closed.NO

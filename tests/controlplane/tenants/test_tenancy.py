@@ -127,7 +127,8 @@ async def test_a_store_that_cannot_be_read_at_the_start_opens_nothing(tmp_path: 
         quick: dict[str, Any] = {"database_timeout_seconds": 0.05, "tenants_poll_seconds": 0.05}
         with closing(sqlite3.connect(tmp_path / "data" / "controlplane.db", isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
-            async with running(tmp_path, worker, **quick) as made:
+            async with running(tmp_path, worker, ready=False, **quick) as made:
+                assert (await made.get("/readyz"))[0] == 503
                 assert [await ask(made), await ask(made, key)] == [503, 503]
                 other.execute("ROLLBACK")
                 await until(lambda: made.plane.tenancy.tenants.directory.read)
