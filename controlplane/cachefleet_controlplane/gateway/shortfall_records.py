@@ -31,12 +31,15 @@ _EXCUSED: Final = frozenset({Cause.MOVED, Cause.RENDERED_DIFFERENTLY, Cause.SALT
 def take_evidence(trace: DecisionTrace, fleet: Fleet, salt_version: Callable[[TenantId], int]) -> None:
     """Tell the fleet what an exact prediction's worker served of what the index said it holds.
 
-    Not where something else than its claim was wrong: see _EXCUSED.
+    Not where something else than its claim was wrong (see _EXCUSED), nor where the usage is no measure of it: of
+    several prompts, of an engine that skipped its cache, of a gate's refusal (no tokens), or of a Prefill worker.
     """
     usage, basis, answered = trace.usage, trace.basis, _answered(trace)
     if usage is None or usage.cached_tokens is None or basis is None or not basis.block_size:
         return
     if answered is None or answered.knowledge is not Knowledge.EXACT or answered.prompt_tokens < 1:
+        return
+    if not basis.single or not basis.reads_cache or usage.completion_tokens == 0 or _prefilled(trace):
         return
     matched = next((score.matched_blocks for score in answered.leading if score.id == answered.id), 0)
     blocks = min(matched, (answered.prompt_tokens - 1) // basis.block_size)
@@ -56,7 +59,7 @@ def find_shortfall(
     For an answer by several workers it is the first worker's: usage counts the prompt alone.
     """
     usage, basis, answered = trace.usage, trace.basis, _answered(trace)
-    if usage is None or usage.cached_tokens is None or basis is None or answered is None:
+    if usage is None or usage.cached_tokens is None or basis is None or answered is None or not basis.reads_cache:
         return None
     predictions = [answered] if trace.first is None else [answered, trace.first]
     for decision in predictions:
@@ -66,6 +69,10 @@ def find_shortfall(
             tokens = decision.predicted_tokens - usage.cached_tokens
             return None if cause is None else ShortfallRecord(cause.value, tokens, decision.worker)
     return None
+
+
+def _prefilled(trace: DecisionTrace) -> bool:
+    return any(attempt.kind == "prefill" for attempt in trace.attempts)
 
 
 def _answered(trace: DecisionTrace) -> Decision | None:

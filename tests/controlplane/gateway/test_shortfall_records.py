@@ -232,12 +232,13 @@ class Odd:
     def __init__(self) -> None:
         self.url = ""
         self.details: dict[str, int] | None = {"cached_tokens": 0}
+        self.prompt_tokens = 101
 
     async def render(self, _: web.Request) -> web.Response:
         return web.json_response({"token_ids": list(IDS)})
 
     async def answer(self, _: web.Request) -> web.Response:
-        usage = {"prompt_tokens": 101, "completion_tokens": 1, "prompt_tokens_details": self.details}
+        usage = {"prompt_tokens": self.prompt_tokens, "completion_tokens": 1, "prompt_tokens_details": self.details}
         choice = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
         return web.json_response({"id": "c", "choices": [choice], "usage": usage})
 
@@ -265,7 +266,32 @@ async def test_rendered_differently(odd: Odd, changes: dict[str, Any], cause: st
         assert the_cause(gate, gate.records[0]) == cause
         worker = gate.fleet._registry.worker(worker_id(POOL, "demo-0"))
         assert worker is not None
-        assert (worker.evidence.claimed > 0, worker.evidence.served) == (cause == "unknown", 0)
+        assert (worker.evidence.claimed, worker.evidence.served) == (0, 0), "of two choices nobody can tell"
+
+
+@pytest.mark.parametrize(
+    ("changes", "claimed"),
+    [
+        ({}, True),
+        ({"echo": False, "prompt_logprobs": None}, True),
+        ({"prompt_logprobs": 0}, False),
+        ({"prompt_logprob_token_ids": [[1]]}, False),
+        ({"echo": True, "logprobs": True, "top_logprobs": 1}, False),
+    ],
+)
+async def test_an_engine_that_was_told_to_skip_its_cache_is_not_blamed(
+    odd: Odd,
+    changes: dict[str, Any],
+    claimed: bool,  # noqa: FBT001
+) -> None:
+    odd.prompt_tokens = 100
+    async with front([odd]) as gate:
+        Agent(gate, 0, list(IDS)).begin()
+        assert (await gate.chat("x", **changes))[0] == 200
+        await until(lambda: bool(gate.records))
+        worker = gate.fleet._registry.worker(worker_id(POOL, "demo-0"))
+        assert worker is not None
+        assert (worker.evidence.claimed > 0, gate.records[0].shortfall is not None) == (claimed, claimed)
 
 
 async def test_without_what_was_cached_there_is_no_telling(odd: Odd) -> None:
@@ -305,6 +331,10 @@ def continued(cached: int, *, began: str, knowledge: Knowledge = Knowledge.EXACT
         (0, {"prompt_tokens": 900}, None),
         (0, {"knowledge": Knowledge.APPROXIMATE}, None),
         (0, {"gone": True}, None),
+        (0, {"basis": {"reads_cache": False}}, None),
+        (0, {"basis": {"single": False}}, None),
+        (0, {"completion_tokens": 0}, None),
+        (0, {"prefilled": True}, None),
     ],
 )
 def test_what_it_served_of_its_claim_is_told_unless_something_else_was_wrong(
@@ -316,8 +346,14 @@ def test_what_it_served_of_its_claim_is_told_unless_something_else_was_wrong(
     assert decision.predicted_tokens == 32, "half of it is counted on"
     trace = DecisionTrace("d", 0.0, "m", CHAT, decision)
     details = None if cached is None else PromptDetails(cached_tokens=cached)
-    trace.usage = Usage(prompt_tokens=changes.get("prompt_tokens", 1000), prompt_tokens_details=details)
-    trace.basis = BASIS
+    trace.usage = Usage(
+        prompt_tokens=changes.get("prompt_tokens", 1000),
+        completion_tokens=changes.get("completion_tokens", 1),
+        prompt_tokens_details=details,
+    )
+    trace.basis = replace(BASIS, **changes.get("basis", {}))
+    if "prefilled" in changes:
+        trace.attempts.append(AttemptRecord("p", "answered", 200, 1.0, kind="prefill"))
     fleet = Listening(gone=changes.get("gone", False))
     take_evidence(trace, fleet, lambda _: 1)
     assert fleet.heard == ([] if told is None else [(decision.id, *told)])

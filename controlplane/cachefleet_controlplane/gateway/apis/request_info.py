@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header
-from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, is_null, members
+from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, is_null, lax_bool, members
 
 COMPLETIONS_MAX_TOKENS: Final = 16
 """vLLM's ``max_tokens`` for a completion without one."""
@@ -71,7 +71,17 @@ class RequestInfo:
     """Choices of each prompt."""
     prompts: int = 1
 
+    @property
+    def reads_cache(self) -> bool:
+        """Whether the engine looks for the prompt in its prefix cache: not where it tells the prompt's own logprobs.
 
+        It does that for some requests with ``echo``, which all count as such.
+        """
+        told = any(not is_null(self.fields, name) for name in _PROMPT_LOGPROBS)
+        return not told and not lax_bool(self.fields.get("echo"))
+
+
+_PROMPT_LOGPROBS: Final = ("prompt_logprobs", "prompt_logprob_token_ids")
 FIELD: Final = "cache_hit_threshold"
 MESSAGE: Final = f"Parameter `{FIELD}` must be between 0.0 and 1.0 if provided."
 

@@ -86,6 +86,8 @@ class Basis:
     keys: bytes = field(repr=False)
     single: bool
     """The engine's usage counts the one prompt that was routed by."""
+    reads_cache: bool = True
+    """The engine looks for the prompt in its cache."""
 
     @classmethod
     def of(cls, routing_input: RoutingInput) -> Basis:
@@ -100,6 +102,7 @@ class Basis:
             block_size=routing_input.prompt.block_size,
             keys=routing_input.prompt.keys,
             single=routing_input.info.single,
+            reads_cache=routing_input.info.reads_cache,
         )
 
 
