@@ -124,13 +124,13 @@ class SqlTenants:
 
     def add_key(self, key: KeyRecord) -> None:
         """Add a key. TenantNotFoundError; TenantConflictError where the tenant has MAX_KEYS active ones."""
-        with self._marked_keyed(), self._changing() as connection:
+        with self._keying() as connection:
             _add(connection, key)
 
     def rotate(self, key: KeyRecord, *, grace_seconds: float) -> None:
         """Add a key; the tenant's others end ``grace_seconds`` after it was made. Errors as ``add_key``."""
         end = key.created + grace_seconds
-        with self._marked_keyed(), self._changing() as connection:
+        with self._keying() as connection:
             living = (_keys.c.tenant == key.tenant) & _keys.c.revoked.is_(None)
             later = _keys.c.expires.is_(None) | (_keys.c.expires > end)
             connection.execute(update(_keys).where(living & later).values(expires=end))
@@ -161,22 +161,34 @@ class SqlTenants:
             yield connection
 
     @contextmanager
-    def _marked_keyed(self) -> Iterator[None]:
-        """Have the marker tell of keys before there is one, so that no loss can come between; back where none came."""
-        marker = self._database.marker
-        before = marker.read()
-        if before is not Mark.KEYED:
-            marker.write(Mark.KEYED)
+    def _keying(self) -> Iterator[Connection]:
+        """As ``_changing``, of a change that makes keys: a local marker says so before they are committed, so that no
+        failure after that widens who is served. A StoreError of the marker refuses the change.
+        """
+        before = self._database.marker.read()
         try:
-            yield
-        except BaseException:
-            if before is not Mark.KEYED:
-                with suppress(StoreError):
-                    marker.write(before or Mark.UNKEYED)
+            with self._changing() as connection:
+                yield connection
+                if self._database.local and before is not Mark.KEYED:
+                    self._database.marker.write(Mark.KEYED)
+        except StoreError:
+            self._unmark(before)
             raise
 
+    def _unmark(self, before: Mark) -> None:
+        """Have the marker say again what it said before keys were not made; not where the store may have them."""
+        if not self._database.local or self._database.marker.read() is before:
+            return
+        with suppress(StoreError):
+            with self._database.transaction() as connection:
+                found = _all(connection, *_state(connection))
+            if found.access is not Access.KEYED:
+                lost = before not in {Mark.ABSENT, Mark.UNKEYED}
+                self._database.marker.write(Mark.LOST if lost else Mark.UNKEYED)
+
     def _restore(self, known: Tenancy) -> Tenancy:
-        with self._changing() as connection:
+        changing = self._keying if known.access is Access.KEYED else self._changing
+        with changing() as connection:
             if not _tenant_records(connection):
                 if known.tenants:
                     connection.execute(insert(_tenants), [_row(tenant) for tenant in known.tenants])

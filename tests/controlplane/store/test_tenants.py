@@ -1,12 +1,12 @@
 """Tenants and their keys in real SQLite and PostgreSQL."""
 
-from contextlib import closing
+import sqlite3
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from alembic import command
-from sqlalchemy import inspect, text
+from sqlalchemy import event, inspect, text
 
 from cachefleet_controlplane.store import sql_tenants
 from cachefleet_controlplane.store.access_marker import Access, AccessMarker, Closed, Mark
@@ -280,6 +280,97 @@ def test_a_marker_that_cannot_be_written_is_a_problem_until_it_can(tmp_path: Pat
     assert AccessMarker(tmp_path / "x.db.access").read() is Mark.UNKEYED
 
 
+class OfOneFile:
+    """A store in a file, and what a process that starts now finds of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "x.db"
+        self.marker = AccessMarker(folder / "x.db.access")
+        self.database = Database(f"sqlite:///{self.file}", timeout_seconds=1)
+        self.tenants = self._opened(self.database)
+        loaded(self.tenants)
+        self.tenants.create(TENANT)
+
+    def block(self) -> Path:
+        """Let the marker take no more writes, as on a full disk."""
+        way = self.file.with_name("x.db.access.new")
+        way.mkdir()
+        return way
+
+    def started(self) -> SqlTenants:
+        return self._opened(Database(f"sqlite:///{self.file}", timeout_seconds=1))
+
+    def _opened(self, database: Database) -> SqlTenants:
+        tenants = SqlTenants(database)
+        tenants.open()
+        return tenants
+
+
+def test_keys_are_marked_before_they_are_made(tmp_path: Path) -> None:
+    store = OfOneFile(tmp_path)
+    with pytest.raises(TenantNotFoundError):
+        store.tenants.add_key(key(1, tenant=UMBRELLA))
+    assert store.marker.read() is Mark.UNKEYED
+    store.tenants.add_key(key(1))
+    assert store.marker.read() is Mark.KEYED, "though nobody has read them yet"
+
+
+def test_without_its_marker_no_key_is_made(tmp_path: Path) -> None:
+    store = OfOneFile(tmp_path)
+    way = store.block()
+    for make in (store.tenants.add_key, lambda made: store.tenants.rotate(made, grace_seconds=1.0)):
+        with pytest.raises(StoreError, match=r"x\.db\.access cannot be written"):
+            make(key(1))
+    way.rmdir()
+    assert (store.tenants.keys(ACME), store.marker.read()) == ([], Mark.UNKEYED)
+    assert loaded(store.started()).closed is Closed.NO
+
+
+@pytest.mark.parametrize("before", [Mark.UNKEYED, Mark.LOST])
+def test_a_key_that_the_store_did_not_take_closes_nothing(tmp_path: Path, before: Mark) -> None:
+    store = OfOneFile(tmp_path)
+    store.marker.write(before)
+    engine = store.database._engine
+    assert engine is not None
+
+    def fail(_: object) -> None:
+        assert store.marker.read() is Mark.KEYED
+        event.remove(engine, "commit", fail)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    event.listen(engine, "commit", fail)
+    with pytest.raises(StoreError):
+        store.tenants.add_key(key(1))
+    assert (store.tenants.keys(ACME), store.marker.read()) == ([], before)
+    assert loaded(store.started()).closed is (Closed.NO if before is Mark.UNKEYED else Closed.LOST)
+
+
+def test_keys_are_restored_only_with_their_marker(tmp_path: Path) -> None:
+    store = OfOneFile(tmp_path)
+    store.tenants.add_key(key(1))
+    known = loaded(store.tenants)
+    store.database.close()
+    for part in tmp_path.iterdir():
+        part.unlink()
+    way, anew = store.block(), store.started()
+    with pytest.raises(StoreError, match="cannot be written"):
+        anew.load(known)
+    assert anew.tenants() == []
+    way.rmdir()
+    restored = anew.load(known)
+    assert restored is not None
+    assert (restored.keys, store.marker.read()) == ((key(1),), Mark.KEYED)
+
+
+def test_a_marker_of_keys_that_are_not_there_is_opened_by_hand(tmp_path: Path) -> None:
+    store = OfOneFile(tmp_path)
+    store.marker.write(Mark.KEYED)
+    anew = store.started()
+    assert loaded(anew).closed is Closed.LOST
+    anew.admit_all()
+    assert loaded(anew).closed is Closed.NO
+
+
 def test_only_a_store_of_which_nothing_is_left_certainly_had_no_key(tmp_path: Path) -> None:
     def never_keyed() -> bool:
         return SqlTenants(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=1)).never_keyed()
@@ -325,35 +416,3 @@ def test_a_row_that_cannot_be_read_says_so(tenants: SqlTenants, database: Databa
         connection.execute(text("UPDATE tenants SET priority = 'high'"))
     with pytest.raises(StoreError, match="cannot be read by this program"):
         tenants.tenants()
-
-
-def test_the_marker_tells_of_the_first_key_before_there_is_one(tmp_path: Path) -> None:
-    with closing(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=10)) as database:
-        tenants = SqlTenants(database)
-        tenants.open()
-        tenants.create(TENANT)
-        loaded(tenants)
-        tenants.add_key(key(1))
-        assert AccessMarker(tmp_path / "x.db.access").read() is Mark.KEYED
-        assert not tenants.never_keyed()
-
-
-def test_without_its_marker_there_is_no_first_key(tmp_path: Path) -> None:
-    with closing(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=10)) as database:
-        tenants = SqlTenants(database)
-        tenants.open()
-        tenants.create(TENANT)
-        (tmp_path / "x.db.access.new").mkdir()  # in the marker's way
-        with pytest.raises(StoreError, match="cannot be written"):
-            tenants.add_key(key(1))
-        assert tenants.keys(ACME) == []
-
-
-def test_a_first_key_that_failed_closes_nothing(tmp_path: Path) -> None:
-    with closing(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=10)) as database:
-        tenants = SqlTenants(database)
-        tenants.open()
-        with pytest.raises(TenantNotFoundError):
-            tenants.add_key(key(1))
-        assert AccessMarker(tmp_path / "x.db.access").read() is Mark.UNKEYED
-        assert loaded(tenants).closed is Closed.NO
