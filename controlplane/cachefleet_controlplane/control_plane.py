@@ -37,7 +37,6 @@ from cachefleet_controlplane.report_server.report_limits import ReportLimits
 from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_controlplane.routing.decision import Knowledge, RoutingPolicy
 from cachefleet_controlplane.settings import Settings
-from cachefleet_controlplane.store.access_marker import Closed
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog, LogBounds
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
@@ -207,19 +206,19 @@ class ControlPlane:
     def readiness(self) -> tuple[bool, dict[str, object]]:
         """Whether requests should be sent here, and the body of /readyz.
 
-        A failing store does not count, once it is known who is a tenant.
+        A store that fails does not count, unless nobody is served since its tenants were never read.
         """
         informed = self.fleet.informed.is_set()
         awaited = self._startup_readiness.awaited(lambda: self.fleet.view().workers)
-        unread = self.tenancy.tenants.directory.closed is Closed.UNREAD
-        ready = informed and not awaited and not unread and not self._leaving
+        directory = self.tenancy.tenants.directory
+        ready = informed and not awaited and not directory.unread and not self._leaving
         detail: dict[str, object] = {
             "ready": ready,
             "draining": self._leaving,
             "pools": {"known": informed, "problem": self._source.problem if self._source else "not started"},
             "agents": {"awaited": awaited},
             "store": {"problem": self.decisions.problem, "private": self._settings.private_store},
-            "tenants": {"problem": self.tenancy.tenants.problem, "keys_lost": self.tenancy.tenants.directory.lost},
+            "tenants": {"problem": self.tenancy.tenants.problem, "keys_lost": directory.lost},
             "backend": {"code": self.backend.code.name, "reason": self.backend.code.reason},
             "requests_under_way": self.gateway.under_way,
             "tasks": len(asyncio.all_tasks()),

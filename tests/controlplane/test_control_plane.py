@@ -105,6 +105,21 @@ async def _ready(made: Plane, statuses: set[int]) -> None:
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.parametrize("api_keys", ["auto", "required"])
+async def test_a_replica_that_never_read_its_tenants_takes_no_traffic(tmp_path: Path, api_keys: str) -> None:
+    store = tmp_path / "data" / "controlplane.db"
+    store.mkdir(parents=True)
+    async with engine() as worker, running(tmp_path, worker, ready=False, api_keys=api_keys) as made:
+        await until(made.plane.fleet.informed.is_set)
+        await until(made.plane.tenancy.tenants.informed.is_set)
+        status, body = await made.get("/readyz")
+        assert (status, (await made.chat())[0]) == (503, 503)
+        assert json.loads(body)["tenants"]["problem"]
+        store.rmdir()
+        await until(lambda: made.plane.readiness()[0])
+        assert (await made.chat())[0] == (200 if api_keys == "auto" else 401)
+
+
 async def test_everything_is_where_it_should_be(tmp_path: Path) -> None:
     async with engine() as worker, running(tmp_path, worker) as made:
         assert (await made.chat())[0] == 200

@@ -94,6 +94,11 @@ class Directory:
         return not self.keys and not self.required and self.closed is Closed.NO
 
     @property
+    def unread(self) -> bool:
+        """Whether nobody is served because the store was never read."""
+        return not self.read and not self.open
+
+    @property
     def lost(self) -> bool:
         """Whether there is no key, and the store that may have had some was lost."""
         return not self.keys and self.closed is Closed.LOST
