@@ -11,8 +11,10 @@ from e2e.engine.forks import engine_python
 
 MOST_RECOMPUTED = 0.65
 """Of what round robin recomputes."""
-MOST_GONE = 0.02
-"""Of the predicted tokens."""
+MOST_GONE = 0.1
+"""Of the predicted tokens. None to a hundredth as a rule, more where a busy machine lets requests wait for the engine
+while others evict; an index that is wrong is wrong about far more.
+"""
 
 
 def test_cache_aware_routing_recomputes_far_less_than_round_robin(tmp_path: Path) -> None:
