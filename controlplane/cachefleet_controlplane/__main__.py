@@ -11,7 +11,6 @@ import gc
 import logging
 import signal
 import sys
-from pathlib import Path
 
 import uvloop
 from prometheus_client import disable_created_metrics
@@ -20,9 +19,7 @@ from cachefleet_controlplane.control_plane import ControlPlane
 from cachefleet_controlplane.http_server import HttpServer, http_server
 from cachefleet_controlplane.settings import Settings, SettingsError, load
 from cachefleet_core.report_frames import MAX_FRAME_BYTES
-from cachefleet_core.tls_names import CERTIFICATE, PRIVATE_KEY
 from cachefleet_runtime import logs
-from cachefleet_runtime.tls import server_context
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +29,11 @@ def main() -> int:
     try:
         settings = load()
         plane = ControlPlane(settings)
-        if settings.tls_folder:
-            server_context(settings.tls_folder)  # only to say at once what is missing
     except SettingsError as error:
         sys.stderr.writelines(f"{line}\n" for line in error.lines)
         return 2
     except (OSError, ValueError) as error:
-        sys.stderr.write(f"CACHEFLEET_FLEET_KEY_FILE or CACHEFLEET_TLS_FOLDER: {error}\n")
+        sys.stderr.write(f"CACHEFLEET_FLEET_KEY_FILE: {error}\n")
         return 2
     logs.configure(settings.log_format, settings.log_level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it logs start and stop at INFO; __main__ does
@@ -107,18 +102,9 @@ def servers(plane: ControlPlane, settings: Settings) -> tuple[HttpServer, HttpSe
         stall_seconds=settings.request_stall_seconds,
         drain_seconds=1,
         websocket_bytes=MAX_FRAME_BYTES,
+        tls=plane.tls.server,
     )
-    if settings.tls_folder:
-        encrypt(internal, settings.tls_folder)
     return gateway, internal
-
-
-def encrypt(server: HttpServer, folder: Path) -> None:
-    """Have a server, not started yet, present the certificate in a folder, as it is at each handshake. OSError."""
-    config = server.config
-    config.ssl_certfile, config.ssl_keyfile = folder / CERTIFICATE, folder / PRIVATE_KEY
-    config.load()  # uvicorn's own context keeps the certificate that it has read
-    config.ssl = server_context(folder)
 
 
 if __name__ == "__main__":

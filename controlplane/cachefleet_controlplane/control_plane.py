@@ -30,7 +30,6 @@ from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
-from cachefleet_controlplane.gateway.upstream.worker_tls import worker_tls
 from cachefleet_controlplane.metrics import CONTENT_TYPE, Metrics
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.report_server.report_limits import ReportLimits
@@ -40,6 +39,7 @@ from cachefleet_controlplane.settings import Settings
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog, LogBounds
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
+from cachefleet_controlplane.tls import tls_parts
 from cachefleet_controlplane.wiring import (
     Authority,
     GatewayOptions,
@@ -68,8 +68,8 @@ RESTART_SECONDS: Final = 1.0
 class ControlPlane:
     """One replica, as an async context manager; within it ``gateway`` and ``internal`` may be served.
 
-    The constructor raises OSError or ValueError where the fleet key or a certificate cannot be read, and SettingsError
-    where native code was asked for by name and cannot be loaded.
+    The constructor raises OSError or ValueError where the fleet key cannot be read, and SettingsError where a
+    certificate cannot, or native code was asked for by name and cannot be loaded.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -91,7 +91,12 @@ class ControlPlane:
         self.decisions = DecisionLog(repository, metrics=self.metrics, bounds=_log_bounds(settings))
         self._fleet_key = fleet_key
         self._credentials = Credentials(fleet_key)
-        self._upstream = _upstream(settings, self._credentials)
+        self.tls = tls_parts(settings, self._credentials)
+        self._upstream = Upstream(
+            connect_seconds=settings.upstream_connect_seconds,
+            idle_seconds=settings.upstream_idle_seconds,
+            tls=self.tls.workers,
+        )
         self.conversations = conversation_parts(
             settings,
             fleet_key,
@@ -252,14 +257,6 @@ class ControlPlane:
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait({task})
-
-
-def _upstream(settings: Settings, credentials: Credentials) -> Upstream:
-    return Upstream(
-        connect_seconds=settings.upstream_connect_seconds,
-        idle_seconds=settings.upstream_idle_seconds,
-        tls=worker_tls(settings.tls_folder, credentials.server_name),
-    )
 
 
 def _log_bounds(settings: Settings) -> LogBounds:

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -106,8 +107,12 @@ def http_server(
     body_seconds: float = 0.0,
     stall_seconds: float = 10.0,
     websocket_bytes: int = 0,
+    tls: ssl.SSLContext | None = None,
 ) -> HttpServer:
-    """Make a server. Times as in ``ClientTimeouts``; ``websocket_bytes`` bounds a WebSocket message, 0 serves none."""
+    """Make a server. Times as in ``ClientTimeouts``; ``websocket_bytes`` bounds a WebSocket message, 0 serves none.
+
+    ``tls`` serves HTTPS; without it the server is plain.
+    """
     bounds = ClientTimeouts(head_seconds=head_seconds, body_seconds=body_seconds, stall_seconds=stall_seconds)
     shutdown = ShutdownState()
     config = uvicorn.Config(
@@ -127,5 +132,6 @@ def http_server(
         timeout_keep_alive=max(1, round(head_seconds)),
         timeout_graceful_shutdown=max(1, round(drain_seconds)),
         backlog=2048,
+        ssl_context_factory=(lambda *_: tls) if tls else None,
     )
     return HttpServer(config, shutdown)

@@ -16,7 +16,7 @@ import pytest
 
 from cachefleet_controlplane.__main__ import serve
 from cachefleet_controlplane.control_plane import ControlPlane
-from cachefleet_controlplane.settings import Settings
+from cachefleet_controlplane.settings import Settings, SettingsError
 from cachefleet_local.fleet.ports import take_ports
 from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, POOL, chat, engine
 from tests.controlplane.waiting import until
@@ -258,3 +258,16 @@ async def test_a_fleet_key_that_is_none_is_refused(tmp_path: Path, content: str)
     (tmp_path / "fleet.key").write_text(content)
     with pytest.raises(ValueError, match="32 bytes"):
         ControlPlane(told)
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+async def test_certificates_that_cannot_be_used_are_told_by_their_setting(tmp_path: Path, content: str | None) -> None:
+    async with engine() as worker:
+        told = settings(tmp_path, worker, {"gateway": 0, "internal": 0}, tls_folder=tmp_path / "tls")
+    if content is not None:
+        (tmp_path / "tls").mkdir()
+        for name in ("tls.crt", "tls.key", "ca.crt"):
+            (tmp_path / "tls" / name).write_text(content)
+    with pytest.raises(SettingsError) as error:
+        ControlPlane(told)
+    assert error.value.lines[0].startswith("CACHEFLEET_TLS_FOLDER: ")
