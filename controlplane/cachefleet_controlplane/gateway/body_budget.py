@@ -22,10 +22,6 @@ class BodyBudget:
         self._by_tenant: dict[str, int] = {}
         self.held = 0
 
-    def share(self, tenant: str) -> BodyShare:
-        """What one request of a tenant holds, as a context manager that gives it all back."""
-        return BodyShare(self, tenant)
-
     def take(self, tenant: str, size: int) -> None:
         """Count ``size`` bytes more. ApiError 503 where the tenant would then hold more than is free."""
         held = self._by_tenant.get(tenant, 0) + size
@@ -46,7 +42,7 @@ class BodyBudget:
 
 
 class BodyShare:
-    """The bytes of one request; nothing is held once the context has ended."""
+    """The bytes that one request of a tenant holds, as a context manager that gives them all back."""
 
     __slots__ = ("_budget", "_held", "_tenant")
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from cachefleet_controlplane.wire.json_bounds import JsonBounds
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayBounds:
-    """Bounds on a body (bytes, seconds, parts), on all bodies held at once (``buffered_bytes``), on requests under way,
+    """Bounds on a body (bytes, seconds), on all bodies held at once (``buffered_bytes``), on requests under way,
     and on the seconds for which a client may not read its answer (``send_seconds``) or send nothing of its body
     (``stall_seconds``).
     """
@@ -20,4 +18,3 @@ class GatewayBounds:
     send_seconds: float = 120.0
     stall_seconds: float = 10.0
     buffered_bytes: int = 256 * 1024 * 1024
-    json: JsonBounds = field(default_factory=JsonBounds)

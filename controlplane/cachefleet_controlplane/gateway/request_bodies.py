@@ -13,13 +13,14 @@ from cachefleet_controlplane.gateway.body_budget import BodyBudget, BodyShare
 from cachefleet_controlplane.gateway.body_encoding import decoded, encoding_of
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.wire.http_exchange import Receive, Scope, read_body
-from cachefleet_controlplane.wire.json_bounds import NativeExcess
+from cachefleet_controlplane.wire.json_bounds import JsonBounds, NativeExcess
 
 T = TypeVar("T")
 
 THREAD_BYTES: Final = 1024 * 1024
 """A longer body is decoded off the event loop."""
 INFLATED_AT_ONCE: Final = 4
+JSON_BOUNDS: Final = JsonBounds()
 
 
 class RequestBodies:
@@ -38,7 +39,7 @@ class RequestBodies:
 
     def share(self, tenant: str) -> BodyShare:
         """What a request's body takes of the budget, until the context ends."""
-        return self._budget.share(tenant)
+        return BodyShare(self._budget, tenant)
 
     async def read(self, scope: Scope, receive: Receive, share: BodyShare, parse: Callable[[bytes], T]) -> T:
         """The parsed body.
@@ -68,5 +69,5 @@ class RequestBodies:
             return plain
 
     def _parsed(self, body: bytes, parse: Callable[[bytes], T]) -> T:
-        self._bounds.json.check(body, self._json_excess)
+        JSON_BOUNDS.check(body, self._json_excess)
         return parse(body)
