@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from cachefleet_core.pool.spec import PrefixCachePool
 
 POOL_LABEL: Final = "cachefleet.io/pool"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OPERATOR: Final = "cachefleet-operator"
+OURS: Final = {"app.kubernetes.io/part-of": "cachefleet", MANAGED_BY: OPERATOR}
+"""Labels of every object that the operator makes."""
 FLEET_KEY_SECRET: Final = "cachefleet-fleet-key"  # noqa: S105  # a name
 FLEET_KEY: Final = "fleet.key"
 AUTHORITY: Final = "cachefleet-ca"
@@ -27,14 +30,18 @@ def selector(name: str) -> str:
     return f"{POOL_LABEL}={name}"
 
 
+def is_ours(live: Mapping[str, Any]) -> bool:
+    """Whether an object says that the operator made it."""
+    return (live["metadata"].get("labels") or {}).get(MANAGED_BY) == OPERATOR
+
+
 def labels(pool: PrefixCachePool) -> dict[str, str]:
     """Labels of every object of a pool, its pods included."""
     return {
         "app.kubernetes.io/name": "cachefleet-worker",
         "app.kubernetes.io/instance": pool.metadata.name,
         "app.kubernetes.io/component": "worker",
-        "app.kubernetes.io/part-of": "cachefleet",
-        MANAGED_BY: OPERATOR,
+        **OURS,
         POOL_LABEL: pool.metadata.name,
     }
 

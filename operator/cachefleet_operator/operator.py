@@ -13,13 +13,14 @@ import aiohttp
 
 from cachefleet_core.pool.spec import API_VERSION, KIND
 from cachefleet_operator.certificates.certificate import CertificateError
+from cachefleet_operator.certificates.trust import Trust
 from cachefleet_operator.controlplane_client.client import ControlPlaneClient, FactsSource, NoControlPlane
 from cachefleet_operator.controlplane_client.facts_cache import FactsCache, PollTimes
 from cachefleet_operator.kube.leader import Leader, Timing
 from cachefleet_operator.kube.objects import Api, Ref
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
-from cachefleet_operator.reconcile.certificate_renewal import Certificates, Trust, certificates
+from cachefleet_operator.reconcile.certificate_renewal import Certificates, certificates
 from cachefleet_operator.reconcile.reconciler import FleetKeyError, Outcome, PoolKey, Reconciler
 from cachefleet_operator.settings import Settings
 from cachefleet_operator.status.pool_assessment import judge

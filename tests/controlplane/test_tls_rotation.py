@@ -24,11 +24,12 @@ from cachefleet_controlplane.control_plane import ControlPlane
 from cachefleet_core.tls_names import AUTHORITIES, CERTIFICATE, worker_server_name
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_operator.certificates.certificate import Certificate
+from cachefleet_operator.certificates.trust import Trust
 from cachefleet_operator.controlplane_client.client import ControlPlaneClient
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.reconcile.apply import Applier, Create, Replace
-from cachefleet_operator.reconcile.certificate_renewal import IssuedCertificates, Trust
+from cachefleet_operator.reconcile.certificate_renewal import IssuedCertificates
 from cachefleet_operator.settings import Settings
 from cachefleet_runtime.tls import client_context
 from cachefleet_worker.agent.agent import Agent

@@ -4,4 +4,6 @@ certificate          a certificate as far as decisions need it, and its pair wit
 certificate_secrets  Secrets and the ConfigMap of certificates: written and read
 issuing              new keys and signed certificates
 rotation             what is to be issued, trusted or retired now (pure)
+server_names         the names in the certificates of servers (pure)
+trust                the authorities by which the operator knows the control plane
 """

@@ -48,7 +48,7 @@ def read_authorities(secret: Manifest) -> Authorities:
 def bundle_config_map(namespace: str, authorities: Authorities) -> Manifest:
     """What people and Prometheus trust: the authorities' certificates, no secret."""
     manifest = Ref("ConfigMap", namespace, names.AUTHORITY).manifest()
-    manifest["metadata"]["labels"] = dict(_LABELS)
+    manifest["metadata"]["labels"] = dict(names.OURS)
     return {**manifest, "data": {AUTHORITIES: authorities.bundle.decode()}}
 
 
@@ -77,13 +77,10 @@ def contents(secret: Manifest) -> Mapping[str, bytes]:
     return found
 
 
-_LABELS: Final = {"app.kubernetes.io/part-of": "cachefleet", names.MANAGED_BY: names.OPERATOR}
-
-
 def _secret(ref: Ref, kind: str, data: Mapping[str, bytes], live: Manifest | None) -> Manifest:
     manifest = ref.manifest()
     given = {name: value for name, value in (live or {}).get("metadata", {}).items() if name != "managedFields"}
-    labels = {**(given.get("labels") or {}), **_LABELS}
+    labels = {**(given.get("labels") or {}), **names.OURS}
     encoded = {name: base64.b64encode(value).decode() for name, value in data.items()}
     metadata = {**given, **manifest["metadata"], "labels": labels}
     return {**manifest, "metadata": metadata, "type": kind, "data": encoded}

@@ -30,7 +30,7 @@ AGENT_TLS_NUMBER: Final = 8444
 def fleet_key_secret(namespace: str, key: FleetKey) -> Manifest:
     """Secret of the fleet key in the operator's namespace; without an owner, so it outlives every pool."""
     manifest = Ref("Secret", namespace, names.FLEET_KEY_SECRET).manifest()
-    manifest["metadata"]["labels"] = {"app.kubernetes.io/part-of": "cachefleet", names.MANAGED_BY: names.OPERATOR}
+    manifest["metadata"]["labels"] = dict(names.OURS)
     return {**manifest, "type": "Opaque", "data": {names.FLEET_KEY: _base64(key.format().encode())}}
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-import ipaddress
 import logging
-import ssl
 from collections.abc import Callable
-from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
+from typing import Any, Protocol
 
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.tls_names import AUTHORITIES, WORKERS_DOMAIN, worker_server_name
+from cachefleet_core.tls_names import AUTHORITIES
 from cachefleet_operator import names
 from cachefleet_operator.certificates.certificate import CertificateError, Pair
 from cachefleet_operator.certificates.certificate_secrets import (
@@ -33,19 +30,17 @@ from cachefleet_operator.certificates.rotation import (
     retired,
     step,
 )
+from cachefleet_operator.certificates.server_names import control_plane_names, worker_names
+from cachefleet_operator.certificates.trust import Trust
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests.child_objects import certificate_secret
 from cachefleet_operator.reconcile.apply import Applier, Apply, Create, Replace
 from cachefleet_operator.settings import Settings
 from cachefleet_runtime.kubernetes import Object
-from cachefleet_runtime.tls import client_context
 
 log = logging.getLogger(__name__)
 
 Manifest = dict[str, Any]
-
-_HERE: Final = frozenset({"localhost", "127.0.0.1"})
-"""Names for whoever comes by a forwarded port, or from within the pod."""
 
 
 class GetApi(Protocol):
@@ -58,27 +53,6 @@ class Expiries(Protocol):
     """Is told when each certificate that was read or written ends."""
 
     def certificate(self, ref: Ref, ends: dt.datetime) -> None: ...
-
-
-class Trust:
-    """The authorities by which the operator knows the control plane; the machine's until ``learn`` was called."""
-
-    def __init__(self) -> None:
-        self._bundle = b""
-        self._context: ssl.SSLContext | bool = True
-
-    def learn(self, bundle: bytes) -> None:
-        """Trust these from the next connection on. CertificateError where there are none."""
-        if not bundle or bundle != self._bundle:
-            try:
-                self._context = client_context(bundle.decode(errors="replace"))
-            except ssl.SSLError as error:
-                raise CertificateError(f"{AUTHORITIES} has no certificate: {error}") from error
-            self._bundle = bundle
-
-    def context(self) -> ssl.SSLContext | bool:
-        """As aiohttp takes it."""
-        return self._context
 
 
 class Certificates(Protocol):
@@ -216,7 +190,7 @@ class IssuedCertificates:
 
     async def _serve(self, authorities: Authorities, live: Object | None) -> None:
         """Issue the control plane's certificate where that is due."""
-        if live and not _is_ours(live):
+        if live and not names.is_ours(live):
             raise CertificateError(f"{self._plane} exists and is not the operator's")
         for manifest in self._due(self._plane, control_plane_names(self._settings), authorities, live, live):
             await self._applier.act(Create(manifest) if live is None else Replace(manifest))
@@ -224,7 +198,7 @@ class IssuedCertificates:
 
     def _measure(self, ref: Ref, live: Object | None) -> None:
         """Tell when the certificate in a Secret ends, as it is in the API server: a write may be refused."""
-        if live and _is_ours(live) and (found := read_serving(live)):
+        if live and names.is_ours(live) and (found := read_serving(live)):
             self._expiries.certificate(ref, found.certificate.ends)
 
     def _due(
@@ -268,28 +242,3 @@ def certificates(
             return GivenCertificates(api, settings, trust)
         case _:
             return None
-
-
-def _is_ours(secret: Object) -> bool:
-    return (secret["metadata"].get("labels") or {}).get(names.MANAGED_BY) == names.OPERATOR
-
-
-def worker_names(pool: str) -> frozenset[str]:
-    """The names in the certificate of the workers of a pool, "namespace/name"."""
-    namespace, _, name = pool.partition("/")
-    return _HERE | {worker_server_name(pool), WORKERS_DOMAIN, f"{names.service(name)}.{namespace}.svc"}
-
-
-def control_plane_names(settings: Settings) -> frozenset[str]:
-    """The names in the control plane's certificate: those that agents and the operator use, and others of the same."""
-    hosts = {settings.control_plane_address.rpartition(":")[0].strip("[]"), urlsplit(settings.admin_url).hostname or ""}
-    services = {host.removesuffix(".svc") for host in hosts if host.endswith(".svc")}
-    return _HERE | set(map(_canonical, hosts - {""})) | services | {f"{name}.svc.cluster.local" for name in services}
-
-
-def _canonical(host: str) -> str:
-    """An address as it is read from a certificate, which has no zone; a DNS name as it is."""
-    try:
-        return str(ipaddress.ip_address(host.partition("%")[0]))
-    except ValueError:
-        return host

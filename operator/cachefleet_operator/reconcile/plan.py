@@ -130,7 +130,7 @@ def fewer_or_other_pods(desired: Desired, observed: Observed) -> bool:
 def _status(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool) -> tuple[Manifest, float | None]:
     metadata, live = observed.pool["metadata"], observed.pool.get("status") or {}
     deployment = observed.deployment
-    ours = deployment if deployment and _is_ours(deployment) else None
+    ours = deployment if deployment and names.is_ours(deployment) else None
     workers = workers_of(ours, wanted=verdict.replicas, applied=applied)
     wanted = status(
         verdict,
@@ -233,11 +233,7 @@ def _owner(child: Manifest) -> str | None:
 
 
 def _is_foreign(child: Manifest | None) -> bool:
-    return child is not None and _owner(child) is None and not _is_ours(child)
-
-
-def _is_ours(child: Manifest) -> bool:
-    return (child["metadata"].get("labels") or {}).get(names.MANAGED_BY) == names.OPERATOR
+    return child is not None and _owner(child) is None and not names.is_ours(child)
 
 
 def _status_manifest(metadata: Mapping[str, Any], wanted: Manifest) -> Manifest:

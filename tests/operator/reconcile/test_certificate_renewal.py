@@ -12,14 +12,13 @@ import pytest
 from cachefleet_core.tls_names import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, worker_server_name
 from cachefleet_operator.certificates.certificate import CertificateError
 from cachefleet_operator.certificates.certificate_secrets import contents, read_authorities, read_serving
+from cachefleet_operator.certificates.trust import Trust
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.reconcile.apply import Applier
 from cachefleet_operator.reconcile.certificate_renewal import (
     Certificates,
-    Trust,
     certificates,
-    control_plane_names,
 )
 from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
 from cachefleet_operator.settings import Settings
@@ -274,14 +273,6 @@ async def test_what_people_are_told_keeps_no_certificate_back() -> None:
     with pytest.raises(RefusedError):
         await operator.certificates.renew()
     assert PLANE in operator.store.objects
-
-
-def test_the_control_plane_is_known_by_the_names_that_are_used() -> None:
-    chosen = settings(control_plane="fleet-headless.ops.svc:8081", admin_url="https://fleet.ops.svc:8081")
-    assert control_plane_names(chosen) == {
-        *("localhost", "127.0.0.1", "fleet-headless.ops.svc", "fleet-headless.ops", "fleet.ops.svc", "fleet.ops"),
-        *("fleet-headless.ops.svc.cluster.local", "fleet.ops.svc.cluster.local"),
-    }
 
 
 @pytest.mark.parametrize("host", ["[fd00:0:0::1]", "[FD00::0001]", "[fd00::1%25eth0]"])
