@@ -10,12 +10,15 @@ import pytest
 from transformers import AutoTokenizer
 
 from e2e.engine.gate_scenario import threshold
+from e2e.engine.load import preemptions
 from e2e.engine.requests import COMPLETION
 from e2e.engine.side import Side
 from e2e.engine.storm import MARK, OUTPUT_TOKENS, Storm, prompts, storm
 from e2e.engine.vllm import VllmOptions, VllmServer
 
 PLUGIN: Final = VllmOptions(plugin=True)
+ATTEMPTS: Final = 20
+"""Two requests meet in the engine the first time, unless the machine is busy."""
 
 pytestmark = pytest.mark.parametrize("vllm_server", [PLUGIN], indirect=True)
 
@@ -85,19 +88,22 @@ async def test_also_in_the_middle_of_a_stream_with_what_was_kept_back(
 
 async def test_unmarked_victims_are_computed_again(engine: Side, half: None) -> None:
     before = await stats(engine)
-    preempted = (await engine.metrics())['vllm:num_preemptions_total{engine="0",model_name="tiny"}']
+    preempted = await preemptions(engine)
     found = await storm(engine, prompts(3), cache_hit_threshold=0)
     assert len(found.survivors) == len(found.answers)
     assert (await stats(engine))["counts"].get("handed_back", 0) == before["counts"].get("handed_back", 0)
-    assert (await engine.metrics())['vllm:num_preemptions_total{engine="0",model_name="tiny"}'] > preempted
+    assert await preemptions(engine) > preempted
 
 
 async def test_one_whose_blocks_survive_goes_on(engine: Side, half: None) -> None:
     """Two that together need a little more than there is: when the first ends, the second's blocks are still there."""
-    before = (await engine.metrics())['vllm:num_preemptions_total{engine="0",model_name="tiny"}']
-    found = await storm(engine, prompts(4, count=2, length=900), max_tokens=120, **MARK)
-    assert [answer["usage"]["completion_tokens"] for answer in found.survivors] == [120, 120]
-    assert (await engine.metrics())['vllm:num_preemptions_total{engine="0",model_name="tiny"}'] > before
+    before = await preemptions(engine)
+    for _ in range(ATTEMPTS):
+        found = await storm(engine, prompts(4, count=2, length=900), max_tokens=120, **MARK)
+        assert [answer["usage"]["completion_tokens"] for answer in found.survivors] == [120, 120]
+        if await preemptions(engine) > before:
+            return
+    pytest.fail("the two never needed more than there is at once")
 
 
 async def test_nothing_is_left_of_them(engine: Side, half: None) -> None:
