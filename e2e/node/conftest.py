@@ -24,6 +24,7 @@ from e2e.node.machine import check_machine
 from e2e.node.node import Node
 from e2e.node.prepare import prepare
 from e2e.node.site import Images, Site
+from e2e.node.surroundings import surroundings
 
 RESULTS: Final = Path(__file__).parents[2] / ".results" / "node.json"
 WORKLOADS: Final = "serving"
@@ -77,13 +78,14 @@ def site(figures: dict[str, float]) -> Iterator[Site]:
     if problem := _prepared[0]:
         raise problem
     programs = ensured((HELM,))
-    started = time.monotonic()
+    before, started = surroundings(), time.monotonic()
     with Node() as node:
         figures["node_ready_seconds"] = time.monotonic() - started
         kubectl = node.cluster.binaries.kubectl
         assert kubectl is not None
         programs["kubectl"] = kubectl
         yield Site(node.kubeconfig, programs, Images.below(REPOSITORY), node.cluster.requests)
+    assert surroundings() == before, "the node has left its machine other than it was"
 
 
 @pytest.fixture(scope="session")

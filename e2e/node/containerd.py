@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from e2e.cluster.binaries import cache_root
-from e2e.cluster.processes import end, spawn
 from e2e.node import network
 from e2e.node.images import Image
+from e2e.node.namespaces import Namespaces
 
 START_SECONDS: Final = 60.0
 CONFIG: Final = """
@@ -48,9 +48,10 @@ class ContainerdError(RuntimeError):
 
 
 class Containerd:
-    """One containerd; ``socket`` is where a kubelet finds it."""
+    """One containerd, which ends with its namespaces; ``socket`` is where a kubelet finds it."""
 
-    def __init__(self, folder: Path, pause: Image, *, root: Path | None = None) -> None:
+    def __init__(self, folder: Path, pause: Image, inside: Namespaces, *, root: Path | None = None) -> None:
+        self._inside = inside
         self._root = root or cache_root() / "node" / "containerd"
         self._folder = folder
         self._pause = pause
@@ -66,7 +67,7 @@ class Containerd:
         places = {"root": self._root, "state": self._folder / "containerd", "socket": self.socket}
         cni = {"plugins": network.PLUGINS, "cni": self._folder / "cni"}
         config.write_text(CONFIG.format(pause=self._pause.reference, **places, **cni))
-        self._process = spawn(["containerd", "--config", config], self.log)
+        self._process = self._inside.spawn(["containerd", "--config", config], self.log)
         deadline = time.monotonic() + START_SECONDS
         while self._ctr("version").returncode:
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -77,7 +78,7 @@ class Containerd:
     def stop(self) -> None:
         """All containers and then containerd itself."""
         self.clear()
-        end(self._process)
+        self._inside.end(self._process)
 
     def clear(self) -> None:
         """Kill and remove every container."""

@@ -8,6 +8,7 @@ import subprocess
 from typing import Final
 
 from e2e.cluster.binaries import UnavailableError
+from e2e.node.namespaces import Namespaces, NamespacesError
 from e2e.node.network import PLUGINS
 
 TOOLS: Final = {
@@ -21,15 +22,13 @@ TOOLS: Final = {
     f"{PLUGINS}/bridge": "containernetworking-plugins",
 }
 """What must be installed, and the Debian package that has it."""
-BRIDGE: Final = f"cftry{os.getpid()}"
-"""Of this process alone: another may be trying the same now."""
 PROBES: Final = {
-    "a bridge": f"ip link add {BRIDGE} type bridge && ip link delete {BRIDGE}",
+    "bridge": "ip link add cachefleet0 type bridge",
     "rules of iptables": "iptables -w -t nat -S",
-    "mounts": "unshare --mount sh -c 'mount -t tmpfs none /mnt'",
-    "namespaces": "unshare --pid --net --uts --ipc --fork true",
+    "mounts": "mount -t tmpfs none /mnt",
+    "namespaces of pods": "unshare --pid --net --uts --ipc --fork true",
 }
-"""What a node does first of each kind; nothing stays of it."""
+"""What a node does first of each kind."""
 
 
 def check_machine() -> None:
@@ -39,7 +38,16 @@ def check_machine() -> None:
     missing = sorted({package for tool, package in TOOLS.items() if shutil.which(tool) is None})
     if missing:
         raise UnavailableError(f"a node needs more packages: apt-get install {' '.join(missing)}")
-    for what, command in PROBES.items():
-        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise UnavailableError(f"this machine allows no {what}, not even root: {done.stderr.strip()}")
+    try:
+        with Namespaces() as inside:
+            for what, command in PROBES.items():
+                _probe(inside, what, command)
+    except NamespacesError as problem:
+        raise UnavailableError(f"this machine allows no namespaces, not even root: {problem}") from problem
+
+
+def _probe(inside: Namespaces, what: str, command: str) -> None:
+    try:
+        inside.run("sh", "-c", command)
+    except subprocess.CalledProcessError as problem:
+        raise UnavailableError(f"this machine allows no {what}, not even root: {problem.stderr.strip()}") from problem

@@ -1,4 +1,8 @@
-"""The pods' network: one bridge, whose own address is the node's, the API server's and the name server's at once."""
+"""The pods' network: a bridge in the node's namespaces, with an address of this machine's on it too.
+
+The bridge's own address is the node's and the name server's at once. This machine has one end of a pair of links; the
+API server listens there.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +11,41 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from e2e.node.namespaces import Namespaces
+
 BRIDGE: Final = "cachefleet0"
 ADDRESS: Final = "10.77.0.1"
+LINK: Final = "cachefleet1"
+MACHINE: Final = "10.77.0.2"
 PODS: Final = "10.77.0.0/24"
+FIRST_POD: Final = "10.77.0.10"
 PLUGINS: Final = Path("/usr/lib/cni")
-NAMESPACES: Final = Path("/run/netns")
 
 
-def up() -> None:
-    """Make the bridge and let it forward."""
+def up(inside: Namespaces) -> None:
+    """Make the bridge, let it forward, and connect this machine with it; all of it ends with the namespaces."""
     down()
-    _ip("link", "add", BRIDGE, "type", "bridge")
-    _ip("address", "add", f"{ADDRESS}/{PODS.rsplit('/', 1)[1]}", "dev", BRIDGE)
-    _ip("link", "set", BRIDGE, "up")
-    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    bits = PODS.rsplit("/", 1)[1]
+    inside.run("ip", "link", "add", BRIDGE, "type", "bridge")
+    inside.run("ip", "address", "add", f"{ADDRESS}/{bits}", "dev", BRIDGE)
+    inside.run("ip", "link", "set", BRIDGE, "up")
+    inside.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
+    _ip("link", "add", LINK, "type", "veth", "peer", "name", "machine", "netns", str(inside.pid))
+    inside.run("ip", "link", "set", "machine", "master", BRIDGE, "up")
+    _ip("address", "add", f"{MACHINE}/{bits}", "dev", LINK)
+    _ip("link", "set", LINK, "up")
+
+
+def down() -> None:
+    """Remove this machine's link now: with the namespaces it ends a moment after their last process."""
+    if Path("/sys/class/net", LINK).exists():
+        _ip("link", "delete", LINK)
 
 
 def configure(folder: Path) -> None:
     """Write the CNI configuration into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "10-cachefleet.conflist").write_text(json.dumps(_configuration(folder / "addresses")))
-
-
-def down() -> None:
-    """Remove the bridge."""
-    if Path("/sys/class/net", BRIDGE).exists():
-        _ip("link", "delete", BRIDGE)
-
-
-def namespaces() -> set[str]:
-    """Network namespaces of pods that exist on this machine."""
-    return {path.name for path in NAMESPACES.glob("cni-*")} if NAMESPACES.is_dir() else set()
-
-
-def remove(names: set[str]) -> None:
-    """Remove network namespaces; the pods in them must be gone."""
-    for name in names:
-        _ip("netns", "delete", name)
 
 
 def _configuration(addresses: Path) -> dict[str, object]:
@@ -55,7 +57,7 @@ def _configuration(addresses: Path) -> dict[str, object]:
         "ipam": {
             "type": "host-local",
             "dataDir": str(addresses),
-            "ranges": [[{"subnet": PODS, "gateway": ADDRESS}]],
+            "ranges": [[{"subnet": PODS, "rangeStart": FIRST_POD, "gateway": ADDRESS}]],
             "routes": [{"dst": "0.0.0.0/0"}],
         },
     }

@@ -1,7 +1,8 @@
 """A real Kubernetes cluster of one node on this machine: control plane, scheduler, kubelet, kube-proxy, names, images.
 
 Needs root and Debian's containerd, runc, CNI plugins, iptables, buildah and debootstrap. One at a time on a machine,
-since the bridge and the rules of kube-proxy have fixed names. Everything else is in one folder, and all of it goes.
+since its link and its pods' cgroups have fixed names. What touches the kernel runs in namespaces of the node's own, the
+rest is in one folder, and all of it goes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from e2e.node import kubelet, leftovers, network
 from e2e.node.containerd import Containerd
 from e2e.node.images import Builder, Image, vllm_image
 from e2e.node.machine import check_machine
+from e2e.node.namespaces import Namespaces
 
 READY_SECONDS: Final = 120.0
 
@@ -65,13 +67,15 @@ class Node:
         marker = _marker()
         self._stack.enter_context(leftovers.swept(marker))
         pause, self.images = _load(programs["pause"], marker)
-        network.up()
-        self.cluster = ControlPlane(found, crds=self._crds, address=network.ADDRESS, with_node=True)
-        self._stack.callback(self._remove_folder)
+        self.cluster = ControlPlane(found, crds=self._crds, address=network.MACHINE, with_node=True)
+        self._stack.callback(self.cluster.stop)
+        self._inside = self._stack.enter_context(Namespaces())
+        self._stack.callback(network.down)
+        network.up(self._inside)
         self.cluster.start()
         marker.write_text(str(self.folder))
         network.configure(self.folder / "cni")
-        self._containerd = Containerd(self.folder, pause)
+        self._containerd = Containerd(self.folder, pause, self._inside)
         self._containerd.start()
         self._stack.callback(self._containerd.stop)
         self._run_parts(programs)
@@ -81,7 +85,8 @@ class Node:
         folder, cluster = self.folder, self.cluster
         serving = cluster.server_pair(kubelet.NODE, (kubelet.NODE, network.ADDRESS))
         pki = kubelet.Pki(cluster.ca, serving)
-        self._spawn("kube-scheduler", kubelet.scheduler(programs["kube-scheduler"], self._own("system:kube-scheduler")))
+        scheduler = kubelet.scheduler(programs["kube-scheduler"], self._own("system:kube-scheduler"))
+        self._stack.callback(end, spawn(scheduler, folder / "kube-scheduler.log"))
         own = self._own(f"system:node:{kubelet.NODE}", "system:nodes")
         socket = self._containerd.socket
         self._spawn("kubelet", kubelet.kubelet(programs["kubelet"], folder, kubeconfig=own, pki=pki, socket=socket))
@@ -93,8 +98,8 @@ class Node:
         return self.cluster.kubeconfig_for(Identity(user, groups))
 
     def _spawn(self, name: str, command: list[object]) -> None:
-        process = spawn(command, self.folder / f"{name}.log")
-        self._stack.callback(end, process)
+        process = self._inside.spawn(command, self.folder / f"{name}.log")
+        self._stack.callback(self._inside.end, process)
 
     def _is_ready(self) -> bool:
         path = "-o=jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}"
@@ -115,10 +120,6 @@ class Node:
                 raise StartError(f"the {name} was not ready in time:\n{self.cluster.tail('kubelet')}")
             time.sleep(0.2)
 
-    def _remove_folder(self) -> None:
-        leftovers.unmount(self.folder)
-        self.cluster.stop()
-
 
 def load_images() -> None:
     """Beforehand what takes minutes on a new machine: programs and images, kept where a node looks for them."""
@@ -136,7 +137,7 @@ def _load(pause_program: Path, marker: Path) -> tuple[Image, dict[str, Image]]:
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="cachefleet-images-", ignore_cleanup_errors=True))
         marker.write_text(folder)
-        containerd = Containerd(Path(folder), pause)
+        containerd = Containerd(Path(folder), pause, stack.enter_context(Namespaces()))
         containerd.start()
         stack.callback(containerd.stop)
         containerd.load(vllm, builder.save_vllm)
