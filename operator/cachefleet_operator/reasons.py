@@ -28,6 +28,7 @@ class Reason(StrEnum):
     # Problems of a pod, under WorkersAvailable, Progressing and Degraded
     IMAGE_UNAVAILABLE = "ImageUnavailable"
     CONTAINER_REFUSED = "ContainerRefused"
+    CRASHED = "Crashed"
     CRASH_LOOPING = "CrashLooping"
     OUT_OF_MEMORY = "OutOfMemory"
     UNSCHEDULABLE = "Unschedulable"

@@ -3,6 +3,7 @@
 pool_assessment  verdict on the spec, worker counts, observations
 conditions       conditions of the status
 events           Kubernetes events for changed conditions
-pods             worker pods, and what keeps one from being ready
+pods             worker pods
+troubles         what keeps a pod from being ready
 status           fields of the status, and when they are written
 """

@@ -3,48 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cachefleet_operator import names
 from cachefleet_operator.reasons import Reason
+from cachefleet_operator.status.troubles import MAX_MESSAGE, Trouble, of_containers
 
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
-MAX_MESSAGE: Final = 300
-CRASHES: Final = 2
-"""Restarts from which on a container that is not ready counts as crash looping."""
-
-_WAITING: Final[Mapping[str, Reason]] = {
-    "CrashLoopBackOff": Reason.CRASH_LOOPING,
-    "CreateContainerConfigError": Reason.CONTAINER_REFUSED,
-    "CreateContainerError": Reason.CONTAINER_REFUSED,
-    "ErrImageNeverPull": Reason.IMAGE_UNAVAILABLE,
-    "ErrImagePull": Reason.IMAGE_UNAVAILABLE,
-    "ImageInspectError": Reason.IMAGE_UNAVAILABLE,
-    "ImagePullBackOff": Reason.IMAGE_UNAVAILABLE,
-    "InvalidImageName": Reason.IMAGE_UNAVAILABLE,
-    "RegistryUnavailable": Reason.IMAGE_UNAVAILABLE,
-    "RunContainerError": Reason.CONTAINER_REFUSED,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """What keeps a pod from being ready, with the kubelet's or the scheduler's message."""
-
-    reason: Reason
-    pod: str
-    container: str
-    words: str
-    lasting: bool
-    """It does not pass by itself within seconds, and so pauses a rollout."""
-
-    @property
-    def message(self) -> str:
-        """Pod, container and cause, the cause cut to MAX_MESSAGE characters."""
-        where = f"pod {self.pod}" + (f", container {self.container}" if self.container else "")
-        return f"{where}: {self.words[:MAX_MESSAGE]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +64,11 @@ def _pod(manifest: Mapping[str, Any], now: dt.datetime, grace_seconds: float, re
     leaving, ready = "deletionTimestamp" in metadata, conditions.get("Ready", {}).get("status") == "True"
     trouble, again = None, None
     if not leaving and not ready:
-        trouble = next(_container_troubles(metadata["name"], status), None)
+        trouble = next(of_containers(metadata["name"], status, _since(metadata, conditions)), None)
         if trouble is None:
             trouble, again = _unscheduled(metadata["name"], conditions.get("PodScheduled", {}), now, grace_seconds)
         if trouble is None and again is None:
-            trouble = _late(metadata, conditions.get("Ready", {}), now, ready_seconds)
+            trouble = _late(metadata["name"], _since(metadata, conditions), now, ready_seconds)
     annotations = metadata.get("annotations") or {}
     return Pod(
         name=metadata["name"],
@@ -115,54 +82,27 @@ def _pod(manifest: Mapping[str, Any], now: dt.datetime, grace_seconds: float, re
     )
 
 
-def _container_troubles(pod: str, status: Mapping[str, Any]) -> Iterator[Trouble]:
-    for part in ("initContainerStatuses", "containerStatuses"):
-        for container in status.get(part) or ():
-            if trouble := _container_trouble(pod, container):
-                yield trouble
-
-
-def _container_trouble(pod: str, container: Mapping[str, Any]) -> Trouble | None:
-    state, restarts = container.get("state") or {}, container.get("restartCount") or 0
-    waiting = state.get("waiting") or {}
-    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
-    reason = _WAITING.get(waiting.get("reason", ""))
-    failed = ended.get("reason") != "Completed" and ended.get("exitCode", 1) != 0
-    if reason is None and ended and failed and not container.get("ready") and restarts >= CRASHES:
-        reason = Reason.CRASH_LOOPING
-    if ended.get("reason") == "OOMKilled" and not container.get("ready") and reason in {None, Reason.CRASH_LOOPING}:
-        reason = Reason.OUT_OF_MEMORY
-    if reason is None:
-        return None
-    crashes = reason in {Reason.CRASH_LOOPING, Reason.OUT_OF_MEMORY}
-    words = _last_words(ended, restarts) if crashes else f"{waiting.get('reason')}: {waiting.get('message') or ''}"
-    return Trouble(reason, pod, str(container.get("name", "")), words.strip(": "), not crashes or restarts >= CRASHES)
-
-
-def _last_words(ended: Mapping[str, Any], restarts: int) -> str:
-    how = f"{ended.get('reason') or 'ended'}, exit code {ended.get('exitCode')}" if ended else "ended"
-    said = str(ended.get("message") or "").strip()
-    return f"restarted {restarts} times, last: {how}" + (f": {said}" if said else "")
-
-
 def _unscheduled(
     pod: str, condition: Mapping[str, Any], now: dt.datetime, grace_seconds: float
 ) -> tuple[Trouble | None, float | None]:
     if condition.get("status") != "False" or condition.get("reason") != "Unschedulable":
         return None, None
-    left = grace_seconds - _age(str(condition.get("lastTransitionTime") or ""), now)
+    since, words = str(condition.get("lastTransitionTime") or ""), str(condition.get("message") or "no node fits")
+    left = grace_seconds - _age(since, now)
     if left > 0:
         return None, left
-    return Trouble(Reason.UNSCHEDULABLE, pod, "", str(condition.get("message") or "no node fits"), lasting=False), None
+    return Trouble(Reason.UNSCHEDULABLE, pod, "", words, lasting=False, since=since), None
 
 
-def _late(
-    metadata: Mapping[str, Any], condition: Mapping[str, Any], now: dt.datetime, ready_seconds: float
-) -> Trouble | None:
-    since = str(condition.get("lastTransitionTime") or metadata.get("creationTimestamp") or now.isoformat())
-    if _age(since, now) < ready_seconds:
+def _late(pod: str, since: str, now: dt.datetime, ready_seconds: float) -> Trouble | None:
+    if _age(since or now.isoformat(), now) < ready_seconds:
         return None
-    return Trouble(Reason.STALLED, metadata["name"], "", f"not ready since {since}", lasting=False)
+    return Trouble(Reason.STALLED, pod, "", "not ready", lasting=False, since=since)
+
+
+def _since(metadata: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]]) -> str:
+    """Since when a pod that is not ready is not."""
+    return str(conditions.get("Ready", {}).get("lastTransitionTime") or metadata.get("creationTimestamp") or "")
 
 
 def _age(stamp: str, now: dt.datetime) -> float:

@@ -12,7 +12,8 @@ from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_core.pool.validation_problems import PoolError
 from cachefleet_operator.controlplane_client.pool_facts import UNASKED, Facts, PoolFacts
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.status.pods import Pod, Trouble, worst
+from cachefleet_operator.status.pods import Pod, worst
+from cachefleet_operator.status.troubles import Trouble
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from cachefleet_operator.manifests import child_objects
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.rollout import Rollout, digest_of, marked, pause, rollout_of
-from cachefleet_operator.status.pods import Pod, Trouble
+from cachefleet_operator.status.pods import Pod
+from cachefleet_operator.status.troubles import Trouble
 from tests.operator.pools import SETTINGS, pool
 
 CALM = Rollout(changing=False, old_ready=True, new_all_ready=False, new_fail=False, paused=False)

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.status.pods import DELETION_COST, Pod, Trouble, ended, pods_of, worst
+from cachefleet_operator.status.pods import DELETION_COST, Pod, ended, pods_of, worst
+from cachefleet_operator.status.troubles import Trouble
 
 NOW = dt.datetime(2026, 1, 1, 0, 1, tzinfo=dt.UTC)
 ENDED = {"terminated": {"exitCode": 1, "reason": "Error", "message": "boom"}}
@@ -42,6 +43,9 @@ def read(found: dict[str, Any], grace: float = 10) -> Pod:
         (waiting("CrashLoopBackOff", restartCount=2, lastState=KILLED), Reason.OUT_OF_MEMORY, True),
         (container(state={"running": {}}, restartCount=2, lastState=ENDED), Reason.CRASH_LOOPING, True),
         (container(state=KILLED), Reason.OUT_OF_MEMORY, False),
+        (container(state=ENDED), Reason.CRASHED, False),
+        (container(state={"running": {}}, restartCount=1, lastState=ENDED), Reason.CRASHED, False),
+        (container(state={"running": {}}, restartCount=1, lastState=KILLED), Reason.OUT_OF_MEMORY, False),
     ],
 )
 def test_is_in_trouble(seen: dict[str, Any], reason: Reason, *, lasting: bool) -> None:
@@ -56,12 +60,59 @@ def test_is_in_trouble(seen: dict[str, Any], reason: Reason, *, lasting: bool) -
         waiting("ContainerCreating"),
         waiting("PodInitializing"),
         container(state={"running": {}}),
-        container(state={"running": {}}, restartCount=1, lastState=ENDED),
+        container(state={"terminated": {"exitCode": 0, "reason": "Completed"}}, restartCount=1),
         container(ready=True, state={"running": {}}, restartCount=9, lastState=ENDED),
     ],
 )
 def test_is_not_in_trouble(seen: dict[str, Any]) -> None:
     assert read(manifest(seen)).trouble is None
+
+
+def ended_at(at: str, code: int = 139) -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "reason": "Error", "finishedAt": at}}
+
+
+def not_ready_since(at: str, *containers: dict[str, Any]) -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": at}]
+    return {
+        "metadata": {"name": "demo-a"},
+        "status": {"initContainerStatuses": list(containers), "conditions": conditions},
+    }
+
+
+def test_a_crash_is_told_with_container_cause_time_and_what_to_do() -> None:
+    crashed = container(state={"running": {}}, restartCount=1, lastState=ended_at("2026-01-01T00:00:29Z"))
+    trouble = read(not_ready_since("2026-01-01T00:00:30Z", crashed)).trouble
+    assert trouble is not None
+    assert trouble.message == (
+        "pod demo-a, container engine: Error, exit code 139 (SIGSEGV), restarted 1 time, since 2026-01-01T00:00:29Z; "
+        "it is started again; its last words: kubectl logs demo-a -c engine --previous"
+    )
+
+
+def test_a_crash_keeps_a_pod_from_being_ready_until_it_is_though_its_container_runs_again() -> None:
+    warming = container(ready=True, state={"running": {}}, restartCount=1, lastState=ended_at("2026-01-01T00:00:29Z"))
+    trouble = read(not_ready_since("2026-01-01T00:00:30Z", warming)).trouble
+    assert trouble is not None
+    assert trouble.reason is Reason.CRASHED
+
+
+def test_a_crash_of_long_ago_is_not_why_a_pod_is_not_ready_now() -> None:
+    """The agent crashed yesterday; now its readiness fails since the engine has ended."""
+    agent = container(name="agent", restartCount=1, lastState=ended_at("2025-12-31T00:00:00Z"))
+    engine = container(state=ended_at("2026-01-01T00:00:29Z"))
+    since = "2026-01-01T00:00:30Z"
+    assert read(not_ready_since(since, agent)).trouble is None
+    trouble = read(not_ready_since(since, agent | {"name": "agent"}, engine)).trouble
+    assert trouble is not None
+    assert trouble.container == "engine"
+
+
+@pytest.mark.parametrize("seen", [waiting("ImagePullBackOff"), waiting("CrashLoopBackOff", lastState=ENDED)])
+def test_every_trouble_says_since_when_and_what_to_do(seen: dict[str, Any]) -> None:
+    trouble = read(not_ready_since("2026-01-01T00:00:30Z", seen)).trouble
+    assert trouble is not None
+    assert "since 2026-01-01T00:00:30Z; " in trouble.message
 
 
 def test_words_are_the_kubelets_and_short() -> None:
@@ -83,7 +134,8 @@ def test_a_pod_is_without_a_node_for_a_grace() -> None:
     assert read(found).trouble is None
     assert read(found).look_again == 2
     late = read(found, grace=8)
-    assert late.trouble == Trouble(Reason.UNSCHEDULABLE, "demo-a", "", "0/3 nodes", lasting=False)
+    since = "2026-01-01T00:00:52Z"
+    assert late.trouble == Trouble(Reason.UNSCHEDULABLE, "demo-a", "", "0/3 nodes", lasting=False, since=since)
     assert late.look_again is None
 
 

@@ -17,9 +17,10 @@ from cachefleet_operator.controlplane_client.pool_facts import (
     Warmth,
 )
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.status.pods import Pod, Trouble
+from cachefleet_operator.status.pods import Pod
 from cachefleet_operator.status.pool_assessment import Observations, Verdict, Workers, judge
 from cachefleet_operator.status.status import due, status, written_at
+from cachefleet_operator.status.troubles import Trouble
 from tests.operator.pools import document
 
 VERDICT = judge(document({"hit": {"objective": {"ratio": 0.6, "windowSeconds": 600}}}))[1]

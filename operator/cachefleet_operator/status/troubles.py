@@ -1,0 +1,120 @@
+"""What keeps a worker pod from being ready: which container, why, since when, and what to do about it (pure)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cachefleet_operator.reasons import Reason
+
+MAX_MESSAGE: Final = 300
+CRASHES: Final = 2
+"""Restarts from which on a container counts as crash looping."""
+NOTICE_SECONDS: Final = 30.0
+"""What may pass between a container's end and the pod's being not ready for it."""
+SIGNALLED: Final = 128
+"""A container that a signal ended has an exit code of this plus the signal's number."""
+
+_WAITING: Final[Mapping[str, Reason]] = {
+    "CrashLoopBackOff": Reason.CRASH_LOOPING,
+    "CreateContainerConfigError": Reason.CONTAINER_REFUSED,
+    "CreateContainerError": Reason.CONTAINER_REFUSED,
+    "ErrImageNeverPull": Reason.IMAGE_UNAVAILABLE,
+    "ErrImagePull": Reason.IMAGE_UNAVAILABLE,
+    "ImageInspectError": Reason.IMAGE_UNAVAILABLE,
+    "ImagePullBackOff": Reason.IMAGE_UNAVAILABLE,
+    "InvalidImageName": Reason.IMAGE_UNAVAILABLE,
+    "RegistryUnavailable": Reason.IMAGE_UNAVAILABLE,
+    "RunContainerError": Reason.CONTAINER_REFUSED,
+}
+_LOGS: Final = "its last words: kubectl logs {pod} -c {container} --previous"
+_ADVICE: Final[Mapping[Reason, str]] = {
+    Reason.IMAGE_UNAVAILABLE: "correct the image, or give pull secrets",
+    Reason.CONTAINER_REFUSED: "correct what it names: kubectl describe pod {pod}",
+    Reason.CRASHED: f"it is started again; {_LOGS}",
+    Reason.CRASH_LOOPING: _LOGS,
+    Reason.OUT_OF_MEMORY: f"raise its memory limit in podTemplate; {_LOGS}",
+    Reason.UNSCHEDULABLE: "add nodes, or ask for less",
+    Reason.STALLED: "what it waits for: kubectl describe pod {pod}",
+}
+_CRASHES: Final = frozenset({Reason.CRASHED, Reason.CRASH_LOOPING, Reason.OUT_OF_MEMORY})
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What keeps a pod from being ready, with the kubelet's or the scheduler's message."""
+
+    reason: Reason
+    pod: str
+    container: str
+    words: str
+    lasting: bool
+    """It does not pass by itself within seconds, and so pauses a rollout."""
+    since: str = ""
+    """Timestamp of its beginning, "" where it is not known."""
+
+    @property
+    def message(self) -> str:
+        """Pod, container, cause (cut to MAX_MESSAGE characters), since when, and what to do."""
+        where = f"pod {self.pod}" + (f", container {self.container}" if self.container else "")
+        since = f", since {self.since}" if self.since else ""
+        advice = _ADVICE.get(self.reason, "").format(pod=self.pod, container=self.container)
+        return f"{where}: {self.words[:MAX_MESSAGE]}{since}" + (f"; {advice}" if advice else "")
+
+
+def of_containers(pod: str, status: Mapping[str, Any], since: str) -> Iterator[Trouble]:
+    """Of the containers of a pod that is not ready since then: one that waits, or ended after it was last ready."""
+    for part in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(part) or ():
+            if trouble := _of_container(pod, container, since):
+                yield trouble
+
+
+def _of_container(pod: str, container: Mapping[str, Any], since: str) -> Trouble | None:
+    state, restarts = container.get("state") or {}, container.get("restartCount") or 0
+    waiting = state.get("waiting") or {}
+    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+    reason = _WAITING.get(waiting.get("reason", "")) or _crash(container, ended, since)
+    if ended.get("reason") == "OOMKilled" and reason in _CRASHES:
+        reason = Reason.OUT_OF_MEMORY
+    if reason is None:
+        return None
+    crashes = reason in _CRASHES
+    words = _last_words(ended, restarts) if crashes else f"{waiting.get('reason')}: {waiting.get('message') or ''}"
+    lasting = not crashes or restarts >= CRASHES
+    begun = str(ended.get("finishedAt") or since) if crashes else since
+    return Trouble(reason, pod, str(container.get("name", "")), words.strip(": "), lasting, begun)
+
+
+def _crash(container: Mapping[str, Any], ended: Mapping[str, Any], since: str) -> Reason | None:
+    """Whether its end is why the pod is not ready: it may be running again, and still load its model."""
+    if not ended or ended.get("reason") == "Completed" or ended.get("exitCode", 1) == 0:
+        return None
+    if not _recent(str(ended.get("finishedAt") or ""), since, unknown=not container.get("ready")):
+        return None
+    return Reason.CRASH_LOOPING if (container.get("restartCount") or 0) >= CRASHES else Reason.CRASHED
+
+
+def _recent(finished: str, since: str, *, unknown: bool) -> bool:
+    try:
+        end, begin = dt.datetime.fromisoformat(finished), dt.datetime.fromisoformat(since)
+        return (end - begin).total_seconds() >= -NOTICE_SECONDS
+    except (ValueError, TypeError):
+        return unknown
+
+
+def _last_words(ended: Mapping[str, Any], restarts: int) -> str:
+    code, said = ended.get("exitCode"), str(ended.get("message") or "").strip()
+    how = f"{ended.get('reason') or 'ended'}, exit code {code}{_signal(code)}" if ended else "ended"
+    times = f", restarted {restarts} {'time' if restarts == 1 else 'times'}" if restarts else ""
+    return how + times + (f": {said}" if said else "")
+
+
+def _signal(code: Any) -> str:
+    try:
+        return f" ({signal.Signals(int(code) - SIGNALLED).name})"
+    except (ValueError, TypeError):
+        return ""
