@@ -45,6 +45,7 @@ class Reason(StrEnum):
     NO_READY_WORKERS = "NoReadyWorkers"
     NO_OBJECTIVE = "NoObjective"
     NO_SAMPLES = "NoSamples"
+    TOO_FEW_SAMPLES = "TooFewSamples"
     OBJECTIVE_MET = "ObjectiveMet"
     BELOW_OBJECTIVE = "BelowObjective"
     # ModelNameConflict

@@ -56,6 +56,7 @@ def hit_ratio(status: PoolStatus) -> schemas.HitRatio:
         objective=found.objective,
         queried_tokens=found.queried_tokens,
         hit_tokens=found.hit_tokens,
+        sampled=found.sampled,
         sampled_at=datetime.fromtimestamp(found.sampled_at, UTC),
     )
 

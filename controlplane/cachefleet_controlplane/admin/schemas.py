@@ -52,6 +52,7 @@ class HitRatio(Schema):
     """Prompt tokens that the engines looked up and found in the last windowSeconds; value null where none were.
 
     A replica that has just started knows of nothing before that; windowSeconds is the objective's, where there is one.
+    sampled is false while fewer were looked up than the objective's minTokens.
     """
 
     value: Ratio | None
@@ -59,6 +60,7 @@ class HitRatio(Schema):
     objective: Ratio | None
     queried_tokens: int
     hit_tokens: int
+    sampled: bool
     sampled_at: datetime
 
 

@@ -33,6 +33,7 @@ _POOL: Final[Mapping[str, tuple[str, Callable[[PoolStatus], float | None]]]] = {
     "pool_excluded_workers": ("Workers left out because their contract differs", lambda pool: pool.excluded),
     "pool_hit_ratio": ("Prompt tokens found in cache, of those looked up", lambda pool: pool.hit_ratio.ratio),
     "pool_hit_ratio_objective": ("The hit ratio asked for", lambda pool: pool.hit_ratio.objective),
+    "pool_hit_ratio_sampled": ("1 where enough was looked up to judge it", lambda pool: pool.hit_ratio.sampled),
 }
 _WORKER: Final[Mapping[str, tuple[str, Callable[[WorkerStatus], float | None]]]] = {
     "worker_ready": ("1 where the worker can take requests", lambda worker: worker.ready),

@@ -53,6 +53,7 @@ def hit_ratio(pool: Pool, now: float, *, wall: float) -> HitRatio:
         queried_tokens=queried,
         hit_tokens=hit,
         sampled_at=wall,
+        min_tokens=objective.min_tokens if objective else 0,
     )
 
 

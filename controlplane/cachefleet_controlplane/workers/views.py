@@ -41,11 +41,18 @@ class HitRatio:
     hit_tokens: int
     sampled_at: float
     """The end of the window, in Unix seconds."""
+    min_tokens: int = 0
+    """Looked-up tokens from which on the ratio is compared with the objective."""
 
     @property
     def ratio(self) -> float | None:
         """Found of looked-up tokens; None where none were looked up."""
         return self.hit_tokens / self.queried_tokens if self.queried_tokens else None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether enough was looked up to compare the ratio with the objective."""
+        return self.queried_tokens >= self.min_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

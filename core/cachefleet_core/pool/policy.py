@@ -100,6 +100,8 @@ class HitObjective(Section):
     """Share of prompt tokens served from the cache."""
     window_seconds: Annotated[int, Field(ge=10, le=86_400)] = 600
     """Time over which the ratio is measured, in seconds."""
+    min_tokens: Annotated[int, Field(ge=0, le=1_000_000_000)] = 10_000
+    """Prompt tokens in that time from which on the ratio counts: the first prompts of a pool cannot be cached."""
 
 
 class HitSpec(Section):

@@ -172,12 +172,12 @@ class FactsCache:
 
 
 def _measured(facts: Facts) -> bool:
-    return facts.known is not None and facts.known.hit_ratio.value is not None
+    return facts.known is not None and facts.known.hit_ratio.value is not None and facts.known.hit_ratio.sampled
 
 
 def _with_ratio(answer: Facts, before: Facts) -> Facts:
-    """Keep the previous hit ratio where the answer has none: it may come from a replica that has just started."""
-    if answer.known is None or before.known is None or _measured(answer):
+    """Keep the previous hit ratio where the answer has none to judge by: a replica may have just started."""
+    if answer.known is None or before.known is None or _measured(answer) or not _measured(before):
         return answer
     return replace(answer, known=msgspec.structs.replace(answer.known, hit_ratio=before.known.hit_ratio))
 

@@ -43,6 +43,9 @@ class HitRatio(msgspec.Struct, frozen=True, rename="camel"):
 
     value: Annotated[float, Meta(ge=0, le=1000)] | None = None
     window_seconds: float = 0.0
+    queried_tokens: _Count = 0
+    sampled: bool = True
+    """Whether enough was looked up to compare it with the objective."""
 
 
 class Difference(msgspec.Struct, frozen=True, rename="camel"):
@@ -155,7 +158,13 @@ def essence(facts: Facts) -> object:
     known = facts.known
     if known is None:
         return facts.reason
-    return (known.contract, known.hit_ratio.value is None, known.block_bytes, frozenset(map(_life, known.members)))
+    return (
+        known.contract,
+        known.hit_ratio.value is None,
+        known.hit_ratio.sampled,
+        known.block_bytes,
+        frozenset(map(_life, known.members)),
+    )
 
 
 def _life(member: Member) -> object:

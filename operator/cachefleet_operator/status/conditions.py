@@ -108,6 +108,9 @@ def _hit_rate(verdict: Verdict, facts: Facts) -> Finding:
     if measured.value is None:
         return Finding("HitRateMet", "Unknown", Reason.NO_SAMPLES, f"no prompt was looked up in {window}")
     words = f"{measured.value:.2f} of prompt tokens were found in {window}, the objective is {verdict.objective:g}"
+    if not measured.sampled:
+        few = f"{measured.queried_tokens} prompt tokens are fewer than hit.objective.minTokens, too few to judge by"
+        return Finding("HitRateMet", "Unknown", Reason.TOO_FEW_SAMPLES, f"{words}; {few}")
     if measured.value >= verdict.objective:
         return Finding("HitRateMet", "True", Reason.OBJECTIVE_MET, words)
     return Finding("HitRateMet", "False", Reason.BELOW_OBJECTIVE, words)
@@ -151,7 +154,7 @@ def _progressing(verdict: Verdict, workers: Workers, observations: Observations)
 def _degraded(workers: Workers, observations: Observations) -> Finding:
     """The first problem, in this order, of a worker that runs or should run."""
     trouble, member, stranger = observations.trouble, failed(observations.facts), excluded(observations.facts)
-    liar = doubted(observations.facts)
+    distrusted = doubted(observations.facts)
     wrong = (
         (workers.failure, Reason.PODS_REFUSED, workers.failure),
         (
@@ -164,7 +167,7 @@ def _degraded(workers: Workers, observations: Observations) -> Finding:
         (member, Reason.WORKER_FAILED, _failed_words(member)),
         (stranger, Reason.CONTRACT_MISMATCH, f"worker {stranger.name} is used last" if stranger else ""),
         (observations.disagreement, Reason.POOLS_DIFFER, observations.disagreement),
-        (liar, Reason.CLAIMS_NOT_SERVED, _doubted_words(liar)),
+        (distrusted, Reason.CLAIMS_NOT_SERVED, _distrusted_words(distrusted)),
     )
     for present, reason, message in wrong:
         if present:
@@ -178,7 +181,7 @@ def _failed_words(member: Member | None) -> str:
     return f"worker {member.name} says that it failed" + (f": {member.phase_reason}" if member.phase_reason else "")
 
 
-def _doubted_words(member: Member | None) -> str:
+def _distrusted_words(member: Member | None) -> str:
     if member is None:
         return ""
     return f"worker {member.name} serves little of what it claims to hold: {member.trust:.0%} of that is counted on"

@@ -129,6 +129,7 @@ async def test_pools(client: httpx.AsyncClient) -> None:
             "objective": 0.6,
             "queriedTokens": 1000,
             "hitTokens": 700,
+            "sampled": True,
             "sampledAt": "2027-01-15T08:00:00Z",
         },
         "workers": {"total": 3, "ready": 3, "fresh": 2, "excluded": 1},

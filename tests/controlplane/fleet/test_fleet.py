@@ -480,17 +480,19 @@ class TestView:
     @pytest.mark.requirement("A23")
     def test_hit_ratio_is_measured_over_the_pools_window(self) -> None:
         fleet = LiveFleet()
-        hit = {"objective": {"ratio": 0.6, "windowSeconds": 60}}
+        hit = {"objective": {"ratio": 0.6, "windowSeconds": 60, "minTokens": 150}}
         fleet.update_pools([view(pool(hit=hit), ["demo-0"])])
         connection = fleet.report(prefix_queries=5000, prefix_hits=4000).connection
         assert fleet.pool().hit_ratio.ratio is None
+        assert not fleet.pool().hit_ratio.sampled
 
         fleet.receive(connection, state(prefix_queries=5100, prefix_hits=4080))
         assert fleet.pool().hit_ratio.ratio == pytest.approx(0.8)
+        assert not fleet.pool().hit_ratio.sampled
         fleet.now += 30
         fleet.receive(connection, state(prefix_queries=5200, prefix_hits=4080))
         ratio = fleet.pool().hit_ratio
-        assert (ratio.hit_tokens, ratio.objective, ratio.queried_tokens) == (80, 0.6, 200)
+        assert (ratio.hit_tokens, ratio.objective, ratio.queried_tokens, ratio.sampled) == (80, 0.6, 200, True)
         fleet.now += 40
         assert fleet.pool().hit_ratio.ratio == 0.0
         fleet.receive(connection, state(prefix_queries=50, prefix_hits=25))

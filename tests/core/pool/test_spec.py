@@ -49,7 +49,7 @@ spec:
     - name: support-agent
       messages: [{role: system, content: "..."}]
       tenants: [acme]
-  hit: {threshold: 0.0, omitZeroCachedTokens: false, objective: {ratio: 0.6, windowSeconds: 600}}
+  hit: {threshold: 0.0, omitZeroCachedTokens: false, objective: {ratio: 0.6, windowSeconds: 600, minTokens: 1}}
   preemption: {policy: HandBack, rejectBelow: 0.5, maxHandBacks: 2}
   admission: {minFreeBlockPercent: 5, maxQueueSeconds: 10}
   tenancy: {isolation: PerTenant}

@@ -67,6 +67,7 @@ POOL = schemas.Pool(
         objective=None,
         queried_tokens=0,
         hit_tokens=0,
+        sampled=False,
         sampled_at=datetime(2027, 1, 15, tzinfo=UTC),
     ),
     workers=schemas.WorkerCounts(total=2, ready=1, fresh=1, excluded=0),

@@ -200,10 +200,11 @@ def test_names_all_that_it_knows_anything_of(observations: Scene) -> None:
     assert observations.facts_cache.pools() == set()
 
 
-async def test_a_replica_without_a_hit_ratio_does_not_take_away_what_another_has(observations: Scene) -> None:
-    fresh = Facts(
-        PoolFacts(Contract("sha256:16", block_size=16), HitRatio(None), members=(Member("demo-a", epoch="e"),))
-    )
+@pytest.mark.parametrize("ratio", [HitRatio(None), HitRatio(0.0, 600, queried_tokens=5, sampled=False)])
+async def test_a_replica_without_a_hit_ratio_does_not_take_away_what_another_has(
+    observations: Scene, ratio: HitRatio
+) -> None:
+    fresh = Facts(PoolFacts(Contract("sha256:16", block_size=16), ratio, members=(Member("demo-a", epoch="e"),)))
     observations.source.says[KEY] = facts()
     await observations.facts_cache.facts(KEY)
     for now in range(5, 60, 10):  # two replicas in turns

@@ -44,8 +44,9 @@ def member(name: str = "demo-a", **more: Any) -> Member:
     return Member(name, **{**given, **more})
 
 
-def facts(*members: Member, ratio: float | None = 0.714) -> Facts:
-    return Facts(PoolFacts(Contract("sha256:x"), HitRatio(ratio, 600), members or (member(),)))
+def facts(*members: Member, ratio: float | None = 0.714, sampled: bool = True) -> Facts:
+    measured = HitRatio(ratio, 600, queried_tokens=9, sampled=sampled)
+    return Facts(PoolFacts(Contract("sha256:x"), measured, members or (member(),)))
 
 
 def made(
@@ -172,6 +173,8 @@ def test_ranks_of_a_worker_are_one_worker() -> None:
         (facts(), {"HitRateMet": ("True", "ObjectiveMet"), "IndexFresh": ("True", "ReportsFresh")}),
         (facts(ratio=0.5), {"HitRateMet": ("False", "BelowObjective")}),
         (facts(ratio=None), {"HitRateMet": ("Unknown", "NoSamples")}),
+        (facts(ratio=0.0, sampled=False), {"HitRateMet": ("Unknown", "TooFewSamples")}),
+        (facts(ratio=0.9, sampled=False), {"HitRateMet": ("Unknown", "TooFewSamples")}),
         (facts(member(stale=True)), {"IndexFresh": ("False", "ReportsStale")}),
         (facts(member(indexed=False), member("demo-b")), {"IndexFresh": ("False", "ReportsStale")}),
         (facts(member(), member("demo-b", ready=False, stale=True)), {"IndexFresh": ("True", "ReportsFresh")}),
