@@ -86,6 +86,7 @@ class Ask:
             ignore_eos=bool(sampling.get("ignore_eos")),
             session_id=self.body.get("session_id") or extra.get("session_id"),
             stop_ids=frozenset(sampling.get("stop_token_ids") or ()),
+            min_tokens=int(sampling.get("min_tokens") or 0),
             script=self.spoken,
             resumable=bool(extra.get("cachefleet_resumable")) or bool(self.gated.own),
             gated=self.gated,

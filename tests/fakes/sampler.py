@@ -35,10 +35,13 @@ class Sampler:
             sequence.text_hash = state
         else:
             state.update(array("I", sequence.tokens[-1:]).tobytes())
-        if not sequence.ignore_eos and len(sequence.tokens) - sequence.prompt_tokens + 1 >= self._natural_tokens:
+        said = len(sequence.tokens) - sequence.prompt_tokens
+        may_end = said >= sequence.min_tokens
+        if may_end and not sequence.ignore_eos and said + 1 >= self._natural_tokens:
             return self._eos
         forced = self._follow.get(sequence.tokens[-1])
         if forced is not None:
             return forced
-        digest = state.copy().digest()
-        return self._alphabet[int.from_bytes(digest[:4], "little") % len(self._alphabet)]
+        first = int.from_bytes(state.copy().digest()[:4], "little")
+        chosen = (self._alphabet[(first + more) % len(self._alphabet)] for more in range(len(self._alphabet)))
+        return next(token for token in chosen if may_end or token not in sequence.stop_ids)

@@ -32,6 +32,8 @@ class Sequence:
     session_id: str | None = None
     report_all: bool = False
     stop_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
+    """Of its output, before which it says none that would end it."""
     script: tuple[int, ...] = ()
     """What it will say; empty where that is the sampler's choice."""
     on_output: Callable[[Sequence], None] = lambda _: None

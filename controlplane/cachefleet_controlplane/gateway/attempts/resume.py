@@ -39,11 +39,12 @@ _number = msgspec.json.Decoder(int | None, strict=False)
 
 @dataclass(frozen=True, slots=True)
 class ResumeLimits:
-    """Limits of a request: hand-backs, tokens in all (None: as many as fit), stop strings."""
+    """Limits of a request: hand-backs, tokens in all (None: as many as fit), stop strings, tokens at least."""
 
     hand_backs: int
     tokens: int | None
     stopping: Stopping
+    least: int = 0
 
     @classmethod
     def of(cls, routing_input: RoutingInput, *, parsed: bool) -> ResumeLimits | None:
@@ -57,8 +58,10 @@ class ResumeLimits:
         if stops is None or not resumable(info, parsed=parsed):
             return None
         try:
-            bound = _bound(info)
+            bound, least = _bound(info), _count(info.fields.get("min_tokens")) or 0
         except READ_ERRORS:  # only the engine knows what that is
+            return None
+        if least and stops:  # which are not looked for before the least of tokens: the seam would have to know
             return None
         included = lax_bool(info.fields.get("include_stop_str_in_output"))
         allowed = [
@@ -66,7 +69,7 @@ class ResumeLimits:
             for pool in routing_input.model.declared
             if pool.spec.preemption.policy is PreemptionPolicy.HAND_BACK
         ]
-        return cls(min(allowed, default=0), bound, Stopping(stops, included))
+        return cls(min(allowed, default=0), bound, Stopping(stops, included), least)
 
 
 class Resumption:
@@ -168,7 +171,8 @@ class Resumption:
         longest = self._first.model.max_model_len
         bounds = [self._limits.tokens if self._limits else None, longest and longest - len(prompt_ids)]
         budget = min((bound for bound in bounds if bound is not None), default=len(produced) + 1) - len(produced)
-        body = rest_body(self._first.body, prompt_ids=prompt_ids, produced=produced, budget=max(1, budget))
+        least = (self._limits.least if self._limits else 0) - len(produced)
+        body = rest_body(self._first.body, prompt_ids=prompt_ids, produced=produced, budget=max(1, budget), least=least)
         prompt = self._prompt([*prompt_ids, *produced], budget)
         return replace(self._first, body=body, prompt=prompt)
 

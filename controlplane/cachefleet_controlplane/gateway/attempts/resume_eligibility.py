@@ -3,7 +3,8 @@
 A request can be resumed where the tokens produced so far are all that the rest of its answer depends on: one choice,
 no tools, no output parser, no grammar, no log-probabilities, no penalty that counts what was produced, no seed. The
 members of the body tell: one that is not known here makes it not resumable. The rest is asked for as a plain completion
-of prompt ids and produced ids, with as many tokens less; other members that shape sampling stay the same.
+of prompt ids and produced ids, with as many tokens less, at most and at least; other members that shape sampling stay
+the same.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _SPENT: Final = frozenset(
         *("messages", "prompt", "chat_template", "chat_template_kwargs", "documents", "reasoning_effort"),
         *("add_generation_prompt", "add_special_tokens", "truncate_prompt_tokens", "truncation_side"),
         *("mm_processor_kwargs", "media_io_kwargs", "parallel_tool_calls", "include_reasoning"),
-        *("max_tokens", "max_completion_tokens"),
+        *("max_tokens", "max_completion_tokens", "min_tokens"),
     }
 )
 """Members that shaped the prompt, which is known as ids now; and token limits, which are set anew."""
@@ -52,7 +53,6 @@ _NEUTRAL: Final[Mapping[str, frozenset[bytes]]] = {
     "frequency_penalty": frozenset({b"0", b"0.0"}),
     "presence_penalty": frozenset({b"0", b"0.0"}),
     "length_penalty": frozenset({b"1", b"1.0"}),
-    "min_tokens": frozenset({b"0"}),
     "cache_hit_threshold": frozenset({b"0", b"0.0"}),  # above 0 the caller wants to get a refusal
 }
 """Members that are harmless with these values, which equal their absence."""
@@ -98,9 +98,13 @@ def unmarked(body: bytes) -> bytes:
     return _encode(fields)
 
 
-def rest_body(body: bytes, *, prompt_ids: list[int], produced: list[int], budget: int) -> bytes:
-    """Return the body for the rest of an answer; ``body`` was the first worker's, ``budget`` are the tokens left."""
-    kept = {name: raw for name, raw in _fields.decode(body).items() if name in _CARRIED}
+def rest_body(body: bytes, *, prompt_ids: list[int], produced: list[int], budget: int, least: int = 0) -> bytes:
+    """Return the body for the rest of an answer; ``body`` was the first worker's, ``budget`` are the tokens left, of
+    which ``least`` must come before the answer may end.
+    """
+    kept: dict[str, object] = {name: raw for name, raw in _fields.decode(body).items() if name in _CARRIED}
+    if least > 0:
+        kept["min_tokens"] = least
     return _encode(kept | {"prompt": prompt_ids + produced, "max_tokens": budget, "cache_hit_threshold": 0})
 
 

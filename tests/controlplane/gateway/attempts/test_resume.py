@@ -121,6 +121,23 @@ class TestHandBack:
         assert joined(spliced) | {"names": 0} == joined(whole) | {"names": 0}
         assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["cut_off", "finished"]
 
+    @pytest.mark.parametrize("least", [3, 7, 12])
+    async def test_the_least_of_tokens_holds_over_the_seam(
+        self, gate: Front, path: str, body: dict[str, Any], least: int
+    ) -> None:
+        """Of each token that may end it, the first is masked as long as it would be on one worker."""
+        _, _, plain = await gate.post(path, body | USAGE)
+        ends = body | USAGE | {"stop_token_ids": joined(plain)["ids"][least - 2 :], "min_tokens": least}
+        _, _, whole = await gate.post(path, ends)
+        number = int(gate.records[-1].worker.removeprefix("demo-"))
+        engines(gate)[1 - number].cut_next_stream(5)
+        _, _, spliced = await gate.post(path, ends)
+        assert joined(spliced) | {"names": 0} == joined(whole) | {"names": 0}
+        assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["cut_off", "finished"]
+        rest = next(json.loads(seen.body) for seen in reversed(engines(gate)[number].requests) if _served(seen))
+        produced = len(rest["prompt"]) - joined(whole)["usage"]["prompt_tokens"]
+        assert rest.get("min_tokens", 0) == max(0, least - produced)
+
     async def test_where_all_die_the_stream_ends_with_an_error(
         self, gate: Front, path: str, body: dict[str, Any]
     ) -> None:
@@ -148,6 +165,14 @@ async def test_a_stop_string_keeps_a_dead_workers_text_back(gate: Front, stop: A
         one.cut_next_stream(6)
     _, _, broken = await gate.post("/v1/completions", COMPLETION | USAGE | {"stop": stop})
     assert b'"error"' in broken
+
+
+async def test_stop_strings_that_count_only_after_the_least_of_tokens_are_not_resumed(gate: Front) -> None:
+    for one in engines(gate):
+        one.cut_next_stream(6)
+    asked = COMPLETION | USAGE | {"stop": ["x"], "include_stop_str_in_output": True, "min_tokens": 8}
+    await gate.post("/v1/completions", asked)
+    assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["lost"]
 
 
 async def test_a_stop_string_over_the_seam_is_found(gate: Front) -> None:

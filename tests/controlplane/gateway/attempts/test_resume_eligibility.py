@@ -26,6 +26,7 @@ def ask(endpoint: Endpoint = Endpoint.CHAT, /, **fields: Any) -> Any:
         {},
         {"stream": True, "stream_options": {"include_usage": True}, "temperature": 0.3, "top_p": 0.5, "stop": ["a"]},
         {"n": 1, "frequency_penalty": 0, "seed": None, "response_format": {"type": "text"}, "repetition_penalty": 1.1},
+        {"max_tokens": 7, "min_tokens": 3},
         {"max_tokens": 7, "ignore_eos": True, "cache_hit_threshold": 0, "return_token_ids": True},
     ],
 )
@@ -44,7 +45,6 @@ def test_plain_sampling_can_go_on_elsewhere(endpoint: Endpoint, fields: dict[str
         {"seed": 5},
         {"frequency_penalty": 0.5},
         {"presence_penalty": -1},
-        {"min_tokens": 3},
         {"echo": True},
         {"something_new": 1},
         {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
@@ -93,3 +93,10 @@ def test_the_rest_is_a_completion_of_what_there_is() -> None:
         "max_tokens": 49,
         "cache_hit_threshold": 0,
     }
+
+
+@pytest.mark.parametrize(("least", "expected"), [(9, {"min_tokens": 9}), (0, {}), (-2, {})])
+def test_the_least_of_tokens_counts_what_was_produced(least: int, expected: dict[str, int]) -> None:
+    sent = json.dumps(CHAT | {"min_tokens": 10}).encode()
+    rest = json.loads(rest_body(sent, prompt_ids=[1, 2], produced=[3], budget=49, least=least))
+    assert {name: rest[name] for name in rest if name == "min_tokens"} == expected
