@@ -48,7 +48,9 @@ def test_a_conversation_s_next_turn_is_served_from_cache(client: Client) -> None
 
 
 def test_the_release_s_own_test_passes(site: Site, pool: Pool) -> None:
-    assert "Phase:          Succeeded" in site.helm("test", RELEASE, "-n", NAMESPACE, "--timeout", "3m")
+    said = site.helm("test", RELEASE, "-n", NAMESPACE, "--timeout", "3m", "--logs")
+    assert "Phase:          Succeeded" in said
+    assert "POD LOGS: cachefleet-test-hit" in said
     pool.ready()
     assert not [each for each in site.list("pods", NAMESPACE) if each["metadata"]["name"].endswith("test-hit")]
 

@@ -53,6 +53,7 @@ def test_an_upgrade_and_the_way_back_restart_no_worker(
 def test_an_uninstalled_release_leaves_pools_and_nothing_else(site: Site, pool: Pool, client: Client) -> None:
     starts = pool.starts()
     site.helm("uninstall", RELEASE, "-n", NAMESPACE, "--wait")
+    site.kubectl("delete", "pod", "-n", NAMESPACE, "cachefleet-test-hit", "--ignore-not-found")
     until(lambda: not site.list("pods", NAMESPACE), seconds=180)
     until(lambda: _only_definitions_are_left(site), seconds=180)
     assert pool.starts() == starts

@@ -82,3 +82,14 @@ def test_the_slice_of_a_gpu_is_a_device() -> None:
     [text] = re.findall(r"```yaml\n(spec:.*?)```", PAGE, re.DOTALL)
 
     DeviceSpec.model_validate(yaml.safe_load(text)["spec"]["device"])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
+def test_a_namespace_is_made_before_a_pool_is_applied_into_it(page: str) -> None:
+    text = (ROOT / page).read_text()
+    applied = re.findall(r"kubectl apply.*?-f (examples/\S+)", text)
+    assert applied
+    for path in applied:
+        namespace = yaml.safe_load((ROOT / path).read_text())["metadata"].get("namespace", "default")
+        made = text.find(f"kubectl create namespace {namespace}\n")
+        assert namespace == "default" or 0 <= made < text.index(path)
