@@ -5,7 +5,8 @@ take over when the record has not changed for its duration by their own monotoni
 does not matter. The holder counts from before each renewal's request: after ``renew`` seconds without success it has
 stopped, and since ``renew`` is less than the duration, it has stopped before another may take over. ``holds()`` is
 checked before every write, so a process that was suspended does not write when it resumes. All writes carry the
-resourceVersion that was read, so of two contenders one gets a conflict.
+resourceVersion that was last read or written, so of two contenders one gets a conflict. The holder renews what it wrote
+last without reading it first; it reads where that fails.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_runtime.kubernetes import KubernetesError
 
 log = logging.getLogger(__name__)
+
+_CHANGED: Final = frozenset({404, 409})
+"""Statuses of a renewal whose Lease was deleted or changed since it was written."""
 
 
 class Verdict(StrEnum):
@@ -120,6 +124,8 @@ class Leader:
         self._clock = clock
         self._today = today
         self._seen: Observation | None = None
+        self._written: dict[str, Any] | None = None
+        """The Lease as this process last wrote it; None where another may have written since."""
         self._until = float("-inf")
         self.checked = clock()
         """When the loop last ran (monotonic seconds), for the liveness probe."""
@@ -174,6 +180,8 @@ class Leader:
             log.warning("the Lease could not be renewed or taken: %s", error)
 
     async def _step(self) -> bool:
+        if self._written and self.holds() and await self._renew(self._written):
+            return True
         lease = await self._api.get(self._ref)
         now = self._clock()  # after the answer: the Lease may have changed while the request was under way
         self._seen = observe(self._seen, read(lease) if lease else None, now)
@@ -182,10 +190,24 @@ class Leader:
             self._until = float("-inf")  # another holder is named
             return False
         if verdict is Verdict.CREATE:
-            await self._api.create(self._manifest({}, Record(), fresh=True))
+            self._written = await self._api.create(self._manifest({}, Record(), fresh=True))
         else:
-            await self._api.replace(self._manifest(lease or {}, read(lease or {}), fresh=verdict is Verdict.TAKE))
+            await self._write(self._manifest(lease or {}, read(lease or {}), fresh=verdict is Verdict.TAKE))
         return True
+
+    async def _renew(self, lease: dict[str, Any]) -> bool:
+        """Whether the Lease, as it was written last, could be renewed; not where it was changed or deleted since."""
+        try:
+            await self._write(self._manifest(lease, read(lease), fresh=False))
+        except KubernetesError as error:
+            if error.status not in _CHANGED:
+                raise
+            return False
+        return True
+
+    async def _write(self, manifest: dict[str, Any]) -> None:
+        self._written = None  # also where this is cut off: it may have been written all the same
+        self._written = await self._api.replace(manifest)
 
     def _manifest(self, lease: dict[str, Any], record: Record, *, fresh: bool) -> dict[str, Any]:
         now = self._today().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -205,8 +227,8 @@ class Leader:
         self._until = float("-inf")
         try:
             async with asyncio.timeout(self._timing.retry):
-                lease = await self._api.get(self._ref)
+                lease = self._written or await self._api.get(self._ref)
                 if lease and read(lease).holder == self._me:
-                    await self._api.replace({**lease, "spec": {**lease["spec"], "holderIdentity": ""}})
+                    await self._write({**lease, "spec": {**lease["spec"], "holderIdentity": ""}})
         except (KubernetesError, TimeoutError) as error:
             log.warning("the Lease could not be released, it will run out: %s", error)

@@ -97,9 +97,75 @@ async def test_another_name_in_the_lease_ends_it_at_once() -> None:
     first = leader(store, "a")
     await first._try()
     assert first.holds()
-    store.objects[LEASE]["spec"]["holderIdentity"] = "b"
+    await store.replace(_held_by("b", store.objects[LEASE]))
     await first._try()
     assert not first.holds()
+
+
+def _held_by(name: str, lease: dict[str, Any]) -> dict[str, Any]:
+    return {**lease, "spec": {**lease["spec"], "holderIdentity": name}}
+
+
+def _verbs(store: Store) -> list[str]:
+    """What is asked of the store from now on."""
+    asked = list[str]()
+    store.before = lambda verb, _ref: asked.append(verb)
+    return asked
+
+
+async def test_the_holder_renews_with_one_request() -> None:
+    store = Store()
+    asked = _verbs(store)
+    first = leader(store, "a", clock=Clock())
+    for _ in range(30):
+        await first._try()
+    assert asked == ["get", "create", *["update"] * 29]
+    await first._release()
+    assert asked[31:] == ["update"]
+    assert store.objects[LEASE]["spec"]["holderIdentity"] == ""
+
+
+async def test_a_lease_that_somebody_touched_is_read_again_and_kept() -> None:
+    store = Store()
+    first = leader(store, "a", clock=Clock())
+    await first._try()
+    touched = store.objects[LEASE]
+    await store.replace({**touched, "metadata": {**touched["metadata"], "annotations": {"x": "y"}}})
+    asked = _verbs(store)
+    await first._try()
+    assert asked == ["update", "get", "update"]
+    assert first.holds()
+    assert store.objects[LEASE]["metadata"]["annotations"] == {"x": "y"}
+
+
+async def test_a_lease_that_somebody_deleted_is_made_again() -> None:
+    store = Store()
+    first = leader(store, "a", clock=Clock())
+    await first._try()
+    del store.objects[LEASE]
+    asked = _verbs(store)
+    await first._try()
+    assert asked == ["update", "get", "create"]
+    assert first.holds()
+
+
+async def test_after_a_renewal_without_an_answer_the_lease_is_read() -> None:
+    store = Store()
+    first = leader(store, "a", clock=Clock())
+    await first._try()
+    answered = store.replace
+
+    async def lost(manifest: dict[str, Any]) -> dict[str, Any]:
+        await answered(manifest)
+        raise RetryableError(0, "NoAnswer", "lost")
+
+    store.replace = lost  # type: ignore[method-assign]  # carried out, and nobody told
+    await first._try()
+    store.replace = answered  # type: ignore[method-assign]
+    asked = _verbs(store)
+    await first._try()
+    assert asked == ["get", "update"]
+    assert first.holds()
 
 
 class TwoContenders(RuleBasedStateMachine):
@@ -226,10 +292,10 @@ async def test_a_server_that_never_answers_does_not_keep_a_term_alive() -> None:
     await asyncio.sleep(0.1)  # it leads by then
     hanging = asyncio.Event()
 
-    async def never(_ref: Ref) -> None:
+    async def never(_asked: object) -> None:
         await hanging.wait()
 
-    store.get = never  # type: ignore[method-assign,assignment]  # a server gone silent
+    store.get = store.replace = never  # type: ignore[method-assign,assignment]  # a server gone silent
     await asyncio.sleep(0.45)  # longer than the Lease lasts
     assert not stuck.holds()
     task.cancel()
