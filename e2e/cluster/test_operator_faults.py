@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 
+from cachefleet_operator.settings import Settings
 from e2e.cluster import rights
 from e2e.cluster.apart import ALONE, bench_on
 from e2e.cluster.api_server import ApiServer, Identity
@@ -27,6 +28,8 @@ from e2e.cluster.proxy import WriteProxy
 pytestmark = pytest.mark.cluster
 
 LEASE: Final[dict[str, Any]] = {"lease_seconds": 10, "renew_seconds": 5, "stop_seconds": 5, "retry_seconds": 0.2}
+INTERVALS: Final = ("resync_seconds", "discovery_seconds", "retry_first_seconds", "retry_longest_seconds")
+WAITING: Final = "cachefleet_operator_waiting"
 MOST_WRITES = 30
 SIDE_BY_SIDE = 4
 QUIET_SECONDS = 3.0
@@ -196,6 +199,7 @@ def test_one_operator_for_all_namespaces(lonely: Bench) -> None:
 
 
 def test_waits_for_its_crd_and_survives_losing_it(binaries: Binaries, tmp_path: Path) -> None:
+    """At the intervals it has by default: what tells of the loss are its watches, and not the resync."""
     if binaries.kubectl is None:
         pytest.skip("KUBEBUILDER_ASSETS has no kubectl")
     with ControlPlane(binaries, crds=None, controllers=False) as cluster, ExitStack() as stack:
@@ -203,18 +207,32 @@ def test_waits_for_its_crd_and_survives_losing_it(binaries: Binaries, tmp_path: 
         stack.callback(kube.close)
         rights.define(kube)
         bench = bench_on(cluster, tmp_path, stack)
-        operator = bench.operator(namespaces="", resync_seconds=1)
-        missing = (503, "the CRD prefixcachepools.cachefleet.io is not installed")
-        until(lambda: operator.probe("/readyz") == missing)
-        assert operator.probe("/healthz") == (200, "ok")
-        for name in ("first", "second"):
-            cluster.install(CRDS)
-            until(lambda: operator.probe("/readyz") == (200, "ok"))
-            bench.create(name)
-            until(partial(bench.child, "Deployment", name))
-            kube.delete("CustomResourceDefinition", "", "prefixcachepools.cachefleet.io")
-            until(lambda: operator.probe("/readyz") == missing)
-        assert operator.running
+        defaults = {name: Settings.model_fields[name].default for name in INTERVALS}
+        operator = bench.operator(namespaces="", **defaults)
+        _tells_that_it_waits(operator)
+        _install_and_serve(bench, operator, "first")
+        term = _term(bench)
+        kube.delete("CustomResourceDefinition", "", "prefixcachepools.cachefleet.io")
+        _tells_that_it_waits(operator)
+        _install_and_serve(bench, operator, "second")
+        assert _term(bench) == term
+
+
+def _install_and_serve(bench: Bench, operator: OperatorProcess, name: str) -> None:
+    assert isinstance(bench.cluster, ControlPlane)
+    bench.cluster.install(CRDS)
+    until(lambda: operator.probe("/readyz") == (200, "ok"))
+    assert operator.metric(WAITING) == 0
+    bench.create(name)
+    until(partial(bench.child, "Deployment", name))
+
+
+def _tells_that_it_waits(operator: OperatorProcess) -> None:
+    missing = (503, "the CRD prefixcachepools.cachefleet.io is not installed")
+    until(lambda: operator.probe("/readyz") == missing or not operator.running, seconds=60)
+    assert operator.running
+    assert operator.probe("/healthz") == (200, "ok")
+    assert operator.metric(WAITING) == 1
 
 
 def _term(bench: Bench) -> str:

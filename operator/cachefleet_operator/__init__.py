@@ -10,8 +10,10 @@ watching/             kopf watches and the work queue
 __main__              entry point
 metrics               Prometheus metrics
 names                 names and labels of a pool's objects
+pool_list             all pools, and the wait for their CRD
 operator              what runs while the operator leads: watches, polls, resync, reconcile workers
 probes                HTTP server of /healthz, /readyz and /metrics
 reasons               reasons of conditions and events
 settings              settings from environment variables
+waiting               what keeps a leading operator from reconciling
 """

@@ -34,6 +34,9 @@ class Metrics:
         )
         self.waiting = gauge("cachefleet_operator_queue_depth", "Pools waiting to be reconciled")
         self._leading = gauge("cachefleet_operator_leading", "1 while this process holds the Lease")
+        self._waits = gauge(
+            "cachefleet_operator_waiting", "1 while this process leads and something keeps it from reconciling: /readyz"
+        )
         self._facts = counter(
             "cachefleet_operator_facts_failures", "Questions to the control plane that had no answer", ["reason"]
         )
@@ -74,6 +77,10 @@ class Metrics:
         self._leading.set(yes)
         if not yes:
             self._expiries.clear()
+
+    def waits(self, *, yes: bool) -> None:
+        """Record whether something keeps this process, which leads, from reconciling."""
+        self._waits.set(yes)
 
     def noticed(self) -> None:
         """Record that a watch delivered a change."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -11,7 +12,6 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from cachefleet_core.pool.spec import API_VERSION, KIND
 from cachefleet_operator.certificates.certificate import CertificateError
 from cachefleet_operator.certificates.trust import Trust
 from cachefleet_operator.controlplane_client.client import ControlPlaneClient, FactsSource, NoControlPlane
@@ -19,19 +19,20 @@ from cachefleet_operator.controlplane_client.facts_cache import FactsCache, Poll
 from cachefleet_operator.kube.leader import Leader, Timing
 from cachefleet_operator.kube.objects import Api, Ref
 from cachefleet_operator.metrics import Metrics
+from cachefleet_operator.pool_list import PoolList
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
 from cachefleet_operator.reconcile.certificate_renewal import Certificates, certificates
 from cachefleet_operator.reconcile.reconciler import FleetKeyError, Outcome, PoolKey, Reconciler
 from cachefleet_operator.settings import Settings
 from cachefleet_operator.status.pool_assessment import judge
-from cachefleet_operator.watching.kopf_thread import Watch
+from cachefleet_operator.waiting import Waiting
+from cachefleet_operator.watching.kopf_thread import Watch, WatchEndedError
 from cachefleet_operator.watching.work_queue import WorkQueue
+from cachefleet_runtime.backoff import backoff
 from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError
 from cachefleet_runtime.tasks import restarting
 
 log = logging.getLogger(__name__)
-
-_MISSING = "the CRD prefixcachepools.cachefleet.io is not installed"
 
 
 class Operator:
@@ -45,7 +46,8 @@ class Operator:
         timing = Timing(settings.lease_seconds, settings.renew_seconds, settings.retry_seconds)
         self._leader = Leader(api, ref, me=identity, timing=timing, clock=time.monotonic, today=_today)
         self._applier = Applier(api, self._leader.holds)
-        self._waiting_for = ""
+        self._waiting = Waiting(metrics)
+        self._pools = PoolList(api, settings, self._waiting)
         self._trust = Trust()
         self._certificates: Certificates | None = None
 
@@ -62,20 +64,39 @@ class Operator:
         """Readiness: why this process can neither reconcile nor stand by, "" where it can."""
         if not self._leader.answered:
             return "the Lease has not been read yet"
-        return self._waiting_for if self._leader.holds() else ""
+        return self._waiting.reason if self._leader.holds() else ""
 
     async def _term(self) -> None:
         self._metrics.leads(yes=True)
         try:
             await self._ensure_fleet_key()
             await self._ensure_certificates()
-            while True:
-                await self._session(await self._wait_for_crd())
+            await self._sessions()
         finally:
+            self._waiting.become("")
             self._metrics.leads(yes=False)
 
+    async def _sessions(self) -> None:
+        """One session after another until cancelled. ``cancelling`` shows a cancellation that a session's end hid.
+
+        What ends the watches is most often that the CRD is deleted; then it is waited for.
+        """
+        task, failures = asyncio.current_task(), 0
+        while not (task and task.cancelling()):
+            pools, started = await self._pools.wait(), time.monotonic()
+            try:
+                await self._session(pools)
+            except* WatchEndedError as ended:
+                self._waiting.become(f"{ended.exceptions[0]}; they are begun anew")
+            short = time.monotonic() - started < self._settings.retry_longest_seconds
+            failures = failures + 1 if short else 0
+            await asyncio.sleep(self._pause(failures))
+
     async def _session(self, pools: Sequence[Object]) -> None:
-        """Watch, poll and reconcile until the CRD is removed. ``pools`` are those that exist at the beginning."""
+        """Watch, poll and reconcile until the CRD is removed. ``pools`` are those that exist at the beginning.
+
+        A group of WatchEndedError where the watches end by themselves.
+        """
         queue: WorkQueue[PoolKey] = WorkQueue(
             first=self._settings.retry_first_seconds, longest=self._settings.retry_longest_seconds
         )
@@ -166,68 +187,32 @@ class Operator:
             await asyncio.sleep(self._settings.resync_seconds)
             await self._renew_certificates()
             try:
-                pools = await self._pools()
+                pools = await self._pools.keys()
             except KubernetesError as error:
                 log.warning("pools could not be listed: %s", error)
                 continue
             if pools is None:
-                log.warning(_MISSING)
                 return
-            for key in {*pools, *map(PoolKey, facts_cache.pools() | self._metrics.pools())}:
-                queue.add(key)
-
-    async def _pools(self) -> list[PoolKey] | None:
-        found = await self._documents()
-        if found is None:
-            return None
-        return [PoolKey(f"{item['metadata']['namespace']}/{item['metadata']['name']}") for item in found]
-
-    async def _documents(self) -> list[Object] | None:
-        """All pools; None where the CRD is not installed. Namespaces that may not be read are left out."""
-        found: list[Object] = []
-        refused: list[RefusedError] = []
-        namespaces = self._settings.namespaces or ("",)
-        for namespace in namespaces:
-            try:
-                items = await self._api.list("PrefixCachePool", namespace, page=self._settings.list_page)
-            except RefusedError as error:  # for instance a deleted namespace, and with it the right to read it
-                refused.append(error)
-                continue
-            if items is None:
-                return None
-            found += [{"apiVersion": API_VERSION, "kind": KIND, **item} for item in items]
-        if len(refused) == len(namespaces):
-            raise refused[0]
-        for each in refused:
-            log.warning("the pools of a namespace are left out: %s", each)
-        return found
-
-    async def _wait_for_crd(self) -> list[Object]:
-        while True:
-            try:
-                found = await self._documents()
-                self._waiting_for = _MISSING if found is None else ""
-                if found is not None:
-                    return found
-            except KubernetesError as error:
-                self._waiting_for = f"pools could not be listed: {error}"
-            log.warning(self._waiting_for)
-            await asyncio.sleep(self._settings.discovery_seconds)
+            for key in {*pools, *facts_cache.pools(), *self._metrics.pools()}:
+                queue.add(PoolKey(key))
 
     async def _ensure_fleet_key(self) -> None:
         """Create the fleet key's Secret: the control plane mounts it and may start before there is a pool."""
-        while True:
+        for failures in itertools.count():
             try:
                 await self._reconciler().fleet_key()
             except KubernetesError as error:
-                self._waiting_for = f"the fleet key could not be read or made: {error}"
-                log.warning(self._waiting_for)
-                await asyncio.sleep(self._settings.retry_seconds)
+                self._waiting.become(f"the fleet key could not be read or made: {error}")
+                await asyncio.sleep(self._pause(failures))
             except FleetKeyError:
                 log.exception("pools that need it will fail until it is repaired")
                 return
             else:
                 return
+
+    def _pause(self, failures: int) -> float:
+        chosen = self._settings
+        return backoff(failures, first=chosen.retry_first_seconds, longest=chosen.retry_longest_seconds)
 
     async def _ensure_certificates(self) -> None:
         """Issue the control plane's certificate: it mounts it and may start before there is a pool."""
@@ -235,8 +220,8 @@ class Operator:
             self._api, self._applier, self._settings, self._trust, today=_today, expiries=self._metrics
         )
         while True:
-            self._waiting_for = await self._renew_certificates()
-            if not self._waiting_for:
+            self._waiting.become(await self._renew_certificates())
+            if not self._waiting.reason:
                 return
             await asyncio.sleep(self._settings.retry_seconds)
 

@@ -15,6 +15,7 @@ from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.operator import Operator
 from cachefleet_operator.reconcile.apply import Applier
 from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
+from cachefleet_operator.watching.kopf_thread import Watch, WatchEndedError, WatchError
 from cachefleet_operator.watching.work_queue import WorkQueue
 from cachefleet_runtime.kubernetes import Object, RefusedError, RetryableError
 from tests.operator.pools import SETTINGS, document, pool
@@ -40,10 +41,10 @@ class Partly(Store):
 async def test_a_namespace_that_may_not_be_read_keeps_no_other_back() -> None:
     settings = SETTINGS.model_copy(update={"namespaces": ("gone", "serving")})
     operator = Operator(cast("Api", Partly(document())), settings, Metrics("1"), identity="me")
-    assert await operator._pools() == ["serving/demo"]
+    assert await operator._pools.keys() == ["serving/demo"]
     settings = SETTINGS.model_copy(update={"namespaces": ("gone",)})
     with pytest.raises(RefusedError):
-        await Operator(cast("Api", Partly(document())), settings, Metrics("1"), identity="me")._pools()
+        await Operator(cast("Api", Partly(document())), settings, Metrics("1"), identity="me")._pools.keys()
 
 
 async def test_what_it_waits_for_is_told_by_the_probe() -> None:
@@ -51,16 +52,96 @@ async def test_what_it_waits_for_is_told_by_the_probe() -> None:
 
     class Locked(Store):
         async def get(self, ref: Ref) -> Object | None:
-            if operator._waiting_for:
+            if operator._waiting.reason:
                 asked.set()
             raise RefusedError(403, "Forbidden", f"secrets is forbidden: {ref}")
 
-    settings = SETTINGS.model_copy(update={"retry_seconds": 0.01})
+    settings = SETTINGS.model_copy(update={"retry_first_seconds": 0.01})
     operator = Operator(cast("Api", Locked(document())), settings, Metrics("1"), identity="me")
     task = asyncio.create_task(operator._ensure_fleet_key())
     await asyncio.wait_for(asked.wait(), 30)
     task.cancel()
-    assert "secrets is forbidden" in operator._waiting_for
+    assert "secrets is forbidden" in operator._waiting.reason
+
+
+async def test_a_refused_fleet_key_is_asked_for_again_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = list[float]()
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            store.before = lambda _verb, _ref: None
+
+    def refuse(_verb: str, ref: Ref) -> None:
+        raise RefusedError(403, "Forbidden", f"secrets is forbidden: {ref}")
+
+    store, metrics = Store(), Metrics("1")
+    store.before = refuse
+    operator = Operator(cast("Api", store), SETTINGS, metrics, identity="me")
+    operator._applier = Applier(store, lambda: True)
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    await operator._ensure_fleet_key()
+    assert pauses == [0.5, 1.0, 2.0]
+    assert Ref("Secret", "ops", "cachefleet-fleet-key") in store.objects
+    assert metrics.registry.get_sample_value("cachefleet_operator_waiting") == 1  # until pools are listed
+
+
+async def test_watches_that_end_by_themselves_are_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics, told = Metrics("1"), list[str]()
+    settings = SETTINGS.model_copy(update={"retry_first_seconds": 0.01})
+    operator = Operator(cast("Api", Everywhere(document())), settings, metrics, identity="me")
+
+    async def fails(_watch: Watch) -> None:
+        told.append(operator._waiting.reason)
+        if len(told) < 3:
+            raise WatchEndedError("the watches failed: NotFound")
+        begun.set()
+        await asyncio.Event().wait()
+
+    begun = asyncio.Event()
+    monkeypatch.setattr(Watch, "run", fails)
+    task = asyncio.create_task(operator._sessions())
+    await asyncio.wait_for(begun.wait(), 30)
+    assert told == ["", "", ""], "once pools could be listed"
+    task.cancel()
+    await asyncio.wait({task}, timeout=30)
+    assert task.cancelled()
+
+
+async def test_watches_that_do_not_stop_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hangs(_watch: Watch) -> None:
+        raise WatchError("the watches did not stop within 3 s")
+
+    monkeypatch.setattr(Watch, "run", hangs)
+    operator = Operator(cast("Api", Everywhere(document())), SETTINGS, Metrics("1"), identity="me")
+    with pytest.raises(ExceptionGroup) as raised:
+        await operator._sessions()
+    assert raised.group_contains(WatchError)
+
+
+async def test_the_crd_is_waited_for_and_that_is_told() -> None:
+    class Bare(Everywhere):
+        served = False
+
+        async def list(
+            self, kind: str, namespace: str, *, page: int, selector: str = ""
+        ) -> list[dict[str, object]] | None:
+            asked.set()
+            return await super().list(kind, namespace, page=page, selector=selector) if self.served else None
+
+    asked, store, metrics = asyncio.Event(), Bare(document()), Metrics("1")
+    settings = SETTINGS.model_copy(update={"discovery_seconds": 0.01})
+    operator = Operator(cast("Api", store), settings, metrics, identity="me")
+    task = asyncio.create_task(operator._pools.wait())
+    for _ in range(2):
+        asked.clear()
+        await asyncio.wait_for(asked.wait(), 30)
+    assert operator._waiting.reason == "the CRD prefixcachepools.cachefleet.io is not installed"
+    assert metrics.registry.get_sample_value("cachefleet_operator_waiting") == 1
+    store.served = True
+    assert len(await asyncio.wait_for(task, 30)) == 1
+    assert operator._waiting.reason == ""
+    assert metrics.registry.get_sample_value("cachefleet_operator_waiting") == 0
 
 
 async def test_a_resync_looks_also_at_pools_that_went_while_no_watch_told() -> None:
@@ -118,7 +199,7 @@ async def test_a_refused_certificate_keeps_no_pool_waiting(kind: str) -> None:
     operator = Operator(cast("Api", Limited()), settings, Metrics("1"), identity="me")
     operator._applier = Applier(operator._api, lambda: True)
     await asyncio.wait_for(operator._ensure_certificates(), 5)
-    assert not operator._waiting_for
+    assert not operator._waiting.reason
 
 
 async def test_certificates_that_fail_for_the_moment_are_tried_again_at_once() -> None:

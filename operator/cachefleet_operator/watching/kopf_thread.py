@@ -15,7 +15,11 @@ from cachefleet_operator.watching.handlers import Enqueue, registry, settings
 
 
 class WatchError(Exception):
-    """The watches ended by themselves, or did not stop in time: this process cannot go on."""
+    """The watches did not stop in time: this process cannot go on."""
+
+
+class WatchEndedError(Exception):
+    """The watches failed or ended by themselves, as where the CRD is deleted: others may be begun."""
 
 
 class Watch:
@@ -32,7 +36,9 @@ class Watch:
         self.ready = threading.Event()
 
     async def run(self) -> None:
-        """Watch until cancelled, then stop within ``stop_seconds``. WatchError where they fail, end or do not stop."""
+        """Watch until cancelled, then stop within ``stop_seconds``. WatchEndedError where they fail or end, WatchError
+        where they do not stop.
+        """
         outer = asyncio.get_running_loop()
         ended: asyncio.Future[None] = outer.create_future()
         ended.add_done_callback(asyncio.Future.exception)  # retrieved, also where this task is cancelled first
@@ -45,7 +51,7 @@ class Watch:
             await asyncio.wait({ended}, timeout=self._stop_seconds)
             if not ended.done():
                 raise WatchError(f"the watches did not stop within {self._stop_seconds} s")
-        raise WatchError("the watches ended by themselves")
+        raise WatchEndedError("the watches ended by themselves")
 
     def _thread(self, outer: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
         error: BaseException | None = None
@@ -90,4 +96,4 @@ def _finish(ended: asyncio.Future[None], error: BaseException | None) -> None:
     if error is None:
         ended.set_result(None)
     else:
-        ended.set_exception(WatchError(f"the watches failed: {type(error).__name__}: {error}"))
+        ended.set_exception(WatchEndedError(f"the watches failed: {type(error).__name__}: {error}"))

@@ -1,0 +1,73 @@
+"""All pools as the API server lists them, and the wait for their CRD where it is not installed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+from cachefleet_core.pool.spec import API_VERSION, KIND
+from cachefleet_operator.settings import Settings
+from cachefleet_operator.waiting import Waiting
+from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError
+
+log = logging.getLogger(__name__)
+
+MISSING: Final = "the CRD prefixcachepools.cachefleet.io is not installed"
+
+
+class ListApi(Protocol):
+    """The API request by which pools are listed."""
+
+    async def list(self, kind: str, namespace: str, *, page: int, selector: str = "") -> list[Object] | None: ...
+
+
+class PoolList:
+    """Lists the pools of the namespaces that are watched; tells ``waiting`` why it cannot."""
+
+    def __init__(self, api: ListApi, settings: Settings, waiting: Waiting) -> None:
+        self._api = api
+        self._settings = settings
+        self._waiting = waiting
+
+    async def documents(self) -> list[Object] | None:
+        """All pools; None where the CRD is not installed. Namespaces that may not be read are left out.
+
+        KubernetesError where none can be read.
+        """
+        found: list[Object] = []
+        refused: list[RefusedError] = []
+        namespaces = self._settings.namespaces or ("",)
+        for namespace in namespaces:
+            try:
+                items = await self._api.list(KIND, namespace, page=self._settings.list_page)
+            except RefusedError as error:  # for instance a deleted namespace, and with it the right to read it
+                refused.append(error)
+                continue
+            if items is None:
+                return None
+            found += [{"apiVersion": API_VERSION, "kind": KIND, **item} for item in items]
+        if len(refused) == len(namespaces):
+            raise refused[0]
+        for each in refused:
+            log.warning("the pools of a namespace are left out: %s", each)
+        return found
+
+    async def keys(self) -> list[str] | None:
+        """The pools' keys "namespace/name"; otherwise as ``documents``."""
+        found = await self.documents()
+        if found is None:
+            return None
+        return [f"{item['metadata']['namespace']}/{item['metadata']['name']}" for item in found]
+
+    async def wait(self) -> list[Object]:
+        """All pools, once their CRD is there and they can be listed."""
+        while True:
+            try:
+                found = await self.documents()
+                self._waiting.become(MISSING if found is None else "")
+                if found is not None:
+                    return found
+            except KubernetesError as error:
+                self._waiting.become(f"pools could not be listed: {error}")
+            await asyncio.sleep(self._settings.discovery_seconds)
