@@ -54,6 +54,7 @@ def worker_status(name: str, **changes: Any) -> WorkerStatus:
         "excluded": False,
         "differences": (),
         "backing_off": False,
+        "key_refused": False,
         "inflight_requests": 2,
         "inflight_tokens": 300,
         "policy_generation": 2,

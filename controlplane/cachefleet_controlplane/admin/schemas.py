@@ -166,6 +166,8 @@ class Worker(Schema):
     differences: tuple[Difference, ...]
     backing_off: bool
     """Not connected to for a moment, after a failure."""
+    key_refused: bool = False
+    """It refused the gateway's key; it gets a request only where no other can, or every 30 s to find out."""
     inflight_requests: int
     inflight_tokens: int
     policy_generation: int

@@ -171,7 +171,7 @@ class Fleet:
         worker = self._registry.worker(decision.id)
         inflight_requests = worker.inflight_requests if worker else InFlightRequests(_nobody, _nobody)
         if worker:
-            worker.use(self._decisions)
+            worker.use(self._decisions, self._clock())
             if self._texts:
                 self._texts.sent(worker, prompt)
         held = decision.predicted_tokens // prompt.block_size if prompt.block_size else 0
@@ -227,10 +227,13 @@ class Fleet:
 
         ``worker`` is a ``Decision.full_name``, which means all ranks, or a ``Decision.id``.
         """
-        now = self._clock()
-        for known in self._registry.workers():
-            if worker in (known.full_name, known.id):
-                known.failed(now)
+        for known in self._registry.named(worker):
+            known.failed(self._clock())
+
+    def key_refused(self, worker: str) -> None:
+        """It answered 401 or 403: prefer others until it takes the gateway's key. ``worker`` as for worker_failed."""
+        for known in self._registry.named(worker):
+            known.refused_key(self._clock())
 
     # Agents.
 

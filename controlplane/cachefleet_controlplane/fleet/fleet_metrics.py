@@ -39,6 +39,7 @@ _WORKER: Final[Mapping[str, tuple[str, Callable[[WorkerStatus], float | None]]]]
     "worker_ready": ("1 where the worker can take requests", lambda worker: worker.ready),
     "worker_stale": ("1 where its reports are too old to trust", lambda worker: worker.stale),
     "worker_excluded": ("1 where its contract differs", lambda worker: worker.excluded),
+    "worker_key_refused": ("1 where it refuses the gateway's key", lambda worker: worker.key_refused),
     "worker_report_age_seconds": ("Age of its last report", lambda worker: worker.report_age),
     "worker_held_blocks": ("Blocks the index has for it", lambda worker: worker.held_blocks),
     "worker_indexed": ("0 where its blocks did not fit into the index", lambda worker: worker.indexed),

@@ -85,6 +85,7 @@ def worker_status(
         excluded=bool(worker.differences),
         differences=worker.differences,
         backing_off=worker.backoff_until > now,
+        key_refused=worker.key_refused,
         inflight_requests=len(worker.inflight_requests.open),
         inflight_tokens=worker.inflight_requests.tokens(now),
         policy_generation=load.state.generation if load else 0,

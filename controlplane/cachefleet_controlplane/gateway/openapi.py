@@ -37,7 +37,7 @@ _STATUSES: Final[Mapping[int, str]] = {
     415: "The worker takes no body of this content type (vLLM to 0.33 says 400).",
     429: "A limit of the tenant, or no room in time: see `Retry-After`.",
     500: "The worker's own error, after all attempts.",
-    502: "The worker's answer could not be relayed.",
+    502: "The worker's answer could not be relayed, or it does not take the gateway's own key.",
     503: "No worker is ready, or too many requests are under way: see `Retry-After`.",
     504: "The worker was silent for too long.",
 }

@@ -112,6 +112,10 @@ class Registry:
         """The rank with this id; None where there is none."""
         return next((p.workers[worker] for p in self.pools.values() if worker in p.workers), None)
 
+    def named(self, worker: str) -> Iterator[Worker]:
+        """The rank with this id, or all ranks of the worker with this full name."""
+        return (known for known in self.workers() if worker in (known.full_name, known.id))
+
     def announce(self, pool: Pool, name: str, rank: int) -> Worker | None:
         """The worker of a Hello, new or known; None where too many unlisted ones are known."""
         known = pool.workers.get(worker_id(pool.key, name, rank))

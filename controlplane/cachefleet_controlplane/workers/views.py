@@ -105,6 +105,8 @@ class WorkerStatus:
     excluded: bool
     differences: tuple[Difference, ...]
     backing_off: bool
+    key_refused: bool
+    """It refused the gateway's key, and has not taken it since."""
     inflight_requests: int
     inflight_tokens: int
     policy_generation: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,10 +21,14 @@ from cachefleet_core.index_contract import Difference
 from cachefleet_core.report_frames import Hello, Phase, State
 from cachefleet_runtime.backoff import backoff
 
+logger = logging.getLogger(__name__)
+
 SAMPLES_NEEDED: Final = 3
 """Reports with a prefill rate that are needed before it is used."""
 BACKOFF_SECONDS: Final = 1.0
 MAX_BACKOFF_SECONDS: Final = 10.0
+KEY_RETRY_SECONDS: Final = 30.0
+"""How often a worker that refused the gateway's key is asked again, by one request each time."""
 
 
 @dataclass(slots=True)
@@ -65,6 +70,9 @@ class Worker:
     """``trust_in`` that, as of its last answer or report."""
     failures: int = 0
     backoff_until: float = 0.0
+    key_refused: bool = False
+    """It refused the gateway's key, and has not taken it since."""
+    key_retry_at: float = 0.0
     version: int = 0
     """Raised whenever a decision may see it differently, except through time or through the registry."""
 
@@ -99,9 +107,22 @@ class Worker:
         self.backoff_until = now + pause
         self._touch()
 
-    def use(self, number: int) -> None:
+    def refused_key(self, now: float) -> None:
+        """It refused the gateway's key: another one is asked where there is one."""
+        if not self.key_refused:
+            logger.warning("a worker refuses the gateway's key", extra={"worker": self.id})
+        self.key_refused, self.key_retry_at = True, now + KEY_RETRY_SECONDS
+        self._touch()
+
+    def locked(self, now: float) -> bool:
+        """Whether it refused the gateway's key, and it is not time to ask it again."""
+        return self.key_refused and now < self.key_retry_at
+
+    def use(self, number: int, now: float) -> None:
         """Decision number ``number`` chose it."""
         self.last_used = number
+        if self.key_refused:  # one request is enough to find out
+            self.key_retry_at = now + KEY_RETRY_SECONDS
         self._touch()
 
     def follow(self, stream: Stream) -> None:
@@ -129,6 +150,7 @@ class Worker:
         yield from self.inflight_requests.due()
         yield from self.stream.due()
         yield self.backoff_until
+        yield self.key_retry_at
         if self.load:
             yield self.load.at + STALE_AFTER_SECONDS
             yield self.load.at + FORGET_SECONDS
@@ -140,6 +162,7 @@ class Worker:
         self._touch()
         self.failures = 0
         self.backoff_until = 0.0
+        self.key_refused = False
 
     def accept(self, state: State, now: float) -> None:
         """Take a State over; its waiting work beyond our own in-flight requests is counted as that of others."""
@@ -165,6 +188,7 @@ class Worker:
         self.samples = 0
         self.unindexed = False
         self.most_blocks = 0
+        self.key_refused = False
         self.inflight_requests.recent.clear()
 
     def room(self, now: float, *, percent: int) -> Capacity | None:

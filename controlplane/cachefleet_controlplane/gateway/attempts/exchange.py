@@ -29,6 +29,7 @@ from cachefleet_controlplane.wire.http_exchange import Reply
 
 T = TypeVar("T")
 
+_KEY_REFUSED = "The worker does not take the gateway's own key. Your API key is not at fault; an operator has to look."
 _SENT = frozenset({State.WAITING, State.RELAYING})
 """An attempt is under way."""
 
@@ -276,6 +277,8 @@ def _prefilled(opened: Opened) -> bool:
 
 
 def _failure(outcome: Outcome, opened: Opened) -> ApiError:
+    if opened.outcome is Outcome.KEY_REFUSED:
+        return ApiError(502, _KEY_REFUSED, code="worker_key_refused")
     if outcome is Outcome.UNREADABLE:
         return ApiError(500, "The worker's answer could not be read.")
     if outcome is Outcome.PREFILL_LOST and opened.outcome is not Outcome.SILENT:

@@ -34,6 +34,9 @@ class GatewayContext:
         self.fingerprints.forget(chosen.url)
         if retried:
             self.metrics.attempt_retry(outcome)
+        if outcome is Outcome.KEY_REFUSED:
+            self.fleet.key_refused(chosen.full_name)
+            return
         # A 5xx may be the request's fault, and one lost connection no more than a closed idle one.
         if outcome is not Outcome.SERVER_ERROR and (excluded or not retried):
             self.fleet.worker_failed(chosen.full_name)

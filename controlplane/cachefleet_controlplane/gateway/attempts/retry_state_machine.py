@@ -13,7 +13,8 @@ Rules besides the table, in ``step``:
   looks exactly like a worker that died, and a dead one refuses the next connection at once. The second time the
   worker is excluded.
 - After ``max_attempts`` attempts, or when every worker is excluded, the request ends with the worker's own last answer
-  where it gave one (a 5xx), else with an error of ours.
+  where it gave one (a 5xx), else with an error of ours. A worker's 401 or 403 is never delivered: what it refuses is
+  the gateway's own key, so the worker is excluded, and the error is a 502.
 - A worker that handed an answer back is avoided, one whose connection broke within it is excluded.
 - A refusal by a worker's gate is no failure: its attempt does not count, and an earlier 5xx is not delivered.
 - What a Prefill worker computed serves the next attempt alone: one that fails may have taken the blocks already.
@@ -86,6 +87,7 @@ TABLE: Final[Mapping[State, Mapping[Outcome, Row]]] = MappingProxyType(
             Outcome.UNREACHABLE: _RETRY,
             Outcome.LOST: _RETRY,
             Outcome.SERVER_ERROR: _RETRY,
+            Outcome.KEY_REFUSED: _RETRY,
             # The worker may be at work on it: asking another one would double the load where it is highest.
             Outcome.SILENT: (State.ENDED, Action.FAIL),
             Outcome.OVERSIZED: (State.ENDED, Action.FAIL),
@@ -133,6 +135,8 @@ class Progress:
     suspects: frozenset[str] = frozenset()
     """Workers that lost a connection once."""
     answered: bool = False
+    key_refused: bool = False
+    """The last worker asked refused the gateway's key."""
     begun: bool = False
     """The client has got bytes."""
     avoided: frozenset[str] = frozenset()
@@ -191,7 +195,7 @@ def _noted(progress: Progress, outcome: Outcome) -> Progress:
 
 
 def _blame(progress: Progress, outcome: Outcome, *, max_attempts: int) -> tuple[Progress, Action]:
-    progress = replace(progress, answered=outcome is Outcome.SERVER_ERROR)
+    progress = replace(progress, answered=outcome is Outcome.SERVER_ERROR, key_refused=outcome is Outcome.KEY_REFUSED)
     if progress.attempts >= max_attempts:
         return _exhausted(progress)
     progress = replace(progress, state=State.CHOOSING)
@@ -203,4 +207,4 @@ def _blame(progress: Progress, outcome: Outcome, *, max_attempts: int) -> tuple[
 def _exhausted(progress: Progress) -> tuple[Progress, Action]:
     if progress.answered:
         return replace(progress, state=State.ENDED), Action.DELIVER
-    return replace(progress, state=State.ENDED), Action.REFUSE
+    return replace(progress, state=State.ENDED), Action.FAIL if progress.key_refused else Action.REFUSE

@@ -26,6 +26,7 @@ KEEP_ALIVE_SECONDS: Final = 4.0
 """Shorter than vLLM's own five seconds, so that we rarely write into a connection it is closing."""
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 _STATUSES: Final = range(200, 600)
+_KEY_REFUSED: Final = frozenset({401, 403})
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
 MAX_REFUSED: Final = 1024
 """Workers whose certificate was refused that are remembered, so that each is logged once."""
@@ -268,8 +269,14 @@ async def _whole(response: aiohttp.ClientResponse) -> Opened:
             raise StreamTooLargeError("an answer that is too long")
     response.release()
     answer = Answer(response.status, answer_headers(response.raw_headers), b"".join(pieces))
-    failed = response.status >= 500 and response.status != 501  # 501: what one worker does not implement, none does
-    return Opened(Outcome.SERVER_ERROR if failed else Outcome.ANSWERED, answer=answer)
+    return Opened(_judged(response.status), answer=answer)
+
+
+def _judged(status: int) -> Outcome:
+    if status in _KEY_REFUSED:
+        return Outcome.KEY_REFUSED
+    failed = status >= 500 and status != 501  # 501: what one worker does not implement, none does
+    return Outcome.SERVER_ERROR if failed else Outcome.ANSWERED
 
 
 def _cut(response: aiohttp.ClientResponse | None) -> None:

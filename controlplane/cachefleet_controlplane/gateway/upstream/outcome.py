@@ -22,6 +22,8 @@ class Outcome(StrEnum):
     """The connection ended or broke before the answer did."""
     SERVER_ERROR = "server_error"
     """The worker answered 5xx, or its stream began with such an error."""
+    KEY_REFUSED = "key_refused"
+    """The worker answered 401 or 403 to the gateway's own key: nothing that the client has sent is wrong."""
     SILENT = "silent"
     """Connected, but no byte for longer than the bound."""
     OVERSIZED = "oversized"
@@ -54,7 +56,7 @@ class Outcome(StrEnum):
     """No Prefill worker could be asked."""
 
 
-RETRIES: Final = frozenset({Outcome.UNREACHABLE, Outcome.SERVER_ERROR, Outcome.LOST})
+RETRIES: Final = frozenset({Outcome.UNREACHABLE, Outcome.SERVER_ERROR, Outcome.LOST, Outcome.KEY_REFUSED})
 """Outcomes after which another worker is asked."""
 BLAMES: Final = RETRIES | {Outcome.SILENT, Outcome.CUT_OFF}
 """Outcomes of an attempt that count against its worker, whether or not another one is asked."""

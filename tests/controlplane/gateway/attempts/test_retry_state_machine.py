@@ -35,6 +35,7 @@ def waiting(worker: str = "a", **changes: object) -> Progress:
         (Outcome.UNREACHABLE, Action.CHOOSE),
         (Outcome.SERVER_ERROR, Action.CHOOSE),
         (Outcome.LOST, Action.CHOOSE),
+        (Outcome.KEY_REFUSED, Action.CHOOSE),
     ],
 )
 def test_an_attempt_that_nobody_saw_may_be_tried_elsewhere(outcome: Outcome, action: Action) -> None:
@@ -66,6 +67,17 @@ def test_when_nobody_is_left_the_worker_s_own_error_is_the_answer() -> None:
     assert step(failed, Outcome.NO_WORKER, max_attempts=MAX_ATTEMPTS)[1] is Action.DELIVER
     unreachable, _ = step(waiting(), Outcome.UNREACHABLE, max_attempts=MAX_ATTEMPTS)
     assert step(unreachable, Outcome.NO_WORKER, max_attempts=MAX_ATTEMPTS)[1] is Action.REFUSE
+
+
+def test_a_refused_key_is_never_the_clients_answer() -> None:
+    refused, _ = step(waiting(), Outcome.KEY_REFUSED, max_attempts=MAX_ATTEMPTS)
+    assert refused.excluded == {"a"}
+    assert step(refused, Outcome.NO_WORKER, max_attempts=MAX_ATTEMPTS)[1] is Action.FAIL
+    again, _ = step(refused, Outcome.PLACED, worker="b", max_attempts=MAX_ATTEMPTS)
+    assert step(again, Outcome.ANSWERED, max_attempts=MAX_ATTEMPTS)[1] is Action.DELIVER
+    lost, _ = step(again, Outcome.UNREACHABLE, max_attempts=MAX_ATTEMPTS)
+    assert step(lost, Outcome.NO_WORKER, max_attempts=MAX_ATTEMPTS)[1] is Action.REFUSE
+    assert step(waiting(attempts=MAX_ATTEMPTS), Outcome.KEY_REFUSED, max_attempts=MAX_ATTEMPTS)[1] is Action.FAIL
 
 
 def test_who_finds_no_room_waits_and_is_then_placed_or_refused() -> None:
