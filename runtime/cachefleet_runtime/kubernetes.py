@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kubernetes.aio import client
 
 Object = dict[str, Any]
+JsonPatch = list[Object]
 Query = Mapping[str, str]
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -96,9 +97,18 @@ class KubernetesClient:
         return read(*await self.exchange("POST", path, body=body, seconds=seconds))
 
     async def exchange(
-        self, method: str, path: str, *, query: Query | None = None, body: Object | None = None, seconds: float
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: Object | JsonPatch | None = None,
+        seconds: float,
     ) -> tuple[int, bytes]:
-        """Status and body of one request's answer. RetryableError where no answer comes within ``seconds``."""
+        """Status and body of one request's answer. RetryableError where no answer comes within ``seconds``.
+
+        A PATCH of a list is a JSON patch, of an object a server-side apply.
+        """
         timeouts = aiohttp.ClientTimeout(total=seconds)
         response = await self._send(method, path, query=query or {}, body=body, timeouts=timeouts)
         try:
@@ -127,9 +137,16 @@ class KubernetesClient:
         await self._connection.close()  # type: ignore[no-untyped-call]
 
     async def _send(
-        self, method: str, path: str, *, query: Query, body: Object | None, timeouts: aiohttp.ClientTimeout
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query,
+        body: Object | JsonPatch | None,
+        timeouts: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        kind = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
+        patch = "application/json-patch+json" if isinstance(body, list) else "application/apply-patch+yaml"
+        kind = patch if method == "PATCH" else "application/json"
         try:
             request = await self._connection.param_serialize(
                 method,

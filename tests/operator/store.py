@@ -60,6 +60,14 @@ class Store:
         self._check(ref, manifest["metadata"])
         return self._store("update", ref, deepcopy(manifest))
 
+    async def rewrite(self, manifest: Object) -> Object:
+        ref = Ref.of(manifest)
+        self.before("patch", ref)
+        self._check(ref, manifest["metadata"])
+        parts = {name: value for name, value in manifest.items() if name != "metadata"}
+        written = {**deepcopy(self.objects[ref]), **deepcopy(parts)}
+        return self._store("patch", ref, {name: value for name, value in written.items() if value is not None})
+
     async def apply(self, manifest: Object, *, subresource: str = "") -> Object:
         ref = Ref.of(manifest)
         self.before("patch", ref)

@@ -381,6 +381,41 @@ async def test_what_a_webhook_rewrites_is_not_written_for_ever_and_the_pool_is_r
     assert world.deployment["spec"]["replicas"] == 2
 
 
+class Injecting(Store):
+    """With an admission webhook that gives each container of a Deployment a variable."""
+
+    def _store(self, verb: str, ref: Ref, value: Object) -> Object:
+        if ref.kind == "Deployment":
+            for container in value["spec"]["template"]["spec"]["containers"]:
+                names = {each["name"] for each in container["env"]}
+                container["env"] += [] if "INJECTED" in names else [{"name": "INJECTED", "value": "1"}]
+        return super()._store(verb, ref, value)
+
+
+async def test_what_a_webhook_adds_to_our_containers_is_not_taken_away_for_ever() -> None:
+    world = World(replicas=1)
+    world.store = Injecting(*world.store.objects.values())
+    for _ in range(4):
+        await world.reconcile()
+        world.store.settle()
+    assert world.condition("Ready") == ("True", "WorkersReady")
+    world.store.writes.clear()
+    assert await world.reconcile() is Outcome.DONE
+    assert world.store.writes == []
+
+
+async def test_what_somebody_adds_is_taken_away_once() -> None:
+    world = World(replicas=1)
+    await world.settled()
+    service = world.store.objects[Ref("Service", "serving", "demo-workers")]
+    service["spec"]["selector"]["extra"] = "x"
+    world.store.writes.clear()
+    assert await world.reconcile() is Outcome.WROTE
+    assert [ref.kind for _, ref in world.store.writes] == ["Service", "Service"]
+    assert "extra" not in world.store.objects[Ref("Service", "serving", "demo-workers")]["spec"]["selector"]
+    assert await world.reconcile() is Outcome.DONE
+
+
 async def test_an_event_that_may_not_be_told_keeps_no_status_back() -> None:
     world = World(prefixCache={"budgetMiB": 100_000})
 

@@ -1,8 +1,8 @@
 """Compares a live object with the manifest that was applied to it (pure).
 
 Server-side apply would answer that too, at the price of a write request each time. Here the desired manifest is
-compared as a subset: fields that others added do not count. Nor do a quantity written another way ("1024Mi" comes back
-as "1Gi"), and a zero value that the server leaves out.
+compared as a subset: fields that others added are looked at in ``additions``. A quantity written another way ("1024Mi"
+comes back as "1Gi") is no difference, nor is a zero value that the server leaves out.
 """
 
 from __future__ import annotations
@@ -17,16 +17,24 @@ from typing import Any, Final
 DIGEST: Final = "cachefleet.io/applied"
 """Annotation with the digest of the applied manifest: it shows that a field left the manifest, a subset does not."""
 
+_Key = tuple[Any, ...]
+
 _QUANTITY: Final = re.compile(r"^([+-]?[0-9.]{1,32})(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,2})?$")
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
-# Fields by which entries of two lists are matched: the first line whose fields all entries have.
+_NOT_LEFT_OUT: Final = frozenset(
+    {"allowPrivilegeEscalation", "automountServiceAccountToken", "enableServiceLinks", "maxUnavailable"}
+)
+"""Fields that mean something else than their zero value where they are missing."""
+# Fields by which entries of two lists are matched: the first line whose fields all entries have. Entries of mounts and
+# ports have names, too, by which the API server does not tell them apart.
 _NAMES: Final = (
-    ("name",),
     ("mountPath",),
     ("containerPort", "protocol"),
     ("containerPort",),
+    ("port", "protocol"),
     ("port",),
+    ("name",),
     ("uid",),
     ("path",),
 )
@@ -45,7 +53,10 @@ def holds(desired: Any, live: Any) -> bool:
     """Whether ``live`` contains ``desired``: mappings as subsets, lists by the fields above or else entry by entry."""
     if isinstance(desired, Mapping):
         found = live if isinstance(live, Mapping) else {}
-        return all(holds(value, found.get(name)) for name, value in desired.items())
+        return all(
+            holds(value, found.get(name)) and (found.get(name) is not None or name not in _NOT_LEFT_OUT)
+            for name, value in desired.items()
+        )
     if _is_list(desired):
         return _list_holds(desired, live if _is_list(live) else ())
     if live is None:
@@ -55,11 +66,22 @@ def holds(desired: Any, live: Any) -> bool:
     )
 
 
-def _list_holds(desired: Sequence[Any], live: Sequence[Any]) -> bool:
+def identify(desired: Any, live: Any) -> tuple[dict[_Key, Any], dict[_Key, Any]] | None:
+    """The entries of two lists by the fields that tell them apart; None where these are no lists of that kind."""
+    if not desired or not _is_list(desired) or not _is_list(live):
+        return None
     names = next((names for names in _NAMES if _named(desired, names) and _named(live, names)), None)
-    if desired and names is not None:
-        found = {tuple(entry[name] for name in names): entry for entry in live}
-        return all(holds(entry, found.get(tuple(entry[name] for name in names))) for entry in desired)
+    return None if names is None else (_by(names, desired), _by(names, live))
+
+
+def _by(names: Sequence[str], entries: Sequence[Any]) -> dict[_Key, Any]:
+    return {tuple(entry[name] for name in names): entry for entry in entries}
+
+
+def _list_holds(desired: Sequence[Any], live: Sequence[Any]) -> bool:
+    if entries := identify(desired, live):
+        wanted, found = entries
+        return all(holds(entry, found.get(key)) for key, entry in wanted.items())
     return len(desired) == len(live) and all(map(holds, desired, live))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from cachefleet_runtime.kubernetes import SERVICE_ACCOUNT, KubernetesClient, Object, RefusedError, read
+from cachefleet_runtime.kubernetes import SERVICE_ACCOUNT, JsonPatch, KubernetesClient, Object, RefusedError, read
 
 MANAGER: Final = "cachefleet-operator"
 
@@ -113,8 +113,26 @@ class Api:
         path = _path(ref) + (f"/{subresource}" if subresource else "")
         return await self._request("patch", ref.kind, path, body=manifest, query=query)
 
+    async def rewrite(self, manifest: Object) -> Object:
+        """Replace the parts of an object that the manifest has besides its metadata, remove those that are None there;
+        on condition of its resourceVersion. Unlike by an apply, fields that others manage go, too.
+        """
+        ref, version = Ref.of(manifest), manifest["metadata"]["resourceVersion"]
+        parts = {name: value for name, value in manifest.items() if name not in ("apiVersion", "kind", "metadata")}
+        operations: JsonPatch = [{"op": "replace", "path": "/metadata/resourceVersion", "value": version}]
+        for name, value in parts.items():
+            there = {"op": "add", "path": f"/{name}", "value": value}
+            operations.append({"op": "remove", "path": f"/{name}"} if value is None else there)
+        return await self._request("patch", ref.kind, _path(ref), body=operations, query={"fieldManager": MANAGER})
+
     async def _request(
-        self, verb: str, kind: str, path: str, *, body: Object | None = None, query: Mapping[str, str] | None = None
+        self,
+        verb: str,
+        kind: str,
+        path: str,
+        *,
+        body: Object | JsonPatch | None = None,
+        query: Mapping[str, str] | None = None,
     ) -> Object:
         started = time.monotonic()
         status = 0

@@ -37,6 +37,13 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Write parts of an object whole, on condition of the version in the manifest: what others added goes."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
 class Annotate:
     """Annotate a pod; that the pod is gone or the request refused is no failure."""
 
@@ -57,7 +64,7 @@ class WriteStatus:
     manifest: Manifest
 
 
-Action = Create | Replace | Apply | Annotate | Emit | WriteStatus
+Action = Create | Replace | Apply | Rewrite | Annotate | Emit | WriteStatus
 
 
 log = logging.getLogger(__name__)
@@ -72,6 +79,7 @@ class WriteApi(Protocol):
 
     async def create(self, manifest: Object) -> Object: ...
     async def replace(self, manifest: Object) -> Object: ...
+    async def rewrite(self, manifest: Object) -> Object: ...
     async def apply(self, manifest: Object, *, subresource: str = "") -> Object: ...
 
 
@@ -108,6 +116,8 @@ class Applier:
                 await self._api.create(manifest)
             case Replace(manifest):
                 await self._api.replace(manifest)
+            case Rewrite(manifest):
+                await self._api.rewrite(manifest)
             case Apply(manifest):
                 return await self._api.apply(manifest)
             case Annotate(manifest):

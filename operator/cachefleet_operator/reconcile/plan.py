@@ -13,11 +13,12 @@ from typing import Any
 
 from cachefleet_core.pool.spec import API_VERSION, KIND
 from cachefleet_operator import names
+from cachefleet_operator.kube.additions import without_additions
 from cachefleet_operator.kube.drift import holds
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile import rollout
-from cachefleet_operator.reconcile.apply import Action, Apply, Create, Emit, Replace, WriteStatus
+from cachefleet_operator.reconcile.apply import Action, Apply, Create, Emit, Replace, Rewrite, WriteStatus
 from cachefleet_operator.reconcile.deletion_cost import costs
 from cachefleet_operator.reconcile.futile_applies import applied
 from cachefleet_operator.status.events import Subject, events_of
@@ -206,10 +207,10 @@ def foreign(desired: Desired, observed: Observed) -> str:
 def _children(desired: Desired, observed: Observed) -> list[Action]:
     made = [Create(manifest) for manifest in desired.create if Ref.of(manifest) not in observed.children]
     changed = [
-        Apply(manifest)
+        action
         for manifest in desired.apply
-        if _drifted(manifest, observed.children.get(Ref.of(manifest)))
-        and (Ref.of(manifest), applied(manifest)) not in observed.in_vain
+        if (Ref.of(manifest), applied(manifest)) not in observed.in_vain
+        for action in _repairs(manifest, observed.children.get(Ref.of(manifest)))
     ]
     return [*_renewals(desired, observed), *made, *changed]
 
@@ -219,8 +220,15 @@ def _renewals(desired: Desired, observed: Observed) -> list[Action]:
     return [Replace(each) for each in desired.renewed if not _is_foreign(observed.children.get(Ref.of(each)))]
 
 
-def _drifted(manifest: Manifest, live: Manifest | None) -> bool:
-    return live is None or not holds(manifest, live)  # its digest annotation must hold, too
+def _repairs(manifest: Manifest, live: Manifest | None) -> list[Action]:
+    """An apply leaves alone what others manage, and is refused where that contradicts it: it is taken away before."""
+    if live is None:
+        return [Apply(manifest)]
+    if (parts := without_additions(manifest, live)) is not None:
+        about = {name: live["metadata"][name] for name in ("name", "namespace", "resourceVersion")}
+        kind = {name: manifest[name] for name in ("apiVersion", "kind")}
+        return [Rewrite({**kind, "metadata": about, **parts}), Apply(manifest)]
+    return [] if holds(manifest, live) else [Apply(manifest)]  # its digest annotation must hold, too
 
 
 def _is_deployment(action: Action) -> bool:

@@ -1,0 +1,103 @@
+"""Every object of a pool, each field with a meaning edited by hand: put right as it was, by the operator alone."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import pytest
+
+from e2e.cluster.bench import CHILDREN, Bench
+from e2e.cluster.kube import Object, Refused, path, until
+from tests.operator.hand_edits import ADDITIONS, CHANGES, HandEdit
+
+pytestmark = pytest.mark.cluster
+
+REFUSED: Final = {
+    "Deployment spec.selector.matchLabels.extra",
+    "Deployment spec.template.spec.containers.engine.env.VLLM_PLUGINS.valueFrom",
+    "Deployment spec.template.spec.initContainers.agent.env.CACHEFLEET_RANKS.valueFrom",
+    "PodDisruptionBudget spec.minAvailable",
+    "Service spec.type",
+}
+"""Nobody can: the API server does not take them."""
+LASTING: Final = "ConfigMap immutable"
+
+
+@pytest.mark.timeout(600)
+def test_each_edit_by_hand_is_undone(bench: Bench) -> None:
+    bench.operator()
+    bench.create()
+    bench.settled()
+    wanted = {kind: _meaning(bench.child(kind)) for kind in CHILDREN}
+    refused = set()
+    for edit in (each for each in (*ADDITIONS, *CHANGES) if str(each) != LASTING):
+        if not _edit(bench, edit):
+            refused.add(str(edit))
+            continue
+        until(partial(_undone, bench, edit, wanted[edit.kind]), every=0.05)
+    assert refused == REFUSED
+    assert bench.conditions()["ConfigValid"]["status"] == "True"
+
+
+def test_what_replaces_a_field_that_excludes_it_is_undone(bench: Bench) -> None:
+    """An apply alone would be refused for saying both."""
+    bench.operator()
+    bench.create()
+    bench.settled()
+    change = {"spec": {"maxUnavailable": None, "minAvailable": 1}}
+    bench.kube.patch("PodDisruptionBudget", bench.namespace, "demo-workers", change)
+    until(lambda: "minAvailable" not in (bench.child("PodDisruptionBudget") or {})["spec"])
+    until(lambda: (bench.child("PodDisruptionBudget") or {})["spec"].get("maxUnavailable") == 1)
+
+
+def test_what_nobody_can_undo_is_told(bench: Bench) -> None:
+    bench.operator()
+    bench.create()
+    bench.settled()
+    bench.kube.patch("ConfigMap", bench.namespace, "demo-policy", {"immutable": True})
+    until(lambda: bench.reason("ConfigValid") == "Refused")
+    assert "immutable" in bench.conditions()["ConfigValid"]["message"]
+    bench.kube.delete("ConfigMap", bench.namespace, "demo-policy")
+    until(lambda: bench.reason("ConfigValid") == "Valid")
+    assert bench.child("ConfigMap") is not None
+
+
+def test_what_is_not_ours_stays(bench: Bench) -> None:
+    operator = bench.operator(resync_seconds=1)
+    bench.create()
+    bench.settled()
+    live = bench.kube.read("Deployment", bench.namespace, "demo-workers")
+    live["spec"]["template"]["spec"]["containers"].append({"name": "sidecar", "image": "proxy"})
+    live["spec"]["template"]["metadata"]["annotations"]["kubectl.kubernetes.io/restartedAt"] = "now"
+    after = bench.kube.request("PUT", path("Deployment", bench.namespace, "demo-workers"), live)
+    done = 'cachefleet_operator_reconciles_total{outcome="done"}'
+    looked = operator.metric(done)
+    until(lambda: operator.metric(done) >= looked + 3)
+    assert bench.kube.read("Deployment", bench.namespace, "demo-workers")["spec"] == after["spec"]
+
+
+def _edit(bench: Bench, edit: HandEdit) -> bool:
+    """Whether the API server takes it; another look where the object has changed meanwhile."""
+    while True:
+        live = bench.child(edit.kind)
+        assert live is not None
+        try:
+            bench.kube.request("PUT", path(edit.kind, bench.namespace, live["metadata"]["name"]), edit.of(live))
+        except Refused as refused:
+            if refused.status != 409:
+                return False
+        else:
+            return True
+
+
+def _undone(bench: Bench, edit: HandEdit, wanted: Object) -> bool:
+    live = _meaning(bench.child(edit.kind))
+    assert live == wanted, edit
+    return True
+
+
+def _meaning(child: Object | None) -> dict[str, Any]:
+    assert child is not None
+    said = {name: value for name, value in child.items() if name not in ("metadata", "status")}
+    return {**said, "labels": child["metadata"]["labels"]}

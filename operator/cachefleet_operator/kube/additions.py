@@ -1,0 +1,121 @@
+"""What others added to an object and changes its meaning: found, and taken away again (pure).
+
+A server-side apply leaves fields alone that others manage, so an apply does not repair a selector, a list of ports or a
+container that has gained an entry. Everything that is said of an object besides its metadata is therefore compared as
+a whole, except what means nothing or is not ours:
+
+- empty values, and the values that the API server fills in;
+- annotations and labels, of the pods too: ``kubectl rollout restart`` sets one;
+- whole containers and volumes beside ours, as admission webhooks add them;
+- all that a ServiceAccount gains, which Kubernetes itself adds to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cachefleet_operator.kube.drift import holds, identify
+
+Manifest = dict[str, Any]
+_Path = tuple[str, ...]
+
+_NOT_COMPARED: Final = frozenset({"apiVersion", "kind", "metadata", "status"})
+_ANY: Final = object()
+_FILLED_IN: Final[Mapping[str, Any]] = {
+    # Service
+    "clusterIPs": _ANY,
+    "internalTrafficPolicy": "Cluster",
+    "ipFamilies": _ANY,
+    "ipFamilyPolicy": _ANY,
+    "sessionAffinity": "None",
+    "type": "ClusterIP",
+    # Pod template
+    "dnsPolicy": "ClusterFirst",
+    "schedulerName": "default-scheduler",
+    "serviceAccount": _ANY,  # the old name of serviceAccountName
+    # Containers and probes
+    "apiVersion": "v1",
+    "divisor": "0",
+    "failureThreshold": 3,
+    "imagePullPolicy": _ANY,
+    "path": "/",
+    "periodSeconds": 10,
+    "procMount": "Default",
+    "protocol": "TCP",
+    "scheme": "HTTP",
+    "successThreshold": 1,
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+    "timeoutSeconds": 1,
+    # Volumes
+    "defaultMode": 420,
+    "volumeMode": "Filesystem",
+}
+_FREE_MAPPINGS: Final = frozenset({"annotations", "labels"})
+_ZERO_COUNTS: Final = frozenset({"hostUsers", "securityContext"})
+_FREE_LISTS: Final = frozenset({"containers", "initContainers", "volumes"})
+_POD: Final[_Path] = ("spec", "template", "spec")
+
+
+def without_additions(desired: Mapping[str, Any], live: Mapping[str, Any]) -> Manifest | None:
+    """The parts of the live object to write so that it says what ``desired`` does and no more, None for a part to be
+    removed; None where nothing was added that changes its meaning.
+    """
+    said, meant = _said(live), _said(desired)
+    if desired["kind"] == "ServiceAccount" or not _adds(meant, said, ()):
+        return None
+    parts: Manifest = _mended(meant, said, ())
+    return dict.fromkeys(said) | parts
+
+
+def _said(manifest: Mapping[str, Any]) -> Manifest:
+    return {name: value for name, value in manifest.items() if name not in _NOT_COMPARED}
+
+
+def _adds(desired: Any, live: Any, path: _Path) -> bool:
+    """Whether ``live`` has an addition that matters."""
+    if isinstance(desired, Mapping) and isinstance(live, Mapping):
+        return any(
+            _adds(desired[name], value, (*path, name)) if name in desired else not _harmless((*path, name), value)
+            for name, value in live.items()
+        )
+    entries = identify(desired, live)
+    if entries is None:
+        return False
+    wanted, found = entries
+    free = path[-1] in _FREE_LISTS
+    return any(_adds(wanted[key], found[key], path) if key in wanted else not free for key in found)
+
+
+def _mended(desired: Any, live: Any, path: _Path) -> Any:
+    """``desired`` with what is harmless in ``live``; in its words where both mean the same."""
+    if isinstance(desired, Mapping) and isinstance(live, Mapping):
+        kept = {
+            name: _mended(desired[name], value, (*path, name)) if name in desired else value
+            for name, value in live.items()
+            if name in desired or _harmless((*path, name), value)
+        }
+        return kept | {name: value for name, value in desired.items() if name not in live}
+    entries = identify(desired, live)
+    if entries is None:
+        return live if holds(desired, live) else desired
+    wanted, found = entries
+    free = path[-1] in _FREE_LISTS
+    kept_entries = [
+        _mended(wanted[key], entry, path) if key in wanted else entry
+        for key, entry in found.items()
+        if free or key in wanted
+    ]
+    return [*kept_entries, *(entry for key, entry in wanted.items() if key not in found)]
+
+
+def _harmless(path: _Path, value: Any) -> bool:
+    if isinstance(value, bool | int) and _ZERO_COUNTS.intersection(path[-2:]):
+        return False  # it takes the place of what the pod says
+    if not value or _FREE_MAPPINGS.intersection(path[-2:]):
+        return True
+    if path[-1] == "restartPolicy":
+        return path[:-1] == _POD and bool(value == "Always")  # of an init container it makes a sidecar
+    default = _FILLED_IN.get(path[-1])
+    return default is _ANY or bool(default == value)
