@@ -11,6 +11,7 @@ data_parallelism   data-parallel ranks that a pool declares
 index_contract     index contract and render profile
 digest             digest of a set of held blocks
 engine_arguments   vLLM's command line, environment and policy for a pool
+exit_statuses      why a process of a worker pod has ended
 native             choice of the native or the Python backend
 native_block_keys  block keys by the native backend
 prompt_keys        binary answer of /v1/fleet/keys

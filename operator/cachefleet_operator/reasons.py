@@ -32,6 +32,7 @@ class Reason(StrEnum):
     CRASH_LOOPING = "CrashLooping"
     OUT_OF_MEMORY = "OutOfMemory"
     UNSCHEDULABLE = "Unschedulable"
+    WORKER_KEY_REFUSED = "WorkerKeyRefused"
     # ContractConsistent, IndexFresh and HitRateMet
     NO_CONTROL_PLANE = "NoControlPlane"
     CONTROL_PLANE_UNREACHABLE = "ControlPlaneUnreachable"

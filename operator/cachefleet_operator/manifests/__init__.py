@@ -7,4 +7,5 @@ engine_container  container that runs vLLM
 network_policy    who may connect to a pool's workers
 pod               pod template of a pool's workers
 pod_patch         strategic merge of ``spec.podTemplate``
+protected_fields  fields of the pod that ``spec.podTemplate`` may not replace
 """

@@ -12,6 +12,7 @@ from cachefleet_operator.manifests.agent_container import agent_container, plugi
 from cachefleet_operator.manifests.container import Manifest
 from cachefleet_operator.manifests.engine_container import CHAT_TEMPLATE, engine_container
 from cachefleet_operator.manifests.pod_patch import merged
+from cachefleet_operator.manifests.protected_fields import replaced
 from cachefleet_operator.settings import Settings
 
 AUDIENCE: Final = "cachefleet"
@@ -22,11 +23,11 @@ GRACE_MARGIN_SECONDS: Final = 15
 
 
 class TemplateError(ValueError):
-    """``spec.podTemplate`` is not a valid patch of a pod template."""
+    """``spec.podTemplate`` is not a valid patch of a pod template, or replaces what is not the pool's to replace."""
 
 
 def pod_template(pool: PrefixCachePool, settings: Settings, *, chat_template: str = "") -> Manifest:
-    """The template of a pool's worker pods, the pool's patch applied. TemplateError where the patch is invalid.
+    """The template of a pool's worker pods, the pool's patch applied. TemplateError where it cannot be.
 
     ``chat_template`` is the digest of the pool's chat template, "" where it names none: a new one replaces the pods.
     """
@@ -52,8 +53,11 @@ def pod_template(pool: PrefixCachePool, settings: Settings, *, chat_template: st
         },
     }
     patched = merged(template, _checked(pool.spec.pod_template))
+    if problem := next(replaced(template["spec"], patched.get("spec") or {}), ""):
+        raise TemplateError(problem)
     # The Deployment and the Service select the pods by these labels.
-    return merged(patched, {"metadata": {"labels": names.labels(pool)}})
+    ours = {"labels": names.labels(pool), "annotations": _chat_mark(chat_template)}
+    return merged(patched, {"metadata": ours})
 
 
 def grace_seconds(settings: Settings) -> int:
@@ -62,8 +66,11 @@ def grace_seconds(settings: Settings) -> int:
 
 
 def _annotations(chat_template: str) -> dict[str, str]:
-    chat = {names.CHAT_TEMPLATE: chat_template} if chat_template else {}
-    return {"kubectl.kubernetes.io/default-container": "engine", **chat}
+    return {"kubectl.kubernetes.io/default-container": "engine", **_chat_mark(chat_template)}
+
+
+def _chat_mark(chat_template: str) -> dict[str, str]:
+    return {names.CHAT_TEMPLATE: chat_template} if chat_template else {}
 
 
 def _spread(pool: PrefixCachePool) -> Manifest:

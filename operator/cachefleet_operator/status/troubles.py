@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cachefleet_core.exit_statuses import KEY_REFUSED
 from cachefleet_operator.reasons import Reason
 
 MAX_MESSAGE: Final = 300
@@ -77,6 +78,9 @@ def _of_container(pod: str, container: Mapping[str, Any], since: str) -> Trouble
     state, restarts = container.get("state") or {}, container.get("restartCount") or 0
     waiting = state.get("waiting") or {}
     ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+    if ended.get("exitCode") == KEY_REFUSED and container.get("name") == "agent" and not container.get("ready"):
+        said = str(ended.get("message") or "the engine does not take the worker key").strip()
+        return Trouble(Reason.WORKER_KEY_REFUSED, pod, "agent", said, lasting=True, since=since)
     reason = _WAITING.get(waiting.get("reason", "")) or _crash(container, ended, since)
     if ended.get("reason") == "OOMKilled" and reason in _CRASHES:
         reason = Reason.OUT_OF_MEMORY

@@ -54,6 +54,18 @@ def test_is_in_trouble(seen: dict[str, Any], reason: Reason, *, lasting: bool) -
     assert (trouble.reason, trouble.lasting, trouble.pod, trouble.container) == (reason, lasting, "demo-a", "engine")
 
 
+REFUSED = {"terminated": {"exitCode": 78, "reason": "Error", "message": "the engine answers HTTP 401"}}
+
+
+@pytest.mark.parametrize("seen", [{"state": REFUSED}, {"state": {"running": {}}, "lastState": REFUSED}])
+def test_a_refused_worker_key_is_trouble_at_the_first_time(seen: dict[str, Any]) -> None:
+    pod = {"metadata": {"name": "demo-a"}, "status": {"initContainerStatuses": [{"name": "agent", **seen}]}}
+    trouble = read(pod).trouble
+    assert trouble is not None
+    assert (trouble.reason, trouble.lasting) == (Reason.WORKER_KEY_REFUSED, True)
+    assert trouble.message == "pod demo-a, container agent: the engine answers HTTP 401"
+
+
 @pytest.mark.parametrize(
     "seen",
     [

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -333,3 +334,14 @@ async def test_nothing_secret_is_logged(
     assert "epoch begins" in said
     for secret in ("the-salt", "the-prompt", str(prompt(0, 100))[1:20], "Bearer"):
         assert secret not in said
+
+
+async def test_an_engine_that_refuses_the_key_is_told_until_it_takes_it(make_settings: Make) -> None:
+    plane = ControlPlane()
+    async with FakeEngine(api_key="another") as engine:
+        settings = make_settings(engine_url=engine.url, key_refusals=1_000_000)
+        async with running(settings) as agent:
+            await plane.until(lambda: "engine_refuses_key" in agent.unready)
+            assert agent.phase is Phase.FAILED
+            engine.options = replace(engine.options, api_key="key")
+            await plane.until(lambda: agent.phase is Phase.READY and "engine_refuses_key" not in agent.unready)

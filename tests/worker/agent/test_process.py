@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import aiohttp
 
+from cachefleet_core.exit_statuses import KEY_REFUSED
 from cachefleet_core.report_frames import Phase
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_worker.agent.settings import AgentSettings
@@ -87,3 +88,18 @@ async def test_a_port_that_is_taken_is_said(make_settings: Callable[..., AgentSe
     _, said = await asyncio.wait_for(process.communicate(), 40)
     assert process.returncode == 2
     assert b"address already in use" in said
+
+
+async def test_an_engine_that_refuses_the_key_ends_it_with_a_status_of_its_own(
+    make_settings: Callable[..., AgentSettings], plane: ControlPlane
+) -> None:
+    port = str(take_ports({"agent": 0})["agent"])
+    async with FakeEngine(api_key="another") as engine:
+        told = environment(make_settings(engine_url=engine.url), control_planes=plane.url, http_port=port)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "cachefleet_worker.agent", env=told, stderr=PIPE
+        )
+        _, text = await asyncio.wait_for(process.communicate(), 40)
+    assert process.returncode == KEY_REFUSED
+    last = json.loads(text.splitlines()[-1])
+    assert last["message"].startswith("the engine answers HTTP 401 to the worker key: it was started with another one.")

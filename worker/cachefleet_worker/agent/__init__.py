@@ -17,5 +17,6 @@ health             withdraws an engine that answers with broken numbers or with 
 metrics            Prometheus metrics
 server             HTTP application: probes, metrics, routes of other rooms
 engine_session     one epoch of one engine: event sources, polls, loads
+engine_arrival     waits for an engine, and tells of one that refuses the worker key
 settings           environment variables
 """

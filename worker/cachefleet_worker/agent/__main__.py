@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
+from pathlib import Path
 
 import aiohttp
 from pydantic import ValidationError
 
+from cachefleet_core.exit_statuses import KEY_REFUSED
 from cachefleet_core.report_frames import Drain
 from cachefleet_runtime import logs
 from cachefleet_worker.agent.agent import Agent
+from cachefleet_worker.agent.engine_arrival import KeyRefusedError
 from cachefleet_worker.agent.settings import AgentSettings
 
 _EXIT_USAGE = 2
+_LAST_WORDS = Path("/dev/termination-log")
+"""Where the kubelet reads why a container has ended."""
 
 
 def main() -> int:
-    """Run until SIGTERM or SIGINT, then drain; returns the exit status, 2 where the settings are wrong."""
+    """Run until SIGTERM or SIGINT, then drain; returns the exit status: 2 where the settings are wrong, 78
+    where the engine does not take the worker key.
+    """
     try:
         settings = AgentSettings()
     except ValidationError as error:
@@ -66,8 +74,18 @@ def _exit_code(result: BaseException | None) -> int:
         result = result.exceptions[0]
     if isinstance(result, OSError):
         raise result
+    if isinstance(result, KeyRefusedError):
+        logging.getLogger(__name__).error("%s", result)
+        _leave_word(str(result))
+        return KEY_REFUSED
     logging.getLogger(__name__).error("agent failed", exc_info=result)
     return 1
+
+
+def _leave_word(text: str) -> None:
+    with contextlib.suppress(OSError):  # outside of a pod there is none
+        if _LAST_WORDS.exists():
+            _LAST_WORDS.write_text(text)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from cachefleet_worker.agent.duties.draining import DrainRoute
 from cachefleet_worker.agent.duties.policy_delivery import PolicyFile, read_policy
 from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts
 from cachefleet_worker.agent.engine.tls import engine_tls
+from cachefleet_worker.agent.engine_arrival import EngineArrival
 from cachefleet_worker.agent.engine_session import Session
 from cachefleet_worker.agent.handles.continuation_relay import Relay
 from cachefleet_worker.agent.handles.prompt_routes import PromptRoutes
@@ -58,7 +59,9 @@ class _Drained(Exception):  # noqa: N818 - not an error
 
 
 class Agent:
-    """The worker agent. ``run`` serves until cancelled, or until a drain that a control plane asked for is done."""
+    """The worker agent. ``run`` serves until cancelled, or until a drain that a control plane asked for is done; in an
+    exception group it raises KeyRefusedError where the engine does not take the worker key.
+    """
 
     def __init__(
         self,
@@ -83,6 +86,9 @@ class Agent:
         self._client = EngineClient(http, settings.engine_url, key=self._key, timeout_seconds=timeout, tls=self._tls)
         self.feed = Feed(self.metrics)
         self.registration = Registration(wanted=bool(settings.control_planes or settings.control_plane_dns))
+        self._arrival = EngineArrival(
+            self._client, poll_seconds=settings.poll_seconds, key_refusals=settings.key_refusals
+        )
         self.controller = self._make_controller(clock)
         self.uplink = Uplink(
             settings, self.feed, self.controller, self.metrics, registration=self.registration, http=http
@@ -104,6 +110,7 @@ class Agent:
             changed=self.feed.publish_state,
             registration=self.registration,
             clock=clock,
+            key_refused=lambda: self._arrival.key_refused,
         )
 
     def _make_prompts(self, http: aiohttp.ClientSession) -> PromptRoutes:
@@ -183,6 +190,7 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.uplink.run())
+                tasks.create_task(self._arrival.watch())
                 pause, failed = self._settings.poll_seconds, self.metrics.crashed
                 tasks.create_task(restarting("session", self._epochs, pause_seconds=pause, failed=failed))
                 tasks.create_task(self._tick())
@@ -201,23 +209,12 @@ class Agent:
 
     async def _epochs(self) -> None:
         while True:
-            facts = await self._await_engine()
+            facts = await self._arrival.facts()
             try:
                 await self._live_through(facts)
             except EngineError as error:
                 log.warning("engine not usable", extra={"error": str(error)})
                 await asyncio.sleep(self._settings.poll_seconds)
-
-    async def _await_engine(self) -> EngineFacts:
-        last = ""
-        while True:
-            try:
-                return await self._client.facts()
-            except EngineError as error:
-                if str(error) != last:
-                    log.info("waiting for the engine", extra={"error": str(error)})
-                last = str(error)
-            await asyncio.sleep(self._settings.poll_seconds)
 
     async def _live_through(self, facts: EngineFacts) -> None:
         """Run one epoch, from the engine's facts to its end."""

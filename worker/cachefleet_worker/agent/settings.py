@@ -71,6 +71,8 @@ class AgentSettings(BaseSettings):
     engine_timeout_seconds: Seconds = 3.0
     unreachable_polls: Positive = 3
     """Refused connections in a row after which the engine counts as gone."""
+    key_refusals: Positive = 5
+    """Refusals of the worker key in a row, by an engine that is awaited, after which the agent ends and says so."""
     failed_seconds: Seconds = 120.0
     """A lost engine that stays away this long makes the worker failed."""
     registration_seconds: Seconds = 30.0

@@ -47,7 +47,9 @@ class WorkerController:
         changed: Callable[[], None],
         registration: Registration,
         clock: Callable[[], float],
+        key_refused: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._key_refused = key_refused
         self._settings = settings
         self._metrics = metrics
         self._changed = changed
@@ -135,6 +137,7 @@ class WorkerController:
         return Condition(
             known=session is not None,
             answering=session is not None and session.answering,
+            refused=self._key_refused(),
             draining=self.draining.until is not None,
             finding=self._health.finding,
             warming=session is not None and self._warm_up.holds(),

@@ -19,6 +19,8 @@ UP = Condition(known=True, answering=True, registered=True)
         (Condition(known=True, answering=True, waited_for=31), Phase.READY, []),
         (Condition(known=True, answering=True, registered=True, warming=True), Phase.WARMING, ["warming"]),
         (Condition(known=True, registered=True), Phase.FAILED, ["engine_not_answering"]),
+        (Condition(registered=True, refused=True), Phase.FAILED, ["engine_refuses_key"]),
+        (Condition(registered=True, refused=True, lost_for=5), Phase.FAILED, ["engine_refuses_key"]),
         (Condition(registered=True, lost_for=5), Phase.STARTING, ["engine_lost"]),
         (Condition(registered=True, lost_for=130), Phase.FAILED, ["engine_lost"]),
         (Condition(known=True, answering=True, registered=True, draining=True), Phase.DRAINING, ["draining"]),

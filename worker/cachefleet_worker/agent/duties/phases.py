@@ -17,6 +17,8 @@ class Condition:
     known: bool = False
     """The engine has answered in the present epoch, and its contract is known."""
     answering: bool = False
+    refused: bool = False
+    """The engine refuses the worker key."""
     draining: bool = False
     finding: str = ""
     """Why the engine is withdrawn in this epoch, as a code."""
@@ -34,6 +36,8 @@ def phase(condition: Condition, *, failed_seconds: float) -> Phase:
     """
     if condition.draining:
         return Phase.DRAINING
+    if condition.refused:
+        return Phase.FAILED
     if not condition.known:
         gone = condition.lost_for is not None and condition.lost_for > failed_seconds
         return Phase.FAILED if gone else Phase.STARTING
@@ -47,7 +51,9 @@ def unready(condition: Condition, *, registration_seconds: float) -> list[str]:
     reasons = []
     if condition.draining:
         reasons.append("draining")
-    if not condition.known:
+    if condition.refused:
+        reasons.append("engine_refuses_key")
+    elif not condition.known:
         reasons.append("engine_starting" if condition.lost_for is None else "engine_lost")
     elif not condition.answering:
         reasons.append("engine_not_answering")

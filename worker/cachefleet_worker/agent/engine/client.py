@@ -47,6 +47,11 @@ class EngineRefusalError(EngineError):
         super().__init__(f"{path}: HTTP {status}")
         self.status = status
 
+    @property
+    def of_key(self) -> bool:
+        """Whether it is the worker key that was refused."""
+        return self.status in {401, 403}
+
 
 @dataclass(frozen=True, slots=True)
 class EventSource:
