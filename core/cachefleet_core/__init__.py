@@ -7,7 +7,6 @@ block_keys         block keys
 request_bodies     token ids in a JSON body
 budget             memory arithmetic of a device
 continuation       schemas of /v1/continue and /v1/handles
-data_parallelism   data-parallel ranks that a pool declares
 index_contract     index contract and render profile
 digest             digest of a set of held blocks
 engine_arguments   vLLM's command line, environment and policy for a pool

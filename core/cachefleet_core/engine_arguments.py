@@ -167,6 +167,7 @@ def _sizes(spec: PoolSpec) -> list[str]:
     engine = spec.engine
     return [
         *("--tensor-parallel-size", str(engine.tensor_parallel_size)),
+        *(("--data-parallel-size", str(engine.data_parallel_size)) if engine.data_parallel_size > 1 else ()),
         *("--dtype", engine.dtype.value),
         *("--max-model-len", str(engine.max_model_len)),
         *("--block-size", str(spec.block_size)),

@@ -44,7 +44,7 @@ def pool(
 
 def ranked(ranks: int, name: str = "demo", **spec: Any) -> PrefixCachePool:
     """A pool whose workers have that many data-parallel ranks."""
-    engine = {"image": "vllm", "blockSize": 16, "maxModelLen": 4096, "extraArgs": [f"--data-parallel-size={ranks}"]}
+    engine = {"image": "vllm", "blockSize": 16, "maxModelLen": 4096, "dataParallelSize": ranks}
     return pool(name, engine=engine, **spec)
 
 

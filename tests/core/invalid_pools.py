@@ -212,9 +212,9 @@ INVALID: Final[tuple[Invalid, ...]] = (
     ),
     _spec(
         "variable of ours",
-        "spec.engine.env: a list of 1: must not set what follows from the pool: VLLM_API_KEY",
-        "must not set what follows from the pool: VLLM_API_KEY",
-        engine={"env": [{"name": "VLLM_API_KEY", "value": "x"}]},
+        'spec.engine.env[1].name: "VLLM_DP_SIZE": must not be set: set spec.engine.dataParallelSize',
+        "must not be VLLM_DP_SIZE: it follows from the pool, docs/worker.md has a table",
+        engine={"env": [{"name": "A", "value": "x"}, {"name": "VLLM_DP_SIZE", "value": "2"}]},
     ),
     _spec(
         "host with a port",
@@ -224,9 +224,21 @@ INVALID: Final[tuple[Invalid, ...]] = (
     ),
     _spec(
         "argument of ours",
-        "spec.engine.extraArgs: a list of 1: must not set what follows from the pool: --allowed-media-domains",
-        "must not set what follows from the pool: --allowed-media-domains",
-        engine={"extraArgs": ["--block_size=64"]},
+        "spec.engine.extraArgs: a list of 2: must not have --block_size: set spec.engine.blockSize",
+        'extraArgs[1]: Invalid value: "string": must not be --block_size: it follows from the pool',
+        engine={"extraArgs": ["--enable-lora", "--block_size=64"]},
+    ),
+    _spec(
+        "key of an argument of ours",
+        "must not have --kv-events-config: the agent listens to the events",
+        "must not be --kv-events-config.publisher: it follows from the pool",
+        engine={"extraArgs": ["--kv-events-config.publisher", "null"]},
+    ),
+    _spec(
+        "short argument of ours",
+        "must not have -tp: set spec.engine.tensorParallelSize",
+        "must not be -tp: it follows from the pool",
+        engine={"extraArgs": ["-tp", "2"]},
     ),
 )
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cachefleet_core.engine_arguments import IN_PROCESS, engine_arguments, engine_environment
+from cachefleet_core.pool.managed_arguments import MANAGED_ARGUMENTS
 from cachefleet_core.pool.spec import read_pool
-from cachefleet_core.pool.worker_spec import MANAGED_ARGUMENTS
 from tests.core.invalid_pools import VALID, merged
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(180)]

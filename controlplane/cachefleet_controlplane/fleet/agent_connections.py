@@ -30,7 +30,6 @@ from cachefleet_controlplane.report_streams.report_stream import (
 from cachefleet_controlplane.report_streams.stream_state_machine import spoil, step
 from cachefleet_controlplane.workers.registry import Pool, Registry
 from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_core.data_parallelism import declared_ranks
 from cachefleet_core.report_frames import DownFrame, FrameError, Hello, State
 
 logger = logging.getLogger(__name__)
@@ -187,8 +186,8 @@ class AgentConnections:
         if pool is None:
             raise RefusedError("unknown_pool", f"no pool {hello.pool}")
         connection.worker = (hello.pool, hello.worker)
-        declared, known = declared_ranks(pool.declared.spec.engine), worker_id(pool.key, hello.worker, hello.rank)
-        if declared is not None and hello.rank >= declared and known not in pool.workers:
+        declared, known = pool.declared.spec.engine.data_parallel_size, worker_id(pool.key, hello.worker, hello.rank)
+        if hello.rank >= declared and known not in pool.workers:
             raise UndeclaredRankError(f"rank {hello.rank}, but the pool declares {declared} for each worker")
         if len(connection.ranks) >= MAX_RANKS and hello.rank not in connection.ranks:
             raise RefusedError("busy", f"more than {MAX_RANKS} ranks on one connection")

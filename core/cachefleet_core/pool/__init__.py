@@ -1,6 +1,7 @@
 """The resource PrefixCachePool: schema, validation of manifests, CustomResourceDefinition.
 
 crd                  CustomResourceDefinition made from the models
+managed_arguments    arguments and variables of the engine that a pool may not set, in any spelling
 manifest             YAML to plain values
 model_names          which namespace a model name belongs to
 policy               sections on caches: budget, hits, preemption, admission, tenants, rollout

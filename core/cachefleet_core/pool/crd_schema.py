@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from cachefleet_core.pool.section import Section, literal
+from cachefleet_core.pool.section import Rule, Section, literal
 
 Schema = dict[str, Any]
 
@@ -66,10 +66,12 @@ def _validations(section: type[Section]) -> list[Schema]:
         }
         for field in section.immutable
     ]
-    rules = [
-        {"rule": rule.cel, "message": rule.message, "fieldPath": f".{rule.field}"} for rule in section.rules if rule.cel
-    ]
-    return fixed + rules
+    return fixed + [_validation(rule) for rule in section.rules if rule.cel]
+
+
+def _validation(rule: Rule) -> Schema:
+    made = {"rule": rule.cel, "message": rule.message, "fieldPath": f".{rule.field}"}
+    return made | ({"messageExpression": rule.cel_message} if rule.cel_message else {})
 
 
 def _structural(node: Schema, definitions: dict[str, Schema]) -> Schema:

@@ -68,13 +68,16 @@ class Rule:
     """A constraint across the fields of one section.
 
     ``field`` is the path in the section, as in the manifest, at which a violation is shown; ``message`` continues a
-    sentence that begins with the value given there.
+    sentence that begins with the value given there. ``words`` makes a better one of the section that breaks the rule,
+    as ``cel_message``, an expression, does for the API server.
     """
 
     field: str
     cel: str
     message: str
     holds: Callable[[Any], bool]
+    cel_message: str = ""
+    words: Callable[[Any], str] | None = None
 
 
 def alias(name: str) -> str:
@@ -122,11 +125,12 @@ class Section(BaseModel):
     def _keeps_rules(self) -> Self:
         broken = [rule for rule in self.rules if not rule.holds(self)]
         if broken:
-            raise ValidationError.from_exception_data(type(self).__name__, [_error(rule) for rule in broken])
+            raise ValidationError.from_exception_data(type(self).__name__, [_error(rule, self) for rule in broken])
         return self
 
 
-def _error(rule: Rule) -> InitErrorDetails:
+def _error(rule: Rule, section: Section) -> InitErrorDetails:
+    words = rule.words(section) if rule.words else rule.message
     return InitErrorDetails(
-        type=PydanticCustomError(RULE, "{words}", {"words": rule.message}), loc=tuple(rule.field.split(".")), input=None
+        type=PydanticCustomError(RULE, "{words}", {"words": words}), loc=tuple(rule.field.split(".")), input=None
     )

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import ConfigDict, Field, JsonValue
 
+from cachefleet_core.pool.managed_arguments import MANAGED_PATTERN, MANAGED_VARIABLES, managed_arguments
 from cachefleet_core.pool.section import (
     ARGUMENT,
     FREE,
@@ -28,33 +29,8 @@ CPU_BLOCK_SIZE: Final = 32
 GPU_BLOCK_SIZE: Final = 16
 DEFAULT_IMAGE: Final = "vllm/vllm-openai:v0.32.0"
 
-MANAGED_ARGUMENTS: Final = (
-    "allowed-media-domains",
-    "api-key",
-    "block-size",
-    "dtype",
-    "enable-prefix-caching",
-    "enable-prompt-tokens-details",
-    "enable-scale-out",
-    "host",
-    "kv-cache-memory-bytes",
-    "kv-events-config",
-    "kv-transfer-config",
-    "max-model-len",
-    "model",
-    "no-enable-prefix-caching",
-    "num-gpu-blocks-override",
-    "port",
-    "prefix-caching-hash-algo",
-    "revision",
-    "served-model-name",
-    "tensor-parallel-size",
-)
-"""Options of the engine that follow from the pool's own fields; a second opinion would make status untrue."""
 
-
-MANAGED_VARIABLES: Final = ("VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE")
-"""Variables of the engine that would undo what follows from the pool: its credential, and its KV cache on a CPU."""
+_SEE: Final = "it follows from the pool, docs/worker.md has a table of what to do instead"
 
 
 class Role(StrEnum):
@@ -123,6 +99,14 @@ class EnvVar(Section):
             message="must not be given together with value",
             holds=lambda env: env.value is None or env.value_from is None,
         ),
+        Rule(
+            field="name",
+            cel=f"!(self.name in {list(MANAGED_VARIABLES)})",
+            message="must not be a variable that follows from the pool",
+            cel_message=f"'must not be ' + self.name + ': {_SEE}'",
+            holds=lambda env: env.name not in MANAGED_VARIABLES,
+            words=lambda env: f"must not be set: {MANAGED_VARIABLES[env.name]}",
+        ),
     )
 
     name: Annotated[str, Field(min_length=1, max_length=256, pattern=VARIABLE)]
@@ -145,12 +129,26 @@ class KvTransfer(Section):
     """The connector's role: kv_producer, kv_consumer or kv_both. Default: from the pool's role."""
 
 
-def _is_free(argument: str) -> bool:
-    name = argument.split("=", maxsplit=1)[0].replace("_", "-")
-    return not name.startswith("--") or name[2:] not in MANAGED_ARGUMENTS
+def _managed_words(engine: EngineSpec) -> str:
+    return next((f"must not have {found}" for found in managed_arguments(engine.extra_args)), "")
 
 
-_MANAGED_PATTERN: Final = f"^--({'|'.join(MANAGED_ARGUMENTS).replace('-', '[-_]')})(=|$)"
+ExtraArgument = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=1024,
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {
+                    "rule": f"!self.matches('{MANAGED_PATTERN}')",
+                    "message": "must not follow from the pool",
+                    "messageExpression": f"'must not be ' + self.split('=')[0] + ': {_SEE}'",
+                }
+            ]
+        },
+    ),
+]
 
 
 class EngineSpec(Section):
@@ -159,9 +157,10 @@ class EngineSpec(Section):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             field="extraArgs",
-            cel=f"self.extraArgs.all(a, !a.matches('{_MANAGED_PATTERN}'))",
-            message="must not set what follows from the pool: " + ", ".join(f"--{name}" for name in MANAGED_ARGUMENTS),
-            holds=lambda engine: all(map(_is_free, engine.extra_args)),
+            cel="",  # its pattern has a rule at each argument, where the API server can name it
+            message="must not have arguments that follow from the pool",
+            holds=lambda engine: not _managed_words(engine),
+            words=_managed_words,
         ),
         Rule(
             field="env",
@@ -169,18 +168,14 @@ class EngineSpec(Section):
             message="must not name a variable twice",
             holds=lambda engine: len({env.name for env in engine.env}) == len(engine.env),
         ),
-        Rule(
-            field="env",
-            cel=f"self.env.all(e, !(e.name in {list(MANAGED_VARIABLES)}))",
-            message="must not set what follows from the pool: " + ", ".join(MANAGED_VARIABLES),
-            holds=lambda engine: all(env.name not in MANAGED_VARIABLES for env in engine.env),
-        ),
     )
 
     image: Annotated[str, Field(min_length=1, max_length=1024, pattern=ARGUMENT)] = DEFAULT_IMAGE
     """Container image of the engine, by tag or digest (NAME:TAG@sha256:...); unused outside Kubernetes."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Devices of one worker, over which the model is split."""
+    """Devices of one rank of a worker, over which the model is split."""
+    data_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Ranks of one worker, each with the whole model on devices of its own and a cache of its own."""
     block_size: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Tokens in one block of the KV cache; on a CPU a multiple of 32. Default: 16, on a CPU 32."""
     max_model_len: Annotated[int, Field(ge=1, le=16_777_216)]
@@ -191,10 +186,8 @@ class EngineSpec(Section):
     """Passed through to --kv-transfer-config; needed by the roles Prefill and Decode."""
     allowed_media_domains: Annotated[tuple[Host, ...], Field(strict=False, max_length=64)] = ()
     """Hosts from which the engine fetches media that requests name by URL; * for any. Default: none, data URLs only."""
-    extra_args: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...], Field(strict=False, max_length=64)
-    ] = ()
-    """Further arguments of the engine, one word each, put last."""
+    extra_args: Annotated[tuple[ExtraArgument, ...], Field(strict=False, max_length=64)] = ()
+    """Further arguments of the engine, one word each, put last. None that follows from the pool, in any spelling."""
     env: Annotated[
         tuple[EnvVar, ...],
         Field(
@@ -204,6 +197,11 @@ class EngineSpec(Section):
         ),
     ] = ()
     """Environment variables of the engine."""
+
+    @property
+    def devices(self) -> int:
+        """Devices of one worker."""
+        return self.tensor_parallel_size * self.data_parallel_size
 
 
 class DeviceSpec(Section):

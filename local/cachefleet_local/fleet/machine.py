@@ -86,7 +86,7 @@ def devices_of(pools: Sequence[PrefixCachePool]) -> dict[str, str]:
         if pool.spec.device.is_cpu:
             continue
         for replica in range(pool.spec.replicas):
-            last = first + pool.spec.engine.tensor_parallel_size
+            last = first + pool.spec.engine.devices
             assigned[f"{worker_label(pool, replica)}.engine"] = ",".join(map(str, range(first, last)))
             first = last
     return assigned
@@ -116,7 +116,7 @@ def _pool_problems(pool: PrefixCachePool, machine: Machine) -> list[str]:
 def _devices(pool: PrefixCachePool) -> int:
     if pool.spec.device.resource != NVIDIA:
         return 0
-    return pool.spec.replicas * pool.spec.engine.tensor_parallel_size
+    return pool.spec.replicas * pool.spec.engine.devices
 
 
 def model_path(source: str) -> str:

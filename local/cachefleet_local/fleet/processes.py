@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from cachefleet_core.engine_arguments import engine_arguments, engine_environment
+from cachefleet_core.pool.managed_arguments import MANAGED_VARIABLES
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_local.fleet.data_folder import DataFolder, PoolWorkers
@@ -184,7 +185,7 @@ def _engine(worker: WorkerPlan, pool: PrefixCachePool, place: Place, *, key: Fle
         kind=Kind.ENGINE,
         argv=(place.engine_python, "-m", "vllm.entrypoints.openai.api_server", *arguments),
         environment=environment,
-        without=("VLLM_CPU_KVCACHE_SPACE",),  # it would replace the KV cache that the pool's budget gives
+        without=tuple(MANAGED_VARIABLES),
         log=place.folder.log(worker.engine),
         ready_url=f"{worker.engine_url}/health",
         after=(CONTROL_PLANE,),
@@ -210,7 +211,7 @@ def _agent(worker: WorkerPlan, pool: PrefixCachePool, place: Place) -> ProcessSp
     environment = {
         "WORKER": worker.name,
         "POOL": pool.key,
-        "RANKS": "1",
+        "RANKS": str(pool.spec.engine.data_parallel_size),
         "ENGINE_URL": worker.engine_url,
         "ENDPOINT": worker.engine_url,
         "AGENT_ENDPOINT": worker.agent_url,

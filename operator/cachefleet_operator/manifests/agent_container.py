@@ -82,7 +82,7 @@ def _variables(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
     fields = {"CACHEFLEET_WORKER": "metadata.name", "POD_IP": "status.podIP"}
     values = {
         "POOL": pool.key,
-        "RANKS": "1",
+        "RANKS": str(pool.spec.engine.data_parallel_size),
         "ENGINE_URL": f"{scheme}://127.0.0.1:{ENGINE_PORT}",
         "ENDPOINT": f"{scheme}://$(POD_IP):{ENGINE_PORT}",
         "AGENT_ENDPOINT": f"{scheme}://$(POD_IP):{AGENT_PORT}",

@@ -145,4 +145,4 @@ def _mounts(spec: PoolSpec) -> list[Manifest]:
 def _resources(spec: PoolSpec) -> Manifest:
     if spec.device.is_cpu:
         return {"requests": {"memory": f"{spec.device.memory_mib}Mi"}}
-    return {"limits": {spec.device.resource: str(spec.engine.tensor_parallel_size)}}
+    return {"limits": {spec.device.resource: str(spec.engine.devices)}}

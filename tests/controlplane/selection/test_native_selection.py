@@ -33,7 +33,7 @@ ENGINE = {
     "blockSize": 16,
     "maxModelLen": 4096,
     "kvTransfer": {"kv_connector": "x"},
-    "extraArgs": ["--data-parallel-size=2"],
+    "dataParallelSize": 2,
 }
 NAMES = ["demo-0", "demo-1", "demo-2"]
 Who = tuple[str, str, int]

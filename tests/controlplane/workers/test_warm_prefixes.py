@@ -31,7 +31,7 @@ def pool(*prefixes: dict[str, Any], name: str = "demo", isolation: str = "PerTen
             "metadata": {"name": name, "namespace": "default", "uid": "u-1", "generation": generation},
             "spec": {
                 "model": {"name": "m", "source": "m", "weightsMiB": 1},
-                "engine": {"maxModelLen": 128, "extraArgs": ["--data-parallel-size=2"]},
+                "engine": {"maxModelLen": 128, "dataParallelSize": 2},
                 "device": {"resource": "", "memoryMiB": 8192},
                 "tenancy": {"isolation": isolation},
                 "prefixCache": {"warmPrefixes": list(prefixes), **cache},

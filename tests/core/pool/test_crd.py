@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from cachefleet_core.pool.crd import CHART_FILE, FILE, custom_resource_definition, main, render
+from cachefleet_core.pool.managed_arguments import MANAGED_ARGUMENTS, MANAGED_VARIABLES, SHORT_ARGUMENTS
 from cachefleet_core.pool.section import PATTERN_WORDS, Section
 from cachefleet_core.pool.spec import read_pool
-from cachefleet_core.pool.worker_spec import MANAGED_ARGUMENTS, MANAGED_VARIABLES
 from tests.core.invalid_pools import VALID, merged
 
 ROOT = Path(__file__).parents[3]
@@ -142,14 +142,19 @@ def test_every_rule_that_cel_says_is_in_the_schema() -> None:
     fixed = [field for section in sections() for field in section.immutable]
 
     assert {rule.cel for rule in declared} < {rule["rule"] for rule in written}
-    assert len(written) == len(declared) + len(fixed)
+    assert len(written) == len(declared) + len(fixed) + 1, "each of an engine's extra arguments"
     assert [rule["rule"] for rule in NODES[".spec.model"]["x-kubernetes-validations"]] == ["self.name == oldSelf.name"]
 
 
 def test_rules_that_only_python_says_are_kept_unique_by_the_server() -> None:
     silent = {(section.__name__, rule.field) for section in sections() for rule in section.rules if not rule.cel}
 
-    assert silent == {("EngineSpec", "env"), ("PrefixCacheSpec", "warmPrefixes"), ("WarmPrefix", "tenants")}
+    assert silent == {
+        ("EngineSpec", "env"),
+        ("EngineSpec", "extraArgs"),
+        ("PrefixCacheSpec", "warmPrefixes"),
+        ("WarmPrefix", "tenants"),
+    }
     assert NODES[".spec.engine.env"]["x-kubernetes-list-map-keys"] == ["name"]
     assert NODES[".spec.prefixCache.warmPrefixes"]["x-kubernetes-list-map-keys"] == ["name"]
     assert NODES[".spec.prefixCache.warmPrefixes[].tenants"]["x-kubernetes-list-type"] == "set"
@@ -158,29 +163,34 @@ def test_rules_that_only_python_says_are_kept_unique_by_the_server() -> None:
 def test_rules_point_at_fields_that_exist() -> None:
     for path, node in NODES.items():
         for rule in node.get("x-kubernetes-validations", ()):
-            assert f"{path}{rule['fieldPath']}" in NODES
+            assert f"{path}{rule.get('fieldPath', '')}" in NODES
 
 
 def test_the_pattern_of_managed_arguments_is_that_of_python() -> None:
     """CEL matches by RE2; the parts of it used here mean the same to Python."""
-    [rule] = [rule for rule in NODES[".spec.engine"]["x-kubernetes-validations"] if rule["fieldPath"] == ".extraArgs"]
+    [rule] = NODES[".spec.engine.extraArgs[]"]["x-kubernetes-validations"]
     pattern = re.search(r"matches\('(.*)'\)", rule["rule"])
     assert pattern
-    for name in MANAGED_ARGUMENTS:
-        for argument in (f"--{name}", f"--{name.replace('-', '_')}", f"--{name}=1"):
+    written = [f"--{name}" for name in MANAGED_ARGUMENTS] + [f"-{name}" for name in SHORT_ARGUMENTS]
+    for name in [*written, *(name.replace("--", "--no-") for name in written)]:
+        for argument in (name, name.replace("-", "_").replace("__", "--", 1), f"{name}=1", f"{name}.a=1", f"{name} 1"):
+            if argument.startswith("_"):
+                continue
             assert re.search(pattern[1], argument)
-            with pytest.raises(ValueError, match="must not set what follows from the pool"):
+            with pytest.raises(
+                ValueError, match=f"must not have {argument.split('=')[0].split('.')[0].split(' ')[0]}: "
+            ):
                 read_pool(merged(VALID, {"spec": {"engine": {"extraArgs": [argument]}}}))
-    for argument in ("--models", "--max-num-seqs", "-tp", "model", "x --model", "--model-impl=auto"):
+    for argument in ("--models", "--max-num-seqs", "-pp", "model", "x --model", "--model-impl=auto", "--no-model-x"):
         assert not re.search(pattern[1], argument)
         read_pool(merged(VALID, {"spec": {"engine": {"extraArgs": [argument]}}}))
 
 
 @pytest.mark.parametrize("name", MANAGED_VARIABLES)
 def test_managed_variables_are_in_the_rule(name: str) -> None:
-    [rule] = [rule for rule in NODES[".spec.engine"]["x-kubernetes-validations"] if rule["fieldPath"] == ".env"]
+    rules = NODES[".spec.engine.env[]"]["x-kubernetes-validations"]
 
-    assert f"'{name}'" in rule["rule"]
+    assert [f"'{name}'" in rule["rule"] for rule in rules if rule["fieldPath"] == ".name"] == [True]
 
 
 def test_the_program_writes_and_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,7 @@ spec:
   engine:
     image: vllm/vllm-openai:v0.32.0
     tensorParallelSize: 2
+    dataParallelSize: 1
     blockSize: 16
     maxModelLen: 32768
     dtype: auto

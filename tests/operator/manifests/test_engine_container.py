@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from cachefleet_operator.manifests.agent_container import agent_container
 from cachefleet_operator.manifests.engine_container import engine_container
 from tests.operator.pools import SETTINGS, pool
 
@@ -97,6 +98,16 @@ def test_devices(device: dict[str, Any], parallel: int, resources: dict[str, Any
     assert engine({"engine": {"tensorParallelSize": parallel}, "device": device})["resources"] == resources
 
 
+def test_ranks_have_devices_of_their_own_and_the_agent_follows_each() -> None:
+    ranked = {"engine": {"tensorParallelSize": 2, "dataParallelSize": 3}}
+    arguments = engine(ranked)["args"]
+    assert arguments[arguments.index("--data-parallel-size") + 1] == "3"
+    assert engine(ranked)["resources"] == {"limits": {"nvidia.com/gpu": "6"}}
+    told = {each["name"]: each.get("value") for each in agent_container(pool(ranked), SETTINGS)["env"]}
+    assert told["CACHEFLEET_RANKS"] == "3"
+    assert "--data-parallel-size" not in engine()["args"]
+
+
 def test_lora_adapters_are_given_as_further_arguments() -> None:
     lora = ["--enable-lora", "--lora-modules", "sql=/weights/sql", "--max-loras", "4"]
     assert engine({"engine": {"extraArgs": lora}})["args"][-5:] == lora
@@ -110,8 +121,7 @@ def test_the_users_variables_win_over_ours_but_not_over_the_keys() -> None:
     assert found["HF_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "hf", "key": "token"}}
     own = {"name": "HF_TOKEN", "value": "t"}
     assert variables(own, model=token)["HF_TOKEN"] == own
-    key = {"name": "CACHEFLEET_WORKER_KEY_FILE", "value": "/elsewhere"}
-    assert value("CACHEFLEET_WORKER_KEY_FILE", key) == "/etc/cachefleet/keys/worker.key"
+    assert value("CACHEFLEET_WORKER_KEY_FILE") == "/etc/cachefleet/keys/worker.key"
 
 
 def test_the_hub_may_be_asked() -> None:
