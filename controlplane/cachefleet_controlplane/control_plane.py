@@ -159,7 +159,7 @@ class ControlPlane:
         settings = self._settings
         api = await self._kubernetes() if "kubernetes" in {settings.pool_source, settings.auth} else None
         allowed = authority(settings, api, self.metrics, fleet_key=self._fleet_key)
-        self._source = pool_source(settings, api, self.metrics)
+        self._source = pool_source(settings, api, self.metrics, announced=self.fleet.announced)
         self.internal = self._internal(allowed)
         await self._resources.enter_async_context(self._upstream)
         self._resources.push_async_callback(self.hot.observer.close)

@@ -43,7 +43,7 @@ from cachefleet_controlplane.internal_auth.token_review import ReviewBounds, Tok
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource, WatchBounds
-from cachefleet_controlplane.pools.source import FilePoolSource, PoolSource
+from cachefleet_controlplane.pools.source import Announced, FilePoolSource, PoolSource
 from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.selection.selection import Selector
 from cachefleet_controlplane.settings import Settings, SettingsError
@@ -173,8 +173,10 @@ Authority = FileAuthorizer | TokenReviewAuthorizer
 """Checks the tokens of agents and of users of the admin API."""
 
 
-def pool_source(settings: Settings, api: KubernetesClient | None, metrics: Metrics) -> PoolSource:
-    """The source of pools that the settings name; ``api`` is needed for Kubernetes only."""
+def pool_source(
+    settings: Settings, api: KubernetesClient | None, metrics: Metrics, *, announced: Announced
+) -> PoolSource:
+    """The source of pools that the settings name; ``api`` is needed for Kubernetes, ``announced`` for files only."""
     if settings.pool_source == "kubernetes":
         bounds = WatchBounds(
             inactivity_seconds=settings.watch_inactivity_seconds,
@@ -187,6 +189,7 @@ def pool_source(settings: Settings, api: KubernetesClient | None, metrics: Metri
         _needed(settings.endpoints_file),
         metrics=metrics,
         poll_seconds=settings.pool_file_poll_seconds,
+        announced=announced,
     )
 
 

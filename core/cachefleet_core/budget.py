@@ -37,6 +37,11 @@ class BudgetPlan:
     reason: BudgetReason
     message: str
 
+    @property
+    def refused(self) -> bool:
+        """Whether it must not be put in force; while sizes are unknown it may be, for only workers tell them."""
+        return self.admitted is False
+
 
 def plan_budget(spec: PoolSpec, kv_bytes_per_token: int | None = None) -> BudgetPlan:
     """Divide a device's memory as a pool asks.

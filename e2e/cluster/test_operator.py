@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cachefleet_core.pool.admitted import in_force
 from e2e.cluster.bench import CHILDREN, Bench
 from e2e.cluster.kube import Kube, Refused, path, until
 from tests.core.invalid_pools import INVALID, VALID, Invalid, merged
@@ -125,10 +126,18 @@ def test_a_bad_edit_leaves_running_workers_as_they_are(bench: Bench) -> None:
     bench.create()
     bench.settled()
     before = _deployment(bench)
-    bench.edit(prefixCache={"budgetMiB": 9999}, engine={"image": "example.org/vllm:2"})
+    bench.edit(prefixCache={"budgetMiB": 9999}, engine={"image": "example.org/vllm:2"}, hit={"threshold": 0.9})
     until(lambda: bench.reason("Ready") == "BudgetExceedsKVCache")
     assert _deployment(bench)["metadata"]["generation"] == before["metadata"]["generation"]
-    assert bench.kube.read("PrefixCachePool", bench.namespace, "demo")["status"]["budget"]["admittedMiB"] == 512
+    pool = bench.kube.read("PrefixCachePool", bench.namespace, "demo")
+    assert pool["status"]["budget"]["admittedMiB"] == 512
+    followed = in_force(pool)
+    assert followed.admitted
+    assert (followed.pool.metadata.generation, followed.pool.spec.hit.threshold) == (1, 0)
+    assert (_policy(bench)["generation"], _policy(bench)["budget_mib"]) == (1, 512)
+    bench.kube.delete("ConfigMap", bench.namespace, "demo-policy")
+    until(lambda: bench.child("ConfigMap") is not None)
+    assert (_policy(bench)["generation"], _policy(bench)["budget_mib"]) == (1, 512)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,8 @@ class AgentConnections:
         worker.most_blocks = max(worker.most_blocks, most_blocks(pool.declared.spec, hello.blocks_total))
         self._registry.settle(pool)
         events = self._step(worker, Opened(connection.number, hello), now)
-        connection.link.send(pool.policy)
+        if pool.policy is not None:
+            connection.link.send(pool.policy)
         if pool.warm is not None and connection.warmed_epoch != hello.epoch:
             connection.warmed_epoch = hello.epoch
             connection.link.send(pool.warm)
@@ -155,7 +156,8 @@ class AgentConnections:
 
     def announce_policy(self, pool: Pool) -> None:
         """Send a pool's policy to all its connected workers."""
-        self._announce(pool, pool.policy)
+        if pool.policy is not None:
+            self._announce(pool, pool.policy)
 
     def announce_warm(self, pool: Pool) -> None:
         """Send a pool's standing Warm to all its connected workers."""

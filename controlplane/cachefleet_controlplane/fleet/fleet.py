@@ -130,7 +130,7 @@ class Fleet:
         if self._warming is None:
             return
         self._warming.keep(frozenset(self._registry.pools))
-        for pool in self._registry.pools.values():
+        for pool in self._registry.admitted():
             fleet = [other.declared for other in self._registry.pools.values() if other.fleet == pool.fleet]
             warm = self._warming.frame(pool.declared, fleet)
             if warm is not pool.warm:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from cachefleet_controlplane.pools.source import Endpoint, PoolView, pool_views
-from cachefleet_core.pool.model_names import claim_status
-from cachefleet_core.pool.spec import API_VERSION, KIND, PLURAL, PrefixCachePool, read_pool
+from cachefleet_core.pool.admitted import InForce, in_force
+from cachefleet_core.pool.spec import API_VERSION, KIND, PLURAL
 from cachefleet_core.pool.validation_problems import PoolError
 from cachefleet_core.tls_names import ENGINE_PORT_NAME
 from cachefleet_runtime.kubernetes import KubernetesError, Object, Query
@@ -177,12 +177,10 @@ class PoolEndpoints:
     endpoints: tuple[Endpoint, ...]
 
 
-def parse_pool(item: Object) -> PrefixCachePool:
-    """A PrefixCachePool, of its status only what its claim to a name rests on. ObjectError where it is invalid."""
-    # The status is written by the operator, whose version may differ.
-    declared = item | {"status": claim_status(item) or None}
+def parse_pool(item: Object) -> InForce:
+    """A PrefixCachePool with the spec that is in force. ObjectError where none can be read."""
     try:
-        return read_pool({"apiVersion": API_VERSION, "kind": KIND} | declared)
+        return in_force({"apiVersion": API_VERSION, "kind": KIND} | item)
     except PoolError as error:
         raise ObjectError(str(error)) from error
 
@@ -205,14 +203,17 @@ POOLS: Final = Resource(API_VERSION, PLURAL, parse_pool)
 SLICES: Final = Resource("discovery.k8s.io/v1", "endpointslices", parse_slice, selector=POOL_LABEL)
 
 
-def merge(pools: Iterable[PrefixCachePool], slices: Iterable[PoolEndpoints]) -> tuple[PoolView, ...]:
+def merge(pools: Iterable[InForce], slices: Iterable[PoolEndpoints]) -> tuple[PoolView, ...]:
     """Pools with their workers; of several endpoints of one worker, a ready one wins, then IPv4."""
     workers: dict[str, dict[str, Endpoint]] = {}
     for part in slices:
         known = workers.setdefault(part.pool, {})
         for endpoint in part.endpoints:
             known[endpoint.name] = min(endpoint, known.get(endpoint.name, endpoint), key=_preference)
-    return pool_views(list(pools), {pool: list(known.values()) for pool, known in workers.items()})
+    found = list(pools)
+    views = pool_views([one.pool for one in found], {pool: list(known.values()) for pool, known in workers.items()})
+    doubtful = {one.pool.key for one in found if not one.admitted}
+    return tuple(replace(view, admitted=False) if view.key in doubtful else view for view in views)
 
 
 def _preference(endpoint: Endpoint) -> tuple[bool, bool, str]:

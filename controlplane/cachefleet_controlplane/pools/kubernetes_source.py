@@ -20,7 +20,6 @@ from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.kubernetes_objects import POOLS, SLICES, Objects, PoolEndpoints, merge
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_core.pool.model_names import Claim, claim_in
-from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_runtime.backoff import backoff
 from cachefleet_runtime.kubernetes import (
     LIST_PAGE,
@@ -107,7 +106,7 @@ class KubePoolSource:
                 yield state[0]
 
     def _picture(self) -> tuple[PoolView, ...]:
-        pools: list[PrefixCachePool] = [pool for objects in self._pools for pool in objects.values()]
+        pools = [pool for objects in self._pools for pool in objects.values()]
         slices: list[PoolEndpoints] = [part for objects in self._slices for part in objects.values()]
         return merge(pools, slices)
 

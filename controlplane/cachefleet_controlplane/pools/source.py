@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Final, Protocol
@@ -17,9 +17,11 @@ from typing import Final, Protocol
 import msgspec
 
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_core.budget import plan_budget
 from cachefleet_core.pool.model_names import Claim
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_core.pool.validation_problems import PoolError
+from cachefleet_core.report_frames import Hello
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +40,14 @@ class WorkerEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """One pool as declared, with its workers."""
+    """One pool with the spec that is in force, and its workers."""
 
     pool: PrefixCachePool
     workers: tuple[WorkerEndpoint, ...]
     place: int = 0
     """In the order in which a file declares pools."""
+    admitted: bool = True
+    """False where it is not known to be admitted: workers are told nothing new then."""
 
     @property
     def key(self) -> str:
@@ -79,18 +83,33 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 Endpoints = dict[str, list[Endpoint]]
+Announced = Callable[[str], Sequence[Hello]]
 Stamp = tuple[int, int, int]
 
 
 class FilePoolSource:
-    """Pools from a pool file, workers from the endpoints file that a supervisor rewrites; both polled."""
+    """Pools from a pool file, workers from the endpoints file that a supervisor rewrites; both polled.
 
-    def __init__(self, pool_file: Path, endpoints_file: Path, *, metrics: Metrics, poll_seconds: float = 0.5) -> None:
+    A pool whose budget does not fit stays as it was admitted last: what the operator does in Kubernetes. ``announced``
+    gives the Hellos of the workers of a model, which tell how many bytes a token takes.
+    """
+
+    def __init__(
+        self,
+        pool_file: Path,
+        endpoints_file: Path,
+        *,
+        metrics: Metrics,
+        poll_seconds: float = 0.5,
+        announced: Announced = lambda _model: (),
+    ) -> None:
         self._pools = _WatchedFile(pool_file, metrics=metrics)
         self._endpoints = _WatchedFile(endpoints_file, metrics=metrics, optional=True)
         self._poll_seconds = poll_seconds
         self._metrics = metrics
+        self._announced = announced
         self._declared: list[PrefixCachePool] | None = None
+        self._admitted: dict[str, PrefixCachePool] = {}
         self._reachable: Endpoints = {}
 
     @property
@@ -120,15 +139,36 @@ class FilePoolSource:
             self._declare(text)
         if (text := self._endpoints.changed()) is not None:
             self._reach(text)
-        return None if self._declared is None else pool_views(self._declared, self._reachable, ordered=True)
+        if self._declared is None:
+            return None
+        views = pool_views(self._declared, self._reachable, ordered=True)
+        return tuple(replace(view, admitted=view.key in self._admitted) for view in views)
 
     def _declare(self, text: bytes) -> None:
         try:
-            self._declared = parse_pools(text.decode())
+            pools = parse_pools(text.decode())
         except (PoolError, UnicodeDecodeError) as error:
             self._pools.reject("invalid", str(error))
         else:
+            self._admit(pools)
+
+    def _admit(self, pools: Sequence[PrefixCachePool]) -> None:
+        plans = {pool.key: plan_budget(pool.spec, self._token_bytes(pool)) for pool in pools}
+        sound = {pool.key: pool for pool in pools if not plans[pool.key].refused}
+        kept = {pool.key: self._admitted[pool.key] for pool in pools if pool.key in self._admitted}
+        self._admitted = kept | sound
+        self._declared = [self._admitted.get(pool.key, pool) for pool in pools]
+        if len(sound) < len(pools):
+            refused = (f"{key}: {plan.message}" for key, plan in plans.items() if plan.refused)
+            self._pools.reject("refused", "; ".join(refused))
+        else:
             self._pools.accept()
+
+    def _token_bytes(self, pool: PrefixCachePool) -> int | None:
+        """The bytes of a token on one device, as the pool's workers report them; None where none does."""
+        hellos = self._announced(f"{pool.metadata.namespace}/{pool.spec.model.name}")
+        told = (hello for hello in hellos if hello.pool == pool.key and hello.block_bytes)
+        return next((hello.block_bytes // hello.contract.block_size for hello in told), None)
 
     def _reach(self, text: bytes) -> None:
         try:

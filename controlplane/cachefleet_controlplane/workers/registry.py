@@ -30,11 +30,13 @@ class Pool:
     """One declared pool with its workers and the contract in force."""
 
     declared: PrefixCachePool
-    policy: Policy
+    """With the spec in force."""
+    policy: Policy | None
+    """What its workers are told; None while none is known to be admitted."""
     window: HitWindow
     contract: IndexContract | None = None
     warm: Warm | None = None
-    """Its standing Warm frame; None where this control plane has no salt key."""
+    """Its standing Warm frame; None where this control plane has no salt key, or no policy for it."""
     workers: dict[WorkerId, Worker] = field(default_factory=dict)
 
     @property
@@ -102,6 +104,10 @@ class Registry:
         self._created = {fleet: self._created.get(fleet, now) for fleet in fleets}
         kept = set(map(id, self.workers()))
         return Change(new_policy=changed, removed=[worker for worker in before if id(worker) not in kept])
+
+    def admitted(self) -> list[Pool]:
+        """The pools whose workers are told what to do."""
+        return [pool for pool in self.pools.values() if pool.policy is not None]
 
     def workers(self) -> Iterator[Worker]:
         """All ranks of all workers, by pool."""
@@ -195,13 +201,14 @@ class Registry:
     def _update_pool(self, view: PoolView) -> Pool | None:
         """Apply one pool; the pool where its policy is new."""
         pool = self.pools.get(view.key)
-        policy = engine_policy(view.pool)
-        objective = view.pool.spec.hit.objective
-        seconds = float(objective.window_seconds) if objective else DEFAULT_WINDOW_SECONDS
         if pool is None or pool.declared.metadata.uid != view.pool.metadata.uid:
-            pool = self.pools[view.key] = Pool(view.pool, policy, HitWindow(seconds))
-        fresh = policy != pool.policy
-        pool.declared, pool.policy, pool.window.seconds = view.pool, policy, seconds
+            pool = self.pools[view.key] = Pool(view.pool, _policy(view), HitWindow(DEFAULT_WINDOW_SECONDS))
+        fresh = False
+        if view.admitted or pool.policy is None:  # else what was in force stays
+            fresh = _policy(view) != pool.policy
+            pool.declared, pool.policy = view.pool, _policy(view)
+        objective = pool.declared.spec.hit.objective
+        pool.window.seconds = float(objective.window_seconds) if objective else DEFAULT_WINDOW_SECONDS
         self._list(pool, view.workers)
         pool.settle_contract()
         return pool if fresh else None
@@ -216,3 +223,7 @@ class Registry:
             if worker_id(pool.key, endpoint.name) not in pool.workers:
                 worker = Worker(pool.key, endpoint.name, endpoint=endpoint)
                 pool.workers[worker.id] = worker
+
+
+def _policy(view: PoolView) -> Policy | None:
+    return engine_policy(view.pool) if view.admitted else None

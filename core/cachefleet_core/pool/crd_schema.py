@@ -35,6 +35,7 @@ _KEPT: Final = (
     "properties",
     "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",
+    "x-kubernetes-map-type",
     "x-kubernetes-preserve-unknown-fields",
     "x-kubernetes-validations",
 )

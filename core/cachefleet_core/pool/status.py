@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field
 
-from cachefleet_core.pool.section import Section
+from cachefleet_core.pool.section import FREE, FreeMap, Section
 
 MAX_WORKERS: Final = 64
 """Workers listed in a status; of further ones only the count is written."""
@@ -63,6 +63,19 @@ class BudgetStatus(Observed):
     """Budget in force, in blocks."""
 
 
+class AdmittedSpec(Observed):
+    """The spec that was admitted last: control plane and workers follow it, whatever the pool says since."""
+
+    uid: Annotated[str, Field(max_length=64)]
+    """The pool it was admitted for; a copy of another one, from a backup for instance, is not followed."""
+    generation: Count
+    """Generation of the pool it is of; an older one than the pool's where the present spec is refused."""
+    kv_bytes_per_token: Count | None = None
+    """Bytes of a token as workers reported them, by which the next spec is judged while none reports."""
+    spec: Annotated[FreeMap, Field(json_schema_extra={**FREE, "x-kubernetes-map-type": "atomic"})]
+    """The spec without what concerns the pods alone: podTemplate, engine.env, and warm prefixes above 512 KiB."""
+
+
 class HitRatioStatus(Observed):
     """The measured hit ratio."""
 
@@ -112,6 +125,8 @@ class PoolStatus(Observed):
     """When it first had a ready worker. The name of a model belongs to the pool that had one first."""
     selector: Text | None = None
     """Selector of the workers' pods, for the scale subresource."""
+    admitted: AdmittedSpec | None = None
+    """The spec in force."""
     budget: BudgetStatus | None = None
     """The budget of each device."""
     hit_ratio: HitRatioStatus | None = None

@@ -53,7 +53,7 @@ def this_machine(engine_python: str = sys.executable) -> Machine:
 def check_budgets(pools: Sequence[PrefixCachePool]) -> list[str]:
     """One line for each pool whose budget does not fit its device."""
     plans = ((pool.key, plan_budget(pool.spec)) for pool in pools)
-    return [f"{key}: {plan.message}" for key, plan in plans if plan.admitted is False]
+    return [f"{key}: {plan.message}" for key, plan in plans if plan.refused]
 
 
 def check_machine(pools: Sequence[PrefixCachePool], machine: Machine) -> list[str]:

@@ -56,13 +56,17 @@ def children(
     exist.
     """
     template = pod_template(pool, settings, chat_template=chat_template)
+    live = policy(pool)
+    # Last where there is one: it must not be in force where the rest is refused.
+    last = Ref.of(live) in there
     made = (
         _service_account(pool),
-        _policy(pool),
+        *([] if last else [live]),
         _service(pool, settings),
         _disruption_budget(pool),
         *_network_policy(pool, settings, there),
         _deployment(pool, settings, template),
+        *([live] if last else []),
     )
     return tuple(map(stamped, made))
 
@@ -89,8 +93,8 @@ def _service_account(pool: PrefixCachePool) -> Manifest:
     return {**_begin(pool, "ServiceAccount", names.service_account(pool)), "automountServiceAccountToken": False}
 
 
-def _policy(pool: PrefixCachePool) -> Manifest:
-    """Polled by agents; not part of the pod template, so that a new policy restarts no pod."""
+def policy(pool: PrefixCachePool) -> Manifest:
+    """ConfigMap that agents poll; not part of the pod template, so that a new policy restarts no pod."""
     text = msgspec.json.encode(engine_policy(pool), order="deterministic").decode()
     return {**_begin(pool, "ConfigMap", names.policy(pool)), "data": {names.POLICY_FILE: text}}
 

@@ -21,6 +21,7 @@ from cachefleet_operator.reconcile import rollout
 from cachefleet_operator.reconcile.apply import Action, Apply, Create, Emit, Replace, Rewrite, WriteStatus
 from cachefleet_operator.reconcile.deletion_cost import costs
 from cachefleet_operator.reconcile.futile_applies import applied
+from cachefleet_operator.status.admission import admitted
 from cachefleet_operator.status.events import Subject, events_of
 from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, workers_of
 from cachefleet_operator.status.status import due, status, written_at
@@ -32,19 +33,20 @@ Manifest = dict[str, Any]
 class Desired:
     """The verdict on a pool, and manifests to create, replace or apply.
 
-    Where no worker may be started only ``renewed``, which replace objects that are there. ``create`` are never
-    overwritten.
+    Where no worker may be started only ``renewed``, which replace objects that are there, and ``held``, which are made
+    from the last admitted spec. ``create`` are never overwritten.
     """
 
     verdict: Verdict
     create: tuple[Manifest, ...] = ()
     apply: tuple[Manifest, ...] = ()
     renewed: tuple[Manifest, ...] = ()
+    held: tuple[Manifest, ...] = ()
 
     def judged(self, verdict: Verdict) -> Desired:
         """The same under another verdict on the spec; problems found with the manifests stay."""
         if not verdict.admitted:
-            return Desired(verdict, renewed=self.renewed)
+            return Desired(verdict, renewed=self.renewed, held=self.held)
         return replace(self, verdict=replace(verdict, invalid=self.verdict.invalid))
 
 
@@ -141,6 +143,7 @@ def _status(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool
         generation=metadata["generation"],
         previous=live,
         now=clock.now,
+        admitted=admitted(observed.pool, verdict, observed.observations.facts),
     )
     age = clock.since(written_at(observed.pool))
     return wanted, due(wanted, live, age=age, seconds=clock.status_seconds)
@@ -208,11 +211,17 @@ def _children(desired: Desired, observed: Observed) -> list[Action]:
     made = [Create(manifest) for manifest in desired.create if Ref.of(manifest) not in observed.children]
     changed = [
         action
-        for manifest in desired.apply
+        for manifest in _to_apply(desired, observed)
         if (Ref.of(manifest), applied(manifest)) not in observed.in_vain
         for action in _repairs(manifest, observed.children.get(Ref.of(manifest)))
     ]
     return [*_renewals(desired, observed), *made, *changed]
+
+
+def _to_apply(desired: Desired, observed: Observed) -> Sequence[Manifest]:
+    if desired.verdict.admitted:
+        return desired.apply
+    return [each for each in desired.held if not _is_foreign(observed.children.get(Ref.of(each)))]
 
 
 def _renewals(desired: Desired, observed: Observed) -> list[Action]:

@@ -19,6 +19,7 @@ from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator import names
 from cachefleet_operator.certificates.certificate import CertificateError
 from cachefleet_operator.controlplane_client.facts_cache import FactsCache, no_facts
+from cachefleet_operator.kube.drift import stamped
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import child_objects as manifests
 from cachefleet_operator.manifests.pod import TemplateError
@@ -40,6 +41,7 @@ from cachefleet_operator.reconcile.plan import (
 )
 from cachefleet_operator.reconcile.rollout import deadline, is_paused
 from cachefleet_operator.settings import Settings
+from cachefleet_operator.status.admission import pool_in_force, with_known_size
 from cachefleet_operator.status.pods import ended, pods_of
 from cachefleet_operator.status.pool_assessment import (
     Observations,
@@ -157,15 +159,17 @@ class Reconciler:
 
     async def _desire(self, key: PoolKey, observed: Observed) -> tuple[Desired, Observed]:
         pool, verdict = judge(observed.pool)
-        renewed = self._renewed(key, observed)  # whatever the verdict: workers that run go on as before
+        # Whatever the verdict: workers that run go on as before, and so do those that start anew.
+        renewed, held = self._renewed(key, observed), _held(observed)
         if pool is None:
             self._facts_cache.drop(key, claim_in(observed.pool))
-            return Desired(verdict, renewed=renewed), observed
+            return Desired(verdict, renewed=renewed, held=held), observed
         self._facts_cache.note(pool)
         facts = await self._facts_cache.facts(key)
-        desired = replace(await self._wish(pool, verdict, observed), renewed=renewed)
+        desired = replace(await self._wish(pool, verdict, observed), renewed=renewed, held=held)
         known = with_reported_sizes(pool, verdict, facts, as_wanted(desired, observed))
-        desired = desired.judged(with_last_budget(known, observed.pool))
+        known = with_known_size(pool, with_last_budget(known, observed.pool), observed.pool)
+        desired = desired.judged(known)
         if fewer_or_other_pods(desired, observed):
             facts = await self._facts_cache.fresh(key)
         observations = replace(
@@ -265,6 +269,12 @@ class Reconciler:
 
     def _clock(self) -> Clock:
         return Clock(self._today().strftime("%Y-%m-%dT%H:%M:%SZ"), self._settings.status_seconds)
+
+
+def _held(observed: Observed) -> tuple[Object, ...]:
+    """The policy of the last admitted spec, which workers read at their start."""
+    pool = pool_in_force(observed.pool)
+    return (stamped(manifests.policy(pool)),) if pool else ()
 
 
 def _parsed(secret: Object, ref: Ref) -> FleetKey:

@@ -1,5 +1,6 @@
 """A pool's status: what is observed of its workers, and the conditions, events and fields made from that.
 
+admission        the last admitted spec, kept in status
 pool_assessment  verdict on the spec, worker counts, observations
 conditions       conditions of the status
 events           Kubernetes events for changed conditions

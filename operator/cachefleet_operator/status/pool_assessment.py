@@ -48,7 +48,7 @@ class Verdict:
     @property
     def admitted(self) -> bool:
         """Whether workers may be started for it."""
-        return self.invalid is None and self.budget is not None and self.budget.admitted is not False
+        return self.invalid is None and self.budget is not None and not self.budget.refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ MAX_EPOCH: Final = 1024
 CLOCKS: Final = 60.0
 """Tolerated clock skew in seconds; a last write further in the future is ignored."""
 
-_PARTS: Final = ("budget", "contract", "hitRatio", "workers", "workersOmitted")
+_PARTS: Final = ("admitted", "budget", "contract", "hitRatio", "workers", "workersOmitted")
 """Fields in which an entry may disappear; only the operator writes them."""
 
 _WRITTEN_AT_ONCE: Final = (
@@ -34,6 +34,7 @@ _WRITTEN_AT_ONCE: Final = (
     "firstReadyTime",
     "selector",
     "contract",
+    "admitted",
 )
 
 Manifest = dict[str, Any]
@@ -48,6 +49,7 @@ def status(
     generation: int,
     previous: Mapping[str, Any],
     now: str,
+    admitted: Manifest | None = None,
 ) -> Manifest:
     """All fields. A condition's time changes only with its status; measurements stay where there are no new ones."""
     known = observations.facts.known
@@ -59,6 +61,7 @@ def status(
         "readyReplicas": workers.ready,
         **_first_ready(workers, previous, now),
         "selector": names.selector(name),
+        **({"admitted": admitted} if admitted else {}),
         **_budget(verdict, known, previous.get("budget") or {}),
         **_hit_ratio(known, previous.get("hitRatio"), now),
         **_contract(known, previous.get("contract")),

@@ -176,6 +176,7 @@ def pool(name: str = "demo", namespace: str = "serving", **spec: Any) -> Object:
         "model": {"name": "tiny", "source": "/models/tiny", "weightsMiB": 100},
         "engine": {"image": "vllm:v1", "maxModelLen": 2048},
         "device": {"resource": "", "memoryMiB": 4096},
+        "prefixCache": {"budgetMiB": 64},
     }
     return {
         "apiVersion": "cachefleet.io/v1alpha1",

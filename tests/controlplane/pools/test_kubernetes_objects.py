@@ -30,7 +30,7 @@ def event(kind: str, item: dict[str, Any], version: int) -> dict[str, Any]:
 
 
 def names(objects: Objects[Any]) -> list[str]:
-    return sorted(item.metadata.name for item in objects.values())
+    return sorted(item.pool.metadata.name for item in objects.values())
 
 
 def test_an_endpoint_becomes_a_worker() -> None:
@@ -127,15 +127,15 @@ def test_endpoints_never_make_a_pool() -> None:
 
 
 def test_of_a_pools_status_only_its_claim_to_its_name_is_read() -> None:
-    assert parse_pool(pool() | {"status": {"from": "another version"}}).status is None
-    served = parse_pool(pool() | {"status": {"firstReadyTime": "2027-01-01T00:00:00Z", "replicas": "many"}})
+    assert parse_pool(pool() | {"status": {"from": "another version"}}).pool.status is None
+    served = parse_pool(pool() | {"status": {"firstReadyTime": "2027-01-01T00:00:00Z", "replicas": "many"}}).pool
     assert served.status == PoolStatus(first_ready_time="2027-01-01T00:00:00Z")
 
 
 def test_a_pool_says_since_when_it_is() -> None:
     made = pool()
     made["metadata"] = made["metadata"] | {"creationTimestamp": "2027-01-01T00:00:00Z"}
-    assert parse_pool(made).metadata.creation_timestamp == "2027-01-01T00:00:00Z"
+    assert parse_pool(made).pool.metadata.creation_timestamp == "2027-01-01T00:00:00Z"
 
 
 def test_events_move_objects_and_version() -> None:
@@ -161,13 +161,13 @@ def test_an_object_that_turns_invalid_keeps_its_last_good_form() -> None:
     objects.replace([pool("a")], "5")
     broken = pool("a", replicas="many")
     objects.apply(event("MODIFIED", broken, 6))
-    assert next(iter(objects.values())).spec.replicas == 1
+    assert next(iter(objects.values())).pool.spec.replicas == 1
     assert "spec.replicas" in objects.invalid["serving/a"]
     objects.replace([broken, pool("b", replicas=-1)], "7")
     assert names(objects) == ["a"]
     assert set(objects.invalid) == set(objects.unread) == {"serving/a", "serving/b"}
     objects.apply(event("MODIFIED", pool("a", replicas=3), 8))
-    assert next(iter(objects.values())).spec.replicas == 3
+    assert next(iter(objects.values())).pool.spec.replicas == 3
     assert set(objects.invalid) == set(objects.unread) == {"serving/b"}
     objects.apply(event("DELETED", pool("b"), 9))
     assert (objects.invalid, objects.unread) == ({}, {})
@@ -200,7 +200,7 @@ def test_errors_of_a_watch_change_nothing(*, bad: dict[str, Any], gone: bool) ->
 
 
 def test_workers_are_looked_for_as_the_operator_names_them() -> None:
-    declared = parse_pool(pool())
+    declared = parse_pool(pool()).pool
     assert names_of.POOL_LABEL == POOL_LABEL
     assert names_of.service(declared.metadata.name) == declared.metadata.name + SERVICE_SUFFIX
     assert names_of.labels(declared)[POOL_LABEL] == declared.metadata.name

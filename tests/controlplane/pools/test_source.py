@@ -12,6 +12,7 @@ import yaml
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import MAX_FILE_BYTES, FilePoolSource, PoolView, WorkerEndpoint
+from tests.controlplane.frames import hello
 from tests.controlplane.pools.kube_server import pool
 from tests.controlplane.waiting import until, value
 
@@ -163,3 +164,44 @@ async def test_each_change_is_given_once(files: Files) -> None:
         await until(lambda: len(pictures) == 2)
         assert pictures[-1][0].workers[0].name == "demo-0"
     assert value(files.metrics, "pool_source_updates_total") == 2
+
+
+def with_budget(budget: int, generation: int = 1, *, known: bool = True) -> str:
+    item = pool("demo", "default", prefixCache={"budgetMiB": budget})
+    item["metadata"]["generation"] = generation
+    if not known:
+        item["spec"]["model"].pop("kvBytesPerToken", None)
+    return str(yaml.safe_dump(item))
+
+
+def budgets(files: Files) -> list[tuple[int, int, bool]]:
+    return [
+        (view.pool.metadata.generation, view.pool.spec.prefix_cache.budget_mib, view.admitted)
+        for view in files.source.poll() or ()
+    ]
+
+
+def test_a_budget_that_does_not_fit_is_not_put_in_force(files: Files) -> None:
+    files.write(files.pools, with_budget(16))
+    assert budgets(files) == [(1, 16, True)]
+    files.write(files.pools, with_budget(9_999_999, generation=2))
+    assert budgets(files) == [(1, 16, True)]
+    assert "default/demo: prefixCache.budgetMiB is 9999999 MiB, the KV cache of a device is" in files.source.problem
+    assert files.errors("refused") == 1
+    files.write(files.pools, with_budget(32, generation=3))
+    assert budgets(files) == [(3, 32, True)]
+    assert files.source.problem == ""
+
+
+def test_a_budget_that_never_fitted_is_told_to_no_worker(files: Files) -> None:
+    files.write(files.pools, with_budget(9_999_999))
+    assert budgets(files) == [(1, 9_999_999, False)]
+
+
+def test_workers_reports_decide_where_the_pool_does_not_say_what_a_token_takes(files: Files) -> None:
+    files.source._announced = lambda _: (hello(pool="default/demo", block_bytes=16 * 1024 * 1024 * 1024),)
+    files.write(files.pools, with_budget(16, known=False))
+    assert budgets(files) == [(1, 16, False)]
+    files.source._announced = lambda _: (hello(pool="default/demo", block_bytes=16 * 1024),)
+    files.write(files.pools, with_budget(17, known=False))
+    assert budgets(files) == [(1, 17, True)]

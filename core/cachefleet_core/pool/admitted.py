@@ -1,0 +1,114 @@
+"""Which spec of a pool is in force: the last one that the operator admitted, as the pool's status keeps it. Pure.
+
+The operator alone admits. Control plane and agents follow what it admitted, so that an edit it refuses changes nothing
+that runs, whichever of them restarts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from cachefleet_core.pool.model_names import claim_status
+from cachefleet_core.pool.spec import PrefixCachePool, read_pool
+from cachefleet_core.pool.status import AdmittedSpec, ConditionStatus
+from cachefleet_core.pool.validation_problems import PoolError
+
+Json = Mapping[str, Any]
+
+COPIED_PREFIX_BYTES: Final = 512 * 1024
+"""Warm prefixes beyond this are left out of the copy: an object of Kubernetes has 1.5 MiB, and holds them already."""
+_JUDGED_BY: Final = ("ConfigValid", "BudgetAdmitted")
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """A pool with the spec to follow; ``admitted`` is False where no admitted one is known, and it is as declared."""
+
+    pool: PrefixCachePool
+    admitted: bool
+
+
+def in_force(document: Json) -> InForce:
+    """The spec in force of a pool as the API server has it. PoolError where none can be read.
+
+    Where status has no readable copy (it was lost, or an older operator writes none), conditions about the present
+    generation say whether that is admitted.
+    """
+    copy, generation = last_admitted(document), _mapping(document.get("metadata")).get("generation")
+    if copy is None:
+        return InForce(_read(document), _said_admitted(document))
+    if copy.generation == generation:
+        return InForce(_read(document), admitted=True)
+    metadata = {**_mapping(document.get("metadata")), "generation": copy.generation}
+    try:
+        return InForce(_read({**document, "metadata": metadata, "spec": copy.spec}), admitted=True)
+    except PoolError:  # written by a newer operator
+        return InForce(_read(document), admitted=False)
+
+
+def last_admitted(document: Json) -> AdmittedSpec | None:
+    """What status says of the spec admitted last; None where it says nothing of this very pool."""
+    said = _mapping(document.get("status")).get("admitted")
+    try:
+        copy = AdmittedSpec.model_validate(said)
+    except ValidationError:
+        return None
+    return copy if copy.uid == _mapping(document.get("metadata")).get("uid") else None
+
+
+def admission(document: Json, *, kv_bytes_per_token: int | None = None) -> dict[str, Any]:
+    """The entry of status that admits the present spec, without what concerns the pods alone."""
+    metadata, spec = document["metadata"], dict(document["spec"])
+    spec.pop("podTemplate", None)
+    spec["engine"] = {name: value for name, value in _mapping(spec.get("engine")).items() if name != "env"}
+    cache = _mapping(spec.get("prefixCache"))
+    if len(json.dumps(cache.get("warmPrefixes"))) > COPIED_PREFIX_BYTES:
+        spec["prefixCache"] = {name: value for name, value in cache.items() if name != "warmPrefixes"}
+    size = {"kvBytesPerToken": kv_bytes_per_token} if kv_bytes_per_token else {}
+    return {"uid": metadata["uid"], "generation": metadata["generation"], **size, "spec": _without_nulls(spec)}
+
+
+def same_token_size(document: Json, copy: AdmittedSpec) -> bool:
+    """Whether a token takes as many bytes by the present spec as by the one admitted last: same model, same engine."""
+
+    def shape(spec: Json) -> list[dict[str, Any]]:
+        sections = (_mapping(spec.get("model")), _mapping(spec.get("engine")))
+        return [{name: section[name] for name in section if name not in _NO_SHAPE} for section in sections]
+
+    return shape(_mapping(document.get("spec"))) == shape(copy.spec)
+
+
+_NO_SHAPE: Final = frozenset({"kvBytesPerToken", "env", "maxModelLen", "blockSize"})
+
+
+def _read(document: Json) -> PrefixCachePool:
+    # The rest of status is the operator's, whose version may differ.
+    return read_pool({**document, "status": claim_status(document) or None})
+
+
+def _said_admitted(document: Json) -> bool:
+    """Whether conditions of the present generation tell that nothing was wrong with the spec."""
+    generation = _mapping(document.get("metadata")).get("generation")
+    conditions = _mapping(document.get("status")).get("conditions")
+    found = {
+        one.get("type"): one.get("status")
+        for one in (conditions if isinstance(conditions, list) else ())
+        if isinstance(one, Mapping) and one.get("observedGeneration") == generation
+    }
+    return all(found.get(kind, ConditionStatus.FALSE) != ConditionStatus.FALSE for kind in _JUDGED_BY)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Null stands for an absent value, which the API server may drop."""
+    if isinstance(value, Mapping):
+        return {name: _without_nulls(entry) for name, entry in value.items() if entry is not None}
+    return [_without_nulls(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _mapping(value: Any) -> Json:
+    return value if isinstance(value, Mapping) else {}

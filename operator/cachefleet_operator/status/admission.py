@@ -1,0 +1,50 @@
+"""The last admitted spec of a pool: what status says of it, and what a new one is judged by (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cachefleet_core.budget import plan_budget
+from cachefleet_core.pool.admitted import admission, in_force, last_admitted, same_token_size
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.pool.validation_problems import PoolError
+from cachefleet_operator.controlplane_client.pool_facts import Facts, PoolFacts
+from cachefleet_operator.status.pool_assessment import Manifest, Verdict
+
+
+def with_known_size(pool: PrefixCachePool, verdict: Verdict, document: Manifest) -> Verdict:
+    """Where no worker tells the bytes of a token now: the verdict by those that the last admitted spec was judged by.
+
+    Else an edit made while the control plane is silent would be in force before anybody could refuse it.
+    """
+    copy = last_admitted(document)
+    if verdict.budget is None or verdict.budget.admitted is not None or copy is None:
+        return verdict
+    if not copy.kv_bytes_per_token or not same_token_size(document, copy):
+        return verdict
+    return replace(verdict, budget=plan_budget(pool.spec, copy.kv_bytes_per_token))
+
+
+def admitted(document: Manifest, verdict: Verdict, facts: Facts) -> Manifest | None:
+    """What status says of the spec in force: the present one where the verdict admits it, else as before."""
+    before = last_admitted(document)
+    if not verdict.admitted:
+        return dict(document["status"]["admitted"]) if before else None
+    size = _token_bytes(facts.known or PoolFacts())
+    if not size and before and same_token_size(document, before):
+        size = before.kv_bytes_per_token or 0
+    return admission(document, kv_bytes_per_token=size)
+
+
+def pool_in_force(document: Manifest) -> PrefixCachePool | None:
+    """The pool with the spec that was admitted last, None where none is known."""
+    try:
+        found = in_force(document)
+    except PoolError:
+        return None
+    return found.pool if found.admitted else None
+
+
+def _token_bytes(known: PoolFacts) -> int:
+    size = known.contract.block_size if known.contract else 0
+    return known.block_bytes // size if size else 0

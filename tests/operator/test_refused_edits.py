@@ -1,0 +1,108 @@
+"""What is in force while a pool's present spec is refused, through whole reconciliations."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cachefleet_core.pool.admitted import in_force
+from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, Member, PoolFacts
+from cachefleet_operator.kube.objects import Ref
+from cachefleet_operator.reconcile.reconciler import Outcome
+from cachefleet_runtime.kubernetes import RefusedError
+from tests.operator.test_lifecycle import POOL, World
+
+POLICY = Ref("ConfigMap", "serving", "demo-policy")
+TOO_MUCH = {"prefixCache": {"budgetMiB": 9999}}
+
+
+def file(world: World) -> tuple[int, int]:
+    """Generation and budget of the policy that agents read at their start."""
+    text = json.loads(world.store.objects[POLICY]["data"]["policy.json"])
+    return text["generation"], text["budget_mib"]
+
+
+def followed(world: World) -> tuple[int, int]:
+    """Generation and budget that a control plane follows which starts now."""
+    found = in_force(world.store.objects[POOL])
+    assert found.admitted
+    return found.pool.metadata.generation, found.pool.spec.prefix_cache.budget_mib
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        TOO_MUCH,
+        {"prefixCache": {"budgetMiB": 8}, "podTemplate": {"nonsense": 1}},
+        {"prefixCache": {"budgetMiB": 8}, "role": "Nonsense"},
+        {"prefixCache": {"budgetMiB": 8}, "model": {"chatTemplate": {"configMapKeyRef": {"name": "t", "key": "k"}}}},
+    ],
+    ids=["budget", "pod template", "unreadable", "chat template"],
+)
+async def test_a_refused_edit_is_in_force_nowhere(edit: dict[str, Any]) -> None:
+    world = World()
+    await world.settled()
+    world.edit(**edit)
+    await world.settled()
+    assert followed(world) == file(world) == (1, 512)
+    world.edit(prefixCache={"budgetMiB": 256})
+    await world.settled()
+    assert followed(world) == file(world) == (3, 256)
+
+
+async def test_what_the_api_server_refuses_is_not_in_force() -> None:
+    world = World()
+    await world.settled()
+
+    def refuse(verb: str, ref: Ref) -> None:
+        if verb == "patch" and ref.kind == "Deployment":
+            raise RefusedError(422, "Invalid", "no such field")
+
+    world.store.before = refuse
+    world.edit(prefixCache={"budgetMiB": 8}, podTemplate={"spec": {"nonsense": 1}})
+    assert await world.reconcile() is Outcome.REFUSED
+    assert followed(world) == file(world) == (1, 512)
+
+
+async def test_the_policy_that_agents_start_with_is_kept_while_an_edit_is_refused() -> None:
+    world = World()
+    await world.settled()
+    world.edit(**TOO_MUCH)
+    await world.settled()
+    del world.store.objects[POLICY]
+    await world.settled()
+    assert file(world) == (1, 512)
+    world.store.objects[POLICY]["data"]["policy.json"] = "{}"
+    await world.settled()
+    assert file(world) == (1, 512)
+
+
+async def test_a_pool_that_was_never_admitted_has_nothing_in_force() -> None:
+    world = World(**TOO_MUCH)
+    await world.settled()
+    assert "admitted" not in world.store.objects[POOL]["status"]
+    assert not in_force(world.store.objects[POOL]).admitted
+    assert POLICY not in world.store.objects
+
+
+async def test_a_status_that_was_lost_is_written_again() -> None:
+    world = World()
+    await world.settled()
+    del world.store.objects[POOL]["status"]
+    await world.settled()
+    assert followed(world) == (1, 512)
+
+
+async def test_the_size_of_a_token_is_remembered_for_when_nobody_tells_it() -> None:
+    world = World(model={"kvBytesPerToken": None})
+    contract = Contract("c", block_size=16)
+    world.source.known = Facts(PoolFacts(contract=contract, members=(Member("a", block_bytes=16 * 1024 * 1024),)))
+    await world.settled()
+    world.source.known = Facts(None)
+    world.edit(model={"kvBytesPerToken": None}, prefixCache={"budgetMiB": 4000})
+    await world.settled()
+    assert followed(world) == file(world) == (1, 512)
+    told = {each["type"]: each["reason"] for each in world.store.objects[POOL]["status"]["conditions"]}
+    assert told["BudgetAdmitted"] == "RunningShareTooSmall"
