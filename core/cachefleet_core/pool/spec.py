@@ -81,7 +81,8 @@ class PoolSpec(Section):
     rollout: RolloutSpec = RolloutSpec()
     """How workers are replaced."""
     pod_template: FreeMap = Field(default={})
-    """Narrow strategic patch of the worker's pod: nodeSelector, tolerations, volumes, annotations."""
+    """Narrow strategic patch of the worker's pod: nodeSelector, tolerations, volumes, annotations; its list remove
+    names, by paths, what the pod is to be without."""
 
     @property
     def block_size(self) -> int:

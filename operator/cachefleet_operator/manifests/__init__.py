@@ -7,5 +7,6 @@ engine_container  container that runs vLLM
 network_policy    who may connect to a pool's workers
 pod               pod template of a pool's workers
 pod_patch         strategic merge of ``spec.podTemplate``
+pod_removals      removal by the paths of ``spec.podTemplate.remove``
 protected_fields  fields of the pod that ``spec.podTemplate`` may not replace
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,12 +13,15 @@ from cachefleet_operator.manifests.agent_container import agent_container, plugi
 from cachefleet_operator.manifests.container import Manifest
 from cachefleet_operator.manifests.engine_container import CHAT_TEMPLATE, engine_container
 from cachefleet_operator.manifests.pod_patch import merged
+from cachefleet_operator.manifests.pod_removals import without
 from cachefleet_operator.manifests.protected_fields import replaced
 from cachefleet_operator.settings import Settings
 
 AUDIENCE: Final = "cachefleet"
 USER: Final = 65532
 TOKEN_SECONDS: Final = 3600
+_REMOVE: Final = "remove"
+_PATH: Final = re.compile("/(spec|metadata/(labels|annotations))(/[^/]+)+")
 GRACE_MARGIN_SECONDS: Final = 15
 """Part of the grace period for the steps between drain, exit of the engine and exit of the agent."""
 
@@ -52,7 +56,7 @@ def pod_template(pool: PrefixCachePool, settings: Settings, *, chat_template: st
             "volumes": _volumes(pool, settings),
         },
     }
-    patched = merged(template, _checked(pool.spec.pod_template))
+    patched = _patched(template, _checked(pool.spec.pod_template))
     if problem := next(replaced(template["spec"], patched.get("spec") or {}), ""):
         raise TemplateError(problem)
     # The Deployment and the Service select the pods by these labels.
@@ -117,12 +121,23 @@ def _chat_source(ref: KeyRef) -> Manifest:
     return {"name": ref.name, "items": [{"key": ref.key, "path": CHAT_TEMPLATE.rsplit("/", 1)[1]}]}
 
 
+def _patched(template: Manifest, patch: Mapping[str, Any]) -> Manifest:
+    """Removals come first, so that a pool can put something else in their place."""
+    paths = patch.get(_REMOVE) or []
+    try:
+        base = without(template, paths)
+    except LookupError as error:
+        raise TemplateError(f"spec.podTemplate.{_REMOVE}: {error.args[0]}") from error
+    return merged(base, {name: value for name, value in patch.items() if name != _REMOVE})
+
+
 def _checked(patch: Mapping[str, Any]) -> Mapping[str, Any]:
-    allowed = {"metadata": ("labels", "annotations"), "spec": None}
     for name, value in patch.items():
-        if name not in allowed:
-            raise TemplateError(f"spec.podTemplate.{name}: is not a known field; known are metadata and spec")
-        if not isinstance(value, Mapping):
+        if name not in ("metadata", _REMOVE, "spec"):
+            raise TemplateError(f"spec.podTemplate.{name}: is not a known field; known are metadata, remove and spec")
+        if name == _REMOVE:
+            _check_paths(value)
+        elif not isinstance(value, Mapping):
             raise TemplateError(f"spec.podTemplate.{name}: must be a mapping")
     for name, value in patch.get("metadata", {}).items():
         path = f"spec.podTemplate.metadata.{name}"
@@ -131,3 +146,9 @@ def _checked(patch: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(value, Mapping) or not all(isinstance(text, str | None) for text in value.values()):
             raise TemplateError(f"{path}: must be a mapping of text")
     return patch
+
+
+def _check_paths(paths: Any) -> None:
+    if not isinstance(paths, list) or not all(isinstance(path, str) and _PATH.fullmatch(path) for path in paths):
+        words = "must be a list of paths such as /spec/securityContext/fsGroup or /spec/containers/engine/livenessProbe"
+        raise TemplateError(f"spec.podTemplate.{_REMOVE}: {words}")

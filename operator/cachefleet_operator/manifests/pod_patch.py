@@ -1,7 +1,8 @@
 """Strategic merge of ``spec.podTemplate`` into a worker's pod template, for the lists that pods have (pure).
 
-Mappings merge, null deletes, lists of named entries merge by name and other lists are replaced; a variable or volume
-given again replaces the one of its name whole, because its source is one of several alternatives.
+Mappings merge, null deletes (where it arrives: see ``pod_removals``), lists of named entries merge by name and other
+lists are replaced; a variable or volume given again replaces the one of its name whole, because its source is one of
+several alternatives.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from typing import Any, Final
 
 Json = Any
 
-# Merge keys of lists, as Kubernetes itself has them.
-_KEYS: Final[Mapping[str, str]] = {
+MERGE_KEYS: Final[Mapping[str, str]] = {
     "containers": "name",
     "env": "name",
     "ephemeralContainers": "name",
@@ -27,6 +27,7 @@ _KEYS: Final[Mapping[str, str]] = {
     "volumeMounts": "mountPath",
     "volumes": "name",
 }
+"""By which field entries of a list are named, as in Kubernetes itself."""
 _WHOLE: Final = frozenset({"env", "volumes"})
 """Lists whose entries are unions: a new entry replaces the old one of its name."""
 
@@ -45,7 +46,7 @@ def merged(base: Mapping[str, Json], patch: Mapping[str, Json]) -> dict[str, Jso
 def _merged_value(name: str, old: Json, new: Json) -> Json:
     if isinstance(new, Mapping):
         return merged(old if isinstance(old, Mapping) else {}, new)
-    key = _KEYS.get(name)
+    key = MERGE_KEYS.get(name)
     if key and _named(new, key):
         return _merged_list(old if _named(old, key) else [], new, key, whole=name in _WHOLE)
     return new

@@ -37,6 +37,8 @@ _RESERVED: Final = frozenset(
 )
 """Variables of the engine that a pool may neither replace nor add; all others are its matter."""
 _PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
+_REMOVABLE: Final = "livenessProbe"
+"""The one that only ends a container that hangs."""
 _NUMBERS: Final = frozenset(
     {
         "failureThreshold",
@@ -92,7 +94,7 @@ def _in_container(container: _Container, *, engine: bool) -> Iterator[str]:
     fields = [name for name in ("command", "args", "envFrom", "restartPolicy") if container.changed(name)]
     fields += _variables(container, engine=engine)
     fields += _ports(container)
-    fields += [name for name in _PROBES if _is_other_probe(container.ours.get(name), container.patched.get(name))]
+    fields += [name for name in _PROBES if _is_other_probe(container, name)]
     if _hook(container.ours) != _hook(container.patched):
         fields.append("lifecycle.preStop")
     fields += _mounts(container)
@@ -113,8 +115,11 @@ def _ports(container: _Container) -> list[str]:
     return [f"ports[{number}]" for number, port in before.items() if after.get(number) != port]
 
 
-def _is_other_probe(ours: Manifest | None, patched: Manifest | None) -> bool:
-    return ours is not None and _asked(ours) != _asked(patched or {})
+def _is_other_probe(container: _Container, name: str) -> bool:
+    ours, patched = container.ours.get(name), container.patched.get(name)
+    if ours is None or (patched is None and name == _REMOVABLE):
+        return False
+    return _asked(ours) != _asked(patched or {})
 
 
 def _asked(probe: Manifest) -> Manifest:

@@ -287,13 +287,35 @@ def test_the_spread_may_be_made_strict() -> None:
 @pytest.mark.parametrize(
     ("patch", "message"),
     [
-        ({"nodeSelector": {}}, "spec.podTemplate.nodeSelector: is not a known field; known are metadata and spec"),
+        (
+            {"nodeSelector": {}},
+            "spec.podTemplate.nodeSelector: is not a known field; known are metadata, remove and",
+        ),
         ({"spec": []}, "spec.podTemplate.spec: must be a mapping"),
         ({"metadata": {"name": "x"}}, "spec.podTemplate.metadata.name: is not a known field"),
         ({"metadata": {"labels": {"a": 1}}}, "spec.podTemplate.metadata.labels: must be a mapping of text"),
+        ({"remove": "/spec/hostNetwork"}, "spec.podTemplate.remove: must be a list of paths such as /spec/"),
+        ({"remove": ["spec.securityContext"]}, "spec.podTemplate.remove: must be a list of paths"),
+        ({"remove": ["/spec"]}, "spec.podTemplate.remove: must be a list of paths"),
+        ({"remove": ["/spec/securityContext/fsgroup"]}, "fsgroup names nothing in a worker's pod; .* has fsGroup, "),
         ({"metadata": {"labels": "a"}}, "spec.podTemplate.metadata.labels: must be a mapping of text"),
     ],
 )
 def test_a_patch_that_is_none_says_where(patch: dict[str, Any], message: str) -> None:
     with pytest.raises(TemplateError, match=message):
         pod_template(pool({"podTemplate": patch}), SETTINGS)
+
+
+def test_what_a_pool_removes_is_gone_and_something_else_may_take_its_place() -> None:
+    paths = ["/spec/topologySpreadConstraints", "/spec/containers/engine/livenessProbe", "/spec/securityContext"]
+    template = {"remove": paths, "spec": {"securityContext": {"runAsUser": 7}}}
+    pod = spec({"podTemplate": template})
+    assert "topologySpreadConstraints" not in pod
+    assert "livenessProbe" not in container(pod, "engine")
+    assert pod["securityContext"] == {"runAsUser": 7}
+
+
+def test_labels_that_select_the_pods_come_back() -> None:
+    path = "/metadata/labels/cachefleet.io~1pool"
+    template = pod_template(pool({"podTemplate": {"remove": [path]}}), SETTINGS)
+    assert template["metadata"]["labels"]["cachefleet.io/pool"] == "demo"
