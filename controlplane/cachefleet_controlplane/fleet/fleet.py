@@ -223,10 +223,7 @@ class Fleet:
             changed()
 
     def worker_failed(self, worker: str) -> None:
-        """It could not be reached: prefer others for a while, longer after each failure in a row.
-
-        ``worker`` is a ``Decision.full_name``, which means all ranks, or a ``Decision.id``.
-        """
+        """It could not be reached: prefer others for a while, longer each time. By full name (all ranks) or id."""
         for known in self._registry.named(worker):
             known.failed(self._clock())
 

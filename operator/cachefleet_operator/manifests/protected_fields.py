@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_core.pool.worker_spec import MANAGED_VARIABLES
+from cachefleet_core.pool.managed_arguments import MANAGED_VARIABLES
 from cachefleet_operator.manifests.container import Manifest
 
 _SPEC: Final = "spec.podTemplate.spec"
