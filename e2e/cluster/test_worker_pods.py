@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cachefleet_core.pool.manifest import documents
+from e2e.cluster import kubelet
 from e2e.cluster.bench import Bench
 from e2e.cluster.kube import Object, Refused, until
 
@@ -112,3 +113,22 @@ def test_the_example_with_weights_on_a_volume_is_taken_as_it_is(bench: Bench) ->
     assert len(pods) == 3
     mounts = [mount["mountPath"] for mount in pods[0]["spec"]["containers"][0]["volumeMounts"]]
     assert "/weights" in mounts
+
+
+@pytest.mark.parametrize("label", ["cachefleet.io/pool", "pod-template-hash"])
+def test_a_pod_that_lost_a_label_goes_back_to_its_replica_set(bench: Bench, label: str) -> None:
+    """And the pod that was made in its place goes: it is not ready yet."""
+    bench.operator()
+    bench.create(replicas=1)
+    bench.settled()
+    (old,) = until(lambda: bench.kube.list("Pod", bench.namespace))
+    kubelet.ready(bench.kube, old)
+    name = old["metadata"]["name"]
+    bench.kube.patch("Pod", bench.namespace, name, {"metadata": {"labels": {label: None}}})
+    until(lambda: "PodReleased" in {event["reason"] for event in bench.events()})
+
+    def back() -> bool:
+        (left,) = bench.kube.list("Pod", bench.namespace)
+        return left["metadata"]["name"] == name and bool(left["metadata"].get("ownerReferences"))
+
+    until(lambda: len(bench.kube.list("Pod", bench.namespace)) == 1 and back())

@@ -63,5 +63,7 @@ class Reason(StrEnum):
     NOTHING_WRONG = "NothingWrong"
     WORKER_FAILED = "WorkerFailed"
     CLAIMS_NOT_SERVED = "ClaimsNotServed"
+    # An event alone
+    POD_RELEASED = "PodReleased"
     # Ready
     WORKERS_READY = "WorkersReady"

@@ -39,12 +39,15 @@ class Store:
 
     async def list(self, kind: str, namespace: str, *, page: int, selector: str = "") -> list[Object] | None:
         self.before("list", Ref(kind, namespace, ""))
-        wanted = dict(part.split("=") for part in selector.split(",")) if selector else {}
+        parts = selector.split(",") if selector else []
+        wanted = dict(part.split("=") for part in parts if not part.startswith("!"))
+        absent = {part[1:] for part in parts if part.startswith("!")}
         return [
             deepcopy(each)
             for ref, each in self.objects.items()
             if (ref.kind, ref.namespace) == (kind, namespace)
             and wanted.items() <= (each["metadata"].get("labels") or {}).items()
+            and not absent & (each["metadata"].get("labels") or {}).keys()
         ]
 
     async def create(self, manifest: Object) -> Object:

@@ -6,5 +6,6 @@ deletion_cost        pod deletion costs from the value of each worker's cache
 futile_applies       applied manifests that changed nothing
 plan                 from desired and observed state to actions
 reconciler           one pass over one pool
+released_pods        pods that lost their ReplicaSet with a label
 rollout              pauses rollouts that fail
 """

@@ -45,7 +45,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Annotate a pod; that the pod is gone or the request refused is no failure."""
+    """Annotate or label a pod; that the pod is gone or the request refused is no failure."""
 
     manifest: Manifest
 

@@ -21,6 +21,7 @@ from cachefleet_operator.reconcile import rollout
 from cachefleet_operator.reconcile.apply import Action, Apply, Create, Emit, Replace, Rewrite, WriteStatus
 from cachefleet_operator.reconcile.deletion_cost import costs
 from cachefleet_operator.reconcile.futile_applies import applied
+from cachefleet_operator.reconcile.released_pods import readopted
 from cachefleet_operator.status.admission import admitted
 from cachefleet_operator.status.events import Subject, events_of
 from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, workers_of
@@ -59,6 +60,8 @@ class Observed:
     observations: Observations = NOTHING
     in_vain: frozenset[tuple[Ref, str]] = frozenset()
     """Objects with the digest of a manifest that was applied to them and changed nothing."""
+    pod_manifests: tuple[Manifest, ...] = ()
+    """Of the pool's pods, and of those that have lost their pool's label."""
 
     @property
     def deployment(self) -> Manifest | None:
@@ -99,7 +102,8 @@ def plan(desired: Desired, observed: Observed, clock: Clock) -> list[Action]:
     observed = replace(observed, observations=replace(observed.observations, paused=paused))
     work = _children(desired, observed)
     current = not any(_is_deployment(action) for action in work)
-    return [*_costs(work, observed), *work, *report(desired.verdict, observed, clock, applied=current)]
+    back = readopted(_subject(observed), observed.pod_manifests, now=clock.now)
+    return [*back, *_costs(work, observed), *work, *report(desired.verdict, observed, clock, applied=current)]
 
 
 def report(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool = True) -> list[Action]:
@@ -109,9 +113,13 @@ def report(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool 
         return []
     metadata = observed.pool["metadata"]
     previous = (observed.pool.get("status") or {}).get("conditions") or ()
-    subject = Subject(metadata["name"], metadata["namespace"], metadata["uid"], metadata["resourceVersion"])
-    told = events_of(previous, wanted["conditions"], subject, now=clock.now)
+    told = events_of(previous, wanted["conditions"], _subject(observed), now=clock.now)
     return [*(Emit(event) for event in told), WriteStatus(_status_manifest(metadata, wanted))]
+
+
+def _subject(observed: Observed) -> Subject:
+    metadata = observed.pool["metadata"]
+    return Subject(metadata["name"], metadata["namespace"], metadata["uid"], metadata["resourceVersion"])
 
 
 def look_again(desired: Desired, observed: Observed, clock: Clock) -> float | None:

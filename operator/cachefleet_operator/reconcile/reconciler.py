@@ -39,6 +39,7 @@ from cachefleet_operator.reconcile.plan import (
     plan,
     report,
 )
+from cachefleet_operator.reconcile.released_pods import UNLABELLED
 from cachefleet_operator.reconcile.rollout import deadline, is_paused
 from cachefleet_operator.settings import Settings
 from cachefleet_operator.status.admission import pool_in_force, with_known_size
@@ -146,13 +147,17 @@ class Reconciler:
         namespace, name = pool["metadata"]["namespace"], pool["metadata"]["name"]
         refs = manifests.refs(namespace, name, issued=self._settings.tls == "issued")
         wanted = f"{names.selector(name)},{names.MANAGED_BY}={names.OPERATOR}"
-        *found, pods = await asyncio.gather(
+        *found, pods, lost = await asyncio.gather(
             *(self._api.get(ref) for ref in refs),
-            self._api.list("Pod", namespace, page=self._settings.list_page, selector=wanted),
+            *(
+                self._api.list("Pod", namespace, page=self._settings.list_page, selector=selector)
+                for selector in (wanted, UNLABELLED)
+            ),
         )
         children = {ref: child for ref, child in zip(refs, found, strict=True) if isinstance(child, dict)}
-        observed = Observed(pool, children, in_vain=self._futile.among(children))
-        there, now, late = pods if isinstance(pods, list) else (), self._today(), deadline(observed.deployment)
+        there, unlabelled = (each if isinstance(each, list) else () for each in (pods, lost))
+        observed = Observed(pool, children, in_vain=self._futile.among(children), pod_manifests=(*there, *unlabelled))
+        now, late = self._today(), deadline(observed.deployment)
         seen = pods_of(there, now, grace_seconds=self._settings.unschedulable_seconds, ready_seconds=late)
         how = ended(there, now, seconds=late)
         return replace(observed, observations=Observations(seen, paused=is_paused(observed.deployment), ended=how))

@@ -75,6 +75,12 @@ def events_of(
     return list({(event["type"], event["reason"]): event for event in reversed(events)}.values())[::-1]
 
 
+def event_of(reason: Reason, message: str, subject: Subject, *, now: str) -> dict[str, Any]:
+    """A warning that no condition goes with: about something that was put right at once."""
+    told = {"type": "", "status": "", "reason": reason, "message": message}
+    return _event("Warning", {"lastTransitionTime": now}, told, subject, now=now)
+
+
 class Quiet:
     """Rate limit for events of conditions that flap: one event per pool, type and reason in ``seconds``; with a message
     about the spec, one per message too. Keeps at most ``most`` entries, forgetting the oldest.
