@@ -52,7 +52,6 @@ def test_the_release_s_own_test_passes(site: Site, pool: Pool) -> None:
     assert "Phase:          Succeeded" in said
     assert "POD LOGS: cachefleet-test-hit" in said
     pool.ready()
-    assert not [each for each in site.list("pods", NAMESPACE) if each["metadata"]["name"].endswith("test-hit")]
 
 
 def test_kubectl_tells_all_of_a_pool(site: Site, pool: Pool, client: Client) -> None:

@@ -77,6 +77,9 @@ def test_a_worker_that_is_killed_fails_only_streams_it_was_writing(
         started = time.monotonic()
         kill_engine(site, pool.namespace, pod)
         site.wait(f"pod/{pod}", pool.namespace, "condition=Ready=False", seconds=120)
+        told = pool.becomes("Degraded", "True", "Crashed")["message"]
+        assert f"pod {pod}, container engine: " in told
+        assert ", since " in told
         site.wait(f"pod/{pod}", pool.namespace, "condition=Ready", seconds=900)
         figures["killed_engine_recovered_seconds"] = time.monotonic() - started
         traffic.reach(20)

@@ -70,18 +70,18 @@ def of_containers(pod: str, status: Mapping[str, Any], since: str) -> Iterator[T
     """Of the containers of a pod that is not ready since then: one that waits, or ended after it was last ready."""
     for part in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(part) or ():
-            if trouble := _of_container(pod, container, since):
+            if trouble := _of_container(pod, container, since, stays=part == "containerStatuses"):
                 yield trouble
 
 
-def _of_container(pod: str, container: Mapping[str, Any], since: str) -> Trouble | None:
+def _of_container(pod: str, container: Mapping[str, Any], since: str, *, stays: bool) -> Trouble | None:
     state, restarts = container.get("state") or {}, container.get("restartCount") or 0
     waiting = state.get("waiting") or {}
     ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
     if ended.get("exitCode") == KEY_REFUSED and container.get("name") == "agent" and not container.get("ready"):
         said = str(ended.get("message") or "the engine does not take the worker key").strip()
         return Trouble(Reason.WORKER_KEY_REFUSED, pod, "agent", said, lasting=True, since=since)
-    reason = _WAITING.get(waiting.get("reason", "")) or _crash(container, ended, since)
+    reason = _WAITING.get(waiting.get("reason", "")) or _crash(container, ended, since, stays=stays)
     if ended.get("reason") == "OOMKilled" and reason in _CRASHES:
         reason = Reason.OUT_OF_MEMORY
     if reason is None:
@@ -93,9 +93,12 @@ def _of_container(pod: str, container: Mapping[str, Any], since: str) -> Trouble
     return Trouble(reason, pod, str(container.get("name", "")), words.strip(": "), lasting, begun)
 
 
-def _crash(container: Mapping[str, Any], ended: Mapping[str, Any], since: str) -> Reason | None:
-    """Whether its end is why the pod is not ready: it may be running again, and still load its model."""
-    if not ended or ended.get("reason") == "Completed" or ended.get("exitCode", 1) == 0:
+def _crash(container: Mapping[str, Any], ended: Mapping[str, Any], since: str, *, stays: bool) -> Reason | None:
+    """Whether its end is why the pod is not ready: it may be running again, and still load its model.
+
+    One that ``stays`` has crashed with exit code 0, too: vLLM ends so when its engine process dies.
+    """
+    if not ended or (not stays and ended.get("exitCode", 1) == 0):
         return None
     if not _recent(str(ended.get("finishedAt") or ""), since, unknown=not container.get("ready")):
         return None

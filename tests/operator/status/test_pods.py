@@ -44,6 +44,7 @@ def read(found: dict[str, Any], grace: float = 10) -> Pod:
         (container(state={"running": {}}, restartCount=2, lastState=ENDED), Reason.CRASH_LOOPING, True),
         (container(state=KILLED), Reason.OUT_OF_MEMORY, False),
         (container(state=ENDED), Reason.CRASHED, False),
+        (container(state={"terminated": {"exitCode": 0, "reason": "Completed"}}), Reason.CRASHED, False),
         (container(state={"running": {}}, restartCount=1, lastState=ENDED), Reason.CRASHED, False),
         (container(state={"running": {}}, restartCount=1, lastState=KILLED), Reason.OUT_OF_MEMORY, False),
     ],
@@ -72,7 +73,6 @@ def test_a_refused_worker_key_is_trouble_at_the_first_time(seen: dict[str, Any])
         waiting("ContainerCreating"),
         waiting("PodInitializing"),
         container(state={"running": {}}),
-        container(state={"terminated": {"exitCode": 0, "reason": "Completed"}}, restartCount=1),
         container(ready=True, state={"running": {}}, restartCount=9, lastState=ENDED),
     ],
 )
@@ -100,6 +100,11 @@ def test_a_crash_is_told_with_container_cause_time_and_what_to_do() -> None:
         "pod demo-a, container engine: Error, exit code 139 (SIGSEGV), restarted 1 time, since 2026-01-01T00:00:29Z; "
         "it is started again; its last words: kubectl logs demo-a -c engine --previous"
     )
+
+
+def test_an_init_container_may_end() -> None:
+    done = container(name="plugin", state={"terminated": {"exitCode": 0, "reason": "Completed"}}, restartCount=1)
+    assert read(not_ready_since("2026-01-01T00:00:30Z", done)).trouble is None
 
 
 def test_a_crash_keeps_a_pod_from_being_ready_until_it_is_though_its_container_runs_again() -> None:
