@@ -160,6 +160,26 @@ INVALID: Final[tuple[Invalid, ...]] = (
         engine={"kvTransfer": {"kv_port": 1}},
     ),
     _spec(
+        "a connector's role that does not exist",
+        'kv_role: "king": must be one of kv_producer, kv_consumer, kv_both',
+        'kv_role: Unsupported value: "king"',
+        engine={"kvTransfer": {"kv_connector": "X", "kv_role": "king"}},
+    ),
+    _spec(
+        "a Decode pool that produces",
+        'kv_role: "kv_producer": must be kv_consumer or kv_both when role is Decode',
+        "must be kv_consumer or kv_both when role is Decode",
+        role="Decode",
+        engine={"kvTransfer": {"kv_connector": "X", "kv_role": "kv_producer"}},
+    ),
+    _spec(
+        "a Prefill pool that consumes",
+        'kv_role: "kv_consumer": must be kv_producer or kv_both when role is Prefill',
+        "must be kv_producer or kv_both when role is Prefill",
+        role="Prefill",
+        engine={"kvTransfer": {"kv_connector": "X", "kv_role": "kv_consumer"}},
+    ),
+    _spec(
         "block size of a CPU",
         "spec.engine.blockSize: 16: must be a multiple of 32 on a CPU",
         "must be a multiple of 32 on a CPU",
@@ -270,6 +290,10 @@ VALID_PATCHES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     (
         "split roles",
         {"spec": {"role": "Prefill", "engine": {"kvTransfer": {"kv_connector": "NixlConnector", "kv_port": 14579}}}},
+    ),
+    (
+        "a connector's own role",
+        {"spec": {"role": "Decode", "engine": {"kvTransfer": {"kv_connector": "X", "kv_role": "kv_both"}}}},
     ),
     ("warm prefixes", {"spec": {"prefixCache": {"warmPrefixes": [{**_WARM, "tenants": ["acme"]}]}}}),
     (

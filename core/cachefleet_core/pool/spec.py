@@ -20,7 +20,15 @@ from cachefleet_core.pool.policy import (
 from cachefleet_core.pool.section import FreeMap, Label, PoolName, Rule, Section
 from cachefleet_core.pool.status import PoolStatus
 from cachefleet_core.pool.validation_problems import PoolError, Problem, preview, problems_of
-from cachefleet_core.pool.worker_spec import CPU_BLOCK_SIZE, GPU_BLOCK_SIZE, DeviceSpec, EngineSpec, ModelSpec, Role
+from cachefleet_core.pool.worker_spec import (
+    CPU_BLOCK_SIZE,
+    GPU_BLOCK_SIZE,
+    DeviceSpec,
+    EngineSpec,
+    KvRole,
+    ModelSpec,
+    Role,
+)
 
 GROUP: Final = "cachefleet.io"
 VERSION: Final = "v1alpha1"
@@ -38,6 +46,20 @@ class PoolSpec(Section):
             cel="self.role == 'Both' || has(self.engine.kvTransfer.kv_connector)",
             message="must name a kv_connector when role is Prefill or Decode",
             holds=lambda spec: spec.role == Role.BOTH or spec.engine.kv_transfer.kv_connector is not None,
+        ),
+        Rule(
+            field="engine.kvTransfer.kv_role",
+            cel="self.role != 'Prefill' || !has(self.engine.kvTransfer.kv_role) "
+            "|| self.engine.kvTransfer.kv_role != 'kv_consumer'",
+            message="must be kv_producer or kv_both when role is Prefill: it hands prompts' blocks to Decode",
+            holds=lambda spec: spec.role != Role.PREFILL or spec.engine.kv_transfer.kv_role != KvRole.CONSUMER,
+        ),
+        Rule(
+            field="engine.kvTransfer.kv_role",
+            cel="self.role != 'Decode' || !has(self.engine.kvTransfer.kv_role) "
+            "|| self.engine.kvTransfer.kv_role != 'kv_producer'",
+            message="must be kv_consumer or kv_both when role is Decode: it takes prompts' blocks from Prefill",
+            holds=lambda spec: spec.role != Role.DECODE or spec.engine.kv_transfer.kv_role != KvRole.PRODUCER,
         ),
         Rule(
             field="engine.blockSize",

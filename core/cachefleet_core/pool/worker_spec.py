@@ -41,6 +41,14 @@ class Role(StrEnum):
     DECODE = "Decode"
 
 
+class KvRole(StrEnum):
+    """What an engine's KV connector does with KV caches."""
+
+    PRODUCER = "kv_producer"
+    CONSUMER = "kv_consumer"
+    BOTH = "kv_both"
+
+
 class Dtype(StrEnum):
     """The engine's type of number for weights and activations."""
 
@@ -125,7 +133,7 @@ class KvTransfer(Section):
 
     kv_connector: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """Name of the connector. Default: no KV transfer."""
-    kv_role: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    kv_role: Annotated[KvRole, Field(strict=False)] | None = None
     """The connector's role: kv_producer, kv_consumer or kv_both. Default: from the pool's role."""
 
 
