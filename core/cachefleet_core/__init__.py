@@ -10,6 +10,7 @@ continuation       schemas of /v1/continue and /v1/handles
 index_contract     index contract and render profile
 digest             digest of a set of held blocks
 engine_arguments   vLLM's command line, environment and policy for a pool
+engine_configuration  what a pool asks of an engine, what the engine has, and where they differ
 exit_statuses      why a process of a worker pod has ended
 native             choice of the native or the Python backend
 native_block_keys  block keys by the native backend

@@ -16,6 +16,8 @@ SCHEDULER: Final = "cachefleet_worker.plugin.scheduler.create"
 """The plugin's scheduler factory, as vLLM imports it."""
 PLUGIN: Final = "cachefleet"
 """The plugin's name in VLLM_PLUGINS."""
+HASH_ALGORITHM: Final = "sha256_cbor"
+"""Of the hashes of blocks in KV events."""
 REPLAY_BATCHES: Final = 50_000
 """Engine steps whose events can be replayed: minutes of a busy engine, at 1 KiB or so each."""
 
@@ -129,6 +131,11 @@ def keeps_blocks(spec: PoolSpec) -> bool:
     return spec.prefix_cache.enabled and spec.prefix_cache.budget_mib > 0
 
 
+def caches_prefixes(spec: PoolSpec, *, plugin: bool) -> bool:
+    """Whether engines of a pool are asked for a prefix cache; the plugin takes a budget at run time."""
+    return spec.prefix_cache.enabled and bool(spec.prefix_cache.budget_mib or plugin)
+
+
 def engine_policy(pool: PrefixCachePool) -> report_frames.Policy:
     """The policy frame for the workers of a pool."""
     spec = pool.spec
@@ -180,10 +187,9 @@ def _caching(spec: PoolSpec, *, plugin: bool) -> list[str]:
 
     The plugin keeps none at 0, and takes another budget at run time.
     """
-    cache = spec.prefix_cache
-    if not cache.enabled or not (cache.budget_mib or plugin):
+    if not caches_prefixes(spec, plugin=plugin):
         return ["--no-enable-prefix-caching"]
-    return ["--enable-prefix-caching", "--prefix-caching-hash-algo", "sha256_cbor"]
+    return ["--enable-prefix-caching", "--prefix-caching-hash-algo", HASH_ALGORITHM]
 
 
 def tls_arguments(folder: str) -> list[str]:

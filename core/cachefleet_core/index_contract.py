@@ -55,11 +55,11 @@ class RenderProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A field in which a worker's contract differs from its pool's."""
+    """A field in which a worker's contract differs from its pool's, or an engine from what its pool asks for."""
 
-    field: str
-    expected: str
-    actual: str
+    field: Text
+    expected: Text
+    actual: Text
 
     def __str__(self) -> str:
         return f"{self.field}: pool has {self.expected!r}, worker has {self.actual!r}"

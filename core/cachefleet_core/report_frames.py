@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cachefleet_core.block_keys import BlockKey, Tier, unpack_keys
-from cachefleet_core.index_contract import IndexContract, RenderProfile
+from cachefleet_core.index_contract import Difference, IndexContract, RenderProfile
 
 SUBPROTOCOL: Final = "cachefleet.reports.v1"
 PATH: Final = "/v1/reports"
@@ -110,6 +110,8 @@ class Hello(Struct, tag="hello", frozen=True, kw_only=True):
     blocks_total: Count = 0
     max_model_len: Count = 0
     max_batched_tokens: Count = 0
+    configuration: Annotated[tuple[Difference, ...], Meta(max_length=32)] = ()
+    """Fields in which the engine has something else than its pool asks for."""
 
 
 class Snapshot(Struct, tag="snapshot", frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ def test_a_pool_becomes_workers(bench: Bench) -> None:
         "BudgetAdmitted": "True",
         "WorkersAvailable": "False",
         "ContractConsistent": "Unknown",
+        "EngineAsAsked": "Unknown",
         "IndexFresh": "Unknown",
         "HitRateMet": "Unknown",
         "ModelNameConflict": "False",

@@ -76,6 +76,11 @@ def _predicted(request: str) -> int:
     return int(json.loads(answer.stdout)["predicted_tokens"])
 
 
+def test_its_engine_is_as_the_pool_asks(up: Up) -> None:
+    until(lambda: up.workers()[0]["stream"] == "live", 60, "a live stream", up)
+    assert up.workers()[0]["configuration"] == []
+
+
 def test_listings_show_the_fleet(up: Up) -> None:
     assert re.search(r"^default/solo +tiny +1/1", up.command("pools").stdout, re.MULTILINE)
     assert re.search(r"^solo-0 +default/solo +ready", up.command("workers").stdout, re.MULTILINE)

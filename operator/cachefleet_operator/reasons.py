@@ -49,6 +49,9 @@ class Reason(StrEnum):
     TOO_FEW_SAMPLES = "TooFewSamples"
     OBJECTIVE_MET = "ObjectiveMet"
     BELOW_OBJECTIVE = "BelowObjective"
+    # EngineAsAsked
+    ENGINES_AS_ASKED = "EnginesAsAsked"
+    ENGINE_DIFFERS = "EngineDiffers"
     # ModelNameConflict
     NAME_OWNED = "NameOwned"
     NAME_OF_ANOTHER = "NameOfAnother"

@@ -164,6 +164,8 @@ class Worker(Schema):
     """Share of what it claims to hold that decisions count on, by what its engine has served."""
     excluded: bool
     differences: tuple[Difference, ...]
+    configuration: tuple[Difference, ...] = ()
+    """Fields in which its engine has something else than its pool asks for, by vLLM's names."""
     backing_off: bool
     """Not connected to for a moment, after a failure."""
     key_refused: bool = False

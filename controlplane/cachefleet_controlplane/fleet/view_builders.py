@@ -84,6 +84,7 @@ def worker_status(
         trust=worker.trust / WHOLE,
         excluded=bool(worker.differences),
         differences=worker.differences,
+        configuration=hello.configuration if hello else (),
         backing_off=worker.backoff_until > now,
         key_refused=worker.key_refused,
         inflight_requests=len(worker.inflight_requests.open),

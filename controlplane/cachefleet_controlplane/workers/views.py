@@ -104,6 +104,8 @@ class WorkerStatus:
     """Share of its claims that is counted on, by what it has served."""
     excluded: bool
     differences: tuple[Difference, ...]
+    configuration: tuple[Difference, ...] = ()
+    """Fields in which its engine has something else than its pool asks for."""
     backing_off: bool
     key_refused: bool
     """It refused the gateway's key, and has not taken it since."""

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from cachefleet_core.engine_arguments import engine_arguments, engine_environment
+from cachefleet_core.engine_configuration import EngineConfiguration, asked_configuration
 from cachefleet_core.pool.managed_arguments import MANAGED_VARIABLES
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
@@ -206,6 +209,10 @@ def _plugin(pool: PrefixCachePool, folder: DataFolder) -> dict[str, str]:
     )
 
 
+def _asked(worker: WorkerPlan, pool: PrefixCachePool, place: Place) -> EngineConfiguration:
+    return asked_configuration(pool.spec, plugin=place.plugin, events_endpoint=_socket(place, worker, "events"))
+
+
 def _agent(worker: WorkerPlan, pool: PrefixCachePool, place: Place) -> ProcessSpec:
     folder = place.folder
     environment = {
@@ -224,6 +231,7 @@ def _agent(worker: WorkerPlan, pool: PrefixCachePool, place: Place) -> ProcessSp
         "POLICY_FILE": str(folder.policy_file(pool.key)),
         "WEIGHTS": pool.spec.model.source,
         "REVISION": pool.spec.model.revision,
+        "ASKED": msgspec.json.encode(_asked(worker, pool, place)).decode(),
         "HTTP_HOST": LOOPBACK,
         "HTTP_PORT": str(_port(worker.agent_url)),
         "DRAIN_SECONDS": "1",

@@ -49,7 +49,7 @@ class HitRatio(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Difference(msgspec.Struct, frozen=True, rename="camel"):
-    """A field in which a worker's contract differs from its pool's."""
+    """A field in which a worker's contract differs from its pool's, or an engine from what its pool asks for."""
 
     field: str
     expected: str = ""
@@ -88,6 +88,7 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
     trust: float = 1.0
     excluded: bool = False
     differences: tuple[Difference, ...] = ()
+    configuration: tuple[Difference, ...] = ()
     load: Load | None = None
 
     @property
@@ -168,7 +169,7 @@ def essence(facts: Facts) -> object:
 
 
 def _life(member: Member) -> object:
-    said = (member.phase, member.epoch, member.warmed, member.differences, member.doubted)
+    said = (member.phase, member.epoch, member.warmed, member.differences, member.doubted, member.configuration)
     return (member.name, member.rank, member.ready, member.fresh, *said)
 
 
@@ -182,6 +183,12 @@ def doubted(facts: Facts) -> Member | None:
     """The first worker whose engine serves little of what it claims to hold, None where there is none."""
     members = facts.known.members if facts.known else ()
     return next((member for member in members if member.doubted), None)
+
+
+def unlike_asked(facts: Facts) -> tuple[Member, ...]:
+    """Workers whose engine has something else than the pool asks for."""
+    members = facts.known.members if facts.known else ()
+    return tuple(member for member in members if member.configuration)
 
 
 def excluded(facts: Facts) -> Member | None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
+from cachefleet_core.engine_configuration import asked_configuration
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tls_names import AGENT_PORT_NAME
 from cachefleet_operator import names
@@ -77,6 +80,11 @@ def _image(settings: Settings) -> Manifest:
     return {"image": settings.agent_image, **policy}
 
 
+def _asked(pool: PrefixCachePool) -> str:
+    asked = asked_configuration(pool.spec, plugin=True, events_endpoint=EVENTS_ENDPOINT)
+    return msgspec.json.encode(asked).decode()
+
+
 def _variables(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
     scheme = "https" if settings.serves_tls else "http"
     fields = {"CACHEFLEET_WORKER": "metadata.name", "POD_IP": "status.podIP"}
@@ -96,6 +104,7 @@ def _variables(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
         "POLICY_FILE": f"{POLICY}/{names.POLICY_FILE}",
         "WEIGHTS": pool.spec.model.source,
         "REVISION": pool.spec.model.revision,
+        "ASKED": _asked(pool),
         "HTTP_HOST": "0.0.0.0",  # noqa: S104  # the kubelet's probes come from outside the pod
         "HTTP_PORT": str(AGENT_PORT),
         "DRAIN_PATH": drain_path(pool),

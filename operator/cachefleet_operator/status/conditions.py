@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cachefleet_core.pool.model_names import NameConflict
-from cachefleet_operator.controlplane_client.pool_facts import Difference, Facts, Member, doubted, excluded, failed
+from cachefleet_operator.controlplane_client.pool_facts import (
+    Difference,
+    Facts,
+    Member,
+    doubted,
+    excluded,
+    failed,
+    unlike_asked,
+)
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, Workers
 
@@ -29,6 +37,7 @@ def findings(verdict: Verdict, workers: Workers, observations: Observations = NO
         budget,
         available,
         _contract(observations),
+        _as_asked(observations.facts),
         _fresh(observations.facts),
         _hit_rate(verdict, observations.facts),
         _name(verdict, observations.name_conflict),
@@ -83,6 +92,21 @@ def _contract(observations: Observations) -> Finding:
 
 def _differs(difference: Difference) -> str:
     return f"{difference.field} is {difference.actual!r}, the pool's is {difference.expected!r}"
+
+
+def _as_asked(facts: Facts) -> Finding:
+    kind = "EngineAsAsked"
+    if facts.known is None:
+        return _unknown(kind, facts)
+    unlike = unlike_asked(facts)
+    if unlike:
+        told = unlike[0].configuration
+        words = "; ".join(f"{each.field} is {each.actual}, the pool asks for {each.expected}" for each in told)
+        more = f"; and {len(unlike) - 1} more" if len(unlike) > 1 else ""
+        return Finding(kind, "False", Reason.ENGINE_DIFFERS, f"the engine of worker {unlike[0].name}: {words}{more}")
+    if not any(member.ready for member in facts.known.members):
+        return Finding(kind, "Unknown", Reason.NO_READY_WORKERS, "no worker is ready")
+    return Finding(kind, "True", Reason.ENGINES_AS_ASKED, "no engine says that it is otherwise than the pool asks")
 
 
 def _fresh(facts: Facts) -> Finding:

@@ -21,6 +21,8 @@ _TOLD: Final[Mapping[tuple[str, str], tuple[str, bool]]] = {
     ("ContractConsistent", "False"): ("Warning", False),
     ("ContractConsistent", "True"): ("Normal", True),
     ("Degraded", "True"): ("Warning", False),
+    ("EngineAsAsked", "False"): ("Warning", False),
+    ("EngineAsAsked", "True"): ("Normal", True),
     ("HitRateMet", "False"): ("Warning", False),
     ("HitRateMet", "True"): ("Normal", True),
     ("IndexFresh", "False"): ("Warning", True),

@@ -9,6 +9,7 @@ from cachefleet_core.pool.model_names import NameConflict
 from cachefleet_core.pool.status import MAX_WORKERS, PoolStatus
 from cachefleet_operator.controlplane_client.pool_facts import (
     Contract,
+    Difference,
     Facts,
     HitRatio,
     Load,
@@ -27,6 +28,7 @@ VERDICT = judge(document({"hit": {"objective": {"ratio": 0.6, "windowSeconds": 6
 WORKERS = Workers(wanted=2, total=2, ready=2, updated=2, current=True)
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
 INVALID = Verdict(("Invalid", "spec.x: is wrong"))
+LONGER = Difference("max_model_len", "4096", "9")
 SILENT = Facts(None, Reason.CONTROL_PLANE_UNREACHABLE, "no answer")
 
 
@@ -182,6 +184,13 @@ def test_ranks_of_a_worker_are_one_worker() -> None:
         (Facts(PoolFacts()), {"ContractConsistent": ("Unknown", "NoContractYet")}),
         (SILENT, {"HitRateMet": ("Unknown", "ControlPlaneUnreachable")}),
         (facts(member(trust=0.49)), {"Degraded": ("True", "ClaimsNotServed"), "Ready": ("True", "WorkersReady")}),
+        (facts(), {"EngineAsAsked": ("True", "EnginesAsAsked")}),
+        (facts(member(ready=False)), {"EngineAsAsked": ("Unknown", "NoReadyWorkers")}),
+        (SILENT, {"EngineAsAsked": ("Unknown", "ControlPlaneUnreachable")}),
+        (
+            facts(member(), member("demo-b", configuration=(LONGER,))),
+            {"EngineAsAsked": ("False", "EngineDiffers"), "Ready": ("True", "WorkersReady")},
+        ),
         (facts(member(trust=0.5)), {"Degraded": ("False", "NothingWrong")}),
         (facts(member(phase="failed")), {"Degraded": ("True", "WorkerFailed"), "Ready": ("True", "WorkersReady")}),
     ],
@@ -189,6 +198,17 @@ def test_ranks_of_a_worker_are_one_worker() -> None:
 def test_facts_become_conditions(known: Facts, expected: dict[str, tuple[str, str]]) -> None:
     found = said(made(observations(known=known)))
     assert {name: found[name] for name in expected} == expected
+
+
+def test_an_engine_that_is_not_as_asked_is_named_with_both_values() -> None:
+    blocks = Difference("block_size", "16", "32")
+    known = facts(member("demo-b", configuration=(LONGER, blocks)), member("demo-c", configuration=(LONGER,)))
+    (found,) = [each for each in made(observations(known=known))["conditions"] if each["type"] == "EngineAsAsked"]
+
+    assert found["message"] == (
+        "the engine of worker demo-b: max_model_len is 9, the pool asks for 4096; "
+        "block_size is 32, the pool asks for 16; and 1 more"
+    )
 
 
 def test_without_an_objective_none_is_met() -> None:

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from cachefleet_core.block_keys import BlockKey, BlockKeyer, Namespace
+from cachefleet_core.index_contract import Difference
 from cachefleet_core.native import Choice, choose
 from cachefleet_core.report_frames import Drain, Phase, Policy, Prefix, Warm
 from cachefleet_worker.agent.agent import Agent, running
@@ -108,6 +109,23 @@ async def test_either_code_reports_the_same_and_the_agent_says_which(
         assert type(stream.residents._digest) is choose(code).digest
         await plane.until(lambda: plane.state and plane.state.digest == plane.receiver.digest != 0)
     assert any(f"block keys in {code} code: " in message for message in caplog.messages)
+
+
+async def test_an_engine_that_is_not_as_asked_is_reported_and_logged(
+    make_settings: Make, plane: ControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = '{"served_model_name":"fake","block_size":32,"enable_prefix_caching":true,"num_gpu_blocks_override":0}'
+    async with working(make_settings, plane, changes={"asked": asked}) as worker:
+        hello = worker.plane.hello
+
+    assert hello is not None
+    differs = (Difference("block_size", "32", "16"), Difference("num_gpu_blocks_override", "0", "200"))
+    assert hello.configuration == differs
+    logged = [record for record in caplog.records if record.message == "the engine is not as asked"]
+    assert [(each.field, each.expected, each.actual) for each in logged] == [  # type: ignore[attr-defined]
+        ("block_size", "32", "16"),
+        ("num_gpu_blocks_override", "0", "200"),
+    ]
 
 
 async def test_evictions_are_reported(make_settings: Make, plane: ControlPlane) -> None:

@@ -147,14 +147,24 @@ async def test_facts_of_the_configuration(settings: PluginSettings, core: Engine
     config = SimpleNamespace(
         model_config=SimpleNamespace(get_vocab_size=lambda: 2048, max_model_len=1024),
         cache_config=SimpleNamespace(enable_prefix_caching=False, block_size=32),
-        parallel_config=SimpleNamespace(data_parallel_size=2),
+        parallel_config=SimpleNamespace(data_parallel_size=2, tensor_parallel_size=4),
+        kv_events_config=SimpleNamespace(enable_kv_cache_events=True, publisher="zmq", endpoint="ipc:///run/events"),
     )
     app = FleetApp(process(settings))
     await app.connect(core.client(), SimpleNamespace(vllm_config=config))
     told = (await get(app, "/capabilities")).json
     assert (told["vocab_size"], told["max_model_len"], told["block_size"]) == (2048, 1024, 32)
-    assert (told["prefix_caching"], told["data_parallel_size"]) == (False, 2)
+    assert (told["prefix_caching"], told["data_parallel_size"], told["tensor_parallel_size"]) == (False, 2, 4)
+    assert (told["kv_events"], told["events_endpoint"]) == (True, "ipc:///run/events")
     assert (await get(await made(settings, core.client()), "/capabilities")).json["vocab_size"] is None
+
+
+@pytest.mark.parametrize("events", [None, SimpleNamespace(enable_kv_cache_events=False, publisher="null")])
+async def test_an_engine_without_events_says_so(settings: PluginSettings, core: EngineCore, events: Any) -> None:
+    app = FleetApp(process(settings))
+    await app.connect(core.client(), SimpleNamespace(vllm_config=SimpleNamespace(kv_events_config=events)))
+    told = (await get(app, "/capabilities")).json
+    assert (told["kv_events"], told["events_endpoint"]) == (False, None)
 
 
 async def test_without_an_engine_only_what_the_server_was_told_counts(settings: PluginSettings) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from cachefleet_core.native import Code
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts, EngineUnreachableError
@@ -63,6 +65,8 @@ class Session:
         self._ranks: dict[int, _Rank] = {}
         for rank in range(settings.ranks):
             hello = build_hello(settings, facts, rank, epoch=epoch)
+            for each in hello.configuration:
+                log.warning("the engine is not as asked", extra={"rank": rank, **msgspec.structs.asdict(each)})
             residents = Residents(
                 index_key,
                 hello.contract.fingerprint(),

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, field_validator
+import msgspec
+from pydantic import AfterValidator, Field, SkipValidation, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from cachefleet_core.engine_configuration import EngineConfiguration
 from cachefleet_core.native import Choice
 from cachefleet_core.tenancy import parse_index_key
 from cachefleet_core.tls_names import AUTHORITIES
@@ -46,6 +48,8 @@ class AgentSettings(BaseSettings):
     weights: Annotated[str, Field(max_length=1024)] = ""
     """What the engine was told to load; the model's root as the engine names it where empty."""
     revision: Annotated[str, Field(max_length=1024)] = ""
+    asked: Annotated[EngineConfiguration, NoDecode, SkipValidation] = EngineConfiguration()
+    """What the engine was asked to be, as JSON; where it says otherwise, that is logged and reported."""
     tool_parser: str = ""
     reasoning_parser: str = ""
     max_batched_tokens: Annotated[int, Field(ge=0)] = 0
@@ -134,6 +138,11 @@ class AgentSettings(BaseSettings):
     continue_answer_bytes: Positive = 64 * 1024 * 1024
     continue_idle_seconds: Seconds = 300.0
     """Longest silence of the engine within one answer."""
+
+    @field_validator("asked", mode="before")
+    @classmethod
+    def _read_asked(cls, value: object) -> object:
+        return msgspec.json.decode(value, type=EngineConfiguration) if isinstance(value, str) else value
 
     @field_validator("control_planes", mode="before")
     @classmethod

@@ -26,7 +26,11 @@ class Server:
     max_model_len: int | None = None
     block_size: int | None = None
     prefix_caching: bool | None = None
+    tensor_parallel_size: int | None = None
     data_parallel_size: int | None = None
+    kv_events: bool | None = None
+    """Whether block events are published."""
+    events_endpoint: str | None = None
 
     @classmethod
     def of(cls, state: Any, *, has_engine: bool) -> Server:
@@ -37,12 +41,16 @@ class Server:
             config, cache = None, getattr(state, "args", None)
         vocabulary = getattr(model, "get_vocab_size", lambda: None)()
         caching = getattr(cache, "enable_prefix_caching", None)
+        parallel, events = getattr(config, "parallel_config", None), _events(config)
         return cls(
             vocab_size=_number(vocabulary),
             max_model_len=_number(getattr(model, "max_model_len", None)),
             block_size=_number(getattr(cache, "block_size", None)),
             prefix_caching=caching if isinstance(caching, bool) else None,
-            data_parallel_size=_number(getattr(getattr(config, "parallel_config", None), "data_parallel_size", None)),
+            tensor_parallel_size=_number(getattr(parallel, "tensor_parallel_size", None)),
+            data_parallel_size=_number(getattr(parallel, "data_parallel_size", None)),
+            kv_events=None if events is None else events != "",
+            events_endpoint=events or None,
         )
 
 
@@ -73,6 +81,15 @@ def noted(capabilities: Iterable[Capability], note: str) -> list[Capability]:
         each if each.mode == OFF else Capability(feature=each.feature, mode=each.mode, reason=each.reason or note)
         for each in capabilities
     ]
+
+
+def _events(config: Any) -> str | None:
+    """Where block events are published; "" where they are not, None where that is not known."""
+    if config is None or not hasattr(config, "kv_events_config"):
+        return None
+    events = config.kv_events_config
+    on = getattr(events, "enable_kv_cache_events", False) and getattr(events, "publisher", "") == "zmq"
+    return str(getattr(events, "endpoint", "")) if on else ""
 
 
 def _number(value: object) -> int | None:

@@ -53,6 +53,19 @@ def test_everything_of_interest_is_read() -> None:
     )
 
 
+def test_the_configuration_of_the_cache_is_read_where_it_is_told() -> None:
+    line = (
+        'vllm:cache_config_info{block_size="16",enable_prefix_caching="False",engine="0",kv_cache_memory_bytes="None"'
+    )
+    told = read_scrape(
+        f'{line},num_gpu_blocks="8",num_gpu_blocks_override="8",prefix_caching_hash_algo="sha256"}} 1.0\n'
+    )
+
+    assert told.caches[0] == CacheConfig(
+        16, 7, prefix_caching=False, hash_algorithm="sha256", memory_bytes=0, blocks_override=8
+    )
+
+
 def test_sleep_is_seen() -> None:
     assert read_scrape(TEXT.replace('awake"} 1.0', 'awake"} 0.0')).ranks[0].asleep
 

@@ -62,10 +62,17 @@ class LoadMetrics:
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The engine's block pool; ``blocks`` leaves out the null block, which holds nothing."""
+    """The engine's block pool; ``blocks`` leaves out the null block, which holds nothing.
+
+    Of the rest None, or "", is what the engine does not tell; 0 is what it was not told.
+    """
 
     block_size: int
     blocks: int
+    prefix_caching: bool | None = None
+    hash_algorithm: str = ""
+    memory_bytes: int | None = None
+    blocks_override: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +162,18 @@ def _load_metrics(samples: _Samples) -> LoadMetrics:
 def _add_cache(caches: dict[int, CacheConfig], rank: int, labels: dict[str, str]) -> None:
     block_size, blocks = _integer(labels.get("block_size", "")), _integer(labels.get("num_gpu_blocks", ""))
     if block_size and blocks:
-        caches[rank] = CacheConfig(block_size, max(0, blocks - 1))
+        caches[rank] = CacheConfig(
+            block_size,
+            max(0, blocks - 1),
+            prefix_caching={"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
+            hash_algorithm=labels.get("prefix_caching_hash_algo", ""),
+            memory_bytes=_or_zero(labels.get("kv_cache_memory_bytes", "")),
+            blocks_override=_or_zero(labels.get("num_gpu_blocks_override", "")),
+        )
+
+
+def _or_zero(text: str) -> int | None:
+    return 0 if text == "None" else _integer(text)
 
 
 def _integer(text: str) -> int | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Final
 
+from cachefleet_core.engine_configuration import differences
 from cachefleet_core.index_contract import IndexContract, RenderProfile
 from cachefleet_core.report_frames import Capability, Hello
 from cachefleet_worker.agent.engine.client import EngineError, EngineFacts
+from cachefleet_worker.agent.engine.real_configuration import real_configuration
 from cachefleet_worker.agent.events.source import Endpoints, endpoints_for, offset
 from cachefleet_worker.agent.settings import AgentSettings
 from cachefleet_worker.agent.wire.plugin_api import FleetFacts
@@ -66,6 +68,7 @@ def build_hello(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch
         blocks_total=cache.blocks,
         max_model_len=facts.max_model_len,
         max_batched_tokens=settings.max_batched_tokens,
+        configuration=differences(settings.asked, real_configuration(facts, rank)),
     )
 
 

@@ -32,6 +32,19 @@ class RankFacts(Struct, frozen=True):
     vocab_size: Count | None = None
 
 
+class ServerFacts(Struct, frozen=True):
+    """What the plugin tells of vLLM's configuration; None for what it does not."""
+
+    prefix_caching: bool | None = None
+    tensor_parallel_size: int | None = None
+    data_parallel_size: int | None = None
+    kv_events: bool | None = None
+    events_endpoint: Annotated[str, Meta(max_length=1024)] | None = None
+
+
+NOT_TOLD: Final = ServerFacts()
+
+
 @dataclass(frozen=True, slots=True)
 class FleetFacts:
     """The plugin's capability document."""
@@ -41,6 +54,7 @@ class FleetFacts:
     plugin: str = ""
     vocab_size: int | None = None
     """Token ids are below it; None where the plugin does not report it."""
+    server: ServerFacts = NOT_TOLD
     modes: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,7 +81,7 @@ class RankStats(Struct, frozen=True):
     """-1 before any policy was applied."""
 
 
-class _Document(Struct):
+class _Document(ServerFacts, frozen=True, kw_only=True):
     ranks: dict[Rank, RankFacts]
     features: tuple[Capability, ...] = ()
     plugin: str = ""
@@ -96,7 +110,8 @@ def read_capabilities(content: bytes) -> FleetFacts:
     document = _read(_document, content)
     sizes = [rank.vocab_size for rank in document.ranks.values() if rank.vocab_size is not None]
     vocabulary = document.vocab_size if document.vocab_size is not None else min(sizes, default=None)
-    return FleetFacts(document.ranks, document.features, document.plugin, vocabulary)
+    told = ServerFacts(*(getattr(document, name) for name in ServerFacts.__struct_fields__))
+    return FleetFacts(document.ranks, document.features, document.plugin, vocabulary, told)
 
 
 def read_stats(content: bytes) -> Mapping[int, RankStats]:

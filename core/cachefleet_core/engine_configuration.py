@@ -1,0 +1,68 @@
+"""What a pool asks of an engine's configuration, what the engine says it has, and where the two differ. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cachefleet_core.budget import MIB, kv_cache_mib
+from cachefleet_core.engine_arguments import HASH_ALGORITHM, caches_prefixes
+from cachefleet_core.index_contract import Difference
+from cachefleet_core.pool.spec import PoolSpec
+
+MAX_SHOWN: Final = 128
+"""Characters of a value that a difference shows."""
+
+
+class EngineConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An engine's configuration by vLLM's names, asked for or real; None where nothing is asked, or it is not told."""
+
+    served_model_name: str | None = None
+    max_model_len: int | None = None
+    block_size: int | None = None
+    enable_prefix_caching: bool | None = None
+    prefix_caching_hash_algo: str | None = None
+    kv_cache_memory_bytes: int | None = None
+    """0 where the engine sizes its KV cache itself."""
+    num_gpu_blocks_override: int | None = None
+    """0 where the number of blocks follows from the memory."""
+    tensor_parallel_size: int | None = None
+    data_parallel_size: int | None = None
+    enable_kv_cache_events: bool | None = None
+    events_endpoint: str | None = None
+
+
+def asked_configuration(spec: PoolSpec, *, plugin: bool, events_endpoint: str) -> EngineConfiguration:
+    """What the arguments that ``engine_arguments`` makes of a pool ask for.
+
+    A block size that the pool does not name is left out: engines of hybrid models make blocks as large as they need.
+    """
+    cached = caches_prefixes(spec, plugin=plugin)
+    return EngineConfiguration(
+        served_model_name=spec.model.name,
+        max_model_len=spec.engine.max_model_len,
+        block_size=spec.engine.block_size,
+        enable_prefix_caching=cached,
+        prefix_caching_hash_algo=HASH_ALGORITHM if cached else None,
+        kv_cache_memory_bytes=kv_cache_mib(spec) * MIB,
+        num_gpu_blocks_override=0,
+        tensor_parallel_size=spec.engine.tensor_parallel_size,
+        data_parallel_size=spec.engine.data_parallel_size,
+        enable_kv_cache_events=True,
+        events_endpoint=events_endpoint,
+    )
+
+
+def differences(asked: EngineConfiguration, real: EngineConfiguration) -> tuple[Difference, ...]:
+    """Every field in which an engine has something else than was asked, in field order; unknown ones are none."""
+    pairs = ((name, getattr(asked, name), getattr(real, name)) for name in EngineConfiguration.__struct_fields__)
+    return tuple(
+        Difference(name, _shown(wanted), _shown(found))
+        for name, wanted, found in pairs
+        if wanted is not None and found is not None and wanted != found
+    )
+
+
+def _shown(value: object) -> str:
+    return str(value).lower()[:MAX_SHOWN] if isinstance(value, bool) else str(value)[:MAX_SHOWN]
