@@ -147,7 +147,10 @@ def _renamed(value: Any, namespace: str) -> Any:
     match value:
         case dict():
             # Keys, digests and the drain's path follow from the namespace's name and the pool's uid.
-            hidden = ("cachefleet.io/applied", "cachefleet.io/template", "worker.key", "index.key", "policy.json")
+            hidden = (
+                *("cachefleet.io/applied", "cachefleet.io/template", "cachefleet.io/keys"),
+                *("worker.key", "index.key", "policy.json"),
+            )
             return {k: "..." if k in hidden else _renamed(v, namespace) for k, v in value.items()}
         case list():
             return [_renamed(each, namespace) for each in value]

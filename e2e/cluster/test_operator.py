@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cachefleet_core.pool.admitted import in_force
+from cachefleet_core.tenancy import FleetKey
 from e2e.cluster.bench import CHILDREN, Bench
 from e2e.cluster.kube import Kube, Refused, path, until
 from tests.core.invalid_pools import INVALID, VALID, Invalid, merged
@@ -40,6 +41,7 @@ def test_a_pool_becomes_workers(bench: Bench) -> None:
         "EngineAsAsked": "Unknown",
         "IndexFresh": "Unknown",
         "HitRateMet": "Unknown",
+        "KeysBroken": "False",
         "ModelNameConflict": "False",
         "Progressing": "True",
         "Degraded": "False",
@@ -254,11 +256,42 @@ def test_keys_are_made_once_and_the_same_again(bench: Bench) -> None:
     first = bench.kube.read("Secret", bench.namespace, "demo-worker-keys")["data"]
     bench.kube.delete("Secret", bench.namespace, "demo-worker-keys")
     assert until(lambda: bench.child("Secret"))["data"] == first
+
+
+def test_changed_keys_are_put_right_and_pods_that_may_hold_others_are_replaced(bench: Bench) -> None:
+    bench.operator(resync_seconds=1)
+    bench.create()
+    bench.settled()
+    first, mark = bench.kube.read("Secret", bench.namespace, "demo-worker-keys")["data"], _mark(bench)
     other = {"worker.key": base64.b64encode(b"mine").decode()}
     bench.kube.patch("Secret", bench.namespace, "demo-worker-keys", {"data": other})
-    bench.edit(hit={"threshold": 0.5})
+    until(lambda: bench.kube.read("Secret", bench.namespace, "demo-worker-keys")["data"] == first)
+    until(lambda: _mark(bench) == f"{mark}-1")  # no pod of this cluster ever runs: it may read the keys at any time
     bench.settled()
+    bench.kube.patch("Secret", bench.namespace, "demo-worker-keys", {"data": other})
+    until(lambda: bench.reason("KeysBroken") == "KeysRewritten")
     assert bench.kube.read("Secret", bench.namespace, "demo-worker-keys")["data"]["worker.key"] == other["worker.key"]
+
+
+def test_another_fleet_key_is_told_until_the_pools_take_it(bench: Bench) -> None:
+    bench.operator(resync_seconds=1, chat_template_seconds=0.5)
+    bench.create()
+    bench.settled()
+    first, mark = bench.kube.read("Secret", bench.namespace, "demo-worker-keys")["data"], _mark(bench)
+    fleet = {"fleet.key": base64.b64encode(FleetKey.generate().format().encode()).decode()}
+    bench.kube.patch("Secret", bench.namespace, "cachefleet-fleet-key", {"data": fleet})
+    until(lambda: bench.reason("KeysBroken") == "FleetKeyChanged")
+    assert bench.reason("Ready") == "FleetKeyChanged"
+    assert (bench.kube.read("Secret", bench.namespace, "demo-worker-keys")["data"], _mark(bench)) == (first, mark)
+    bench.kube.delete("Secret", bench.namespace, "demo-worker-keys")
+    assert until(lambda: bench.child("Secret"))["data"] != first
+    until(lambda: _mark(bench) != mark)
+    until(lambda: bench.reason("KeysBroken") == "KeysHeld")
+
+
+def _mark(bench: Bench) -> str:
+    template = bench.kube.read("Deployment", bench.namespace, "demo-workers")["spec"]["template"]
+    return str(template["metadata"]["annotations"]["cachefleet.io/keys"])
 
 
 def test_somebody_elses_object_is_not_taken(bench: Bench) -> None:

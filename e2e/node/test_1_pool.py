@@ -73,7 +73,7 @@ def test_kubectl_tells_all_of_a_pool(site: Site, pool: Pool, client: Client) -> 
     assert status["contract"]
     assert {one["type"] for one in status["conditions"]} == {
         *("Ready", "ConfigValid", "BudgetAdmitted", "WorkersAvailable", "ContractConsistent"),
-        *("EngineAsAsked", "IndexFresh", "HitRateMet", "ModelNameConflict", "Progressing", "Degraded"),
+        *("EngineAsAsked", "IndexFresh", "HitRateMet", "KeysBroken", "ModelNameConflict", "Progressing", "Degraded"),
     }
     explained = site.kubectl("explain", "pcp.spec.prefixCache")
     assert "budgetMiB" in explained

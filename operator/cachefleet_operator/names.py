@@ -21,6 +21,10 @@ WORKER_KEY: Final = "worker.key"
 POLICY_FILE: Final = "policy.json"
 TEMPLATE: Final = "cachefleet.io/template"
 """Annotation of a pod with the digest of the template it was made from."""
+KEYS: Final = "cachefleet.io/keys"
+"""Annotation of a pod with a digest of the keys that it holds."""
+KEYS_REPAIRS: Final = "cachefleet.io/repairs"
+"""Annotation of a Secret with keys: how often it was put right while pods may have read others, and when last."""
 CHAT_TEMPLATE: Final = "cachefleet.io/chat-template"
 """Annotation of a pod with the digest of the chat template it was made with."""
 
@@ -71,9 +75,9 @@ def service_account(pool: PrefixCachePool) -> str:
     return f"{pool.metadata.name}-worker"
 
 
-def keys(pool: PrefixCachePool) -> str:
-    """Name of the Secret with a pool's index key and worker key; "-keys" had the index key of all pools."""
-    return f"{pool.metadata.name}-worker-keys"
+def keys(pool: str) -> str:
+    """Name of the Secret with the keys of the pool ``pool``; "-keys" had the index key of all pools."""
+    return f"{pool}-worker-keys"
 
 
 def certificate(pool: str) -> str:

@@ -16,6 +16,7 @@ class Reason(StrEnum):
     NAME_TAKEN = "NameTaken"
     CHAT_TEMPLATE_MISSING = "ChatTemplateMissing"
     FLEET_KEY_BROKEN = "FleetKeyBroken"
+    FLEET_KEY_CHANGED = "FleetKeyChanged"
     CERTIFICATES_BROKEN = "CertificatesBroken"
     # BudgetAdmitted
     CONFIG_INVALID = "ConfigInvalid"
@@ -56,6 +57,10 @@ class Reason(StrEnum):
     NAME_OWNED = "NameOwned"
     NAME_OF_ANOTHER = "NameOfAnother"
     NAME_NOT_ALLOWED = "NameNotAllowed"
+    # KeysBroken
+    KEYS_HELD = "KeysHeld"
+    KEYS_REFUSED = "KeysRefused"
+    KEYS_REWRITTEN = "KeysRewritten"
     # Progressing
     HELD = "Held"
     STALLED = "Stalled"

@@ -73,20 +73,16 @@ def test_secrets_of_others_are_mounted_and_trusted() -> None:
         assert each["tlsConfig"]["ca"] == {"secret": {"name": "plane-tls", "key": "ca.crt"}}
 
 
-def test_secrets_are_changed_by_an_operator_that_issues_alone() -> None:
-    def verbs(values: Any) -> set[str]:
-        rules = [
-            rule
-            for kind in ("Role", "ClusterRole")
-            for role in template(values).of(kind)
-            for rule in role["rules"]
-            if "secrets" in rule["resources"]
-        ]
+def test_of_secrets_in_its_own_namespace_only_certificates_are_changed_and_by_an_operator_that_issues_alone() -> None:
+    def verbs(values: Any, kind: str) -> set[str]:
+        rules = [rule for role in template(values).of(kind) for rule in role["rules"] if "secrets" in rule["resources"]]
         assert rules
         return {verb for rule in rules for verb in rule["verbs"]}
 
-    assert verbs({}) == {"create", "get", "update"}
-    assert verbs(EXISTING) == verbs(MATRIX["plain"]) == {"create", "get"}
+    assert verbs({}, "Role") == {"create", "get", "update"}
+    assert verbs(EXISTING, "Role") == verbs(MATRIX["plain"], "Role") == {"create", "get"}
+    for values in ({}, EXISTING, MATRIX["plain"]):  # of pools: their keys, and their certificates
+        assert verbs(values, "ClusterRole") == {"create", "get", "update"}
 
 
 def test_without_it_everything_is_plain() -> None:

@@ -14,7 +14,7 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
   verbs: [list, patch, watch]
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [create, get{{ if eq (include "cachefleet.tls" .) "issued" }}, update{{ end }}]
+  verbs: [create, get, update]
 - apiGroups: [""]
   resources: [serviceaccounts]
   verbs: [create, get, list, patch, watch]

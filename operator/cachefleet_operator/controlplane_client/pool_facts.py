@@ -86,6 +86,7 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
     block_bytes: _Count = 0
     cache_value: float = 0.0
     trust: float = 1.0
+    key_refused: bool = False
     excluded: bool = False
     differences: tuple[Difference, ...] = ()
     configuration: tuple[Difference, ...] = ()
@@ -169,14 +170,20 @@ def essence(facts: Facts) -> object:
 
 
 def _life(member: Member) -> object:
-    said = (member.phase, member.epoch, member.warmed, member.differences, member.doubted, member.configuration)
-    return (member.name, member.rank, member.ready, member.fresh, *said)
+    said = (member.phase, member.epoch, member.warmed, member.differences, member.configuration)
+    wrong = (member.doubted, member.key_refused)
+    return (member.name, member.rank, member.ready, member.fresh, *said, *wrong)
 
 
 def failed(facts: Facts) -> Member | None:
     """The first worker whose phase is Failed, None where there is none."""
     members = facts.known.members if facts.known else ()
     return next((member for member in members if member.phase == Phase.FAILED), None)
+
+
+def locked(facts: Facts) -> list[Member]:
+    """The workers that refuse the gateway's key."""
+    return [member for member in (facts.known.members if facts.known else ()) if member.key_refused]
 
 
 def doubted(facts: Facts) -> Member | None:

@@ -39,7 +39,7 @@ def keys_secret(pool: PrefixCachePool, fleet: FleetKey) -> Manifest:
     key = fleet_index_key(fleet.index_key, pool.metadata.namespace, pool.spec.model.name)
     index = base64.urlsafe_b64encode(key)
     data = {names.INDEX_KEY: _base64(index), names.WORKER_KEY: _base64(fleet.worker_key(pool.key).encode())}
-    return {**_begin(pool, "Secret", names.keys(pool)), "type": "Opaque", "data": data}
+    return {**_begin(pool, "Secret", names.keys(pool.metadata.name)), "type": "Opaque", "data": data}
 
 
 def certificate_secret(pool: PrefixCachePool) -> Manifest:
@@ -48,14 +48,19 @@ def certificate_secret(pool: PrefixCachePool) -> Manifest:
 
 
 def children(
-    pool: PrefixCachePool, settings: Settings, *, chat_template: str = "", there: Container[Ref] = ()
+    pool: PrefixCachePool,
+    settings: Settings,
+    *,
+    chat_template: str = "",
+    keys: str = "",
+    there: Container[Ref] = (),
 ) -> tuple[Manifest, ...]:
     """Manifests to apply for a pool, in order of dependency. TemplateError from an invalid ``podTemplate``.
 
-    ``chat_template`` is the digest of the pool's chat template, "" where it names none; ``there`` are the objects that
-    exist.
+    ``chat_template`` is the digest of the pool's chat template, "" where it names none; ``keys`` is the mark of the
+    keys that pods hold; ``there`` are the objects that exist.
     """
-    template = pod_template(pool, settings, chat_template=chat_template)
+    template = pod_template(pool, settings, chat_template=chat_template, keys=keys)
     live = policy(pool)
     # Last where there is one: it must not be in force where the rest is refused.
     last = Ref.of(live) in there

@@ -30,13 +30,14 @@ class TemplateError(ValueError):
     """``spec.podTemplate`` is not a valid patch of a pod template, or replaces what is not the pool's to replace."""
 
 
-def pod_template(pool: PrefixCachePool, settings: Settings, *, chat_template: str = "") -> Manifest:
+def pod_template(pool: PrefixCachePool, settings: Settings, *, chat_template: str = "", keys: str = "") -> Manifest:
     """The template of a pool's worker pods, the pool's patch applied. TemplateError where it cannot be.
 
-    ``chat_template`` is the digest of the pool's chat template, "" where it names none: a new one replaces the pods.
+    ``chat_template`` is the digest of the pool's chat template, "" where it names none, ``keys`` the mark of the
+    keys that pods hold: a new one replaces the pods.
     """
     template: Manifest = {
-        "metadata": {"labels": names.labels(pool), "annotations": _annotations(chat_template)},
+        "metadata": {"labels": names.labels(pool), "annotations": _annotations(chat_template, keys)},
         "spec": {
             "serviceAccountName": names.service_account(pool),
             "automountServiceAccountToken": False,
@@ -60,7 +61,7 @@ def pod_template(pool: PrefixCachePool, settings: Settings, *, chat_template: st
     if problem := next(replaced(template["spec"], patched.get("spec") or {}), ""):
         raise TemplateError(problem)
     # The Deployment and the Service select the pods by these labels.
-    ours = {"labels": names.labels(pool), "annotations": _chat_mark(chat_template)}
+    ours = {"labels": names.labels(pool), "annotations": _marks(chat_template, keys)}
     return merged(patched, {"metadata": ours})
 
 
@@ -69,12 +70,13 @@ def grace_seconds(settings: Settings) -> int:
     return settings.worker_drain_seconds + settings.worker_shutdown_seconds + GRACE_MARGIN_SECONDS
 
 
-def _annotations(chat_template: str) -> dict[str, str]:
-    return {"kubectl.kubernetes.io/default-container": "engine", **_chat_mark(chat_template)}
+def _annotations(chat_template: str, keys: str) -> dict[str, str]:
+    return {"kubectl.kubernetes.io/default-container": "engine", **_marks(chat_template, keys)}
 
 
-def _chat_mark(chat_template: str) -> dict[str, str]:
-    return {names.CHAT_TEMPLATE: chat_template} if chat_template else {}
+def _marks(chat_template: str, keys: str) -> dict[str, str]:
+    digests = {names.CHAT_TEMPLATE: chat_template, names.KEYS: keys}
+    return {name: digest for name, digest in digests.items() if digest}
 
 
 def _spread(pool: PrefixCachePool) -> Manifest:
@@ -104,7 +106,7 @@ def _volumes(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
         {"name": "sockets", "emptyDir": {"medium": "Memory"}},
         {"name": "cache", "emptyDir": {}},
         {"name": "plugin", "emptyDir": {}},
-        {"name": "keys", "secret": {"secretName": names.keys(pool), "defaultMode": 0o440}},
+        {"name": "keys", "secret": {"secretName": names.keys(pool.metadata.name), "defaultMode": 0o440}},
         {"name": "policy", "configMap": {"name": names.policy(pool)}},
         {"name": "token", "projected": {"sources": [{"serviceAccountToken": token}]}},
         *([{"name": "tls", "secret": _tls_source(pool, settings)}] if settings.serves_tls else []),

@@ -76,6 +76,12 @@ class Observed:
         return self.children.get(Ref("Secret", metadata["namespace"], names.certificate(metadata["name"])))
 
     @property
+    def keys(self) -> Manifest | None:
+        """The live Secret of the pool's keys, None where there is none."""
+        metadata = self.pool["metadata"]
+        return self.children.get(Ref("Secret", metadata["namespace"], names.keys(metadata["name"])))
+
+    @property
     def namespace(self) -> str:
         """The pool's namespace."""
         return str(self.pool["metadata"]["namespace"])
@@ -200,7 +206,7 @@ def _template(deployment: Manifest) -> str:
 def leaving(observed: Observed) -> bool:
     """Whether objects of an earlier pool of this name are still being deleted; until then their names are taken."""
     return any(
-        "deletionTimestamp" in child["metadata"] or _owner(child) not in {None, observed.pool["metadata"]["uid"]}
+        "deletionTimestamp" in child["metadata"] or owner_of(child) not in {None, observed.pool["metadata"]["uid"]}
         for child in observed.children.values()
     )
 
@@ -208,7 +214,7 @@ def leaving(observed: Observed) -> bool:
 def foreign(desired: Desired, observed: Observed) -> str:
     """An existing object of a wanted name that the operator did not make, "" where there is none.
 
-    The Secret with keys does not count: it is only read, whoever made it.
+    The Secret with keys does not count while it holds the right ones, whoever made it.
     """
     wanted = (*desired.renewed, *desired.apply) if desired.verdict.admitted else ()
     refs = map(Ref.of, wanted)
@@ -252,13 +258,14 @@ def _is_deployment(action: Action) -> bool:
     return isinstance(action, Apply) and action.manifest["kind"] == "Deployment"
 
 
-def _owner(child: Manifest) -> str | None:
+def owner_of(child: Manifest) -> str | None:
+    """The uid of the pool that owns an object, None where none does."""
     owners = child["metadata"].get("ownerReferences") or ()
     return next((owner["uid"] for owner in owners if owner["kind"] == KIND and owner.get("controller")), None)
 
 
 def _is_foreign(child: Manifest | None) -> bool:
-    return child is not None and _owner(child) is None and not names.is_ours(child)
+    return child is not None and owner_of(child) is None and not names.is_ours(child)
 
 
 def _status_manifest(metadata: Mapping[str, Any], wanted: Manifest) -> Manifest:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, NewType, Protocol
+from typing import Any, Final, NewType, Protocol
 
 from cachefleet_core.pool.model_names import claim_in
 from cachefleet_core.pool.spec import PrefixCachePool
@@ -41,6 +41,7 @@ from cachefleet_operator.reconcile.plan import (
 )
 from cachefleet_operator.reconcile.released_pods import UNLABELLED
 from cachefleet_operator.reconcile.rollout import deadline, is_paused
+from cachefleet_operator.reconcile.worker_keys import KeysChangedError, KeysPlan, KeysRewrittenError, keys_plan
 from cachefleet_operator.settings import Settings
 from cachefleet_operator.status.admission import pool_in_force, with_known_size
 from cachefleet_operator.status.pods import ended, pods_of
@@ -171,7 +172,8 @@ class Reconciler:
             return Desired(verdict, renewed=renewed, held=held), observed
         self._facts_cache.note(pool)
         facts = await self._facts_cache.facts(key)
-        desired = replace(await self._wish(pool, verdict, observed), renewed=renewed, held=held)
+        wish = await self._wish(pool, verdict, observed)
+        desired = replace(wish, renewed=(*wish.renewed, *renewed), held=held)
         known = with_reported_sizes(pool, verdict, facts, as_wanted(desired, observed))
         known = with_known_size(pool, with_last_budget(known, observed.pool), observed.pool)
         desired = desired.judged(known)
@@ -190,27 +192,30 @@ class Reconciler:
         if not verdict.admitted:
             return Desired(verdict)
         try:
+            keys = await self._keys(pool, observed)
+            made = self._made(pool, observed)
             chat_template = await self._chat_template(pool)
             apply = manifests.children(
-                pool, self._settings, chat_template=chat_template, there=observed.children.keys()
+                pool, self._settings, chat_template=chat_template, keys=keys.mark, there=observed.children.keys()
             )
-        except TemplateError as error:
-            return Desired(replace(verdict, invalid=(Reason.INVALID_POD_TEMPLATE, str(error))))
-        except ChatTemplateError as error:
-            return Desired(replace(verdict, invalid=(Reason.CHAT_TEMPLATE_MISSING, str(error))))
-        try:
-            return Desired(verdict, (*await self._keys(pool, observed), *self._made(pool, observed)), apply)
-        except (FleetKeyError, CertificateError) as error:
-            self._later(PoolKey(pool.key), self._settings.chat_template_seconds)  # not watched either
-            fleet = isinstance(error, FleetKeyError)
-            reason = Reason.FLEET_KEY_BROKEN if fleet else Reason.CERTIFICATES_BROKEN
-            return Desired(replace(verdict, invalid=(reason, str(error))))
+        except tuple(_INVALID) as error:
+            if not isinstance(error, TemplateError):  # what it is about is not watched
+                self._later(PoolKey(pool.key), self._settings.chat_template_seconds)
+            return Desired(replace(verdict, invalid=(_INVALID[type(error)], str(error))))
+        return Desired(verdict, (*keys.create, *made), apply, keys.renewed)
 
-    async def _keys(self, pool: PrefixCachePool, observed: Observed) -> tuple[Object, ...]:
-        """The Secret of a pool's keys where it is missing. FleetKeyError."""
-        if Ref("Secret", pool.metadata.namespace, names.keys(pool)) in observed.children:
-            return ()
-        return (manifests.keys_secret(pool, await self.fleet_key()),)
+    async def _keys(self, pool: PrefixCachePool, observed: Observed) -> KeysPlan:
+        """What to do about the Secret of a pool's keys. FleetKeyError, KeysChangedError, KeysRewrittenError."""
+        ref = Ref("Secret", self._settings.operator_namespace, names.FLEET_KEY_SECRET)
+        try:
+            if observed.keys is None:
+                fleet = await self.fleet_key()
+            else:  # keys are there, so there was a fleet key: another one would fit none of them
+                fleet = _parsed(await self._api.get(ref), ref)
+        except RefusedError as error:
+            raise FleetKeyError(f"Secret {ref.namespace}/{ref.name} cannot be read or made: {error.message}") from error
+        wanted, where = manifests.keys_secret(pool, fleet), f"{ref.namespace}/{ref.name}"
+        return keys_plan(wanted, observed, fleet_key=where, now=self._today())
 
     def _made(self, pool: PrefixCachePool, observed: Observed) -> tuple[Object, ...]:
         """The Secret of the workers' certificate where it is missing. CertificateError."""
@@ -282,7 +287,20 @@ def _held(observed: Observed) -> tuple[Object, ...]:
     return (stamped(manifests.policy(pool)),) if pool else ()
 
 
-def _parsed(secret: Object, ref: Ref) -> FleetKey:
+_INVALID: Final[Mapping[type[Exception], Reason]] = {
+    TemplateError: Reason.INVALID_POD_TEMPLATE,
+    ChatTemplateError: Reason.CHAT_TEMPLATE_MISSING,
+    FleetKeyError: Reason.FLEET_KEY_BROKEN,
+    KeysChangedError: Reason.FLEET_KEY_CHANGED,
+    KeysRewrittenError: Reason.KEYS_REWRITTEN,
+    CertificateError: Reason.CERTIFICATES_BROKEN,
+}
+"""Why a pool's workers cannot be as its spec says."""
+
+
+def _parsed(secret: Object | None, ref: Ref) -> FleetKey:
+    if secret is None:
+        raise FleetKeyError(f"Secret {ref.namespace}/{ref.name} is not there, and keys were made from it: put it back")
     try:
         return FleetKey.parse(base64.b64decode(secret["data"][names.FLEET_KEY]).decode())
     except (KeyError, TypeError, ValueError, binascii.Error) as error:

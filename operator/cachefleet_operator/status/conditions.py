@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from cachefleet_core.pool.model_names import NameConflict
 from cachefleet_operator.controlplane_client.pool_facts import (
@@ -12,10 +14,14 @@ from cachefleet_operator.controlplane_client.pool_facts import (
     doubted,
     excluded,
     failed,
+    locked,
     unlike_asked,
 )
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, Workers
+
+_KEY_REASONS: Final = frozenset({Reason.FLEET_KEY_BROKEN, Reason.FLEET_KEY_CHANGED, Reason.KEYS_REWRITTEN})
+"""Reasons for which a spec cannot be used that are about keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,7 @@ def findings(verdict: Verdict, workers: Workers, observations: Observations = NO
     """All conditions of a pool, the summary last."""
     config, budget = _config(verdict), _budget(verdict)
     available, progressing = _available(workers, observations), _progressing(verdict, workers, observations)
+    keys = _keys(verdict, observations.facts)
     return (
         config,
         budget,
@@ -41,9 +48,10 @@ def findings(verdict: Verdict, workers: Workers, observations: Observations = NO
         _fresh(observations.facts),
         _hit_rate(verdict, observations.facts),
         _name(verdict, observations.name_conflict),
+        keys,
         progressing,
         _degraded(workers, observations),
-        _ready(config, budget, available, progressing, workers),
+        _ready((config, budget, *_all_refuse(keys, observations.facts)), available, progressing, workers),
     )
 
 
@@ -154,6 +162,30 @@ def _name(verdict: Verdict, conflict: NameConflict | None) -> Finding:
     return Finding(kind, "True", Reason.NAME_NOT_ALLOWED, f"this namespace may not have its name; {words}")
 
 
+def _keys(verdict: Verdict, facts: Facts) -> Finding:
+    kind = "KeysBroken"
+    if verdict.invalid is not None and verdict.invalid[0] in _KEY_REASONS:
+        return Finding(kind, "True", *verdict.invalid)
+    if found := locked(facts):
+        return Finding(kind, "True", Reason.KEYS_REFUSED, _locked_words(found[0]))
+    return Finding(kind, "False", Reason.KEYS_HELD, "no worker is known to refuse the gateway's key")
+
+
+def _locked_words(member: Member) -> str:
+    return (
+        f"worker {member.name} does not take the gateway's key, so it gets no requests while others do. Its pod read "
+        "other keys than the pool's, or the control plane runs with another fleet key: if no pod is being replaced, "
+        "restart the control plane, then the pod"
+    )
+
+
+def _all_refuse(keys: Finding, facts: Facts) -> tuple[Finding, ...]:
+    """``keys``, as an obstacle, where no ready worker takes the gateway's key."""
+    ready = [member for member in (facts.known.members if facts.known else ()) if member.ready]
+    all_do = keys.reason == Reason.KEYS_REFUSED and ready and all(member.key_refused for member in ready)
+    return (Finding(keys.type, "False", keys.reason, keys.message),) if all_do else ()
+
+
 def _unknown(kind: str, facts: Facts) -> Finding:
     return Finding(kind, "Unknown", facts.reason, facts.message)
 
@@ -178,7 +210,7 @@ def _progressing(verdict: Verdict, workers: Workers, observations: Observations)
 def _degraded(workers: Workers, observations: Observations) -> Finding:
     """The first problem, in this order, of a worker that runs or should run."""
     trouble, member, stranger = observations.trouble, failed(observations.facts), excluded(observations.facts)
-    distrusted = doubted(observations.facts)
+    distrusted, refusing = doubted(observations.facts), locked(observations.facts)
     wrong = (
         (workers.failure, Reason.PODS_REFUSED, workers.failure),
         (
@@ -189,6 +221,7 @@ def _degraded(workers: Workers, observations: Observations) -> Finding:
         (trouble, trouble.reason if trouble else "", trouble.message if trouble else ""),
         (workers.stalled and not workers.settled, Reason.STALLED, workers.stalled),
         (member, Reason.WORKER_FAILED, _failed_words(member)),
+        (refusing, Reason.KEYS_REFUSED, _locked_words(refusing[0]) if refusing else ""),
         (stranger, Reason.CONTRACT_MISMATCH, f"worker {stranger.name} is used last" if stranger else ""),
         (observations.disagreement, Reason.POOLS_DIFFER, observations.disagreement),
         (distrusted, Reason.CLAIMS_NOT_SERVED, _distrusted_words(distrusted)),
@@ -211,8 +244,8 @@ def _distrusted_words(member: Member | None) -> str:
     return f"worker {member.name} serves little of what it claims to hold: {member.trust:.0%} of that is counted on"
 
 
-def _ready(config: Finding, budget: Finding, available: Finding, progressing: Finding, workers: Workers) -> Finding:
-    for finding in (config, budget):
+def _ready(obstacles: Iterable[Finding], available: Finding, progressing: Finding, workers: Workers) -> Finding:
+    for finding in obstacles:
         if finding.status == "False":
             return Finding("Ready", "False", finding.reason, finding.message)
     if workers.settled and not workers.failure:

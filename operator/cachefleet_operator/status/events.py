@@ -26,6 +26,8 @@ _TOLD: Final[Mapping[tuple[str, str], tuple[str, bool]]] = {
     ("HitRateMet", "False"): ("Warning", False),
     ("HitRateMet", "True"): ("Normal", True),
     ("IndexFresh", "False"): ("Warning", True),
+    ("KeysBroken", "False"): ("Normal", True),
+    ("KeysBroken", "True"): ("Warning", False),
     ("ModelNameConflict", "False"): ("Normal", True),
     ("ModelNameConflict", "True"): ("Warning", False),
     ("Progressing", "True"): ("Normal", False),

@@ -26,9 +26,14 @@ class Pod:
     leaving: bool = False
     cost: int | None = None
     """Its deletion-cost annotation; None where it has none."""
+    since: dt.datetime | None = None
+    """Since when all its containers run; None where one does not."""
     trouble: Trouble | None = None
     look_again: float | None = None
     """Seconds until it counts as unschedulable unless that changes; no event announces it. None otherwise."""
+
+
+_STATUSES: Final = ("initContainerStatuses", "containerStatuses")
 
 
 def pods_of(
@@ -77,9 +82,21 @@ def _pod(manifest: Mapping[str, Any], now: dt.datetime, grace_seconds: float, re
         ready=ready,
         leaving=leaving,
         cost=_integer(annotations.get(DELETION_COST)),
+        since=_running_since(status),
         trouble=trouble,
         look_again=again,
     )
+
+
+def _running_since(status: Mapping[str, Any]) -> dt.datetime | None:
+    """The start of the container that started last; init containers that ended are not asked."""
+    first, last = ([each.get("state") or {} for each in status.get(part) or ()] for part in _STATUSES)
+    asked = [*(state for state in first if "terminated" not in state), *last]
+    starts = [str((state.get("running") or {}).get("startedAt") or "") for state in asked]
+    try:
+        return max(map(dt.datetime.fromisoformat, starts), default=None)
+    except ValueError:
+        return None
 
 
 def _unscheduled(

@@ -10,6 +10,7 @@ from cachefleet_controlplane.admin import schemas
 from cachefleet_operator.controlplane_client.pool_facts import (
     Facts,
     FactsError,
+    Member,
     PoolFacts,
     essence,
     excluded,
@@ -131,3 +132,11 @@ def test_what_no_status_can_say_is_no_answer(member: dict[str, Any]) -> None:
 
 def test_a_phase_that_is_not_known_here_is_told_as_it_is() -> None:
     assert read(members=[MEMBER | {"phase": "hibernating"}]).members[0].phase == "hibernating"
+
+
+def test_a_refused_key_is_news() -> None:
+    """So that its pool is looked at, and its Secret put right, at the next poll and not at the next resync."""
+    taken, refused = (Facts(PoolFacts(members=(Member("a", key_refused=no),))) for no in (False, True))
+    assert essence(taken) != essence(refused)
+    body = b'{"members":[{"name":"a","keyRefused":true}]}'
+    assert parse(body).members == refused.known.members if refused.known else ()

@@ -29,6 +29,28 @@ def read(found: dict[str, Any], grace: float = 10) -> Pod:
     return pod
 
 
+def started(moment: str) -> dict[str, Any]:
+    return container(state={"running": {"startedAt": moment}})
+
+
+@pytest.mark.parametrize(
+    ("found", "since"),
+    [
+        (manifest(started("2026-01-01T00:00:05Z")), 5),
+        (manifest(started("2026-01-01T00:00:05Z"), initContainerStatuses=[started("2026-01-01T00:00:09Z")]), 9),
+        (manifest(started("2026-01-01T00:00:05Z"), initContainerStatuses=[container(state=ENDED)]), 5),
+        (manifest(started("2026-01-01T00:00:05Z"), container(state=ENDED)), None),
+        (manifest(started("2026-01-01T00:00:05Z"), waiting("ContainerCreating")), None),
+        (manifest(container(state={"running": {}})), None),
+        (manifest(container()), None),
+        (manifest(), None),
+    ],
+)
+def test_since_when_all_its_containers_run(found: dict[str, Any], since: int | None) -> None:
+    moment = None if since is None else dt.datetime(2026, 1, 1, 0, 0, since, tzinfo=dt.UTC)
+    assert read(found).since == moment
+
+
 @pytest.mark.parametrize(
     ("seen", "reason", "lasting"),
     [

@@ -192,6 +192,20 @@ def test_ranks_of_a_worker_are_one_worker() -> None:
             {"EngineAsAsked": ("False", "EngineDiffers"), "Ready": ("True", "WorkersReady")},
         ),
         (facts(member(trust=0.5)), {"Degraded": ("False", "NothingWrong")}),
+        (
+            facts(member(key_refused=True), member("demo-b")),
+            {
+                "KeysBroken": ("True", "KeysRefused"),
+                "Degraded": ("True", "KeysRefused"),
+                "Ready": ("True", "WorkersReady"),
+            },
+        ),
+        (
+            facts(member(key_refused=True), member("demo-b", ready=False)),
+            {"KeysBroken": ("True", "KeysRefused"), "Ready": ("False", "KeysRefused")},
+        ),
+        (facts(member()), {"KeysBroken": ("False", "KeysHeld")}),
+        (SILENT, {"KeysBroken": ("False", "KeysHeld"), "Ready": ("True", "WorkersReady")}),
         (facts(member(phase="failed")), {"Degraded": ("True", "WorkerFailed"), "Ready": ("True", "WorkersReady")}),
     ],
 )
