@@ -22,7 +22,8 @@ from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.pool_list import PoolList
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
 from cachefleet_operator.reconcile.certificate_renewal import Certificates, certificates
-from cachefleet_operator.reconcile.reconciler import FleetKeyError, Outcome, PoolKey, Reconciler
+from cachefleet_operator.reconcile.fleet_key import FleetKeyError
+from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
 from cachefleet_operator.settings import Settings
 from cachefleet_operator.status.pool_assessment import judge
 from cachefleet_operator.waiting import Waiting

@@ -3,6 +3,7 @@
 apply                actions of a plan, and their API requests
 certificate_renewal  certificates that are issued, or read, in one term of leadership
 deletion_cost        pod deletion costs from the value of each worker's cache
+fleet_key            the fleet key, read from its Secret
 futile_applies       applied manifests that changed nothing
 plan                 from desired and observed state to actions
 reconciler           one pass over one pool

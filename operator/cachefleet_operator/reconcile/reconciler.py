@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import datetime as dt
 import hashlib
 import logging
@@ -26,6 +24,7 @@ from cachefleet_operator.manifests.pod import TemplateError
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.apply import Applier, Create
 from cachefleet_operator.reconcile.certificate_renewal import Certificates
+from cachefleet_operator.reconcile.fleet_key import FleetKeyError, parsed_fleet_key
 from cachefleet_operator.reconcile.futile_applies import FutileApplies
 from cachefleet_operator.reconcile.plan import (
     Clock,
@@ -67,10 +66,6 @@ class Outcome(StrEnum):
     WROTE = "wrote"
     GONE = "gone"
     REFUSED = "refused"
-
-
-class FleetKeyError(Exception):
-    """The fleet key's Secret holds no valid key. It is never overwritten and must be repaired by hand."""
 
 
 class ChatTemplateError(Exception):
@@ -142,7 +137,7 @@ class Reconciler:
             key = FleetKey.generate()
             await self._applier.act(Create(manifests.fleet_key_secret(ref.namespace, key)))
             return key
-        return _parsed(secret, ref)
+        return parsed_fleet_key(secret, ref)
 
     async def _observe(self, pool: Object) -> Observed:
         namespace, name = pool["metadata"]["namespace"], pool["metadata"]["name"]
@@ -211,7 +206,7 @@ class Reconciler:
             if observed.keys is None:
                 fleet = await self.fleet_key()
             else:  # keys are there, so there was a fleet key: another one would fit none of them
-                fleet = _parsed(await self._api.get(ref), ref)
+                fleet = parsed_fleet_key(await self._api.get(ref), ref)
         except RefusedError as error:
             raise FleetKeyError(f"Secret {ref.namespace}/{ref.name} cannot be read or made: {error.message}") from error
         wanted, where = manifests.keys_secret(pool, fleet), f"{ref.namespace}/{ref.name}"
@@ -296,12 +291,3 @@ _INVALID: Final[Mapping[type[Exception], Reason]] = {
     CertificateError: Reason.CERTIFICATES_BROKEN,
 }
 """Why a pool's workers cannot be as its spec says."""
-
-
-def _parsed(secret: Object | None, ref: Ref) -> FleetKey:
-    if secret is None:
-        raise FleetKeyError(f"Secret {ref.namespace}/{ref.name} is not there, and keys were made from it: put it back")
-    try:
-        return FleetKey.parse(base64.b64decode(secret["data"][names.FLEET_KEY]).decode())
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
-        raise FleetKeyError(f"Secret {ref.namespace}/{ref.name} holds no fleet key under {names.FLEET_KEY}") from error

@@ -12,7 +12,8 @@ from cachefleet_operator.controlplane_client.facts_cache import no_facts
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import child_objects
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
-from cachefleet_operator.reconcile.reconciler import FleetKeyError, Outcome, PoolKey, Reconciler
+from cachefleet_operator.reconcile.fleet_key import FleetKeyError
+from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
 from cachefleet_operator.status.pool_assessment import judge
 from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError, RetryableError
 from tests.operator.pools import SETTINGS, document, pool
