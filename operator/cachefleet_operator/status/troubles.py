@@ -116,8 +116,8 @@ def _recent(finished: str, since: str, *, unknown: bool) -> bool:
 def _last_words(ended: Mapping[str, Any], restarts: int) -> str:
     code, said = ended.get("exitCode"), str(ended.get("message") or "").strip()
     how = f"{ended.get('reason') or 'ended'}, exit code {code}{_signal(code)}" if ended else "ended"
-    times = f", restarted {restarts} {'time' if restarts == 1 else 'times'}" if restarts else ""
-    return how + times + (f": {said}" if said else "")
+    times = f"restarted {restarts} {'time' if restarts == 1 else 'times'}, last: " if restarts else ""
+    return times + how + (f": {said}" if said else "")
 
 
 def _signal(code: Any) -> str:

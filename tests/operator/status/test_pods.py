@@ -119,8 +119,8 @@ def test_a_crash_is_told_with_container_cause_time_and_what_to_do() -> None:
     trouble = read(not_ready_since("2026-01-01T00:00:30Z", crashed)).trouble
     assert trouble is not None
     assert trouble.message == (
-        "pod demo-a, container engine: Error, exit code 139 (SIGSEGV), restarted 1 time, since 2026-01-01T00:00:29Z; "
-        "it is started again; its last words: kubectl logs demo-a -c engine --previous"
+        "pod demo-a, container engine: restarted 1 time, last: Error, exit code 139 (SIGSEGV), "
+        "since 2026-01-01T00:00:29Z; it is started again; its last words: kubectl logs demo-a -c engine --previous"
     )
 
 
