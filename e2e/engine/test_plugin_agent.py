@@ -51,6 +51,10 @@ class Desk:
             assert response.status == 200, await response.text()
             return await response.json(content_type=None)
 
+    async def models(self) -> Any:
+        async with self._http.get(self._server.url + "/v1/models", headers=self._server.headers) as response:
+            return await response.json()
+
     async def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         url = f"http://127.0.0.1:{self.agent.http_port}{path}"
         async with self._http.post(url, json=body, headers=self._server.headers) as response:
@@ -232,6 +236,20 @@ async def _cached(desk: Desk, salt: str) -> int:
     body = {"model": "tiny", "messages": CONVERSATION, "max_tokens": 1, "cache_salt": salt}
     answer = await desk.engine("/v1/chat/completions", body)
     return int((answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0)
+
+
+@on_engine
+async def test_a_warm_prefix_that_can_never_fit_is_told_with_tokens_and_limit(desk: Desk) -> None:
+    messages = json.dumps([{"role": "system", "content": "one more word " * 20_000}]).encode()
+    await desk.plane.send(Warm(prefixes=(Prefix(name="long", messages=messages),), standing=True, generation=50))
+    await desk.plane.until(lambda: desk.plane.state and desk.plane.state.warmth.problems)
+    assert desk.plane.state is not None
+    (problem,) = desk.plane.state.warmth.problems
+    (model,) = (await desk.models())["data"]
+    assert (problem.kind, problem.limit) == ("too_long", model["max_model_len"] - 1)
+    assert problem.tokens > 20_000
+    await desk.plane.send(Warm(prefixes=(), standing=True, generation=51))
+    await desk.plane.until(lambda: desk.plane.state and not desk.plane.state.warmth.problems)
 
 
 @on_engine

@@ -71,6 +71,9 @@ class Reason(StrEnum):
     NOTHING_WRONG = "NothingWrong"
     WORKER_FAILED = "WorkerFailed"
     CLAIMS_NOT_SERVED = "ClaimsNotServed"
+    WARM_PREFIX_TOO_LONG = "WarmPrefixTooLong"
+    WARM_PREFIX_REFUSED = "WarmPrefixRefused"
+    WARM_PREFIX_FAILING = "WarmPrefixFailing"
     # An event alone
     POD_RELEASED = "PodReleased"
     # Ready

@@ -206,6 +206,20 @@ INVALID: Final[tuple[Invalid, ...]] = (
         prefixCache={"warmPrefixes": [{**_WARM, "tenants": ["acme", "acme"]}]},
     ),
     _spec(
+        "warm prefix of more than a million characters",
+        "must together have at most 1000000 characters, and 1 MiB as JSON",
+        "must together have at most 1000000 characters, and 1 MiB as JSON",
+        tenancy={"isolation": "Shared"},
+        prefixCache={"warmPrefixes": [{**_WARM, "messages": [{"role": "system", "content": "x" * 260_000}] * 4}]},
+    ),
+    _spec(
+        "warm prefix of more than a MiB",
+        "must together have at most 1000000 characters, and 1 MiB as JSON",
+        "",
+        tenancy={"isolation": "Shared"},
+        prefixCache={"warmPrefixes": [{**_WARM, "messages": [{"role": "system", "content": "\u00e4" * 210_000}] * 3}]},
+    ),
+    _spec(
         "warm prefix without messages",
         "messages: a list of 0: must be a list of 1 to 64 entries",
         "messages: Invalid value",

@@ -118,12 +118,27 @@ class Capability(Schema):
     reason: str
 
 
+class WarmProblem(Schema):
+    """A warm prefix that is not cached and will not be by waiting."""
+
+    name: str
+    kind: str
+    """too_long, refused or failing."""
+    tokens: int
+    """What it takes, where it is too long."""
+    limit: int
+    attempts: int
+    detail: str
+    """Where it is too long the field of the pool that bounds it, else the last error."""
+
+
 class Warmth(Schema):
     """How far the warm prefixes are cached."""
 
     done: int
     total: int
     failed: tuple[str, ...]
+    problems: tuple[WarmProblem, ...] = ()
 
 
 class Worker(Schema):

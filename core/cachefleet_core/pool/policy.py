@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
 from cachefleet_core.pool.section import Label, MiB, Ratio, Rule, Section, Tenant
+
+MAX_MESSAGES: Final = 1_000_000
+"""Characters of a warm prefix."""
+MAX_MESSAGES_BYTES: Final = 1024 * 1024 - 4096
+"""Bytes of the texts of a warm prefix as JSON; what a frame to an agent takes, less the JSON around them."""
 
 
 class MessageRole(StrEnum):
@@ -51,6 +57,16 @@ class WarmPrefix(Section):
             cel="",  # the list is a set, which the API server keeps unique by itself
             message="must not name a tenant twice",
             holds=lambda prefix: len(set(prefix.tenants)) == len(prefix.tenants),
+        ),
+        Rule(
+            field="messages",
+            cel="self.messages.map(m, size(m.content)).sum() <= 1000000",
+            message="must together have at most 1000000 characters, and 1 MiB as JSON",
+            holds=lambda prefix: (
+                sum(len(message.content) for message in prefix.messages) <= MAX_MESSAGES
+                and sum(len(json.dumps(message.content, ensure_ascii=False).encode()) for message in prefix.messages)
+                <= MAX_MESSAGES_BYTES
+            ),
         ),
     )
 

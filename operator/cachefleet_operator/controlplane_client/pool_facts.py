@@ -62,11 +62,23 @@ class Load(msgspec.Struct, frozen=True, rename="camel"):
     blocks_idle: _Count | None = None
 
 
+class WarmProblem(msgspec.Struct, frozen=True, rename="camel"):
+    """A warm prefix that is not cached and will not be by waiting; ``kind`` as in ``cachefleet_core.report_frames``."""
+
+    name: str
+    kind: str = ""
+    tokens: _Count = 0
+    limit: _Count = 0
+    attempts: _Count = 0
+    detail: str = ""
+
+
 class Warmth(msgspec.Struct, frozen=True, rename="camel"):
     """How many warm prefixes are cached (``done``), of how many (``total``)."""
 
     done: _Count = 0
     total: _Count = 0
+    problems: tuple[WarmProblem, ...] = ()
 
 
 class Member(msgspec.Struct, frozen=True, rename="camel"):
@@ -170,7 +182,8 @@ def essence(facts: Facts) -> object:
 
 
 def _life(member: Member) -> object:
-    said = (member.phase, member.epoch, member.warmed, member.differences, member.configuration)
+    cold = tuple((problem.name, problem.kind) for problem in member.warmth.problems)
+    said = (member.phase, member.epoch, member.warmed, cold, member.differences, member.configuration)
     wrong = (member.doubted, member.key_refused)
     return (member.name, member.rank, member.ready, member.fresh, *said, *wrong)
 
@@ -196,6 +209,12 @@ def unlike_asked(facts: Facts) -> tuple[Member, ...]:
     """Workers whose engine has something else than the pool asks for."""
     members = facts.known.members if facts.known else ()
     return tuple(member for member in members if member.configuration)
+
+
+def unwarmed(facts: Facts) -> tuple[str, WarmProblem] | None:
+    """The first warm prefix that a worker cannot cache, with the worker's name; None where there is none."""
+    members = facts.known.members if facts.known else ()
+    return next(((member.name, problem) for member in members for problem in member.warmth.problems), None)
 
 
 def excluded(facts: Facts) -> Member | None:

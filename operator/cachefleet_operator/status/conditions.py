@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_core.pool.model_names import NameConflict
+from cachefleet_core.report_frames import REFUSED, TOO_LONG
 from cachefleet_operator.controlplane_client.pool_facts import (
     Difference,
     Facts,
@@ -16,6 +17,7 @@ from cachefleet_operator.controlplane_client.pool_facts import (
     failed,
     locked,
     unlike_asked,
+    unwarmed,
 )
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, Workers
@@ -225,11 +227,29 @@ def _degraded(workers: Workers, observations: Observations) -> Finding:
         (stranger, Reason.CONTRACT_MISMATCH, f"worker {stranger.name} is used last" if stranger else ""),
         (observations.disagreement, Reason.POOLS_DIFFER, observations.disagreement),
         (distrusted, Reason.CLAIMS_NOT_SERVED, _distrusted_words(distrusted)),
+        *_unwarmed(observations.facts),
     )
     for present, reason, message in wrong:
         if present:
             return Finding("Degraded", "True", reason, message)
     return Finding("Degraded", "False", Reason.NOTHING_WRONG, "nothing is known to be wrong with a worker")
+
+
+def _unwarmed(facts: Facts) -> tuple[tuple[object, str, str], ...]:
+    """The warm prefix that a worker cannot cache, as a row of the problems: present, reason, message."""
+    found = unwarmed(facts)
+    if found is None:
+        return ()
+    worker, problem = found
+    prefix = f"worker {worker}: warm prefix {problem.name}"
+    if problem.kind == TOO_LONG:
+        words = f"{prefix} takes {problem.tokens} tokens, the limit is {problem.limit} by {problem.detail}"
+        return ((True, Reason.WARM_PREFIX_TOO_LONG, f"{words}: shorten it, or raise that"),)
+    if problem.kind == REFUSED:
+        words = f"{prefix} is refused: {problem.detail}"
+        return ((True, Reason.WARM_PREFIX_REFUSED, f"{words}; correct it, or take it out"),)
+    words = f"{prefix} failed {problem.attempts} times in a row, the last time with: {problem.detail}"
+    return ((True, Reason.WARM_PREFIX_FAILING, f"{words}; it is tried again"),)
 
 
 def _failed_words(member: Member | None) -> str:

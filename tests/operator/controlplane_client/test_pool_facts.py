@@ -6,17 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.admin import schemas
+from cachefleet_controlplane.admin import presenters, schemas
+from cachefleet_core import report_frames
 from cachefleet_operator.controlplane_client.pool_facts import (
     Facts,
     FactsError,
     Member,
     PoolFacts,
+    WarmProblem,
     essence,
     excluded,
     failed,
     parse,
+    unwarmed,
 )
+from tests.controlplane.fleet_views import worker_status
 
 MEMBER: dict[str, Any] = {
     "name": "demo-a",
@@ -67,6 +71,14 @@ def test_every_field_it_reads_is_one_that_the_control_plane_writes() -> None:
     assert {field.alias for field in schemas.PoolDetail.model_fields.values()} >= {"contract", "hitRatio", "members"}
 
 
+def test_why_a_prefix_is_not_warm_comes_from_the_agent_to_the_operator_whole() -> None:
+    problem = report_frames.WarmProblem(name="p", kind="too_long", tokens=9, limit=8, attempts=1, detail="engine.x")
+    status = worker_status("demo-a", warmth=report_frames.Warmth(total=1, problems=(problem,)))
+    told = presenters.worker(status).model_dump(mode="json", by_alias=True)
+    (name, read_back) = unwarmed(facts(told)) or ("", None)
+    assert (name, read_back) == ("demo-a", WarmProblem("p", "too_long", 9, 8, 1, "engine.x"))
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"null", b'{"members": [{}]}', b'{"members": "x"}', b'{"hitRatio": 1}'])
 def test_anything_else_is_an_error(body: bytes) -> None:
     with pytest.raises(FactsError):
@@ -95,6 +107,7 @@ def test_figures_are_not_its_essence(change: dict[str, Any]) -> None:
         {"epoch": "e2"},
         {"phase": "draining"},
         {"warmth": {"done": 1, "total": 2}},
+        {"warmth": {"done": 2, "total": 2, "problems": [{"name": "p", "kind": "too_long"}]}},
         {"differences": [{"field": "f", "expected": "a", "actual": "b"}]},
         {"name": "demo-b"},
         {"ready": False},

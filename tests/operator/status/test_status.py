@@ -15,6 +15,7 @@ from cachefleet_operator.controlplane_client.pool_facts import (
     Load,
     Member,
     PoolFacts,
+    WarmProblem,
     Warmth,
 )
 from cachefleet_operator.reasons import Reason
@@ -44,6 +45,11 @@ def member(name: str = "demo-a", **more: Any) -> Member:
         "stale": False,
     }
     return Member(name, **{**given, **more})
+
+
+def cold(kind: str) -> Member:
+    problem = WarmProblem("policy", kind, tokens=900, limit=511, attempts=3, detail="engine.maxModelLen")
+    return member(warmth=Warmth(0, 1, (problem,)))
 
 
 def facts(*members: Member, ratio: float | None = 0.714, sampled: bool = True) -> Facts:
@@ -206,6 +212,9 @@ def test_ranks_of_a_worker_are_one_worker() -> None:
         ),
         (facts(member()), {"KeysBroken": ("False", "KeysHeld")}),
         (SILENT, {"KeysBroken": ("False", "KeysHeld"), "Ready": ("True", "WorkersReady")}),
+        (facts(cold("too_long")), {"Degraded": ("True", "WarmPrefixTooLong"), "Ready": ("True", "WorkersReady")}),
+        (facts(cold("refused")), {"Degraded": ("True", "WarmPrefixRefused")}),
+        (facts(cold("failing")), {"Degraded": ("True", "WarmPrefixFailing")}),
         (facts(member(phase="failed")), {"Degraded": ("True", "WorkerFailed"), "Ready": ("True", "WorkersReady")}),
     ],
 )
@@ -222,6 +231,15 @@ def test_an_engine_that_is_not_as_asked_is_named_with_both_values() -> None:
     assert found["message"] == (
         "the engine of worker demo-b: max_model_len is 9, the pool asks for 4096; "
         "block_size is 32, the pool asks for 16; and 1 more"
+    )
+
+
+def test_a_prefix_that_does_not_fit_is_told_with_both_numbers() -> None:
+    conditions = made(observations(known=facts(cold("too_long"))))["conditions"]
+    (message,) = [each["message"] for each in conditions if each["type"] == "Degraded"]
+    assert message == (
+        "worker demo-a: warm prefix policy takes 900 tokens, the limit is 511 by engine.maxModelLen: "
+        "shorten it, or raise that"
     )
 
 

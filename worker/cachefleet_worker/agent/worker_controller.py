@@ -226,7 +226,7 @@ class WorkerController:
             log.info("the engine was started anew, work is taken again")
         self._health, self._clears = Health(), 0
         self.handles.begin(session.epoch)
-        self._warm_up.begin()
+        self._warm_up.begin(facts)
         if self.draining.until is not None:
             self._warm_up.rest()
         self.enforcer.begin(plugin=facts.fleet is not None)

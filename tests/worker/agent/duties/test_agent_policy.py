@@ -395,3 +395,33 @@ async def test_a_drain_that_is_asked_for_lets_running_requests_end(
                 await plane.next_state()
                 assert plane.state is not None
                 assert plane.state.phase is Phase.DRAINING
+
+
+@pytest.mark.parametrize("plugin", [False, True])
+async def test_a_warm_prefix_that_can_never_fit_is_told_with_tokens_and_limit(
+    make_settings: Make, plane: ControlPlane, *, plugin: bool
+) -> None:
+    async with working(make_settings, plane, changes=QUICK, plugin=plugin) as worker:
+        longest = worker.engine.options.context
+        await plane.send(Warm(prefixes=(Prefix(name="a", messages=chat("x" * 2 * longest)),), standing=True, uid="u"))
+        await plane.until(lambda: plane.state and plane.state.warmth.problems)
+        assert plane.state is not None
+        (problem,) = plane.state.warmth.problems
+        assert (problem.kind, problem.limit, problem.detail) == ("too_long", longest - 1, "engine.maxModelLen")
+        assert problem.tokens > 2 * longest
+
+
+async def test_a_warm_prefix_beyond_the_budget_is_told_until_there_is_room(
+    make_settings: Make, plane: ControlPlane
+) -> None:
+    async with working(make_settings, plane, changes=QUICK, plugin=True) as worker:
+        await plane.send(policy(1, budget_mib=1, warm_prefixes=1))
+        await plane.send(Warm(prefixes=(Prefix(name="a", messages=chat("x" * 1100)),), standing=True, uid="u"))
+        await plane.until(lambda: plane.state and plane.state.warmth.problems)
+        assert plane.state is not None
+        (problem,) = plane.state.warmth.problems
+        limit = (1 << 20) // 16_384 * worker.engine.options.block_size + worker.engine.options.block_size - 1
+        assert (problem.kind, problem.limit, problem.detail) == ("too_long", limit, "prefixCache.budgetMiB")
+        await plane.send(policy(2, budget_mib=3, warm_prefixes=1))
+        await plane.until(lambda: plane.state and plane.state.warmth.done == 1)
+        assert plane.state.warmth.problems == ()

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.report_frames import Prefix, Warm
-from cachefleet_worker.agent.duties.warm_prefixes import Gate, Prefixes, Progress
+from cachefleet_core.report_frames import Prefix, Warm, WarmProblem
+from cachefleet_worker.agent.duties.warm_prefixes import Gate, Prefixes, Progress, Result, Room
 
 
 def make(limit: int = 10) -> Prefixes:
@@ -17,12 +17,14 @@ def warm(*names: str, generation: int = 1, uid: str = "u", salts: tuple[str, ...
     return Warm(prefixes=prefixes, standing=True, uid=uid, generation=generation)
 
 
-def run(prefixes: Prefixes, now: float, progress: Progress = Progress.CACHED) -> list[str]:
+def run(
+    prefixes: Prefixes, now: float, progress: Progress = Progress.CACHED, *, tokens: int = 0, error: str = ""
+) -> list[str]:
     """Everything that is due, with one outcome."""
     done = []
     while (job := prefixes.next(now)) is not None:
         done.append(job.prefix.name + job.prefix.salt)
-        prefixes.finished(job, progress, now)
+        prefixes.finished(job, Result(progress, tokens, error), now)
     return done
 
 
@@ -144,3 +146,61 @@ def test_a_worker_that_is_to_go_tries_nothing_more_until_its_engine_is_started_a
     assert (run(prefixes, 1e9), prefixes.next_due()) == ([], None)
     prefixes.begin()
     assert run(prefixes, 0.0) == ["a"]
+
+
+def problems(prefixes: Prefixes) -> list[WarmProblem]:
+    return list(prefixes.warmth.problems)
+
+
+def test_a_prefix_longer_than_the_model_takes_is_told_with_both_numbers() -> None:
+    prefixes = make()
+    prefixes.bound(Room(served=100))
+    prefixes.stand(warm("a", salts=("1", "2")))
+    run(prefixes, 0.0, Progress.REFUSED, tokens=101)
+    assert problems(prefixes) == [
+        WarmProblem(name="a", kind="too_long", tokens=101, limit=100, detail="engine.maxModelLen")
+    ]
+
+
+def test_a_prefix_longer_than_the_budget_is_told_until_the_budget_has_room() -> None:
+    prefixes = make()
+    prefixes.bound(Room(served=1000, kept=47))
+    prefixes.stand(warm("a", "b"))
+    run(prefixes, 0.0, tokens=48)
+    assert [(one.name, one.kind, one.tokens, one.limit, one.detail) for one in problems(prefixes)] == [
+        ("a", "too_long", 48, 47, "prefixCache.budgetMiB"),
+        ("b", "too_long", 48, 47, "prefixCache.budgetMiB"),
+    ]
+    assert (prefixes.warmth.done, prefixes.warmth.failed, prefixes.pending) == (0, ("a", "b"), False)
+    prefixes.bound(Room(served=1000, kept=48))
+    assert prefixes.pending
+    assert run(prefixes, 0.0, tokens=48) == ["a", "b"]
+    assert (prefixes.warmth.done, problems(prefixes)) == (2, [])
+
+
+def test_a_refused_prefix_is_told_at_once_and_a_failing_one_after_three_times() -> None:
+    prefixes = make()
+    prefixes.stand(warm("a"))
+    run(prefixes, 0.0, Progress.REFUSED, error="HTTP 400")
+    assert problems(prefixes) == [WarmProblem(name="a", kind="refused", attempts=1, detail="HTTP 400")]
+    prefixes = make()
+    prefixes.stand(warm("a"))
+    for attempt in range(3):
+        assert problems(prefixes) == []
+        run(prefixes, 100.0 * attempt, Progress.FAILED, error="HTTP 503")
+    assert problems(prefixes) == [WarmProblem(name="a", kind="failing", attempts=3, detail="HTTP 503")]
+    run(prefixes, 1000.0)
+    assert problems(prefixes) == []
+
+
+def test_prompts_that_are_tried_once_are_nobodys_problem() -> None:
+    prefixes = make()
+    prefixes.once([Prefix(name="x", messages=b"[]")])
+    run(prefixes, 0.0, Progress.REFUSED)
+    assert problems(prefixes) == []
+
+
+def test_prefixes_beyond_what_a_worker_takes_are_told() -> None:
+    prefixes = make(limit=1)
+    prefixes.stand(warm("a", "b"))
+    assert [(one.name, one.kind) for one in problems(prefixes)] == [("b", "refused")]

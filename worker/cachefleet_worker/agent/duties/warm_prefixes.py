@@ -13,10 +13,13 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_core.report_frames import Prefix, Warm, Warmth
+from cachefleet_core.report_frames import FAILING, REFUSED, TOO_LONG, Prefix, Warm, WarmProblem, Warmth
 from cachefleet_runtime.backoff import backoff
 
 FAILED_SHOWN: Final = 64
+PROBLEMS_SHOWN: Final = 8
+FAILING_ATTEMPTS: Final = 3
+"""Failures in a row after which a prompt is told of as one that fails again and again."""
 
 
 class Progress(Enum):
@@ -30,6 +33,28 @@ class Progress(Enum):
     """The engine refused the prompt itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How one attempt at a prompt ended; ``tokens`` is its length where that is known, ``error`` no content of it."""
+
+    progress: Progress
+    tokens: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Most tokens that a prompt may have to be served, and to stay cached; None where that is not known."""
+
+    served: int | None = None
+    kept: int | None = None
+
+    def excess(self, tokens: int) -> tuple[int, str] | None:
+        """The bound that a prompt is beyond, and the pool's field that sets it; None where it fits."""
+        bounds = ((self.served, "engine.maxModelLen"), (self.kept, "prefixCache.budgetMiB"))
+        return next(((bound, field) for bound, field in bounds if bound is not None and tokens > bound), None)
+
+
 @dataclass(slots=True)
 class Job:
     """One prompt under one salt; ``standing`` is True for a standing one."""
@@ -40,6 +65,26 @@ class Job:
     attempts: int = 0
     due: float = 0.0
     """When to try next, on the caller's clock."""
+    tokens: int = 0
+    """Its length; 0 while unknown."""
+    error: str = ""
+    """Of the last attempt."""
+
+    def problem(self, room: Room) -> WarmProblem | None:
+        """Why waiting will not have it cached, None where it may."""
+        name, attempts = self.prefix.name, self.attempts
+        if self.progress in (Progress.CACHED, Progress.REFUSED) and (excess := room.excess(self.tokens)):
+            limit, field = excess
+            return WarmProblem(name=name, kind=TOO_LONG, tokens=self.tokens, limit=limit, detail=field)
+        if self.progress is Progress.REFUSED:
+            return WarmProblem(name=name, kind=REFUSED, attempts=attempts, detail=self.error)
+        if self.progress is Progress.FAILED and attempts >= FAILING_ATTEMPTS:
+            return WarmProblem(name=name, kind=FAILING, attempts=attempts, detail=self.error)
+        return None
+
+    def held(self, room: Room) -> bool:
+        """Whether it was cached and fits."""
+        return self.progress is Progress.CACHED and room.excess(self.tokens) is None
 
 
 class Prefixes:
@@ -56,6 +101,7 @@ class Prefixes:
         self._beyond: list[str] = []
         self._standing: Warm | None = None
         self._resting = False
+        self._room = Room()
 
     @property
     def named(self) -> bool:
@@ -69,13 +115,29 @@ class Prefixes:
 
     @property
     def warmth(self) -> Warmth:
-        """Counts of cached and of all prompts, and the names of failed ones (at most FAILED_SHOWN)."""
-        failed = [job.prefix.name for job in self._jobs if job.progress in (Progress.FAILED, Progress.REFUSED)]
+        """Counts of cached and of all prompts, the names of failed ones, and why the pool's own are not cached."""
+        tried = [job for job in self._jobs if job.progress is not Progress.WAITING]
+        failed = [job.prefix.name for job in tried if not job.held(self._room)]
         return Warmth(
-            done=sum(job.progress is Progress.CACHED for job in self._jobs),
+            done=sum(job.held(self._room) for job in self._jobs),
             total=len(self._jobs) + len(self._beyond),
             failed=tuple(dict.fromkeys(failed + self._beyond))[:FAILED_SHOWN],
+            problems=tuple(self._problems())[:PROBLEMS_SHOWN],
         )
+
+    def _problems(self) -> list[WarmProblem]:
+        """One for each prefix, whatever the number of its salts."""
+        found = [problem for job in self._jobs if job.standing and (problem := job.problem(self._room))]
+        words = f"a worker caches {self._limit} prompts, each prefix once for each of its tenants"
+        found += [WarmProblem(name=name, kind=REFUSED, detail=words) for name in self._beyond]
+        return list({problem.name: problem for problem in reversed(found)}.values())[::-1]
+
+    def bound(self, room: Room) -> None:
+        """Take ``room`` as the bound from now on; what fits only now is cached again."""
+        before, self._room = self._room, room
+        for job in self._jobs:
+            if job.standing and job.progress is Progress.CACHED and not job.held(before) and job.held(room):
+                job.progress, job.attempts, job.due = Progress.WAITING, 0, 0.0
 
     def begin(self) -> None:
         """Begin an epoch: nothing is cached, prompts that are not standing are dropped."""
@@ -123,9 +185,10 @@ class Prefixes:
         due = (job.due for job in self._jobs if self._open(job))
         return None if self._resting else min(due, default=None)
 
-    def finished(self, job: Job, progress: Progress, now: float) -> None:
+    def finished(self, job: Job, result: Result, now: float) -> None:
         """Record an attempt's result, and when to try again."""
-        job.progress = progress
+        progress = job.progress = result.progress
+        job.tokens, job.error = result.tokens or job.tokens, result.error
         job.attempts += 1
         wait = backoff(job.attempts, first=self._retry_base, longest=self._retry_cap)
         job.due = now + (self._retry_cap if progress is Progress.REFUSED else wait)

@@ -6,16 +6,20 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from cachefleet_core.budget import blocks
 from cachefleet_core.report_frames import Policy, Warm, Warmth
-from cachefleet_worker.agent.duties.warm_prefixes import Gate, Prefixes
+from cachefleet_worker.agent.duties.warm_prefixes import Gate, Prefixes, Room
 from cachefleet_worker.agent.duties.warmup_requests import Warmer
-from cachefleet_worker.agent.engine.client import EngineClient
+from cachefleet_worker.agent.engine.client import EngineClient, EngineFacts
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.targets import Registration
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wire.plugin_api import OFF
 
 log = logging.getLogger(__name__)
 
+BUDGET: Final = "budget"
+"""The plugin's feature that bounds what stays cached."""
 TIMEOUT: Final = "warm_timeout"
 PARTIAL: Final = "warm_partial"
 TOLD_SECONDS: Final = 0.5
@@ -61,15 +65,29 @@ class WarmUp:
             corrupted=corrupted,
             clock=clock,
         )
-        self.policy = _DEFAULT
+        self._policy = _DEFAULT
+        self._facts: EngineFacts | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """The pool's policy, which bounds what may stay cached."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self._policy = policy
+        self._prefixes.bound(room(self._facts, policy))
+        self._warmer.wake()
 
     @property
     def warmth(self) -> Warmth:
         """Progress counts, as States report them."""
         return self._prefixes.warmth
 
-    def begin(self) -> None:
-        """Begin an epoch: everything is to be cached again, readiness waits."""
+    def begin(self, facts: EngineFacts | None = None) -> None:
+        """Begin an epoch of this engine: everything is to be cached again, readiness waits."""
+        self._facts = facts
+        self._prefixes.bound(room(facts, self._policy))
         self._gate.begin(self._clock())
         self._prefixes.begin()
 
@@ -120,3 +138,15 @@ class WarmUp:
         if not self._registration.done:
             return self._told_in_time()
         return self._clock() - self._gate.since < TOLD_SECONDS
+
+
+def room(facts: EngineFacts | None, policy: Policy) -> Room:
+    """What a prompt may take on this engine under this policy: vLLM needs one token more, for its answer."""
+    if facts is None:
+        return Room()
+    served = facts.max_model_len - 1 if facts.max_model_len else None
+    rank = next(iter(facts.fleet.ranks.values()), None) if facts.fleet and facts.fleet.mode(BUDGET) != OFF else None
+    if rank is None or not rank.block_bytes or policy.budget_mib is None:
+        return Room(served)
+    whole = blocks(policy.budget_mib, rank.block_bytes) * rank.block_size
+    return Room(served, whole + max(0, rank.block_size - 1))  # the last tokens fill no block and need none

@@ -12,7 +12,7 @@ import msgspec
 
 from cachefleet_core.report_frames import Prefix
 from cachefleet_worker.agent import health
-from cachefleet_worker.agent.duties.warm_prefixes import Prefixes, Progress
+from cachefleet_worker.agent.duties.warm_prefixes import Prefixes, Progress, Result
 from cachefleet_worker.agent.engine.answers import PromptRun
 from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineRefusalError
 from cachefleet_worker.agent.metrics import AgentMetrics
@@ -62,8 +62,8 @@ class Warmer:
             if job is None:
                 await self._idle()
             else:
-                progress = await self._try(model, job.prefix)
-                self.prefixes.finished(job, progress, self._clock())
+                result = await self._try(model, job.prefix)
+                self.prefixes.finished(job, result, self._clock())
                 self._changed()
 
     async def _idle(self) -> None:
@@ -74,16 +74,17 @@ class Warmer:
         except TimeoutError:
             return
 
-    async def _try(self, model: str, prefix: Prefix) -> Progress:
+    async def _try(self, model: str, prefix: Prefix) -> Result:
         """Run a prompt at every rank; the first failure is the result."""
+        result = Result(Progress.FAILED)
         for rank in self._ranks:
-            progress = await self._try_at(rank, model, prefix)
-            if progress is not Progress.CACHED:
-                return progress
+            result = await self._try_at(rank, model, prefix)
+            if result.progress is not Progress.CACHED:
+                return result
         self._metrics.warmed.labels("cached").inc()
-        return Progress.CACHED
+        return result
 
-    async def _try_at(self, rank: int | None, model: str, prefix: Prefix) -> Progress:
+    async def _try_at(self, rank: int | None, model: str, prefix: Prefix) -> Result:
         began = self._clock()
         try:
             path, body = warm_request(model, prefix)
@@ -92,21 +93,30 @@ class Warmer:
             refused = isinstance(error, EngineRefusalError | ValueError)
             self._metrics.warmed.labels("refused" if refused else "failed").inc()
             log.warning("prefix not cached", extra={"prefix": prefix.name, "error": str(error)})
-            return Progress.REFUSED if refused else Progress.FAILED
+            progress = Progress.REFUSED if refused else Progress.FAILED
+            return Result(progress, await self._length(model, prefix) if refused else 0, str(error))
         return self._judge(prefix, run, self._clock() - began)
 
-    def _judge(self, prefix: Prefix, run: PromptRun, seconds: float) -> Progress:
+    async def _length(self, model: str, prefix: Prefix) -> int:
+        """The tokens of a prompt that was refused, 0 where the engine does not count them."""
+        try:
+            return await self._client.count_tokens(warm_request(model, prefix)[1])
+        except (EngineError, ValueError):
+            return 0
+
+    def _judge(self, prefix: Prefix, run: PromptRun, seconds: float) -> Result:
         if not health.numbers(run.logprobs):
             self._metrics.warmed.labels("corrupted").inc()
             self._corrupted()
-            return Progress.FAILED
+            return Result(Progress.FAILED, error="the engine answers with what is no number")
         if run.unfinished:
             self._metrics.warmed.labels("failed").inc()
-            log.warning("prefix not cached", extra={"prefix": prefix.name, "error": f"ended with {run.finish_reason}"})
-            return Progress.FAILED
+            error = f"ended with {run.finish_reason}"
+            log.warning("prefix not cached", extra={"prefix": prefix.name, "error": error})
+            return Result(Progress.FAILED, error=error)
         extra = {"prompt_tokens": run.prompt_tokens, "reused": run.cached_tokens, "elapsed_ms": round(seconds * 1000)}
         log.info("prefill complete", extra={"prefix": prefix.name, **extra})
-        return Progress.CACHED
+        return Result(Progress.CACHED, run.prompt_tokens)
 
 
 def warm_request(model: str, prefix: Prefix) -> tuple[str, dict[str, object]]:

@@ -104,6 +104,7 @@ class _Tokens(Struct):
     tokens: list[Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]]
 
 
+_TOKENIZED: Final = ("model", "prompt", "messages")
 Answer = TypeVar("Answer")
 Json = Mapping[str, object]
 
@@ -170,6 +171,10 @@ class EngineClient:
         """Run a prompt for its cache; at one data-parallel rank, as each has its own cache."""
         headers = _NO_HEADERS if rank is None else {"X-data-parallel-rank": str(rank)}
         return _understood(read_run, await self._request("POST", path, body, timeout_seconds, headers=headers))
+
+    async def count_tokens(self, body: Json) -> int:
+        """The tokens of a chat's or a completion's prompt, however long it is."""
+        return len(await self._tokenize({name: body[name] for name in _TOKENIZED if name in body}))
 
     async def _model(self) -> _Model:
         models = _decode(await self._request("GET", "/v1/models"), _Models).data
