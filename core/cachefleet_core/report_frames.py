@@ -172,6 +172,8 @@ class State(Struct, tag="state", frozen=True, kw_only=True):
     digest: Key
     held: Count
     """Distinct (key, tier) held."""
+    unkeyed: bool | None = None
+    """Whether the engine has stored blocks that have no key and are not among these."""
     phase: Phase
     reason: Text = ""
     """Why the worker takes no traffic, or took it before it was warm: words of a fixed set, comma separated."""

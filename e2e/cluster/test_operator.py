@@ -40,6 +40,7 @@ def test_a_pool_becomes_workers(bench: Bench) -> None:
         "ContractConsistent": "Unknown",
         "EngineAsAsked": "Unknown",
         "IndexFresh": "Unknown",
+        "IndexBlind": "Unknown",
         "HitRateMet": "Unknown",
         "KeysBroken": "False",
         "ModelNameConflict": "False",

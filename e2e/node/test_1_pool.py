@@ -73,7 +73,8 @@ def test_kubectl_tells_all_of_a_pool(site: Site, pool: Pool, client: Client) -> 
     assert status["contract"]
     assert {one["type"] for one in status["conditions"]} == {
         *("Ready", "ConfigValid", "BudgetAdmitted", "WorkersAvailable", "ContractConsistent"),
-        *("EngineAsAsked", "IndexFresh", "HitRateMet", "KeysBroken", "ModelNameConflict", "Progressing", "Degraded"),
+        *("EngineAsAsked", "IndexFresh", "IndexBlind", "HitRateMet", "KeysBroken", "ModelNameConflict"),
+        *("Progressing", "Degraded"),
     }
     explained = site.kubectl("explain", "pcp.spec.prefixCache")
     assert "budgetMiB" in explained

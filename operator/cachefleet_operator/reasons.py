@@ -53,6 +53,9 @@ class Reason(StrEnum):
     # EngineAsAsked
     ENGINES_AS_ASKED = "EnginesAsAsked"
     ENGINE_DIFFERS = "EngineDiffers"
+    # IndexBlind
+    HITS_INDEXED = "HitsIndexed"
+    SERVES_UNINDEXED = "ServesUnindexed"
     # ModelNameConflict
     NAME_OWNED = "NameOwned"
     NAME_OF_ANOTHER = "NameOfAnother"

@@ -179,6 +179,8 @@ class Worker(Schema):
     """Share of what it claims to hold that decisions count on, by what its engine has served."""
     excluded: bool
     differences: tuple[Difference, ...]
+    blind: bool = False
+    """Its engine serves from a cache of which the index holds nothing."""
     configuration: tuple[Difference, ...] = ()
     """Fields in which its engine has something else than its pool asks for, by vLLM's names."""
     backing_off: bool

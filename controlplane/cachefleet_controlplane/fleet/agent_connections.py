@@ -290,7 +290,9 @@ class AgentConnections:
         worker.accept(state, now)
         pool = self._registry.pools.get(worker.pool)
         if pool is not None:
-            pool.window.add(*worker.counters.advance(state), now)
+            queries, hits = worker.counters.advance(state)
+            pool.window.add(queries, hits, now)
+            worker.look_for_unindexed_hits(pool.declared.spec, hits, state, now)
 
 
 def _frames(effect: Apply | Replace) -> int:

@@ -82,6 +82,7 @@ def worker_status(
         indexed=not worker.unindexed,
         cache_value=cache_value,
         trust=worker.trust / WHOLE,
+        blind=worker.unindexed_hits.blind,
         excluded=bool(worker.differences),
         differences=worker.differences,
         configuration=hello.configuration if hello else (),

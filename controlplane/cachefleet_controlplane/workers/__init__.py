@@ -7,6 +7,7 @@ refuted_blocks   blocks that the index has and an engine has just denied
 registry         all pools and workers, and the models they serve
 render_profiles  facts that rendering for a model depends on
 sent_texts       texts of prompts sent to each worker, where block keys are unknown
+unindexed_hits   whether an engine serves from a cache of which the index holds nothing
 views            frozen views of pools and workers
 warm_prefixes    the standing Warm frame of each pool
 worker           one rank of one worker: endpoint, stream, load

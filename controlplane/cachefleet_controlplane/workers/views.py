@@ -104,6 +104,8 @@ class WorkerStatus:
     """Share of its claims that is counted on, by what it has served."""
     excluded: bool
     differences: tuple[Difference, ...]
+    blind: bool = False
+    """Whether its engine serves from a cache of which the index holds nothing."""
     configuration: tuple[Difference, ...] = ()
     """Fields in which its engine has something else than its pool asks for."""
     backing_off: bool

@@ -17,7 +17,10 @@ from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS, Candid
 from cachefleet_controlplane.routing.hit_trust import NO_EVIDENCE, WHOLE, HitEvidence, faded, learnt, trust_in
 from cachefleet_controlplane.workers.hit_window import Counters
 from cachefleet_controlplane.workers.inflight import InFlightRequests
+from cachefleet_controlplane.workers.unindexed_hits import NONE as NO_HITS
+from cachefleet_controlplane.workers.unindexed_hits import UnindexedHits, expects_blocks
 from cachefleet_core.index_contract import Difference
+from cachefleet_core.pool.spec import PoolSpec
 from cachefleet_core.report_frames import Hello, Phase, State
 from cachefleet_runtime.backoff import backoff
 
@@ -68,6 +71,8 @@ class Worker:
     """What its answers showed of its claims; a new epoch does not undo it."""
     trust: int = WHOLE
     """``trust_in`` that, as of its last answer or report."""
+    unindexed_hits: UnindexedHits = NO_HITS
+    """Reports that its engine serves from a cache of which the index holds nothing."""
     failures: int = 0
     backoff_until: float = 0.0
     key_refused: bool = False
@@ -181,9 +186,15 @@ class Worker:
         self.load = Load(state, now, tokens, requests)
         self.samples += bool(state.prefill_tokens_per_second)
 
+    def look_for_unindexed_hits(self, spec: PoolSpec, hits: int, state: State, now: float) -> None:
+        """Its State says that ``hits`` more tokens came from its engine's cache."""
+        expected = expects_blocks(spec, self.hello, state)
+        self.unindexed_hits = self.unindexed_hits.after(hits, state, now) if expected else NO_HITS
+
     def restarted(self) -> None:
         """A new epoch: drop load and measurements of the one before."""
         self._touch()
+        self.unindexed_hits = NO_HITS
         self.load = None
         self.samples = 0
         self.unindexed = False

@@ -101,6 +101,7 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
     key_refused: bool = False
     excluded: bool = False
     differences: tuple[Difference, ...] = ()
+    blind: bool = False
     configuration: tuple[Difference, ...] = ()
     load: Load | None = None
 
@@ -184,7 +185,7 @@ def essence(facts: Facts) -> object:
 def _life(member: Member) -> object:
     cold = tuple((problem.name, problem.kind) for problem in member.warmth.problems)
     said = (member.phase, member.epoch, member.warmed, cold, member.differences, member.configuration)
-    wrong = (member.doubted, member.key_refused)
+    wrong = (member.doubted, member.key_refused, member.blind)
     return (member.name, member.rank, member.ready, member.fresh, *said, *wrong)
 
 
@@ -215,6 +216,12 @@ def unwarmed(facts: Facts) -> tuple[str, WarmProblem] | None:
     """The first warm prefix that a worker cannot cache, with the worker's name; None where there is none."""
     members = facts.known.members if facts.known else ()
     return next(((member.name, problem) for member in members for problem in member.warmth.problems), None)
+
+
+def blind(facts: Facts) -> tuple[Member, ...]:
+    """Workers whose engine serves from a cache of which the index holds nothing."""
+    members = facts.known.members if facts.known else ()
+    return tuple(member for member in members if member.blind)
 
 
 def excluded(facts: Facts) -> Member | None:

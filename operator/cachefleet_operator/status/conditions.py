@@ -12,6 +12,7 @@ from cachefleet_operator.controlplane_client.pool_facts import (
     Difference,
     Facts,
     Member,
+    blind,
     doubted,
     excluded,
     failed,
@@ -48,6 +49,7 @@ def findings(verdict: Verdict, workers: Workers, observations: Observations = NO
         _contract(observations),
         _as_asked(observations.facts),
         _fresh(observations.facts),
+        _blind(observations.facts),
         _hit_rate(verdict, observations.facts),
         _name(verdict, observations.name_conflict),
         keys,
@@ -130,6 +132,18 @@ def _fresh(facts: Facts) -> Finding:
     if not stale:
         return Finding("IndexFresh", "True", Reason.FRESH, words)
     return Finding("IndexFresh", "False", Reason.STALE, f"{words}; {stale[0]} does not")
+
+
+def _blind(facts: Facts) -> Finding:
+    kind = "IndexBlind"
+    if facts.known is None:
+        return _unknown(kind, facts)
+    unseen = blind(facts)
+    if unseen:
+        more = f", and {len(unseen) - 1} more" if len(unseen) > 1 else ""
+        words = "serves from its cache, and the index holds nothing of it: requests do not find it there"
+        return Finding(kind, "True", Reason.SERVES_UNINDEXED, f"worker {unseen[0].name}{more} {words}")
+    return Finding(kind, "False", Reason.HITS_INDEXED, "no worker serves from a cache that the index does not know")
 
 
 def _hit_rate(verdict: Verdict, facts: Facts) -> Finding:

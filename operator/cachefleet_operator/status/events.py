@@ -25,6 +25,8 @@ _TOLD: Final[Mapping[tuple[str, str], tuple[str, bool]]] = {
     ("EngineAsAsked", "True"): ("Normal", True),
     ("HitRateMet", "False"): ("Warning", False),
     ("HitRateMet", "True"): ("Normal", True),
+    ("IndexBlind", "False"): ("Normal", True),
+    ("IndexBlind", "True"): ("Warning", False),
     ("IndexFresh", "False"): ("Warning", True),
     ("KeysBroken", "False"): ("Normal", True),
     ("KeysBroken", "True"): ("Warning", False),

@@ -10,7 +10,8 @@ from cachefleet_controlplane.pools.block_bounds import most_blocks
 from cachefleet_controlplane.report_streams import stream_state_machine
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.workers import registry
-from cachefleet_core.report_frames import Delta, Drain, FrameError, Policy, Snapshot, encode
+from cachefleet_controlplane.workers.unindexed_hits import MIN_REPORTS
+from cachefleet_core.report_frames import Capability, Delta, Drain, FrameError, Policy, Snapshot, encode
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import MODEL, FakeLink, fleet_of, pool, ranked, view, wid
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
@@ -336,3 +337,20 @@ class TestTelling:
         assert link.sent[-1] == Drain(seconds=5)
         assert not fleet.tell(wid("demo-1"), Drain(seconds=5))
         assert not fleet.tell(wid("nobody"), Drain(seconds=5))
+
+
+def test_the_index_is_blind_to_an_engine_that_serves_from_a_cache_of_which_it_holds_nothing() -> None:
+    fleet = fleet_of("demo-0")
+    fleet.update_pools([view(pool(prefixCache={"budgetMiB": 64}), ["demo-0"])])
+    link = FakeLink()
+    connection = link.connection = fleet.connect(link)
+    fleet.hello(connection, hello(capabilities=(Capability(feature="events", mode="off"),)))
+    fleet.receive(connection, snapshot(0))
+    for number in range(12):
+        fleet.receive(connection, state(prefix_queries=100 * number, prefix_hits=90 * number, unkeyed=False))
+        fleet.now += 10
+        assert fleet.worker("demo-0").blind is (number >= MIN_REPORTS), "the first report has no hits yet"
+    fleet.receive(connection, delta(1, stored(KEYS)))
+    digest = fleet.index.digest(wid("demo-0"))
+    fleet.receive(connection, state(1, digest=digest, held=len(KEYS), prefix_hits=2000, unkeyed=False))
+    assert not fleet.worker("demo-0").blind

@@ -197,6 +197,9 @@ def test_ranks_of_a_worker_are_one_worker() -> None:
             facts(member(), member("demo-b", configuration=(LONGER,))),
             {"EngineAsAsked": ("False", "EngineDiffers"), "Ready": ("True", "WorkersReady")},
         ),
+        (facts(), {"IndexBlind": ("False", "HitsIndexed")}),
+        (SILENT, {"IndexBlind": ("Unknown", "ControlPlaneUnreachable")}),
+        (facts(member(), member("demo-b", blind=True)), {"IndexBlind": ("True", "ServesUnindexed")}),
         (facts(member(trust=0.5)), {"Degraded": ("False", "NothingWrong")}),
         (
             facts(member(key_refused=True), member("demo-b")),

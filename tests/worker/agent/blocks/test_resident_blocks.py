@@ -169,6 +169,7 @@ def test_another_extra_key_ends_the_chain(held: Held, other: object) -> None:
     assert held.keys == set(keys_of(TOKENS, salt="salt")[:2])
     assert held.apply(stored([30], [9, 9], HASHES[3]), stored([31], [9, 9], 30)) == []
     assert held.residents.counts["extra_key"] == 4
+    assert held.residents.unkeyed
     assert held.residents.counts["unknown_parent"] == 0
 
 
@@ -360,3 +361,12 @@ def test_the_sums_are_of_the_group_reported_and_come_with_a_draft(drafted: Draft
     assert drafted.residents.agrees(totals(5, group=2))
     drafted.residents.forget()
     assert drafted.residents.agrees([])
+
+
+def test_blocks_without_a_key_are_told_of_also_out_of_a_snapshot(held: Held) -> None:
+    held.apply(stored([1], TOKENS[:2]))
+    assert not held.residents.unkeyed
+    draft = held.residents.draft()
+    draft.apply([stored([2], TOKENS[:2], kv_cache_spec_kind="mamba")])
+    held.residents.adopt(draft)
+    assert held.residents.unkeyed

@@ -82,6 +82,8 @@ class Residents:
         """Number of distinct (key, tier) held."""
         self.counts: Counter[str] = Counter()
         """Events applied, and blocks not reported, by reason."""
+        self.unkeyed = False
+        """Whether the engine has stored blocks that have no key: of another group or medium, or beyond tokens."""
 
     @property
     def digest(self) -> int:
@@ -147,6 +149,7 @@ class Residents:
         self._owners, self._checksum, self._scope = draft._owners, draft._checksum, draft._scope
         self._digest, self.held = draft._digest, draft.held
         self.counts.update(draft.counts)
+        self.unkeyed |= draft.unkeyed
 
     def _claims(self, tier: Tier) -> dict[BlockKey, BlockKey]:
         """The parent of every key held in a tier, in the order they were stored."""
@@ -170,6 +173,7 @@ class Residents:
         tier = tier_of(event)
         if tier is None or not self._scope.covers_store(event):
             self.counts["other_medium" if tier is None else "other_group"] += 1
+            self.unkeyed = True
             return
         self.counts["stored"] += 1
         if tier is Tier.DEVICE:
@@ -205,6 +209,7 @@ class Residents:
             reason = "extra_key" if known else "unknown_parent"
             self.counts[reason] += len(block_hashes)
             if known:
+                self.unkeyed = True
                 self._names.mark(block_hashes)
             return None
         return _Place(parent.key, parent.depth + 1, parent.keyer)
@@ -279,5 +284,6 @@ class Residents:
             self._drop(block_hash, tier)
 
     def _skip(self, block_hashes: list[EngineHash], reason: str) -> None:
+        self.unkeyed |= reason == "extra_key"
         self.counts[reason] += len(block_hashes)
         self._names.mark(block_hashes)

@@ -89,6 +89,7 @@ class Stream:
                 sequence=self.sequence,
                 digest=self.residents.digest,
                 held=self.residents.held,
+                unkeyed=self.residents.unkeyed,
                 phase=worker_state.phase,
                 reason=worker_state.reason,
                 running=load.running,
