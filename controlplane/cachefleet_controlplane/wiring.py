@@ -183,7 +183,8 @@ def pool_source(
             longest_pause_seconds=settings.watch_backoff_seconds,
             page=settings.watch_page,
         )
-        return KubePoolSource(_needed(api), metrics=metrics, namespaces=settings.namespaces, bounds=bounds)
+        tls = settings.tls_folder is not None
+        return KubePoolSource(_needed(api), metrics=metrics, namespaces=settings.namespaces, bounds=bounds, tls=tls)
     return FilePoolSource(
         _needed(settings.pool_file),
         _needed(settings.endpoints_file),

@@ -21,6 +21,8 @@ from msgspec import Meta, Struct
 
 from cachefleet_core.block_keys import BlockKey, Tier, unpack_keys
 from cachefleet_core.index_contract import Difference, IndexContract, RenderProfile
+from cachefleet_core.report_fields import Count, Key, Name, Rank, Ratio, Seconds, Text, Url
+from cachefleet_core.warmth import Warmth
 
 SUBPROTOCOL: Final = "cachefleet.reports.v1"
 PATH: Final = "/v1/reports"
@@ -28,15 +30,7 @@ MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
 MAX_KEYS_PER_FRAME: Final = 131_072
 MAX_OPERATIONS: Final = 16_384
 
-Count = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]  # an upper bound also refuses infinity
-Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
-Rank = Annotated[int, Meta(ge=0, le=4095)]
-Key = Annotated[int, Meta(ge=0)]
 PackedKeys = Annotated[bytes, Meta(min_length=8, max_length=8 * MAX_KEYS_PER_FRAME)]
-Name = Annotated[str, Meta(min_length=1, max_length=253)]
-Text = Annotated[str, Meta(max_length=1024)]
-Url = Annotated[str, Meta(max_length=2048)]
 
 
 class FrameError(ValueError):
@@ -130,35 +124,6 @@ class Delta(Struct, tag="delta", frozen=True, kw_only=True):
     rank: Rank = 0
     sequence: Count
     operations: Annotated[tuple[Operation, ...], Meta(max_length=MAX_OPERATIONS)]
-
-
-class WarmProblem(Struct, frozen=True, kw_only=True):
-    """A warm prefix of the pool that is not cached and will not be by waiting."""
-
-    name: Name
-    kind: Annotated[str, Meta(max_length=64)]
-    """TOO_LONG, REFUSED or FAILING."""
-    tokens: Count = 0
-    """What it takes, where it is too long."""
-    limit: Count = 0
-    """What there is room for."""
-    attempts: Count = 0
-    detail: Text = ""
-    """Where it is too long the field of the pool that bounds it, else the last error; no content of a prompt."""
-
-
-TOO_LONG: Final = "too_long"
-REFUSED: Final = "refused"
-FAILING: Final = "failing"
-
-
-class Warmth(Struct, frozen=True, kw_only=True):
-    """How many warm prefixes are cached in this epoch, of how many, and which failed."""
-
-    done: Count = 0
-    total: Count = 0
-    failed: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
-    problems: Annotated[tuple[WarmProblem, ...], Meta(max_length=8)] = ()
 
 
 class State(Struct, tag="state", frozen=True, kw_only=True):

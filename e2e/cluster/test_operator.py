@@ -250,6 +250,22 @@ def test_what_others_change_is_put_right(bench: Bench) -> None:
     until(lambda: all(bench.child(kind) for kind in CHILDREN))
 
 
+def test_pods_that_only_have_the_label_are_told(bench: Bench) -> None:
+    bench.operator()
+    bench.create()
+    bench.settled()
+    for name in ("bare", "demo-workers-1-aaaaa"):
+        metadata = {"name": name, "namespace": bench.namespace, "labels": {"cachefleet.io/pool": "demo"}}
+        spec = {"containers": [{"name": "c", "image": "x"}]}
+        bench.kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    until(lambda: _foreign(bench) == ["bare", "demo-workers-1-aaaaa"])
+    assert bench.reason("Degraded") == "ForeignPods"
+    assert "2 pods, bare, demo-workers-1-aaaaa" in bench.conditions()["Degraded"]["message"]
+    for name in ("bare", "demo-workers-1-aaaaa"):
+        bench.kube.delete("Pod", bench.namespace, name)
+    until(lambda: _foreign(bench) == [] and bench.reason("Degraded") == "NothingWrong")
+
+
 def test_keys_are_made_once_and_the_same_again(bench: Bench) -> None:
     bench.operator(resync_seconds=1)
     bench.create()
@@ -339,6 +355,12 @@ def _accepted(kube: Kube, case: Invalid, namespace: str) -> bool:
 
 def _deployment(bench: Bench) -> dict[str, Any]:
     return bench.kube.read("Deployment", bench.namespace, "demo-workers")
+
+
+def _foreign(bench: Bench) -> list[str]:
+    status = bench.kube.read("PrefixCachePool", bench.namespace, "demo").get("status", {})
+    found: list[str] = status.get("foreignPods", [])
+    return found
 
 
 def _policy(bench: Bench) -> dict[str, Any]:

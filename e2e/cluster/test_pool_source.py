@@ -30,6 +30,7 @@ pytestmark = pytest.mark.cluster
 READER = Identity("pool-source-reader")
 NODE = f"unserved-{uuid.uuid4().hex[:8]}"
 """Of this process alone."""
+A, B = "demo-workers-1-aaaaa", "demo-workers-1-bbbbb"
 KINDS = ("prefixcachepools", "endpointslices")
 QUICK = WatchBounds(inactivity_seconds=5, request_seconds=5)
 
@@ -158,19 +159,19 @@ async def test_workers_follow_their_pods(controllers: ApiServer, admin: Admin, n
     await admin.apply("demo")
     await admin.service("demo")
     async with watching(controllers) as seen:
-        await admin.pod("demo-a", "demo")
-        await admin.status("demo-a", ready=False)
-        await eventually(lambda: seen.workers(key) == {"demo-a": False})
-        await admin.status("demo-a", ready=True)
-        await eventually(lambda: seen.workers(key) == {"demo-a": True})
+        await admin.pod(A, "demo")
+        await admin.status(A, ready=False)
+        await eventually(lambda: seen.workers(key) == {A: False})
+        await admin.status(A, ready=True)
+        await eventually(lambda: seen.workers(key) == {A: True})
         view = seen.pool(key)
         assert view is not None
         assert (view.workers[0].url, view.workers[0].agent) == ("http://10.1.2.3:8000", "http://10.1.2.3:8082")
-        await admin.pod("demo-b", "demo")
-        await admin.status("demo-b", ready=True, address="10.1.2.4")
-        await eventually(lambda: seen.workers(key) == {"demo-a": True, "demo-b": True})
-        await admin.remove_pod("demo-a")
-        await eventually(lambda: seen.workers(key) == {"demo-b": True})
+        await admin.pod(B, "demo")
+        await admin.status(B, ready=True, address="10.1.2.4")
+        await eventually(lambda: seen.workers(key) == {A: True, B: True})
+        await admin.remove_pod(A)
+        await eventually(lambda: seen.workers(key) == {B: True})
 
 
 async def asked(plane: ApiServer, who: Identity) -> Counter[tuple[str, str]]:

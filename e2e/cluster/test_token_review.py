@@ -22,6 +22,7 @@ from e2e.cluster.kube import Kube
 
 pytestmark = pytest.mark.cluster
 
+NAME = "demo-workers-1-aaaaa"
 REVIEWER = Identity(f"token-reviewer-{uuid.uuid4().hex[:8]}")
 """Of this process alone."""
 FORGETFUL = ReviewBounds(known_seconds=0, unknown_seconds=0, allow_seconds=0, deny_seconds=0)
@@ -106,17 +107,17 @@ async def authorizer(cluster: ApiServer, reviewer: Identity) -> AsyncIterator[To
 async def test_a_pod_speaks_for_itself_in_its_namespace(
     accounts: Accounts, authorizer: TokenReviewAuthorizer, namespace: str
 ) -> None:
-    token = accounts.token(pod=accounts.pod("demo-0"))
-    assert await authorizer.reports(token, hello("demo-0", f"{namespace}/demo"))
-    assert not await authorizer.reports(token, hello("demo-1", f"{namespace}/demo"))
-    assert not await authorizer.reports(token, hello("demo-0", "default/demo"))
+    token = accounts.token(pod=accounts.pod(NAME))
+    assert await authorizer.reports(token, hello(NAME, f"{namespace}/demo"))
+    assert not await authorizer.reports(token, hello("demo-workers-1-bbbbb", f"{namespace}/demo"))
+    assert not await authorizer.reports(token, hello(NAME, "default/demo"))
 
 
 async def test_other_tokens_report_nothing(
     accounts: Accounts, authorizer: TokenReviewAuthorizer, namespace: str
 ) -> None:
-    pod = accounts.pod("demo-0")
-    mine = hello("demo-0", f"{namespace}/demo")
+    pod = accounts.pod(NAME)
+    mine = hello(NAME, f"{namespace}/demo")
     whole = accounts.token(pod=pod)
     tokens = {
         "of another audience": accounts.token(pod=pod, audience="https://kubernetes.default.svc.cluster.local"),
@@ -125,7 +126,7 @@ async def test_other_tokens_report_nothing(
         "none at all": "x",
     }
     assert {name for name, token in tokens.items() if await authorizer.reports(token, mine)} == set()
-    accounts.remove("demo-0")
+    accounts.remove(NAME)
     # A token dies with its pod, as soon as the API server's own view of pods and tokens has caught up.
     async with asyncio.timeout(30):
         while await authorizer.reports(whole, mine):  # noqa: ASYNC110 - a server is what changes it
@@ -161,9 +162,9 @@ async def test_who_may_not_review_lets_nobody_in(cluster: ApiServer, accounts: A
     api = await KubernetesClient.connect(cluster.kubeconfig_for(Identity("may-nothing")))
     try:
         authorizer = TokenReviewAuthorizer(api, metrics=Metrics())
-        token = accounts.token(pod=accounts.pod("demo-0"))
+        token = accounts.token(pod=accounts.pod(NAME))
         with pytest.raises(AccessUnavailableError):
-            await authorizer.reports(token, hello("demo-0", f"{namespace}/demo"))
+            await authorizer.reports(token, hello(NAME, f"{namespace}/demo"))
         with pytest.raises(AccessUnavailableError):
             await authorizer.admin(token, Asked("list"))
     finally:

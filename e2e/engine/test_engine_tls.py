@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cachefleet_core.engine_arguments import tls_arguments
+from cachefleet_core.engine.engine_arguments import tls_arguments
 from cachefleet_runtime.tls import client_context
 from e2e.engine.vllm import ENVIRONMENT, START_SECONDS, VllmOptions, _arguments, _guarded, _ports
 from tests.fakes.secret_volume import SecretVolume, authority, issued

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from cachefleet_core.continuation import MISMATCHES, prefix_hash
-from cachefleet_core.engine_arguments import ENVIRONMENT
+from cachefleet_core.engine.engine_arguments import ENVIRONMENT
 from cachefleet_core.report_frames import Phase, Policy, Prefix, Warm
 from cachefleet_worker.agent.agent import Agent, running
 from cachefleet_worker.agent.settings import AgentSettings

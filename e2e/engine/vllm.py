@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cachefleet_core import engine_arguments
+from cachefleet_core.engine import engine_arguments
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_local.supervise import guard
 from e2e.engine import faulty

@@ -74,6 +74,7 @@ class Reason(StrEnum):
     NOTHING_WRONG = "NothingWrong"
     WORKER_FAILED = "WorkerFailed"
     CLAIMS_NOT_SERVED = "ClaimsNotServed"
+    FOREIGN_PODS = "ForeignPods"
     WARM_PREFIX_TOO_LONG = "WarmPrefixTooLong"
     WARM_PREFIX_REFUSED = "WarmPrefixRefused"
     WARM_PREFIX_FAILING = "WarmPrefixFailing"

@@ -5,7 +5,8 @@ from typing import Any
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.workers.views import FleetView, HitRatio, IndexStatus, PoolStatus, WorkerStatus
 from cachefleet_core.index_contract import Difference, IndexContract
-from cachefleet_core.report_frames import Capability, Phase, State, Warmth
+from cachefleet_core.report_frames import Capability, Phase, State
+from cachefleet_core.warmth import Warmth
 
 CONTRACT = IndexContract(weights="tiny", tokenizer="sha256:aa", block_size=16)
 REPORT = State(
@@ -40,6 +41,7 @@ def worker_status(name: str, **changes: Any) -> WorkerStatus:
         "agent": "http://127.0.0.1:9002",
         "listed": True,
         "ready": True,
+        "vouched": True,
         "connected": True,
         "stream": "live",
         "epoch": "e1",

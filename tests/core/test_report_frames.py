@@ -31,11 +31,11 @@ from cachefleet_core.report_frames import (
     Stored,
     UpFrame,
     Warm,
-    Warmth,
     decode_down,
     decode_up,
     encode,
 )
+from cachefleet_core.warmth import Warmth
 
 CONTRACT = IndexContract(weights="w", tokenizer="sha256:t", block_size=16)
 HELLO = Hello(worker="a/b/c", pool="a/b", epoch="e", endpoint="http://x:8000", contract=CONTRACT)

@@ -89,7 +89,14 @@ class World:
         state = {"name": "engine", "restartCount": 3, "state": {"waiting": {"reason": waiting, "message": "m"}}}
         self.store.objects[Ref("Pod", "serving", name)] = {
             **Ref("Pod", "serving", name).manifest(),
-            "metadata": {"name": name, "namespace": "serving", "uid": name, "labels": LABELS, "annotations": mark},
+            "metadata": {
+                "name": name,
+                "namespace": "serving",
+                "uid": name,
+                "labels": LABELS,
+                "annotations": mark,
+                "ownerReferences": [{"kind": "ReplicaSet", "name": "demo-workers-1", "controller": True}],
+            },
             "status": {
                 "conditions": [{"type": "Ready", "status": str(ready)}],
                 "containerStatuses": [state] if waiting else [],
@@ -402,6 +409,27 @@ async def test_what_a_webhook_adds_to_our_containers_is_not_taken_away_for_ever(
     world.store.writes.clear()
     assert await world.reconcile() is Outcome.DONE
     assert world.store.writes == []
+
+
+async def test_pods_of_the_label_that_are_not_the_pools_are_told_and_not_counted() -> None:
+    world = await three_pods()
+    for name, owner in (("bare", []), ("theirs", [{"kind": "ReplicaSet", "name": "other-1", "controller": True}])):
+        world.pod(name)
+        world.store.objects[Ref("Pod", "serving", name)]["metadata"]["ownerReferences"] = owner
+    world.store.objects[Ref("Pod", "serving", "bare")]["metadata"]["labels"] = {"cachefleet.io/pool": "demo"}
+    await world.reconcile()
+    status = world.store.objects[POOL]["status"]
+    assert status["foreignPods"] == ["bare", "theirs"]
+    assert [each["name"] for each in status["workers"]] == ["a", "b", "c"]
+    assert world.condition("Degraded") == ("True", "ForeignPods")
+    assert world.condition("Ready") == ("True", "WorkersReady")
+    said = {each["type"]: each["message"] for each in status["conditions"]}
+    assert said["Degraded"].endswith("so without requests: 2 pods, bare, theirs")
+    for name in ("bare", "theirs"):
+        del world.store.objects[Ref("Pod", "serving", name)]
+    await world.reconcile()
+    assert "foreignPods" not in world.store.objects[POOL]["status"]
+    assert world.condition("Degraded") == ("False", "NothingWrong")
 
 
 async def test_what_somebody_adds_is_taken_away_once() -> None:

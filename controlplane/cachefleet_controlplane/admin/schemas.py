@@ -154,6 +154,8 @@ class Worker(Schema):
     """The source of pools knows it."""
     ready: bool
     """The source of pools calls it ready."""
+    vouched: bool = True
+    """An agent has proved by a token of its pod that it is a worker; it gets no requests without that."""
     connected: bool
     stream: str
     """unknown, awaiting, assembling, live, adrift or forgotten."""

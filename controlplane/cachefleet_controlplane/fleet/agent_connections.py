@@ -67,6 +67,8 @@ class Connection:
 
     number: int
     link: Link
+    pod: str = ""
+    """The uid of the pod whose token it has, "" outside of Kubernetes."""
     worker: tuple[str, str] | None = None
     """Pool and worker name; None before the first Hello."""
     ranks: dict[int, Worker] = field(default_factory=dict)
@@ -92,10 +94,10 @@ class AgentConnections:
         self.excess_claims = 0
         """Frames after which a worker claimed more blocks than it can hold; all its blocks are left out then."""
 
-    def connect(self, link: Link) -> Connection:
+    def connect(self, link: Link, *, pod: str = "") -> Connection:
         """Add a connection; each has a greater number than those before it."""
         self._numbers += 1
-        connection = self._connections[self._numbers] = Connection(self._numbers, link)
+        connection = self._connections[self._numbers] = Connection(self._numbers, link, pod)
         return connection
 
     def hello(self, connection: Connection, hello: Hello, now: float) -> list[StreamEvent]:
@@ -106,7 +108,7 @@ class AgentConnections:
         connection.ranks[hello.rank] = worker
         if hello.epoch != worker.stream.epoch:
             worker.restarted()
-        worker.hello = hello
+        worker.announced(hello, pod=connection.pod)
         worker.most_blocks = max(worker.most_blocks, most_blocks(pool.declared.spec, hello.blocks_total))
         self._registry.settle(pool)
         events = self._step(worker, Opened(connection.number, hello), now)
@@ -156,18 +158,17 @@ class AgentConnections:
 
     def announce_policy(self, pool: Pool) -> None:
         """Send a pool's policy to all its connected workers."""
-        if pool.policy is not None:
-            self._announce(pool, pool.policy)
+        self._announce(pool, pool.policy)
 
     def announce_warm(self, pool: Pool) -> None:
         """Send a pool's standing Warm to all its connected workers."""
-        if pool.warm is not None:
-            self._announce(pool, pool.warm)
+        self._announce(pool, pool.warm)
 
-    def _announce(self, pool: Pool, frame: DownFrame) -> None:
+    def _announce(self, pool: Pool, frame: DownFrame | None) -> None:
         numbers = {worker.stream.connection for worker in pool.workers.values()}
         for number in numbers & self._connections.keys():
-            self._connections[number].link.send(frame)
+            if frame is not None:
+                self._connections[number].link.send(frame)
 
     def connected(self, worker: Worker) -> bool:
         """Whether the agent of a worker's stream is connected."""

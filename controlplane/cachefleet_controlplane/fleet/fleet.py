@@ -234,9 +234,9 @@ class Fleet:
 
     # Agents.
 
-    def connect(self, link: Link) -> Connection:
-        """Add the connection of an agent."""
-        return self._agents.connect(link)
+    def connect(self, link: Link, *, pod: str = "") -> Connection:
+        """Add the connection of an agent; ``pod`` is the uid of its token's pod, "" outside of Kubernetes."""
+        return self._agents.connect(link, pod=pod)
 
     def hello(self, connection: Connection, hello: Hello) -> list[StreamEvent]:
         """Begin a stream on a connection; its events. RefusedError: nothing has changed."""

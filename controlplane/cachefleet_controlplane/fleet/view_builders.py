@@ -9,7 +9,7 @@ from cachefleet_controlplane.routing.hit_trust import WHOLE
 from cachefleet_controlplane.workers.registry import Pool
 from cachefleet_controlplane.workers.views import HitRatio, IndexStatus, PoolStatus, WorkerStatus
 from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_core.report_frames import Warmth
+from cachefleet_core.warmth import Warmth
 
 _NOT_WARMED = Warmth()
 
@@ -70,7 +70,8 @@ def worker_status(
         url=endpoint.url if endpoint else "",
         agent=(endpoint.agent if endpoint else "") or (hello.agent if hello else ""),
         listed=endpoint is not None,
-        ready=worker.ready,
+        ready=worker.listed_ready,
+        vouched=worker.vouched,
         connected=agents.connected(worker),
         stream=worker.stream.stream_state.value,
         epoch=worker.stream.epoch,

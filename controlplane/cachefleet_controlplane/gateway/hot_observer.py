@@ -22,7 +22,7 @@ from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_core.continuation import packed
-from cachefleet_core.engine_arguments import keeps_blocks
+from cachefleet_core.engine.engine_arguments import keeps_blocks
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId
 from cachefleet_runtime.tasks import BackgroundTasks
 

@@ -14,14 +14,13 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from cachefleet_core.report_fields import Count, Rank
 from cachefleet_core.report_frames import (
     MAX_FRAME_BYTES,
-    Count,
     Delta,
     FrameError,
     Hello,
     Operation,
-    Rank,
     Snapshot,
     State,
     Stored,

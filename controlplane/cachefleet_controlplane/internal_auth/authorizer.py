@@ -34,6 +34,13 @@ class Asked:
     name: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Who may report as a worker; ``pod`` is the uid of its token's pod, "" outside of Kubernetes."""
+
+    pod: str = ""
+
+
 class AdminAuthorizer(Protocol):
     """Decides whether the bearer of ``token`` ("" without one) may; AccessUnavailableError where that is not known."""
 

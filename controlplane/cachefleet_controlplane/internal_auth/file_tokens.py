@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from cachefleet_controlplane.internal_auth.authorizer import MAX_TOKEN, Access, Asked
+from cachefleet_controlplane.internal_auth.authorizer import MAX_TOKEN, Access, Asked, Reporter
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.report_frames import Hello
 from cachefleet_core.tenancy import FleetKey
@@ -69,10 +69,11 @@ class FileAuthorizer:
         known = bool(self._fleet_key.reporter(token)) or self._is_shared(token)
         return Access.ALLOWED if known else Access.UNAUTHENTICATED
 
-    async def reports(self, token: str, hello: Hello) -> bool:
-        """Whether the token is that of the worker named in the Hello, or of all agents."""
+    async def reports(self, token: str, hello: Hello) -> Reporter | None:
+        """A reporter where the token is that of the worker named in the Hello, or of all agents."""
         own = self._fleet_key.reporter(token) == f"{hello.pool}/{hello.worker}"
-        return self._answer("reports", allowed=own or self._is_shared(token)) is Access.ALLOWED
+        access = self._answer("reports", allowed=own or self._is_shared(token))
+        return Reporter() if access is Access.ALLOWED else None
 
     async def admin(self, token: str, _asked: Asked) -> Access:
         """Whether the token is that of the admin API; it may do whatever is asked."""

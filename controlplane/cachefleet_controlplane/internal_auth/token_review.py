@@ -16,10 +16,11 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked
+from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked, Reporter
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.pool.spec import GROUP, PLURAL
 from cachefleet_core.report_frames import Hello
+from cachefleet_core.worker_pods import is_of_pool
 from cachefleet_runtime.expiring_cache import Expiring
 from cachefleet_runtime.kubernetes import KubernetesApi, KubernetesError, Object
 
@@ -29,6 +30,7 @@ AUDIENCE: Final = "cachefleet"
 _TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _POD_NAME: Final = "authentication.kubernetes.io/pod-name"
+_POD_UID: Final = "authentication.kubernetes.io/pod-uid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,11 @@ class Identity(msgspec.Struct, frozen=True):
     def pod(self) -> str:
         """The pod that a projected service account token is bound to; "" where it is bound to none."""
         return next(iter(self.extra.get(_POD_NAME, ())), "")
+
+    @property
+    def pod_uid(self) -> str:
+        """The uid of that pod."""
+        return next(iter(self.extra.get(_POD_UID, ())), "")
 
     @property
     def namespace(self) -> str:
@@ -107,8 +114,8 @@ class TokenReviewAuthorizer:
         served = "" in self._namespaces or identity.namespace in self._namespaces
         return Access.ALLOWED if identity.pod and identity.namespace and served else Access.FORBIDDEN
 
-    async def reports(self, token: str, hello: Hello) -> bool:
-        """Whether the token is that of the worker's own pod, in the namespace of the pool it names.
+    async def reports(self, token: str, hello: Hello) -> Reporter | None:
+        """A reporter where the token is that of the worker's own pod, which is of the pool it names.
 
         AccessUnavailableError where the API server does not answer.
         """
@@ -119,11 +126,9 @@ class TokenReviewAuthorizer:
             raise
         access = Access.UNAUTHENTICATED
         if identity is not None:
-            namespace = hello.pool.partition("/")[0]
-            own = identity.pod == hello.worker and identity.namespace == namespace
-            access = Access.ALLOWED if own else Access.FORBIDDEN
+            access = Access.ALLOWED if _is_own(identity, hello) else Access.FORBIDDEN
         self._metrics.auth(check="reports", outcome=access)
-        return access is Access.ALLOWED
+        return Reporter(identity.pod_uid) if identity is not None and access is Access.ALLOWED else None
 
     async def admin(self, token: str, asked: Asked) -> Access:
         """An AdminAuthorizer: asks SubjectAccessReview in each namespace concerned."""
@@ -177,6 +182,12 @@ class TokenReviewAuthorizer:
             raise AccessUnavailableError("the Kubernetes API server does not answer reviews") from error
         status = answer.get("status")
         return status if isinstance(status, dict) else {}
+
+
+def _is_own(identity: Identity, hello: Hello) -> bool:
+    namespace, _, pool = hello.pool.partition("/")
+    own = identity.pod == hello.worker and bool(identity.pod_uid) and identity.namespace == namespace
+    return own and is_of_pool(identity.pod, pool)
 
 
 def _identity_of(status: Object) -> Identity | Access:

@@ -13,6 +13,7 @@ from cachefleet_core.pool.admitted import InForce, in_force
 from cachefleet_core.pool.spec import API_VERSION, KIND, PLURAL
 from cachefleet_core.pool.validation_problems import PoolError
 from cachefleet_core.tls_names import ENGINE_PORT_NAME
+from cachefleet_core.worker_pods import is_of_pool
 from cachefleet_runtime.kubernetes import KubernetesError, Object, Query
 
 POOL_LABEL: Final = "cachefleet.io/pool"
@@ -145,6 +146,7 @@ class _Conditions(msgspec.Struct, frozen=True):
 class _Target(msgspec.Struct, frozen=True):
     kind: str = ""
     name: str = ""
+    uid: str = ""
 
 
 class _Endpoint(msgspec.Struct, frozen=True, rename="camel"):
@@ -186,7 +188,9 @@ def parse_pool(item: Object) -> InForce:
 
 
 def parse_slice(item: Object) -> PoolEndpoints | None:
-    """The pool's workers in an EndpointSlice; None for a slice of any other Service. ObjectError."""
+    """The pool's workers in an EndpointSlice, no other pods of its label; None for a slice of any other Service.
+    ObjectError.
+    """
     try:
         found = msgspec.convert(item, _EndpointSlice)
     except msgspec.ValidationError as error:
@@ -195,7 +199,7 @@ def parse_slice(item: Object) -> PoolEndpoints | None:
     pool = labels.get(POOL_LABEL, "")
     if not pool or labels.get(SERVICE_LABEL) != pool + SERVICE_SUFFIX or found.address_type not in {"IPv4", "IPv6"}:
         return None
-    workers = tuple(_worker(endpoint, found) for endpoint in found.endpoints or () if _is_pod(endpoint))
+    workers = tuple(_worker(endpoint, found) for endpoint in found.endpoints or () if _is_worker(endpoint, pool))
     return PoolEndpoints(f"{found.metadata.namespace}/{pool}", workers)
 
 
@@ -203,14 +207,24 @@ POOLS: Final = Resource(API_VERSION, PLURAL, parse_pool)
 SLICES: Final = Resource("discovery.k8s.io/v1", "endpointslices", parse_slice, selector=POOL_LABEL)
 
 
-def merge(pools: Iterable[InForce], slices: Iterable[PoolEndpoints]) -> tuple[PoolView, ...]:
-    """Pools with their workers; of several endpoints of one worker, a ready one wins, then IPv4."""
+def merge(
+    pools: Iterable[InForce], slices: Iterable[PoolEndpoints], *, tls: bool | None = None
+) -> tuple[PoolView, ...]:
+    """Pools with their workers; of several endpoints of one worker, a ready one wins, then IPv4.
+
+    ``tls`` is whether this control plane serves TLS, None where that is not to count. While a pool rolls after TLS was
+    turned on or off, agents of the other kind cannot report here: nobody vouches for their workers, nor has to.
+    """
+    found = list(pools)
+    foreign = {one.pool.key: frozenset(one.pool.status.foreign_pods or ()) for one in found if one.pool.status}
     workers: dict[str, dict[str, Endpoint]] = {}
     for part in slices:
         known = workers.setdefault(part.pool, {})
-        for endpoint in part.endpoints:
-            known[endpoint.name] = min(endpoint, known.get(endpoint.name, endpoint), key=_preference)
-    found = list(pools)
+        others = foreign.get(part.pool, frozenset())
+        for endpoint in (each for each in part.endpoints if each.name not in others):
+            reports = tls in {None, endpoint.url.startswith("https:")}
+            heard = endpoint if reports else msgspec.structs.replace(endpoint, pod="")
+            known[endpoint.name] = min(heard, known.get(endpoint.name, heard), key=_preference)
     views = pool_views([one.pool for one in found], {pool: list(known.values()) for pool, known in workers.items()})
     doubtful = {one.pool.key for one in found if not one.admitted}
     return tuple(replace(view, admitted=False) if view.key in doubtful else view for view in views)
@@ -220,16 +234,17 @@ def _preference(endpoint: Endpoint) -> tuple[bool, bool, str]:
     return not endpoint.ready, "[" in endpoint.url, endpoint.url
 
 
-def _is_pod(endpoint: _Endpoint) -> bool:
-    return bool(endpoint.addresses) and endpoint.target_ref is not None and endpoint.target_ref.kind == "Pod"
+def _is_worker(endpoint: _Endpoint, pool: str) -> bool:
+    target = endpoint.target_ref
+    return bool(endpoint.addresses) and target is not None and target.kind == "Pod" and is_of_pool(target.name, pool)
 
 
 def _worker(endpoint: _Endpoint, found: _EndpointSlice) -> Endpoint:
     address = endpoint.addresses[0] if found.address_type == "IPv4" else f"[{endpoint.addresses[0]}]"
-    name = endpoint.target_ref.name if endpoint.target_ref else ""
+    target = endpoint.target_ref or _Target()
     ready = endpoint.conditions is None or endpoint.conditions.ready is not False  # the API counts unknown as ready
     base = f"{found.scheme}://{address}"
-    return Endpoint(name, f"{base}:{ENGINE_PORT}", f"{base}:{AGENT_PORT}", ready)
+    return Endpoint(target.name, f"{base}:{ENGINE_PORT}", f"{base}:{AGENT_PORT}", ready, target.uid)
 
 
 def _mapping(value: Any) -> Object:

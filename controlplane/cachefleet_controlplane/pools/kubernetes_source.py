@@ -58,7 +58,10 @@ class KubePoolSource:
         namespaces: Sequence[str] = (),
         bounds: WatchBounds | None = None,
         chance: Callable[[], float] = random.random,
+        tls: bool | None = None,
     ) -> None:
+        """``tls``: see ``merge``."""
+        self._tls = tls
         self._metrics = metrics
         self._changed = asyncio.Event()
         scopes = namespaces or ("",)
@@ -108,7 +111,7 @@ class KubePoolSource:
     def _picture(self) -> tuple[PoolView, ...]:
         pools = [pool for objects in self._pools for pool in objects.values()]
         slices: list[PoolEndpoints] = [part for objects in self._slices for part in objects.values()]
-        return merge(pools, slices)
+        return merge(pools, slices, tls=self._tls)
 
 
 class Feed:

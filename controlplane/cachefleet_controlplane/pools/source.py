@@ -36,6 +36,8 @@ class WorkerEndpoint:
     url: str
     ready: bool
     agent: str = ""
+    pod: str = ""
+    """The uid of its pod, "" outside of Kubernetes: it gets requests only once an agent has proved to be of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     url: str
     agent: str = ""
     ready: bool = False
+    pod: str = ""
 
 
 Endpoints = dict[str, list[Endpoint]]
@@ -195,7 +198,7 @@ def pool_views(
         PoolView(
             pool,
             tuple(
-                WorkerEndpoint(e.name, e.url, e.ready, e.agent)
+                WorkerEndpoint(e.name, e.url, e.ready, e.agent, e.pod)
                 for e in sorted(endpoints.get(pool.key, ()), key=lambda e: e.name)
             ),
             place,

@@ -14,7 +14,7 @@ from cachefleet_controlplane.fleet.agent_connections import MAX_RANKS, Connectio
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.index.frame_ingest import kind, read
-from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError
+from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Reporter
 from cachefleet_controlplane.report_server.report_limits import CLOSE_CODES, ReportLimits, ReportMetrics
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_core.report_frames import DownFrame, FrameError, Hello, State, encode
@@ -71,7 +71,7 @@ class Session:
     def __init__(
         self,
         fleet: Fleet,
-        authorize: Callable[[str, Hello], Awaitable[bool]],
+        authorize: Callable[[str, Hello], Awaitable[Reporter | None]],
         metrics: ReportMetrics,
         *,
         limits: ReportLimits,
@@ -90,6 +90,7 @@ class Session:
         self._send = send
         self._outbox = Outbox(limits.outbox_frames)
         self._who = ""
+        self._reporter = Reporter()
         self._left_out: set[int] = set()
         """Ranks of which nothing is taken, because the pool does not declare them."""
 
@@ -131,7 +132,7 @@ class Session:
         try:
             first = await self._first()
             if first is not None:
-                connection = self._fleet.connect(self._outbox)
+                connection = self._fleet.connect(self._outbox, pod=self._reporter.pod)
                 await self._follow(connection, first)
         except RefusedError as error:
             self._outbox.close(error.code, str(error))
@@ -165,11 +166,12 @@ class Session:
     async def _allow(self, hello: Hello) -> None:
         try:
             async with asyncio.timeout(self._limits.authorize_seconds):
-                allowed = await self._authorize(self._token, hello)
+                reporter = await self._authorize(self._token, hello)
         except (AccessUnavailableError, TimeoutError):
             raise RefusedError("not_ready", "nobody could say whose token this is") from None
-        if not allowed:
-            raise RefusedError("forbidden", "the token is not this worker's")
+        if reporter is None:
+            raise RefusedError("forbidden", "the token is not this worker's, or its pod is not of the pool")
+        self._reporter = reporter
         self._who = f"{hello.pool}/{hello.worker}"
 
     async def _informed(self) -> None:

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
-from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, bearer
+from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Reporter, bearer
 from cachefleet_controlplane.report_server.connection import Session
 from cachefleet_controlplane.report_server.report_limits import ReportLimits, ReportMetrics
 from cachefleet_core.report_frames import SUBPROTOCOL, Hello
@@ -34,8 +34,8 @@ class Authorizer(Protocol):
         """Whether the bearer of this token is an agent at all."""
         ...
 
-    async def reports(self, token: str, hello: Hello) -> bool:
-        """Whether it may report as the worker of this Hello."""
+    async def reports(self, token: str, hello: Hello) -> Reporter | None:
+        """Who it is, where it may report as the worker of this Hello."""
         ...
 
 

@@ -14,7 +14,7 @@ from cachefleet_controlplane.workers.hit_window import HitWindow
 from cachefleet_controlplane.workers.refuted_blocks import RefutedBlocks
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_core.engine_arguments import engine_policy
+from cachefleet_core.engine.engine_arguments import engine_policy
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.model_names import Claim, ModelNames, NameRules, claim_of
 from cachefleet_core.pool.spec import PrefixCachePool

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from cachefleet_core.engine_arguments import keeps_blocks
+from cachefleet_core.engine.engine_arguments import keeps_blocks
 from cachefleet_core.pool.spec import PoolSpec
 from cachefleet_core.report_frames import Hello, Phase, State
 

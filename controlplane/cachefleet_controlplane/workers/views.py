@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_core.index_contract import Difference, IndexContract
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.report_frames import Capability, State, Warmth
+from cachefleet_core.report_frames import Capability, State
+from cachefleet_core.warmth import Warmth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,8 @@ class WorkerStatus:
     """Whether the pool source lists it."""
     ready: bool
     """Whether the pool source lists it as ready."""
+    vouched: bool
+    """Whether an agent has proved by a token of its pod that it is a worker; without that it gets no requests."""
     connected: bool
     stream: str
     """Its StreamState."""

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from cachefleet_controlplane.pools.cache_salts import Salter
-from cachefleet_core.engine_arguments import keeps_blocks
+from cachefleet_core.engine.engine_arguments import keeps_blocks
 from cachefleet_core.pool.policy import WarmPrefix
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.report_frames import MAX_FRAME_BYTES, Prefix, Warm

@@ -55,6 +55,8 @@ class Worker:
     endpoint: WorkerEndpoint | None = None
     """None while the pool source does not list it."""
     hello: Hello | None = None
+    pod: str | None = None
+    """The uid of the pod whose agent has announced it, "" outside of Kubernetes; None before."""
     stream: Stream = field(default_factory=Stream)
     load: Load | None = None
     samples: int = 0
@@ -91,9 +93,19 @@ class Worker:
         return full_name(self.pool, self.name)
 
     @property
-    def ready(self) -> bool:
+    def listed_ready(self) -> bool:
         """Whether the pool source lists it as ready."""
         return self.endpoint is not None and self.endpoint.ready
+
+    @property
+    def vouched(self) -> bool:
+        """Whether an agent has proved by a token of its pod that it is a worker; outside of Kubernetes none has to."""
+        return self.endpoint is not None and (not self.endpoint.pod or self.pod in {"", self.endpoint.pod})
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may be sent anything: it is listed as ready, and vouched for."""
+        return self.listed_ready and self.vouched
 
     @property
     def requests(self) -> int:
@@ -104,6 +116,11 @@ class Worker:
     def leaving(self) -> bool:
         """Whether its agent reports that it takes no new work."""
         return self.load is not None and self.load.state.phase in (Phase.DRAINING, Phase.FAILED)
+
+    def announced(self, hello: Hello, *, pod: str) -> None:
+        """An agent has announced it, with the token of this pod."""
+        self.hello, self.pod = hello, pod
+        self._touch()
 
     def failed(self, now: float) -> None:
         """It could not be reached: back off, longer after each failure in a row."""

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from cachefleet_core.pool.model_names import claim_status
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
-from cachefleet_core.pool.status import AdmittedSpec, ConditionStatus
+from cachefleet_core.pool.status import MAX_WORKERS, AdmittedSpec, ConditionStatus
 from cachefleet_core.pool.validation_problems import PoolError
 
 Json = Mapping[str, Any]
@@ -88,7 +88,13 @@ _NO_SHAPE: Final = frozenset({"kvBytesPerToken", "env", "maxModelLen", "blockSiz
 
 def _read(document: Json) -> PrefixCachePool:
     # The rest of status is the operator's, whose version may differ.
-    return read_pool({**document, "status": claim_status(document) or None})
+    return read_pool({**document, "status": {**claim_status(document), **_foreign_pods(document)} or None})
+
+
+def _foreign_pods(document: Json) -> dict[str, list[str]]:
+    named = _mapping(document.get("status")).get("foreignPods")
+    names = [name for name in named if isinstance(name, str) and name] if isinstance(named, list) else []
+    return {"foreignPods": names[:MAX_WORKERS]} if names else {}
 
 
 def _said_admitted(document: Json) -> bool:

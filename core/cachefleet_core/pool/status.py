@@ -147,3 +147,11 @@ class PoolStatus(Observed):
     """The workers, at most 64."""
     workers_omitted: Count | None = None
     """Workers beyond those listed."""
+    foreign_pods: (
+        Annotated[
+            tuple[Annotated[str, Field(min_length=1, max_length=253)], ...],
+            Field(strict=False, max_length=MAX_WORKERS, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        ]
+        | None
+    ) = None
+    """Pods with the pool's label that are not its own, at most 64. They get no requests."""

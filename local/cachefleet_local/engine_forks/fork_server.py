@@ -25,7 +25,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Final, NoReturn
 
-from cachefleet_core.engine_arguments import CPU_ENVIRONMENT, ENVIRONMENT
+from cachefleet_core.engine.engine_arguments import CPU_ENVIRONMENT, ENVIRONMENT
 from cachefleet_local.engine_forks import fork_client
 from cachefleet_local.engine_forks.fork_client import ACCEPTED, MAX_MESSAGE
 from cachefleet_local.engine_forks.forked_engine import Start, import_path, keep

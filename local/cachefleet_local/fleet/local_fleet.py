@@ -18,7 +18,7 @@ import msgspec
 import yaml
 
 from cachefleet_controlplane.pools.source import Endpoint
-from cachefleet_core.engine_arguments import engine_policy
+from cachefleet_core.engine.engine_arguments import engine_policy
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.data_folder import (

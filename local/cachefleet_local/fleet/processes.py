@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_core.engine_arguments import engine_arguments, engine_environment
-from cachefleet_core.engine_configuration import EngineConfiguration, asked_configuration
+from cachefleet_core.engine.engine_arguments import engine_arguments, engine_environment
+from cachefleet_core.engine.engine_configuration import EngineConfiguration, asked_configuration
 from cachefleet_core.pool.managed_arguments import MANAGED_VARIABLES
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey

@@ -89,6 +89,7 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
     phase: _Word | None = None
     phase_reason: str | None = None
     ready: bool = False
+    vouched: bool = True
     stream: str = ""
     stale: bool = True
     indexed: bool = True
@@ -185,7 +186,7 @@ def essence(facts: Facts) -> object:
 def _life(member: Member) -> object:
     cold = tuple((problem.name, problem.kind) for problem in member.warmth.problems)
     said = (member.phase, member.epoch, member.warmed, cold, member.differences, member.configuration)
-    wrong = (member.doubted, member.key_refused, member.blind)
+    wrong = (member.doubted, member.key_refused, member.blind, member.vouched)
     return (member.name, member.rank, member.ready, member.fresh, *said, *wrong)
 
 

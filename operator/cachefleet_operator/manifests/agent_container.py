@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_core.engine_configuration import asked_configuration
+from cachefleet_core.engine.engine_configuration import asked_configuration
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tls_names import AGENT_PORT_NAME
 from cachefleet_operator import names

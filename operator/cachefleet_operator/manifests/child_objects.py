@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cachefleet_core.engine_arguments import engine_policy
+from cachefleet_core.engine.engine_arguments import engine_policy
 from cachefleet_core.pool.spec import API_VERSION, KIND, PrefixCachePool
 from cachefleet_core.tenancy import FleetKey, fleet_index_key
 from cachefleet_core.tls_names import AGENT_PORT_NAME, ENGINE_PORT_NAME

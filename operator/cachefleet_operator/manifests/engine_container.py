@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cachefleet_core.engine_arguments import PLUGIN, engine_arguments, engine_environment, image_version
+from cachefleet_core.engine.engine_arguments import PLUGIN, engine_arguments, engine_environment, image_version
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
 from cachefleet_core.pool.worker_spec import EnvVar
 from cachefleet_core.tls_names import ENGINE_PORT_NAME

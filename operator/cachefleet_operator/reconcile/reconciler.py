@@ -43,7 +43,8 @@ from cachefleet_operator.reconcile.rollout import deadline, is_paused
 from cachefleet_operator.reconcile.worker_keys import KeysChangedError, KeysPlan, KeysRewrittenError, keys_plan
 from cachefleet_operator.settings import Settings
 from cachefleet_operator.status.admission import pool_in_force, with_known_size
-from cachefleet_operator.status.pods import ended, pods_of
+from cachefleet_operator.status.pods import ended, owned, pods_of
+from cachefleet_operator.status.pods import foreign as foreign_pods
 from cachefleet_operator.status.pool_assessment import (
     Observations,
     Verdict,
@@ -142,21 +143,23 @@ class Reconciler:
     async def _observe(self, pool: Object) -> Observed:
         namespace, name = pool["metadata"]["namespace"], pool["metadata"]["name"]
         refs = manifests.refs(namespace, name, issued=self._settings.tls == "issued")
-        wanted = f"{names.selector(name)},{names.MANAGED_BY}={names.OPERATOR}"
-        *found, pods, lost = await asyncio.gather(
+        *found, with_label, without = await asyncio.gather(
             *(self._api.get(ref) for ref in refs),
             *(
                 self._api.list("Pod", namespace, page=self._settings.list_page, selector=selector)
-                for selector in (wanted, UNLABELLED)
+                for selector in (names.selector(name), UNLABELLED)
             ),
         )
         children = {ref: child for ref, child in zip(refs, found, strict=True) if isinstance(child, dict)}
-        there, unlabelled = (each if isinstance(each, list) else () for each in (pods, lost))
-        observed = Observed(pool, children, in_vain=self._futile.among(children), pod_manifests=(*there, *unlabelled))
+        labelled, unlabelled = (each if isinstance(each, list) else () for each in (with_label, without))
+        pods = (*labelled, *unlabelled)
+        observed = Observed(pool, children, in_vain=self._futile.among(children), pod_manifests=pods)
         now, late = self._today(), deadline(observed.deployment)
+        there = [pod for pod in labelled if owned(pod, name)]
         seen = pods_of(there, now, grace_seconds=self._settings.unschedulable_seconds, ready_seconds=late)
         how = ended(there, now, seconds=late)
-        return replace(observed, observations=Observations(seen, paused=is_paused(observed.deployment), ended=how))
+        paused, strangers = is_paused(observed.deployment), foreign_pods(labelled, name)
+        return replace(observed, observations=Observations(seen, paused=paused, ended=how, foreign=strangers))
 
     async def _desire(self, key: PoolKey, observed: Observed) -> tuple[Desired, Observed]:
         pool, verdict = judge(observed.pool)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_core.pool.model_names import NameConflict
-from cachefleet_core.report_frames import REFUSED, TOO_LONG
+from cachefleet_core.warmth import REFUSED, TOO_LONG
 from cachefleet_operator.controlplane_client.pool_facts import (
     Difference,
     Facts,
@@ -23,6 +23,8 @@ from cachefleet_operator.controlplane_client.pool_facts import (
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, Workers
 
+MAX_SHOWN: Final = 5
+"""Names of pods in a message."""
 _KEY_REASONS: Final = frozenset({Reason.FLEET_KEY_BROKEN, Reason.FLEET_KEY_CHANGED, Reason.KEYS_REWRITTEN})
 """Reasons for which a spec cannot be used that are about keys."""
 
@@ -127,11 +129,12 @@ def _fresh(facts: Facts) -> Finding:
     ready = [member for member in facts.known.members if member.ready]
     if not ready:
         return Finding("IndexFresh", "Unknown", Reason.NO_READY_WORKERS, "no worker is ready")
-    stale = [member.name for member in ready if not member.fresh]
+    stale = sorted((member for member in ready if not member.fresh), key=lambda member: member.vouched)
     words = f"{len(ready) - len(stale)} of {len(ready)} ready workers report what they hold"
     if not stale:
         return Finding("IndexFresh", "True", Reason.FRESH, words)
-    return Finding("IndexFresh", "False", Reason.STALE, f"{words}; {stale[0]} does not")
+    unheard = "" if stale[0].vouched else " and gets no requests, as its agent has not come yet"
+    return Finding("IndexFresh", "False", Reason.STALE, f"{words}; {stale[0].name} does not{unheard}")
 
 
 def _blind(facts: Facts) -> Finding:
@@ -242,6 +245,7 @@ def _degraded(workers: Workers, observations: Observations) -> Finding:
         (observations.disagreement, Reason.POOLS_DIFFER, observations.disagreement),
         (distrusted, Reason.CLAIMS_NOT_SERVED, _distrusted_words(distrusted)),
         *_unwarmed(observations.facts),
+        (observations.foreign, Reason.FOREIGN_PODS, _foreign_words(observations.foreign)),
     )
     for present, reason, message in wrong:
         if present:
@@ -276,6 +280,11 @@ def _distrusted_words(member: Member | None) -> str:
     if member is None:
         return ""
     return f"worker {member.name} serves little of what it claims to hold: {member.trust:.0%} of that is counted on"
+
+
+def _foreign_words(pods: tuple[str, ...]) -> str:
+    shown = ", ".join(pods[:MAX_SHOWN]) + (" and others" if len(pods) > MAX_SHOWN else "")
+    return f"not of this pool though they have its label, so without requests: {len(pods)} pods, {shown}"
 
 
 def _ready(obstacles: Iterable[Finding], available: Finding, progressing: Finding, workers: Workers) -> Finding:

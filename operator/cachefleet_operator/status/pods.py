@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cachefleet_core.worker_pods import is_replica_set
 from cachefleet_operator import names
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.troubles import MAX_MESSAGE, Trouble, of_containers
@@ -55,6 +56,22 @@ def ended(manifests: Sequence[Mapping[str, Any]], now: dt.datetime, *, seconds: 
         return ""
     words = [str(found["status"].get(part)) for part in ("reason", "message") if found["status"].get(part)]
     return f"pod {found['metadata']['name']} failed: {': '.join(words)}"[:MAX_MESSAGE]
+
+
+def owned(manifest: Mapping[str, Any], pool: str) -> bool:
+    """Whether a pod belongs to a ReplicaSet of the Deployment of the pool of this name."""
+    owners = manifest["metadata"].get("ownerReferences") or ()
+    return any(
+        owner.get("controller") and owner.get("kind") == "ReplicaSet" and is_replica_set(str(owner.get("name")), pool)
+        for owner in owners
+    )
+
+
+def foreign(manifests: Sequence[Mapping[str, Any]], pool: str) -> tuple[str, ...]:
+    """Names of the pods that have the pool's label and are not its own, without those that are ending or ended."""
+    found = (each for each in manifests if not owned(each, pool) and "deletionTimestamp" not in each["metadata"])
+    alive = (each for each in found if (each.get("status") or {}).get("phase") not in {"Failed", "Succeeded"})
+    return tuple(sorted(str(each["metadata"]["name"]) for each in alive))
 
 
 def worst(pods: Sequence[Pod]) -> Trouble | None:

@@ -63,6 +63,8 @@ class Observations:
     """Why its model is not asked for by its name alone."""
     paused: bool = False
     """Its rollout is paused because new workers fail."""
+    foreign: tuple[str, ...] = ()
+    """Pods that have its label and are not its own."""
     ended: str = ""
     """How a pod failed recently, "" where none did; it may have been replaced."""
 

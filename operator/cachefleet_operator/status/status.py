@@ -24,7 +24,7 @@ MAX_EPOCH: Final = 1024
 CLOCKS: Final = 60.0
 """Tolerated clock skew in seconds; a last write further in the future is ignored."""
 
-_PARTS: Final = ("admitted", "budget", "contract", "hitRatio", "workers", "workersOmitted")
+_PARTS: Final = ("admitted", "budget", "contract", "hitRatio", "workers", "workersOmitted", "foreignPods")
 """Fields in which an entry may disappear; only the operator writes them."""
 
 _WRITTEN_AT_ONCE: Final = (
@@ -35,6 +35,7 @@ _WRITTEN_AT_ONCE: Final = (
     "selector",
     "contract",
     "admitted",
+    "foreignPods",
 )
 
 Manifest = dict[str, Any]
@@ -66,6 +67,7 @@ def status(
         **_hit_ratio(known, previous.get("hitRatio"), now),
         **_contract(known, previous.get("contract")),
         **_workers(observations.pods, observations.facts),
+        **({"foreignPods": list(observations.foreign[:MAX_WORKERS])} if observations.foreign else {}),
     }
     return value
 

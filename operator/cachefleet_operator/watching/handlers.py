@@ -66,7 +66,9 @@ def settings() -> kopf.OperatorSettings:
     chosen.watching.server_timeout = int(WATCH_SHARE * WATCH_INACTIVITY_SECONDS)  # the API server takes whole seconds
     chosen.watching.inactivity_timeout = WATCH_INACTIVITY_SECONDS
     for group, _, plural in CHILDREN:
-        chosen.watching.label_selectors[group, plural] = f"{names.MANAGED_BY}={names.OPERATOR}"
+        # Of pods all that have a pool's label: some may be nobody's.
+        ours = names.POOL_LABEL if plural == "pods" else f"{names.MANAGED_BY}={names.OPERATOR}"
+        chosen.watching.label_selectors[group, plural] = ours
     return chosen
 
 

@@ -19,8 +19,9 @@ from cachefleet_controlplane.hot_prefixes.tracker import HotBounds, HotPrefixes,
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_core.block_keys import BlockKeyer, Namespace
-from cachefleet_core.report_frames import Hello, Phase, State, Warm, Warmth, decode_down, encode
+from cachefleet_core.report_frames import Hello, Phase, State, Warm, decode_down, encode
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, tenant_salt
+from cachefleet_core.warmth import Warmth
 from cachefleet_worker.agent.agent import Agent
 from cachefleet_worker.agent.agent import running as running_agent
 from cachefleet_worker.agent.settings import AgentSettings

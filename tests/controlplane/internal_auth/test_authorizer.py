@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from cachefleet_controlplane.internal_auth.authorizer import MAX_TOKEN, Access, Asked, asked, bearer
+from cachefleet_controlplane.internal_auth.authorizer import MAX_TOKEN, Access, Asked, Reporter, asked, bearer
 from cachefleet_controlplane.internal_auth.file_tokens import FileAuthorizer, TokenFile
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.index_contract import IndexContract
@@ -98,7 +98,12 @@ async def test_a_worker_s_token_is_good_for_that_worker_alone(tmp_path: Path) ->
     authorizer = FileAuthorizer(KEY, tmp_path / "admin", metrics=metrics)
     token = KEY.report_token("default/demo", "demo-0")
     other = FleetKey(bytes(32)).report_token("default/demo", "demo-0")
-    assert [await authorizer.reports(given, HELLO) for given in (token, other, "a", "")] == [True, False, False, False]
+    assert [await authorizer.reports(given, HELLO) for given in (token, other, "a", "")] == [
+        Reporter(),
+        None,
+        None,
+        None,
+    ]
     for changed in (replace(HELLO, worker="demo-1"), replace(HELLO, pool="other/demo")):
         assert not await authorizer.reports(token, changed)
     assert [await authorizer.agent(given) is Access.ALLOWED for given in (token, other, "a")] == [True, False, False]
@@ -111,7 +116,7 @@ async def test_each_file_opens_its_own_door(tmp_path: Path) -> None:
     (tmp_path / "admin").write_text("a")
     metrics = Metrics()
     authorizer = FileAuthorizer(KEY, tmp_path / "admin", metrics=metrics, reports_file=tmp_path / "reports")
-    assert [await authorizer.reports(token, HELLO) for token in ("r", "a", "")] == [True, False, False]
+    assert [await authorizer.reports(token, HELLO) for token in ("r", "a", "")] == [Reporter(), None, None]
     assert [await authorizer.agent(token) is Access.ALLOWED for token in ("r", "a", "")] == [True, False, False]
     answers = [await authorizer.admin(token, Asked("list")) for token in ("r", "a", "")]
     assert answers == [Access.UNAUTHENTICATED, Access.ALLOWED, Access.UNAUTHENTICATED]

@@ -5,25 +5,33 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked
+from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked, Reporter
 from cachefleet_controlplane.internal_auth.token_review import ReviewBounds, TokenReviewAuthorizer
 from cachefleet_controlplane.metrics import Metrics
-from tests.controlplane.internal_auth.test_authorizer import HELLO
+from tests.controlplane.internal_auth.test_authorizer import HELLO as ANY
 from tests.controlplane.pools.kube_server import KubeServer, connected, kube_server
 from tests.controlplane.waiting import value
 
-POD = "authentication.kubernetes.io/pod-name"
+POD, UID = "authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid"
+NAME = "demo-workers-1-aaaaa"
+HELLO = replace(ANY, worker=NAME)
 LIST = Asked("list")
 
 
 def accepted(
-    user: str = "system:serviceaccount:default:worker", pod: str = "demo-0", audiences: Any = ("cachefleet",)
+    user: str = "system:serviceaccount:default:worker", pod: str = NAME, audiences: Any = ("cachefleet",)
 ) -> dict[str, Any]:
     return {
         "authenticated": True,
         "audiences": audiences and list(audiences),
-        "user": {"username": user, "uid": "u1", "groups": ["g"], "extra": {POD: [pod]} if pod else {}},
+        "user": {
+            "username": user,
+            "uid": "u1",
+            "groups": ["g"],
+            "extra": {POD: [pod], UID: [f"uid-{pod}"]} if pod else {},
+        },
     }
 
 
@@ -58,7 +66,7 @@ async def reviewed(request: pytest.FixtureRequest) -> AsyncIterator[Reviewed]:
 async def test_an_agent_speaks_for_its_own_pod_only(reviewed: Reviewed) -> None:
     reviewed.server.tokens = {
         "own": accepted(),
-        "neighbour": accepted(pod="demo-1"),
+        "neighbour": accepted(pod="demo-workers-1-bbbbb"),
         "elsewhere": accepted(user="system:serviceaccount:other:worker"),
         "unbound": accepted(pod=""),
         "person": accepted(user="kim"),
@@ -68,6 +76,17 @@ async def test_an_agent_speaks_for_its_own_pod_only(reviewed: Reviewed) -> None:
     assert reviewed.server.reviews[0]["spec"] == {"token": "own", "audiences": ["cachefleet"]}
     assert value(reviewed.metrics, "auth_checks_total", check="reports", outcome="forbidden") == 4
     assert value(reviewed.metrics, "auth_checks_total", check="reports", outcome="unauthenticated") == 2
+
+
+async def test_a_reporter_is_its_pod(reviewed: Reviewed) -> None:
+    reviewed.server.tokens = {"own": accepted()}
+    assert await reviewed.ask.reports("own", HELLO) == Reporter(f"uid-{NAME}")
+
+
+@pytest.mark.parametrize("name", ["demo-copy", "demo-workers-2-1-aaaaa", "nginx"])
+async def test_a_pod_of_another_owner_speaks_for_nobody(reviewed: Reviewed, name: str) -> None:
+    reviewed.server.tokens = {"own": accepted(pod=name)}
+    assert await reviewed.ask.reports("own", replace(HELLO, worker=name)) is None
 
 
 @pytest.mark.parametrize("reviewed", [("default",), ()], indirect=True)
@@ -89,7 +108,7 @@ async def test_only_a_pod_in_a_namespace_served_is_an_agent(reviewed: Reviewed) 
         "none": Access.UNAUTHENTICATED,
     }
     asked = reviewed.reviews
-    assert await reviewed.ask.reports("none", HELLO) is False
+    assert await reviewed.ask.reports("none", HELLO) is None
     assert reviewed.reviews == asked
 
 

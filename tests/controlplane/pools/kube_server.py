@@ -187,7 +187,8 @@ def pool(name: str = "demo", namespace: str = "serving", **spec: Any) -> Object:
 
 
 def endpoint(name: str, address: str, *, ready: bool | None = True) -> Object:
-    return {"addresses": [address], "conditions": {"ready": ready}, "targetRef": {"kind": "Pod", "name": name}}
+    target = {"kind": "Pod", "name": name, "uid": f"uid-{name}"}
+    return {"addresses": [address], "conditions": {"ready": ready}, "targetRef": target}
 
 
 def endpoint_slice(*endpoints: Object, pool: str = "demo", suffix: str = "x", family: str = "IPv4") -> Object:

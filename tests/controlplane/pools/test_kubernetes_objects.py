@@ -24,6 +24,8 @@ from cachefleet_runtime.kubernetes import KubernetesError
 from tests.controlplane.pools.kube_server import endpoint, endpoint_slice, pool
 from tests.operator.pools import pool as operators_pool
 
+A, B = "demo-workers-1-aaaaa", "demo-workers-1-bbbbb"
+
 
 def event(kind: str, item: dict[str, Any], version: int) -> dict[str, Any]:
     return {"type": kind, "object": item | {"metadata": item["metadata"] | {"resourceVersion": str(version)}}}
@@ -34,10 +36,10 @@ def names(objects: Objects[Any]) -> list[str]:
 
 
 def test_an_endpoint_becomes_a_worker() -> None:
-    picture = merge([parse_pool(pool())], filter(None, [parse_slice(endpoint_slice(endpoint("demo-a", "10.0.0.1")))]))
+    picture = merge([parse_pool(pool())], filter(None, [parse_slice(endpoint_slice(endpoint(A, "10.0.0.1")))]))
     assert [view.key for view in picture] == ["serving/demo"]
     assert picture[0].workers == (
-        WorkerEndpoint("demo-a", "http://10.0.0.1:8000", ready=True, agent="http://10.0.0.1:8082"),
+        WorkerEndpoint(A, "http://10.0.0.1:8000", ready=True, agent="http://10.0.0.1:8082", pod=f"uid-{A}"),
     )
 
 
@@ -52,7 +54,7 @@ def test_an_endpoint_becomes_a_worker() -> None:
 )
 def test_a_slice_says_by_its_ports_whether_its_workers_serve_tls(names: list[str | None] | None, scheme: str) -> None:
     ports = None if names is None else [{"name": name, "port": 8000, "protocol": "TCP"} for name in names]
-    found = parse_slice(endpoint_slice(endpoint("a", "10.0.0.1")) | {"ports": ports})
+    found = parse_slice(endpoint_slice(endpoint(A, "10.0.0.1")) | {"ports": ports})
     assert found is not None
     assert found.endpoints[0].url == f"{scheme}://10.0.0.1:8000"
     assert found.endpoints[0].agent == f"{scheme}://10.0.0.1:8082"
@@ -60,20 +62,20 @@ def test_a_slice_says_by_its_ports_whether_its_workers_serve_tls(names: list[str
 
 @pytest.mark.parametrize(("condition", "ready"), [(True, True), (False, False), (None, True)])
 def test_unknown_readiness_counts_as_ready(*, condition: bool | None, ready: bool) -> None:
-    found = parse_slice(endpoint_slice(endpoint("a", "10.0.0.1", ready=condition)))
+    found = parse_slice(endpoint_slice(endpoint(A, "10.0.0.1", ready=condition)))
     assert found is not None
     assert found.endpoints[0].ready is ready
 
 
 def test_a_pod_that_is_being_deleted_is_not_ready_though_it_serves() -> None:
-    leaving = endpoint("a", "10.0.0.1") | {"conditions": {"ready": False, "serving": True, "terminating": True}}
+    leaving = endpoint(A, "10.0.0.1") | {"conditions": {"ready": False, "serving": True, "terminating": True}}
     found = parse_slice(endpoint_slice(leaving))
     assert found is not None
     assert not found.endpoints[0].ready
 
 
 def test_ipv6_addresses_are_bracketed() -> None:
-    found = parse_slice(endpoint_slice(endpoint("a", "fd00::1"), family="IPv6"))
+    found = parse_slice(endpoint_slice(endpoint(A, "fd00::1"), family="IPv6"))
     assert found is not None
     assert (found.endpoints[0].url, found.endpoints[0].agent) == ("http://[fd00::1]:8000", "http://[fd00::1]:8082")
 
@@ -97,6 +99,42 @@ def test_endpoints_that_are_no_pods_are_left_out() -> None:
     assert found.endpoints == ()
 
 
+@pytest.mark.parametrize(
+    "name", ["demo-copy", "demo-workers-0", "demo-workers-2-1-aaaaa", "other-workers-1-aaaaa", "nginx"]
+)
+def test_other_pods_of_the_label_are_no_workers(name: str) -> None:
+    found = parse_slice(endpoint_slice(endpoint(name, "10.0.0.1"), endpoint(A, "10.0.0.2")))
+    assert found is not None
+    assert [worker.name for worker in found.endpoints] == [A]
+
+
+@pytest.mark.parametrize(("told", "workers"), [([B, "x"], [A]), (None, [A, B]), ("x", [A, B]), ([1, ""], [A, B])])
+def test_a_pod_that_the_operator_calls_foreign_is_no_worker(told: Any, workers: list[str]) -> None:
+    declared = parse_pool(pool() | {"status": {"foreignPods": told}})
+    parts = [parse_slice(endpoint_slice(endpoint(A, "10.0.0.1"), endpoint(B, "10.0.0.2")))]
+    (view,) = merge([declared], filter(None, parts))
+    assert [worker.name for worker in view.workers] == workers
+
+
+@pytest.mark.parametrize(
+    ("tls", "names", "pod"),
+    [
+        (True, ["engine-tls"], f"uid-{A}"),
+        (True, ["engine"], ""),
+        (False, ["engine"], f"uid-{A}"),
+        (False, ["engine-tls"], ""),
+        (None, ["engine-tls"], f"uid-{A}"),
+    ],
+)
+def test_agents_that_cannot_report_while_tls_is_turned_on_or_off_need_not(
+    names: list[str], pod: str, *, tls: bool | None
+) -> None:
+    ports = [{"name": name, "port": 8000, "protocol": "TCP"} for name in names]
+    part = parse_slice(endpoint_slice(endpoint(A, "10.0.0.1")) | {"ports": ports})
+    (view,) = merge([parse_pool(pool())], filter(None, [part]), tls=tls)
+    assert view.workers[0].pod == pod
+
+
 def test_a_slice_without_endpoints_has_none() -> None:
     found = parse_slice(endpoint_slice() | {"endpoints": None})
     assert found is not None
@@ -111,19 +149,19 @@ def test_a_malformed_slice_is_an_object_error(item: dict[str, Any]) -> None:
 
 def test_a_worker_in_two_slices_is_taken_once_ready_and_ipv4_first() -> None:
     parts = [
-        parse_slice(endpoint_slice(endpoint("a", "fd00::1"), endpoint("b", "fd00::2"), family="IPv6", suffix="1")),
-        parse_slice(endpoint_slice(endpoint("a", "10.0.0.1", ready=False), endpoint("b", "10.0.0.2"), suffix="2")),
+        parse_slice(endpoint_slice(endpoint(A, "fd00::1"), endpoint(B, "fd00::2"), family="IPv6", suffix="1")),
+        parse_slice(endpoint_slice(endpoint(A, "10.0.0.1", ready=False), endpoint(B, "10.0.0.2"), suffix="2")),
     ]
     for order in (parts, parts[::-1]):
         picture = merge([parse_pool(pool())], filter(None, order))
         assert [(w.name, w.url) for w in picture[0].workers] == [
-            ("a", "http://[fd00::1]:8000"),
-            ("b", "http://10.0.0.2:8000"),
+            (A, "http://[fd00::1]:8000"),
+            (B, "http://10.0.0.2:8000"),
         ]
 
 
 def test_endpoints_never_make_a_pool() -> None:
-    assert merge([], filter(None, [parse_slice(endpoint_slice(endpoint("a", "10.0.0.1")))])) == ()
+    assert merge([], filter(None, [parse_slice(endpoint_slice(endpoint(A, "10.0.0.1")))])) == ()
 
 
 def test_of_a_pools_status_only_its_claim_to_its_name_is_read() -> None:
@@ -175,7 +213,7 @@ def test_an_object_that_turns_invalid_keeps_its_last_good_form() -> None:
 
 def test_a_slice_that_changes_hands_goes() -> None:
     objects = Objects(SLICES)
-    item = endpoint_slice(endpoint("a", "10.0.0.1"))
+    item = endpoint_slice(endpoint(A, "10.0.0.1"))
     objects.replace([item], "1")
     objects.apply(event("MODIFIED", item | {"addressType": "FQDN"}, 2))
     assert list(objects.values()) == []
@@ -210,7 +248,7 @@ def test_tls_ports_are_named_as_the_operator_names_them() -> None:
     settings = Settings(agent_image="x", tls="issued")
     service = next(each for each in children(operators_pool(), settings) if each["kind"] == "Service")
     [tls] = [port for port in service["spec"]["ports"] if port["name"].startswith("engine-")]
-    found = parse_slice(endpoint_slice(endpoint("a", "10.0.0.1")) | {"ports": [tls]})
+    found = parse_slice(endpoint_slice(endpoint(A, "10.0.0.1")) | {"ports": [tls]})
     assert found is not None
     assert found.endpoints[0].url.startswith("https:")
 

@@ -83,12 +83,12 @@ async def test_the_whole_picture_comes_first_then_each_change(
 ) -> None:
     for name in ("a", "b", "c"):  # more than a page
         await server.put(POOLS, pool(name))
-    await server.put(SLICES, endpoint_slice(endpoint("a-0", "10.0.0.1"), pool="a"))
+    await server.put(SLICES, endpoint_slice(endpoint("a-workers-1-aaaaa", "10.0.0.1"), pool="a"))
     async with watching(api, metrics) as watcher:
         await until(lambda: bool(watcher.pictures))
-        assert watcher.now == {"serving/a": ["a-0"], "serving/b": [], "serving/c": []}
+        assert watcher.now == {"serving/a": ["a-workers-1-aaaaa"], "serving/b": [], "serving/c": []}
         await server.delete(POOLS, "serving/b")
-        await server.put(SLICES, endpoint_slice(endpoint("a-0", "10.0.0.1", ready=False), pool="a"))
+        await server.put(SLICES, endpoint_slice(endpoint("a-workers-1-aaaaa", "10.0.0.1", ready=False), pool="a"))
         await until(lambda: watcher.now == {"serving/a": [], "serving/c": []})
         await server.put(POOLS, pool("d"))
         await until(lambda: "serving/d" in watcher.now)

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import uvicorn
 
-from cachefleet_controlplane.internal_auth.authorizer import Access
+from cachefleet_controlplane.internal_auth.authorizer import Access, Reporter
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.report_server.report_limits import ReportLimits
 from cachefleet_controlplane.report_server.server import ReportsServer
@@ -65,8 +65,8 @@ class Doorkeeper:
     async def agent(self, token: str) -> Access:
         return {TOKEN: Access.ALLOWED, "stranger": Access.FORBIDDEN}.get(token, Access.UNAUTHENTICATED)
 
-    async def reports(self, token: str, hello: Hello) -> bool:
-        return token == TOKEN and hello.worker.startswith("demo-")
+    async def reports(self, token: str, hello: Hello) -> Reporter | None:
+        return Reporter() if token == TOKEN and hello.worker.startswith("demo-") else None
 
 
 @asynccontextmanager

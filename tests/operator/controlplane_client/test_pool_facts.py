@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.admin import presenters, schemas
-from cachefleet_core import report_frames
+from cachefleet_core import warmth
 from cachefleet_operator.controlplane_client.pool_facts import (
     Facts,
     FactsError,
@@ -72,8 +72,8 @@ def test_every_field_it_reads_is_one_that_the_control_plane_writes() -> None:
 
 
 def test_why_a_prefix_is_not_warm_comes_from_the_agent_to_the_operator_whole() -> None:
-    problem = report_frames.WarmProblem(name="p", kind="too_long", tokens=9, limit=8, attempts=1, detail="engine.x")
-    status = worker_status("demo-a", warmth=report_frames.Warmth(total=1, problems=(problem,)))
+    problem = warmth.WarmProblem(name="p", kind="too_long", tokens=9, limit=8, attempts=1, detail="engine.x")
+    status = worker_status("demo-a", warmth=warmth.Warmth(total=1, problems=(problem,)))
     told = presenters.worker(status).model_dump(mode="json", by_alias=True)
     (name, read_back) = unwarmed(facts(told)) or ("", None)
     assert (name, read_back) == ("demo-a", WarmProblem("p", "too_long", 9, 8, 1, "engine.x"))

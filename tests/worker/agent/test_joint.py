@@ -16,11 +16,11 @@ import uvicorn
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_controlplane.internal_auth.authorizer import Access
+from cachefleet_controlplane.internal_auth.authorizer import Access, Reporter
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_core.block_keys import BlockKeyer, Namespace
-from cachefleet_core.engine_arguments import engine_policy
+from cachefleet_core.engine.engine_arguments import engine_policy
 from cachefleet_core.pool.spec import parse_pools
 from cachefleet_core.report_frames import Hello, Phase
 from cachefleet_core.tenancy import TenantId, fleet_index_key, tenant_salt
@@ -61,8 +61,8 @@ class OneAgent:
     async def agent(self, token: str) -> Access:
         return Access.ALLOWED if token == "token" else Access.UNAUTHENTICATED
 
-    async def reports(self, token: str, hello: Hello) -> bool:
-        return token == "token" and hello.worker == "demo-0"
+    async def reports(self, token: str, hello: Hello) -> Reporter | None:
+        return Reporter() if token == "token" and hello.worker == "demo-0" else None
 
 
 @asynccontextmanager

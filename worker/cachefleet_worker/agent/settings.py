@@ -10,7 +10,7 @@ import msgspec
 from pydantic import AfterValidator, Field, SkipValidation, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from cachefleet_core.engine_configuration import EngineConfiguration
+from cachefleet_core.engine.engine_configuration import EngineConfiguration
 from cachefleet_core.native import Choice
 from cachefleet_core.tenancy import parse_index_key
 from cachefleet_core.tls_names import AUTHORITIES

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from cachefleet_core.budget import blocks
-from cachefleet_core.report_frames import Policy, Warm, Warmth
+from cachefleet_core.report_frames import Policy, Warm
+from cachefleet_core.warmth import Warmth
 from cachefleet_worker.agent.duties.warm_prefixes import Gate, Prefixes, Room
 from cachefleet_worker.agent.duties.warmup_requests import Warmer
 from cachefleet_worker.agent.engine.client import EngineClient, EngineFacts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cachefleet_core.engine_configuration import EngineConfiguration
+from cachefleet_core.engine.engine_configuration import EngineConfiguration
 from cachefleet_worker.agent.engine.client import EngineFacts
 from cachefleet_worker.agent.engine.load_metrics import CacheConfig
 from cachefleet_worker.agent.wire.plugin_api import NOT_TOLD, ServerFacts

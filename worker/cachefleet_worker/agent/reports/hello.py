@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Final
 
-from cachefleet_core.engine_configuration import differences
+from cachefleet_core.engine.engine_configuration import differences
 from cachefleet_core.index_contract import IndexContract, RenderProfile
 from cachefleet_core.report_frames import Capability, Hello
 from cachefleet_worker.agent.engine.client import EngineError, EngineFacts

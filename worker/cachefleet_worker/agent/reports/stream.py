@@ -16,9 +16,9 @@ from cachefleet_core.report_frames import (
     Snapshot,
     State,
     Stored,
-    Warmth,
     encode,
 )
+from cachefleet_core.warmth import Warmth
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.engine.load_metrics import Load
 

@@ -9,7 +9,8 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from cachefleet_core.report_frames import Capability, Rank
+from cachefleet_core.report_fields import Rank
+from cachefleet_core.report_frames import Capability
 
 CAPABILITIES_PATH: Final = "/v1/fleet/capabilities"
 STATS_PATH: Final = "/v1/fleet/stats"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.engine_configuration import EngineConfiguration, asked_configuration, differences
+from cachefleet_core.engine.engine_configuration import EngineConfiguration, asked_configuration, differences
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.spec import read_pool
 from tests.core.invalid_pools import VALID, merged
@@ -38,8 +38,9 @@ def test_nothing_is_asked_of_a_cache_that_is_off_nor_of_a_default_block_size() -
 def test_each_field_that_an_engine_has_otherwise_is_a_difference(field: str) -> None:
     wanted = asked(engine={"blockSize": 32})
     value = getattr(wanted, field)
-    other = (not value) if isinstance(value, bool) else f"{value}x" if isinstance(value, str) else value + 1
-    real = EngineConfiguration(**{field: other})
+    other: Any = (not value) if isinstance(value, bool) else f"{value}x" if isinstance(value, str) else value + 1
+    given: dict[str, Any] = {field: other}
+    real = EngineConfiguration(**given)
 
     assert differences(wanted, wanted) == differences(wanted, EngineConfiguration()) == ()
     assert differences(EngineConfiguration(), wanted) == ()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.engine_arguments import IN_PROCESS, engine_arguments, engine_environment
+from cachefleet_core.engine.engine_arguments import IN_PROCESS, engine_arguments, engine_environment
 from cachefleet_core.pool.managed_arguments import MANAGED_ARGUMENTS
 from cachefleet_core.pool.spec import read_pool
 from tests.core.invalid_pools import VALID, merged

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from cachefleet_core.budget import MIB, kv_cache_mib
-from cachefleet_core.engine_arguments import HASH_ALGORITHM, caches_prefixes
+from cachefleet_core.engine.engine_arguments import HASH_ALGORITHM, caches_prefixes
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.spec import PoolSpec
 

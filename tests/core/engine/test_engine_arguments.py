@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.engine_arguments import (
+from cachefleet_core.engine.engine_arguments import (
     engine_arguments,
     engine_environment,
     engine_policy,

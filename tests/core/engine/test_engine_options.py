@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.engine_arguments import CPU_ENVIRONMENT
+from cachefleet_core.engine.engine_arguments import CPU_ENVIRONMENT
 from cachefleet_core.pool.managed_arguments import MANAGED_ARGUMENTS, managed_arguments
 from e2e.engine.versions import OLDEST, import_path
 

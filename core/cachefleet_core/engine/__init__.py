@@ -1,0 +1,5 @@
+"""What a pool means for vLLM: how its engines are started, and whether they are as asked.
+
+engine_arguments      vLLM's command line, environment and policy for a pool
+engine_configuration  what a pool asks of an engine, what the engine has, and where they differ
+"""
