@@ -57,7 +57,9 @@ class World:
 
     def run_pod(self, name: str, since: str | None) -> None:
         state = {"running": {"startedAt": since}} if since else {"waiting": {"reason": "ContainerCreating"}}
-        metadata = {"name": name, "namespace": "serving", "uid": name, "labels": names.labels(pool())}
+        owner = {"kind": "ReplicaSet", "name": "demo-workers-1", "controller": True}
+        metadata: dict[str, Any] = {"name": name, "namespace": "serving", "uid": name, "labels": names.labels(pool())}
+        metadata |= {"ownerReferences": [owner]}
         status = {"containerStatuses": [{"name": "engine", "state": state}], "phase": "Running"}
         ref = Ref("Pod", "serving", name)
         self.store.objects[ref] = {**ref.manifest(), "metadata": metadata, "status": status}

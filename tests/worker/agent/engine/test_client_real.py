@@ -213,5 +213,5 @@ async def test_a_wrong_key_is_named(
     caplog.set_level("INFO")
     async with running(make_settings(engine_url=server.url, worker_key_file=tmp_path / "wrong")) as agent:
         await ControlPlane().until(lambda: "HTTP 401" in str([record.__dict__ for record in caplog.records]))
-        assert agent.phase is Phase.STARTING
-        assert agent.unready == ["engine_starting"]
+        await ControlPlane().until(lambda: "engine_refuses_key" in agent.unready)
+        assert agent.phase is Phase.FAILED
