@@ -34,6 +34,8 @@ from typing import Final
 from cachefleet_core.block_keys import BlockKey, pack_keys, unpack_keys
 
 MEDIA_TYPE: Final = "application/vnd.cachefleet.prompt-keys"
+PROMPT_HEADER: Final = "x-cachefleet-prompt"
+"""Header with the handle of a rendered prompt: of the answer with its keys, and of the request that uses it."""
 MAGIC: Final = b"CFPK"
 VERSION: Final = 1
 MAX_PROMPTS: Final = 4096

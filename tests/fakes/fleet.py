@@ -1,16 +1,16 @@
-"""The routes of cachefleet's worker plugin, of which the fake has policy, idle budget and keys."""
+"""The routes of cachefleet's worker plugin, of which the fake has policy, idle budget, keys and handles of prompts."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
 from cachefleet_core.block_keys import BlockKeyer, Namespace
-from cachefleet_core.prompt_keys import MEDIA_TYPE, PromptKeys, encode
+from cachefleet_core.prompt_keys import MEDIA_TYPE, PROMPT_HEADER, PromptKeys, encode
 from cachefleet_core.report_frames import Policy
 from tests.fakes.asks import Reader
 from tests.fakes.tokenizer import ByteTokenizer, Tokenizer
@@ -23,7 +23,18 @@ _MIB: Final = 1024 * 1024
 _MAX_POLICY: Final = 64 * 1024
 _NOT_HERE: Final = "the fake engine has no such feature"
 _MODES: Final = {"routes": "http", "guard": "on", "budget": "blocks", "gate": "in_loop"}
-_FEATURES: Final = ("routes", "guard", "gate", "preemption", "budget", "snapshot", "heartbeat", "tokens", "keys")
+_FEATURES: Final = (
+    "routes",
+    "guard",
+    "gate",
+    "preemption",
+    "budget",
+    "snapshot",
+    "heartbeat",
+    "tokens",
+    "keys",
+    "prompts",
+)
 
 
 class FleetRoutes:
@@ -35,6 +46,8 @@ class FleetRoutes:
         self.policies: list[Policy] = []
         """Everything put, in order."""
         self.refuse_policies = 0
+        self.handles: list[str] = []
+        """Of prompts it was asked to keep, in order."""
         self._worker = worker
         self._vocabulary = tokenizer.vocabulary
         self._reply = reply
@@ -67,23 +80,35 @@ class FleetRoutes:
         if not query.get("contract", "").startswith("sha256:"):
             return self._error(400, "bad_contract")
         body = self._read.body(await request.read())
-        if "messages" not in body and "prompt" not in body:
+        if not body.keys() & {"messages", "prompt", "input"}:
             return self._error(400, "bad_body")
-        ids = (self._read.chat(body) if "messages" in body else self._read.completion(body)).prompts[0]
+        ids = self._ids(query.get("api", ""), body)
         size = int(query.get("block_size", options.block_size))
         keyer = BlockKeyer(options.index_key, Namespace(query["contract"], body.get("cache_salt") or ""), size)
         starts = tuple(place + 1 for place, token in enumerate(ids) if token == START and place + 1 < len(ids))
         with_ids = query.get("ids") == "1"
         prompt = PromptKeys(len(ids), size, starts, tuple(keyer.keys(ids)), tuple(ids) if with_ids else ())
         document = encode([prompt], ids=with_ids)
-        return web.Response(body=document, content_type=MEDIA_TYPE)
+        return web.Response(body=document, content_type=MEDIA_TYPE, headers=self._kept(query))
+
+    def _ids(self, api: str, body: dict[str, Any]) -> list[int]:
+        readers = {"responses": self._read.responses, "messages": self._read.messages}
+        plain = self._read.chat if "messages" in body else self._read.completion
+        return list(readers.get(api, plain)(body).prompts[0])
+
+    def _kept(self, query: Mapping[str, str]) -> dict[str, str]:
+        """The fake renders again, and remembers only what it said."""
+        if query.get("keep") != "1":
+            return {}
+        self.handles.append(f"{self.boot[:16]}-{len(self.handles):032x}")
+        return {PROMPT_HEADER: self.handles[-1]}
 
     def _error(self, status: int, code: str) -> web.Response:
         return self._reply({"error": {"code": code, "message": code}}, status)
 
     async def _capabilities(self, _: web.Request) -> web.Response:
         options = self._worker.options
-        modes = _MODES | ({"keys": "render"} if options.index_key else {})
+        modes = _MODES | ({"keys": "render", "prompts": "on"} if options.index_key else {})
         features = [
             {"feature": name, "mode": modes.get(name, "off"), "reason": "" if name in modes else _NOT_HERE}
             for name in _FEATURES

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from cachefleet_core.prompt_keys import PROMPT_HEADER
+
 Header = tuple[bytes, bytes]
 
 _DROPPED_HEADERS: Final = frozenset(
@@ -67,8 +69,13 @@ def answer_headers(headers: Iterable[Header]) -> tuple[Header, ...]:
     )
 
 
-def upstream_headers(headers: Iterable[Header], *, key: str, hooked: bool = False) -> list[tuple[str, str]]:
-    """A client's headers that a worker may see, and the worker's key; ``hooked`` keeps THRESHOLD_HOOK."""
+def upstream_headers(
+    headers: Iterable[Header], *, key: str, hooked: bool = False, prompt: str = ""
+) -> list[tuple[str, str]]:
+    """A client's headers that a worker may see, and the worker's key; ``hooked`` keeps THRESHOLD_HOOK.
+
+    ``prompt`` is the handle of the prompt that this worker keeps for the request.
+    """
     given = list(headers)
     named = {part.strip() for name, value in given if name == b"connection" for part in value.lower().split(b",")}
     kept = [
@@ -80,6 +87,8 @@ def upstream_headers(headers: Iterable[Header], *, key: str, hooked: bool = Fals
         kept.append((THRESHOLD_HOOK[0].decode(), THRESHOLD_HOOK[1].decode()))
     # Compressed answers could not be read here.
     kept.append(("accept-encoding", "identity"))
+    if prompt:
+        kept.append((PROMPT_HEADER, prompt))
     if key:
         kept.append(("authorization", f"Bearer {key}"))
     return kept

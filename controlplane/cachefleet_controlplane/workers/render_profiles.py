@@ -8,9 +8,12 @@ from typing import Final
 from cachefleet_controlplane.workers.registry import Pool, Registry
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.report_frames import Hello
 
 KEYS_FEATURE: Final = "keys"
 """Name of the worker plugin's feature that gives block keys."""
+PROMPTS_FEATURE: Final = "prompts"
+"""Name of the feature that keeps what it rendered for the request that follows."""
 _OFF: Final = "off"
 
 
@@ -29,6 +32,8 @@ class RenderFacts:
     """Fingerprints of its ready workers' render profiles, sorted."""
     keys_at: frozenset[str] = frozenset()
     """URLs of workers whose plugin gives block keys under that contract."""
+    prompts_at: frozenset[str] = frozenset()
+    """URLs of workers whose plugin keeps rendered prompts, and renders for every API."""
 
     @property
     def renderer(self) -> str:
@@ -71,6 +76,7 @@ def _facts(pools: list[Pool]) -> RenderFacts:
         block_size=contract.block_size if contract else pools[0].declared.spec.block_size,
         profiles=tuple(sorted(profiles)),
         keys_at=frozenset(w.endpoint.url for w in workers if w.endpoint and contract and _gives_keys(w, contract)),
+        prompts_at=frozenset(w.endpoint.url for w in workers if w.endpoint and _has(w.hello, PROMPTS_FEATURE)),
     )
 
 
@@ -78,4 +84,8 @@ def _gives_keys(worker: Worker, contract: IndexContract) -> bool:
     hello = worker.hello
     if hello is None or hello.contract != contract:
         return False
-    return any(one.feature == KEYS_FEATURE and one.mode != _OFF for one in hello.capabilities)
+    return _has(hello, KEYS_FEATURE)
+
+
+def _has(hello: Hello | None, feature: str) -> bool:
+    return hello is not None and any(one.feature == feature and one.mode != _OFF for one in hello.capabilities)

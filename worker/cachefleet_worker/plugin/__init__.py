@@ -6,6 +6,7 @@ snapshots, memoised tokenisation, block keys. docs/worker.md describes each.
 budget/              bounds idle cached blocks, in vLLM's block pool
 gate/                refuses requests of which too little is cached; hands back preempted ones
 keys/                block keys and safe boundaries of a request body, for routing
+prompts/             rendered prompts, kept for the request that follows its keys
 snapshot/            snapshots of the resident blocks, and heartbeats in the event stream
 tokens/              memoised tokenisation
 access_guard         refuses what comes without the worker key, whatever the path

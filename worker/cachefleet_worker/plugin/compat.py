@@ -100,6 +100,10 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
         Need(f"{_RENDERER}._wants_offsets", ("prompt", "params")),
         Need(f"{_RENDERER}.get_tokenizer"),
     ),
+    "prompts": (
+        Need(f"{_RENDERER}.render_chat_async", ("conversations", "chat_params", "tok_params", "prompt_extras")),
+        Need(f"{_RENDERER}.render_cmpl_async", ("prompts", "tok_params", "prompt_extras")),
+    ),
     "keys": (
         Need("vllm.renderers.online_renderer:OnlineRenderer.render_chat", ("request", "skip_mm_cache")),
         Need("vllm.renderers.online_renderer:OnlineRenderer.render_completion", ("request", "skip_mm_cache")),

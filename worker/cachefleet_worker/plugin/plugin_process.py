@@ -30,6 +30,7 @@ PATCHES: Final[Mapping[str, Patch]] = {
     "finish": Patch("gate.finish_reason", ("finish_reason", "streaming")),
     "fields": Patch("gate.request_fields", ("fields",)),
     "tokens": Patch("tokens.hook_installation", ("tokens",)),
+    "prompts": Patch("prompts.renderer_hook", ("prompts",)),
 }
 """Patches by name, in the order they are installed."""
 

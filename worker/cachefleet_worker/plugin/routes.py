@@ -34,6 +34,7 @@ from cachefleet_worker.plugin.engine_calls import EngineCallError, EngineCalls, 
 from cachefleet_worker.plugin.keys.key_service import KeyService
 from cachefleet_worker.plugin.keys.render import RefusedError
 from cachefleet_worker.plugin.plugin_process import Process, this_process
+from cachefleet_worker.plugin.prompts import offered_prompt, renderer_hook
 from cachefleet_worker.plugin.snapshot.snapshot_relay import snapshot_response
 
 log = logging.getLogger("vllm.cachefleet")
@@ -58,6 +59,8 @@ class FleetRoutes:
 
     def attach_router(self, app: Any) -> None:
         """Guard the application and mount the routes; vLLM calls it while it builds the application."""
+        with self._process.faults.guard(renderer_hook.FEATURE):
+            offered_prompt.install(app, self._process)
         with self._process.faults.guard(access_guard.FEATURE):
             access_guard.install(app, self._process)
         with self._process.faults.guard(FEATURE):
@@ -187,12 +190,13 @@ class FleetApp:
             return str(error)
 
     async def _stats(self, _request: Request) -> Response:
-        cache = self._process.parts.get("tokens")
+        cache, prompts = self._process.parts.get("tokens"), self._process.parts.get("prompts")
         return json_response(
             {
                 "ranks": await self._calls.all("stats") if self._calls else {},
                 "tokens": cache.stats() if cache else {},
                 "keys": self._keys.stats() if self._keys else {},
+                "prompts": prompts.stats() if prompts else {},
                 "faults": dict(self._process.faults.counts),
             }
         )

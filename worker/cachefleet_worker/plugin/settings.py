@@ -17,7 +17,7 @@ log = logging.getLogger("vllm.cachefleet")
 PREFIX: Final = "CACHEFLEET_"
 FEATURES: Final = frozenset(
     {"gate", "finish_reason", "streaming", "preemption", "budget", "snapshot", "heartbeat", "tokens", "keys", "routes"}
-    | {"guard"}
+    | {"guard", "prompts"}
 )
 
 
@@ -54,6 +54,9 @@ class PluginSettings:
     tokens_cache_bytes: int = 256 * 1024 * 1024
     tokens_sample_ratio: float = 0.002
     """Share of memoised encodings that are checked against the plain encoder."""
+
+    prompts_bytes: int = 256 * 1024 * 1024
+    """Rendered prompts that wait for the request that follows its keys, in one API server."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PluginSettings:
@@ -148,4 +151,5 @@ _READERS: Final = {
     "keys_offloop_tokens": _positive_int,
     "tokens_cache_bytes": _positive_int,
     "tokens_sample_ratio": _ratio,
+    "prompts_bytes": _positive_int,
 }

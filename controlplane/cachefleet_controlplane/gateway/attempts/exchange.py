@@ -136,7 +136,8 @@ class Exchange:
             others = self._routing_input.render_seconds + (self._trace.queued_seconds or 0.0)
             self._context.metrics.gateway_added(max(0.0, now - self._began - others))
         attempt = self._planner.next(self._progress)
-        headers = upstream_headers(given, key=self._context.credentials.of(chosen.url), hooked=attempt.hooked)
+        kept, key = self._routing_input.rendering.kept.at(chosen.url), self._context.credentials.of(chosen.url)
+        headers = upstream_headers(given, key=key, hooked=attempt.hooked, prompt=kept)
         self._opened = Opened(Outcome.LOST)  # in case the attempt is cancelled
         self._opened = await self._context.upstream.open(
             chosen.url, attempt.path, attempt.body, headers=headers, watch=attempt.watch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -19,6 +19,7 @@ from cachefleet_controlplane.gateway.rendering.renderer import Renderer, render_
 from cachefleet_controlplane.gateway.rendering.rendering_result import Reason, Rendering
 from cachefleet_controlplane.gateway.rendering.text_keys import NO_TEXT, Text, Texts, TokenEstimates
 from cachefleet_controlplane.pools.cache_salts import Salter
+from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.routing.affinity import leaning
 from cachefleet_controlplane.routing.decision import Chunks, Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.selection.selection import Duty
@@ -125,27 +126,42 @@ class RoutingInputBuilder:
         gate = HitThresholds.of(info, model)
         body, sent = upstream_body(info, model=engine_name, salt=salt, gated=gate.ours)
         began = self._clock()
-        rendering = await self._render(info, model, body, salt=salt, keep_ids=keep_ids)
+        text = self._text(info, model, salt=salt)
+        workers = self._asked(model, text)
+        rendering = await self._render(info, model, body, salt=salt, keep_ids=keep_ids, workers=workers)
         seconds = self._clock() - began
-        text, learn = self._text(info, model, rendering, salt=salt)
+        learn = self._learner(info, model, rendering, text)
         rendering, prompt = self._known(info, model, rendering, text)
         return RoutingInput(
             self._fleet, info, model, body, sent, prompt, rendering, seconds, tenant, salt, learn, gate=gate
         )
 
-    def _text(
-        self, info: RequestInfo, model: ServedModel, rendering: Rendering, *, salt: str
-    ) -> tuple[Text, Callable[[int], None]]:
-        """What is known of a prompt by its text, and the function to call with its number of tokens."""
+    def _text(self, info: RequestInfo, model: ServedModel, *, salt: str) -> Text:
+        """What is known of a prompt by its text."""
         if self._texts is None or self._knowledge is Knowledge.LOAD or self._blind:
-            return NO_TEXT, _nobody
-        name = f"{model.namespace}/{model.upstream}"
-        text = self._texts.of(render_ask(info), model=name, salt=salt)
-        learn = partial(_learn, self._texts.estimates, name, text.size)
+            return NO_TEXT
+        return self._texts.of(render_ask(info), model=_name(model), salt=salt)
+
+    def _learner(
+        self, info: RequestInfo, model: ServedModel, rendering: Rendering, text: Text
+    ) -> Callable[[int], None]:
+        """The function to call with a prompt's number of tokens, where that is not known yet."""
+        if self._texts is None or not text.size:
+            return _nobody
+        learn = partial(_learn, self._texts.estimates, _name(model), text.size)
         if rendering.prompt.tokens and rendering.rung is not Rung.CLIENT:  # token ids in JSON are not text
             learn(rendering.prompt.tokens)
-            return text, _nobody
-        return text, learn if info.single and rendering.rung is Rung.NONE else _nobody
+            return _nobody
+        return learn if info.single and rendering.rung is Rung.NONE else _nobody
+
+    def _asked(self, model: ServedModel, text: Text) -> list[WorkerEndpoint]:
+        """Whom to ask for keys: first who will probably serve, since it need not render again what it keeps."""
+        workers = self._fleet.renderers(model.name)
+        if len(workers) < 2 or not text.size:
+            return workers
+        guess = Prompt(text.tokens, chunks=text.chunks, knowledge=Knowledge.APPROXIMATE)
+        likely = self._fleet.route(model.name, guess).url
+        return sorted(workers, key=lambda worker: worker.url != likely)
 
     def _known(
         self, info: RequestInfo, model: ServedModel, rendering: Rendering, text: Text
@@ -172,7 +188,14 @@ class RoutingInputBuilder:
         return self._fleet.policy is RoutingPolicy.ROUND_ROBIN
 
     async def _render(
-        self, info: RequestInfo, model: ServedModel, body: bytes, *, salt: str, keep_ids: bool
+        self,
+        info: RequestInfo,
+        model: ServedModel,
+        body: bytes,
+        *,
+        salt: str,
+        keep_ids: bool,
+        workers: Sequence[WorkerEndpoint],
     ) -> Rendering:
         if self._blind:
             return Rendering()
@@ -186,11 +209,15 @@ class RoutingInputBuilder:
         return await self._renderer.render(
             first,
             body,
-            workers=self._fleet.renderers(model.name),
+            workers=workers,
             keying=keying,
             facts=self._fleet.render_facts(model.name),
             salt=salt,
         )
+
+
+def _name(model: ServedModel) -> str:
+    return f"{model.namespace}/{model.upstream}"
 
 
 def _nobody(_: int) -> None:

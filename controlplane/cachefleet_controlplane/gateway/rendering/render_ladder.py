@@ -22,8 +22,14 @@ MAX_WORKERS: Final = 2
 MAX_REMEMBERED: Final = 4096
 TOKENIZE_PATH: Final = "/tokenize"
 KEYS_PATH: Final = "/v1/fleet/keys"
-_KEYED: Final = (Endpoint.CHAT, Endpoint.COMPLETIONS)
-"""Endpoints whose bodies the plugin's keys route takes."""
+_APIS: Final[Mapping[Endpoint, str]] = {
+    Endpoint.CHAT: "",
+    Endpoint.COMPLETIONS: "",
+    Endpoint.RESPONSES: "responses",
+    Endpoint.MESSAGES: "messages",
+}
+"""Endpoints whose bodies the plugin's keys route takes, and what it calls their API; plugins that keep no prompts take
+those without a name alone."""
 
 _TOKENIZE_FIELDS: Final[Mapping[Endpoint, Sequence[str]]] = {
     Endpoint.CHAT: (
@@ -83,11 +89,19 @@ class Try:
     dedicated: bool = False
     """It is a dedicated renderer, not a worker."""
     model: str = ""
+    api: str = ""
+    """What the keys route calls the body's API."""
+    keeps: bool = False
+    """The worker is to keep the rendered prompt for the request that follows."""
 
     @property
     def slot(self) -> tuple[str, str]:
-        """Key in RungMemory; with the model, since a dedicated renderer may know one model and not another."""
-        return self.worker.url, f"{self.path} {self.model}" if self.dedicated else self.path
+        """Key in RungMemory.
+
+        With the model, since a dedicated renderer may know one model and not another; and the API, of which a vLLM may
+        render one and not another.
+        """
+        return self.worker.url, " ".join(filter(None, (self.path, self.model if self.dedicated else "", self.api)))
 
 
 def ladder(
@@ -102,16 +116,27 @@ def ladder(
     """Return the tries in order: dedicated renderers; keys, then render routes of workers, best first; tokenizers."""
     first = workers[:MAX_WORKERS]
     render, query = f"{info.endpoint}/render", _query(facts)
-    keyed = bool(facts.contract) and info.endpoint in _KEYED
+    keyed = bool(facts.contract) and info.endpoint in _APIS
     special = partial(Try, dedicated=True, model=facts.model)
     tries = [
-        *(special(one, Rung.KEYS, KEYS_PATH, query) for one in dedicated if keyed),
+        *(special(one, Rung.KEYS, KEYS_PATH, query) for one in dedicated if keyed and not _APIS[info.endpoint]),
         *(special(one, Rung.RENDER, render) for one in dedicated),
-        *(Try(one, Rung.KEYS, KEYS_PATH, query) for one in first if keyed and one.url in facts.keys_at),
+        *(_asked(one, info, query, facts) for one in first if keyed and one.url in _at(facts, info)),
         *(Try(one, Rung.RENDER, render) for one in first),
         *(Try(one, Rung.TOKENIZE, TOKENIZE_PATH) for one in first if tokenizable(info)),
     ]
     return [one for one in tries if memory.open(*one.slot, now=now)]
+
+
+def _at(facts: RenderFacts, info: RequestInfo) -> frozenset[str]:
+    """URLs of the workers that give block keys for bodies of a request's API."""
+    return facts.keys_at & facts.prompts_at if _APIS[info.endpoint] else facts.keys_at
+
+
+def _asked(worker: WorkerEndpoint, info: RequestInfo, query: str, facts: RenderFacts) -> Try:
+    """Ask a worker for keys; it keeps the prompt where it can and is asked for the only one."""
+    api, keeps = _APIS[info.endpoint], info.prompts == 1 and worker.url in facts.prompts_at
+    return Try(worker, Rung.KEYS, KEYS_PATH, query + (f"&api={api}" if api else ""), api=api, keeps=keeps)
 
 
 def _query(facts: RenderFacts) -> str:

@@ -33,6 +33,7 @@ from cachefleet_controlplane.gateway.rendering.render_ladder import (
 )
 from cachefleet_controlplane.gateway.rendering.rendering_result import (
     ABSENT_SECONDS,
+    KeptPrompt,
     Reason,
     Rendering,
     left_out_for,
@@ -46,6 +47,7 @@ from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFact
 from cachefleet_core.request_bodies import BodyError
 
 WITH_IDS: Final = "&ids=1"
+KEPT: Final = "&keep=1"
 _TOKEN_HEADER: Final = "x-cachefleet-token"  # noqa: S105 (the name of a header)
 
 
@@ -140,10 +142,13 @@ class Renderer:
             left = began + self._timeout_seconds - self._clock()
             if left <= 0 or not self._open(attempt):
                 continue
-            if keying.keep_ids and attempt.rung is Rung.KEYS:
-                attempt = replace(attempt, query=attempt.query + WITH_IDS)  # noqa: PLW2901
+            if attempt.rung is Rung.KEYS:
+                asked = attempt.query + WITH_IDS * keying.keep_ids + KEPT * attempt.keeps
+                attempt = replace(attempt, query=asked)  # noqa: PLW2901
             opened = await self._ask(attempt, info, body, seconds=self._share(attempt, left), facts=facts)
             last = read(opened, attempt.rung, info.endpoint, keying=keying)
+            if attempt.keeps and last.prompt.tokens and opened.answer is not None:
+                last = replace(last, kept=KeptPrompt(attempt.worker.url, opened.answer.prompt))
             self._note(attempt, opened, last)
             if last.prompt.tokens or _final(attempt, last.reason):
                 break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -59,12 +59,28 @@ _PAUSES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class KeptPrompt:
+    """A rendered prompt that a worker keeps for the request that follows, under a handle."""
+
+    url: str = ""
+    handle: str = field(default="", repr=False)
+
+    def at(self, url: str) -> str:
+        """The handle where the request goes to that worker; "" where it does not."""
+        return self.handle if url == self.url else ""
+
+
+NOT_KEPT: Final = KeptPrompt()
+
+
+@dataclass(frozen=True, slots=True)
 class Rendering:
     """A prompt's length and keys and the rung that gave them, or the reason why there are none."""
 
     prompt: Keyed = NOTHING
     rung: Rung = Rung.NONE
     reason: Reason | Bypass | None = None
+    kept: KeptPrompt = NOT_KEPT
 
 
 class _Rendered(Struct, frozen=True):

@@ -17,6 +17,7 @@ from cachefleet_controlplane.gateway.upstream.gate_refusals import Watch
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
 from cachefleet_controlplane.wire.headers import Header, answer_headers
+from cachefleet_core.prompt_keys import PROMPT_HEADER
 from cachefleet_runtime.lru import LruMap
 from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError, event_data, is_end, is_prelude
 
@@ -36,6 +37,7 @@ _READ_BYTES: Final = 64 * 1024
 _LARGE_BYTES: Final = 1024 * 1024
 """Longer bodies are passed as a file, which aiohttp writes piece by piece."""
 
+MAX_HANDLE: Final = 256
 _EVENT_STREAM: Final = "text/event-stream"
 
 
@@ -46,6 +48,8 @@ class Answer:
     status: int
     headers: tuple[Header, ...]
     body: bytes
+    prompt: str = ""
+    """Handle of the prompt that the worker keeps; "" for none."""
 
 
 class Stream:
@@ -268,7 +272,7 @@ async def _whole(response: aiohttp.ClientResponse) -> Opened:
         if size > MAX_ANSWER_BYTES:
             raise StreamTooLargeError("an answer that is too long")
     response.release()
-    answer = Answer(response.status, answer_headers(response.raw_headers), b"".join(pieces))
+    answer = Answer(response.status, answer_headers(response.raw_headers), b"".join(pieces), _handle(response))
     return Opened(_judged(response.status), answer=answer)
 
 
@@ -277,6 +281,11 @@ def _judged(status: int) -> Outcome:
         return Outcome.KEY_REFUSED
     failed = status >= 500 and status != 501  # 501: what one worker does not implement, none does
     return Outcome.SERVER_ERROR if failed else Outcome.ANSWERED
+
+
+def _handle(response: aiohttp.ClientResponse) -> str:
+    handle = response.headers.get(PROMPT_HEADER, "")
+    return handle if len(handle) <= MAX_HANDLE else ""
 
 
 def _cut(response: aiohttp.ClientResponse | None) -> None:

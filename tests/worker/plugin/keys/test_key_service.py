@@ -18,7 +18,7 @@ from cachefleet_core.native import Choice, choose
 from cachefleet_worker.plugin.asgi import HttpError
 from cachefleet_worker.plugin.keys import key_service
 from cachefleet_worker.plugin.keys.key_service import KeyService
-from cachefleet_worker.plugin.keys.render import Prompt, RefusedError, Rendered, UnsupportedError
+from cachefleet_worker.plugin.keys.render import Api, Prompt, RefusedError, Rendered, UnsupportedError
 from cachefleet_worker.plugin.settings import PluginSettings
 from tests.core.codes import NATIVE
 from tests.worker.plugin.asked import process
@@ -38,7 +38,7 @@ class Source:
     def tokenizer(self) -> str:
         return "tokenizer"
 
-    async def render(self, body: bytes) -> Rendered:
+    async def render(self, body: bytes, _api: Api = Api.OPENAI) -> Rendered:
         self.bodies.append(body)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):

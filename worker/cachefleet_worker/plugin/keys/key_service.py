@@ -1,7 +1,9 @@
 """``POST /v1/fleet/keys``: block keys and safe boundaries of a chat or completion body, for routing it.
 
-The query needs ``contract`` (a fingerprint) and may have ``lora``, ``block_size`` and ``ids=1``; the salt is the
-body's. The answer is the document of cachefleet_core/prompt_keys.py, with one entry for each prompt of the body.
+The query needs ``contract`` (a fingerprint) and may have ``lora``, ``block_size``, ``api`` (``responses``,
+``messages``), ``ids=1``, and ``keep=1``: then the rendered prompt is kept, and its handle is a header of the answer.
+The salt is the body's. The answer is the document of cachefleet_core/prompt_keys.py, with one entry for each prompt of
+the body.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ from typing import Any, Final
 
 from cachefleet_core.block_keys import Namespace, pack_tokens
 from cachefleet_core.native import Code, NativeError, choose
-from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE, PackedPrompt, encode
-from cachefleet_worker.plugin.asgi import HttpError, Response
+from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE, PROMPT_HEADER, PackedPrompt, encode
+from cachefleet_worker.plugin.asgi import Headers, HttpError, Response
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.compat import unmet
 from cachefleet_worker.plugin.keys.key_cache import KeyCache, TokenIdError, packed
-from cachefleet_worker.plugin.keys.render import Prompt, PromptSource, RefusedError, UnsupportedError
+from cachefleet_worker.plugin.keys.render import Api, Prompt, PromptSource, RefusedError, UnsupportedError
 from cachefleet_worker.plugin.plugin_process import Process
+from cachefleet_worker.plugin.prompts.offered_prompt import Recording, recording
+from cachefleet_worker.plugin.prompts.prompt_store import PromptStore
 
 log = logging.getLogger("vllm.cachefleet")
 
@@ -43,6 +47,9 @@ class Asked:
     lora: str
     block_size: int
     ids: bool
+    keep: bool = False
+    """Whether the prompt is to be kept for the request that follows."""
+    api: Api = Api.OPENAI
 
     @classmethod
     def of(cls, query: dict[str, str], *, block_size: int) -> Asked:
@@ -53,9 +60,22 @@ class Asked:
         lora = query.get("lora", "")
         if len(lora) > MAX_LORA:
             raise HttpError(400, "bad_lora", f"lora: must have at most {MAX_LORA} characters")
-        if query.get("ids", "0") not in {"0", "1"}:
-            raise HttpError(400, "bad_ids", "ids: must be 0 or 1")
-        return cls(contract, lora, _block_size(query.get("block_size", ""), block_size), query.get("ids") == "1")
+        size = _block_size(query.get("block_size", ""), block_size)
+        return cls(contract, lora, size, _flag(query, "ids"), _flag(query, "keep"), _api(query))
+
+
+def _flag(query: dict[str, str], name: str) -> bool:
+    if query.get(name, "0") not in {"0", "1"}:
+        raise HttpError(400, f"bad_{name}", f"{name}: must be 0 or 1")
+    return query.get(name) == "1"
+
+
+def _api(query: dict[str, str]) -> Api:
+    try:
+        return Api(query.get("api", ""))
+    except ValueError:
+        named = ", ".join(filter(None, Api))
+        raise HttpError(400, "bad_api", f"api: must be {named} or left out") from None
 
 
 def _block_size(text: str, known: int) -> int:
@@ -76,6 +96,7 @@ class KeyService:
         self._offloop = process.settings.keys_offloop_tokens
         self._block_size = block_size or 0
         self._boundaries = _boundaries(process)
+        self._prompts: PromptStore | None = process.parts.get("prompts")
         self._source: PromptSource | None = None
         self._in_a_row = 0
         self.cache: KeyCache | None = None
@@ -91,7 +112,8 @@ class KeyService:
             raise self._why_not()
         asked = Asked.of(query, block_size=self._block_size)
         try:
-            content = await self._content(asked, body, self._source, self.cache)
+            with recording() as record:
+                content = await self._content(asked, body, self._source, self.cache)
         except (HttpError, RefusedError):
             raise
         except TokenIdError as error:  # vLLM passes ids in a body through unchecked
@@ -102,10 +124,15 @@ class KeyService:
                 self._faults.off(FEATURE, f"{FAULTS_IN_A_ROW} faults in a row")
             raise
         self._in_a_row = 0
-        return Response(content, media_type=MEDIA_TYPE)
+        return Response(content, media_type=MEDIA_TYPE, headers=self._kept(record) if asked.keep else ())
+
+    def _kept(self, record: Recording) -> Headers:
+        """The header with the handle of what was rendered; none where it is not kept."""
+        handle = self._prompts.keep(record.only) if self._prompts is not None and record.only is not None else ""
+        return ((PROMPT_HEADER.encode(), handle.encode()),) if handle else ()
 
     async def _content(self, asked: Asked, body: bytes, source: PromptSource, cache: KeyCache) -> bytes:
-        rendered = await source.render(body)
+        rendered = await source.render(body, asked.api)
         if len(rendered.prompts) > MAX_PROMPTS:
             raise HttpError(400, "too_many_prompts", f"{len(rendered.prompts)} prompts, the limit is {MAX_PROMPTS}")
         namespace = Namespace(asked.contract, rendered.salt, asked.lora or rendered.adapter)

@@ -9,7 +9,10 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +20,7 @@ import msgspec
 from cachefleet_worker.plugin.asgi import HttpError, Response
 
 _RENDERS: Final = ("render_chat", "render_completion")
+_ENTRYPOINTS: Final = "vllm.entrypoints"
 
 
 class UnsupportedError(Exception):
@@ -29,6 +33,15 @@ class RefusedError(Exception):
     def __init__(self, answer: Response | Exception) -> None:
         super().__init__("vLLM refuses the request")
         self.answer = answer
+
+
+class Api(StrEnum):
+    """Whose body it is, where its members do not say."""
+
+    OPENAI = ""
+    """A chat, or a completion."""
+    RESPONSES = "responses"
+    MESSAGES = "messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +59,13 @@ class Rendered:
     prompts: tuple[Prompt, ...]
     salt: str
     adapter: str
+
+
+_OTHER_APIS: Final = {
+    Api.RESPONSES: (f"{_ENTRYPOINTS}.openai.responses.protocol", "ResponsesRequest", "render_responses_request"),
+    Api.MESSAGES: (f"{_ENTRYPOINTS}.anthropic.protocol", "AnthropicMessagesRequest", "render_messages_request"),
+}
+"""Module and name of the request's type, and the method of vLLM's render routes."""
 
 
 class PromptSource:
@@ -68,10 +88,10 @@ class PromptSource:
         """The tokenizer that encodes the prompts."""
         return self._renderer.renderer.get_tokenizer()
 
-    async def render(self, body: bytes) -> Rendered:
-        """The prompts of an unchanged chat or completion body. RefusedError; HttpError for other bodies."""
+    async def render(self, body: bytes, api: Api = Api.OPENAI) -> Rendered:
+        """The prompts of an unchanged body. RefusedError; HttpError for bodies of no such API."""
         try:
-            return await self._render(_json(body))
+            return await self._render(_json(body)) if api is Api.OPENAI else await self._whole(api, _json(body))
         except (HttpError, RefusedError):
             raise
         except Exception as error:
@@ -94,6 +114,17 @@ class PromptSource:
             adapter=self._adapter(request.model),
         )
 
+    async def _whole(self, api: Api, value: Any) -> Rendered:
+        """By vLLM's own render route of another API, which alone knows how its bodies become chats."""
+        method, kind = _other_api(api, self._serving)
+        if not isinstance(value, dict):
+            raise HttpError(400, "bad_body", f"the body must be a {api} request")
+        request = _validated(kind, value)
+        found = _accepted(await method(request))
+        plain = len(found.token_ids) if found.features is None else 0
+        prompts = (Prompt(found.token_ids, plain),)
+        return Rendered(prompts, salt=found.cache_salt or "", adapter=self._adapter(request.model))
+
     async def _check(self, request: Any) -> None:
         refusal = await self._serving._check_model(request)  # noqa: SLF001 - what vLLM's own route calls
         if refusal is not None:
@@ -112,6 +143,17 @@ def _request_types() -> tuple[Any, Any]:
     except ImportError as error:
         raise UnsupportedError(f"this vLLM's request types are elsewhere: {error}") from error
     return ChatCompletionRequest, CompletionRequest
+
+
+def _other_api(api: Api, serving: Any) -> tuple[Callable[[Any], Any], Any]:
+    """The method that renders bodies of another API, and their type. HttpError 501 where this vLLM lacks them."""
+    module, name, method = _OTHER_APIS[api]
+    kind, found = None, getattr(serving, method, None)
+    with suppress(ImportError):
+        kind = getattr(import_module(module), name, None)
+    if kind is None or not inspect.iscoroutinefunction(found):
+        raise HttpError(501, "no_api", f"this vLLM renders no {api}")
+    return found, kind
 
 
 def _json(body: bytes) -> Any:

@@ -1,0 +1,92 @@
+"""The hook in vLLM's renderer: calls that a kept prompt answers are not made; those for keys are recorded."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from cachefleet_worker.plugin.capabilities import OFF, Capabilities
+from cachefleet_worker.plugin.plugin_faults import Faults
+from cachefleet_worker.plugin.prompts.offered_prompt import offered, recorded
+from cachefleet_worker.plugin.prompts.prompt_store import PromptStore
+from cachefleet_worker.plugin.prompts.render_call import call, rendered
+from cachefleet_worker.plugin.settings import PluginSettings
+
+FEATURE: Final = "prompts"
+RENDERS: Final = ("render_chat_async", "render_cmpl_async")
+_LEFT_OUT: Final = frozenset({"self", "skip_mm_cache"})
+"""Not part of what shapes a prompt of text."""
+_STOCK: Final = "cachefleet_unhooked"
+
+
+def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings) -> PromptStore | None:
+    """Hook vLLM's renderers in this process; None where that is switched off. Raises where they are otherwise."""
+    if FEATURE in settings.plugin_off:
+        faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
+        return None
+    from vllm.renderers.base import BaseRenderer  # noqa: PLC0415 - only where vLLM runs
+
+    if missing := unknown(BaseRenderer):
+        capabilities.add(FEATURE, OFF, missing)
+        return None
+    patch(BaseRenderer, faults)
+    capabilities.add(FEATURE, "on")
+    return PromptStore(max_bytes=settings.prompts_bytes)
+
+
+def unknown(renderer: type[Any]) -> str:
+    """The method that is not as the hook expects it, as a message; "" where all are."""
+    for name in RENDERS:
+        method = getattr(renderer, name, None)
+        if not inspect.iscoroutinefunction(method) or "prompt_extras" not in inspect.signature(method).parameters:
+            return f"this vLLM's renderer has no {name} as known here"
+    return ""
+
+
+def patch(renderer: type[Any], faults: Faults) -> None:
+    """Hook ``renderer`` and its subclasses; an earlier hook is replaced."""
+    for name in RENDERS:
+        present = getattr(renderer, name)
+        stock = getattr(present, _STOCK, present)
+        method = _hooked(name, stock, faults)
+        setattr(method, _STOCK, stock)
+        setattr(renderer, name, method)
+
+
+def _hooked(name: str, stock: Callable[..., Any], faults: Faults) -> Callable[..., Any]:
+    signature = inspect.signature(stock)
+
+    def described(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = signature.bind(self, *args, **kwargs).arguments
+        return call(name, {each: value for each, value in given.items() if each not in _LEFT_OUT})
+
+    def kept(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        offer = offered.get()
+        if offer is None or offer.taken or not faults.on(FEATURE):
+            return None
+        arrival = time.time()
+        with faults.guard(FEATURE):
+            prompt = offer.take(described(self, args, kwargs))
+            return None if prompt is None else prompt.result(arrival=arrival)
+
+    @functools.wraps(stock)
+    async def render(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = kept(self, args, kwargs)
+        if found is not None:
+            return found
+        record = recorded.get()
+        if record is None or not faults.on(FEATURE):
+            return await stock(self, *args, **kwargs)
+        record.calls += 1
+        made = None
+        with faults.guard(FEATURE):  # before the call, which may change what it is given
+            made = described(self, args, kwargs)
+        result = await stock(self, *args, **kwargs)
+        with faults.guard(FEATURE):
+            record.prompt = rendered(made, result) if made is not None else None
+        return result
+
+    return render
