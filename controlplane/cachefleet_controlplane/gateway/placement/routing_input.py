@@ -159,7 +159,8 @@ class RoutingInputBuilder:
         workers = self._fleet.renderers(model.name)
         if len(workers) < 2 or not text.size:
             return workers
-        guess = Prompt(text.tokens, chunks=text.chunks, knowledge=Knowledge.APPROXIMATE)
+        size = self._fleet.render_facts(model.name).block_size
+        guess = Prompt(text.tokens, block_size=size, knowledge=Knowledge.APPROXIMATE, chunks=text.chunks)
         likely = self._fleet.route(model.name, guess).url
         return sorted(workers, key=lambda worker: worker.url != likely)
 

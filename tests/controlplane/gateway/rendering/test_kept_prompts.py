@@ -11,7 +11,7 @@ from cachefleet_core.prompt_keys import PROMPT_HEADER
 from cachefleet_core.report_frames import Capability
 from tests.controlplane.gateway.conversations.talk import keyed
 from tests.controlplane.gateway.harness import MODEL, Front, chat, front
-from tests.fakes.engine import FakeEngine
+from tests.fakes.engine import FakeEngine, Seen
 
 ON: Final = tuple(Capability(feature=name, mode=mode) for name, mode in {"keys": "render", "prompts": "on"}.items())
 OLDER: Final = ON[:1]
@@ -32,7 +32,11 @@ def introduce(gate: Front, *capabilities: tuple[Capability, ...]) -> None:
 
 def named(worker: FakeEngine) -> list[str]:
     """The handles in requests for answers."""
-    return [seen.headers.get(PROMPT_HEADER, "") for seen in worker.requests if _answers(seen.path)]
+    return [seen.headers.get(PROMPT_HEADER, "") for seen in _answered(worker)]
+
+
+def _answered(worker: FakeEngine) -> list[Seen]:
+    return [seen for seen in worker.requests if _answers(seen.path)]
 
 
 def asked(worker: FakeEngine) -> int:
@@ -90,12 +94,14 @@ async def test_nobody_is_told_what_another_keeps() -> None:
 
 
 async def test_whoever_holds_the_text_is_asked_first() -> None:
-    async with keyed() as first, keyed() as second, front([first, second]) as gate:
+    async with keyed() as first, keyed() as second, front([first, second], texts=True) as gate:
         introduce(gate, ON, ON)
-        await gate.post("/v1/chat/completions", chat(LONG))
-        (held,) = (worker for worker in (first, second) if named(worker))
-        before = asked(held)
-        for turn in range(4):
-            await gate.post("/v1/chat/completions", chat(f"{LONG}, and {turn}"))
-        assert asked(held) == before + 4
-        assert named(held) == held.plugin.handles[-5:]
+        texts = ["the sea " * 60, "the wind " * 60]
+        await asyncio.gather(*(gate.post("/v1/chat/completions", chat(text, max_tokens=30)) for text in texts))
+        for worker in (first, second):
+            (held,) = (text for text in texts if any(text.encode() in seen.body for seen in _answered(worker)))
+            before = asked(worker)
+            for turn in range(4):
+                await gate.post("/v1/chat/completions", chat(f"{held}, and {turn}"))
+            assert asked(worker) == before + 4
+            assert named(worker)[-4:] == worker.plugin.handles[-4:]
