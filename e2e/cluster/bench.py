@@ -149,7 +149,7 @@ def _renamed(value: Any, namespace: str) -> Any:
             # Keys, digests and the drain's path follow from the namespace's name and the pool's uid.
             hidden = (
                 *("cachefleet.io/applied", "cachefleet.io/template", "cachefleet.io/keys"),
-                *("worker.key", "index.key", "policy.json"),
+                *("worker.key", "index.key", "policy.json", "uid"),
             )
             return {k: "..." if k in hidden else _renamed(v, namespace) for k, v in value.items()}
         case list():
