@@ -24,7 +24,7 @@ ENVIRONMENT: Final = (("PYTHONHASHSEED", "7"), ("VLLM_COMPUTE_NANS_IN_LOGITS", "
 OPTIONS: Final = {
     forked: VllmOptions(plugin=True, num_blocks=40, forked=forked, environment=ENVIRONMENT) for forked in (False, True)
 }
-RANDOM: Final = frozenset({"id", "created", "request_id", "boot", "sequence"})
+RANDOM: Final = frozenset({"id", "created", "request_id", "boot", "sequence", "events_endpoint"})
 ATTEMPTS: Final = 600
 PIECES: Final = ("content", "text")
 MEASURED: Final = ("process_", "python_", "vllm:estimated_")

@@ -39,6 +39,7 @@ EXPECTED: Final = {
     "heartbeat": "mark",
     "tokens": "cache",
     "keys": "render",
+    "prompts": "on",
     "guard": "on",
     "routes": "on",
 }
