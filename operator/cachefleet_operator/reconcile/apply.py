@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cachefleet_operator.kube.objects import Ref
+from cachefleet_operator.kube.objects import LABELS_MANAGER, MANAGER, Ref
 from cachefleet_operator.status.events import Quiet
 from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError, RetryableError
 
@@ -45,7 +45,14 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Annotate or label a pod; that the pod is gone or the request refused is no failure."""
+    """Annotate a pod; that the pod is gone or the request refused is no failure."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Label a pod; otherwise as Annotate, and apart from it."""
 
     manifest: Manifest
 
@@ -64,7 +71,7 @@ class WriteStatus:
     manifest: Manifest
 
 
-Action = Create | Replace | Apply | Rewrite | Annotate | Emit | WriteStatus
+Action = Create | Replace | Apply | Rewrite | Annotate | Label | Emit | WriteStatus
 
 
 log = logging.getLogger(__name__)
@@ -80,7 +87,7 @@ class WriteApi(Protocol):
     async def create(self, manifest: Object) -> Object: ...
     async def replace(self, manifest: Object) -> Object: ...
     async def rewrite(self, manifest: Object) -> Object: ...
-    async def apply(self, manifest: Object, *, subresource: str = "") -> Object: ...
+    async def apply(self, manifest: Object, *, subresource: str = "", manager: str = MANAGER) -> Object: ...
 
 
 class Applier:
@@ -120,8 +127,8 @@ class Applier:
                 await self._api.rewrite(manifest)
             case Apply(manifest):
                 return await self._api.apply(manifest)
-            case Annotate(manifest):
-                await self._annotate(manifest)
+            case Annotate() | Label():
+                await self._note(action)
             case Emit(event):
                 await self._tell(event)
             case WriteStatus(manifest):
@@ -138,11 +145,12 @@ class Applier:
             log.warning("%s could not be told: %s", Ref.of(event), error)
         self._quiet.told(event)
 
-    async def _annotate(self, manifest: Object) -> None:
+    async def _note(self, action: Annotate | Label) -> None:
+        manager = LABELS_MANAGER if isinstance(action, Label) else MANAGER
         try:
-            await self._api.apply(manifest)
+            await self._api.apply(action.manifest, manager=manager)
         except KubernetesError as error:
             # 409: another pod of that name, or none. A refusal must not stop the actions that follow.
             if error.status != 409 and not isinstance(error, RefusedError):
                 raise
-            log.warning("%s could not be annotated: %s", Ref.of(manifest), error)
+            log.warning("%s could not be annotated or labelled: %s", Ref.of(action.manifest), error)
