@@ -10,7 +10,7 @@ from typing import Any, Final
 
 @dataclass(frozen=True)
 class HandEdit:
-    """Another value at a place; entries of lists are named, a list is appended to unless it ``replaces``."""
+    """Another value at a place; entries of lists by name or number, a list is appended to unless it ``replaces``."""
 
     kind: str
     place: str
@@ -37,7 +37,7 @@ class HandEdit:
 
 
 def _entry(entries: list[Any], name: str) -> Any:
-    return next(each for each in entries if each["name"] == name)
+    return entries[int(name)] if name.isdecimal() else next(each for each in entries if each["name"] == name)
 
 
 ENGINE: Final = "template.spec.containers.engine"
@@ -55,6 +55,7 @@ ADDITIONS: Final = [
     HandEdit("PodDisruptionBudget", "spec.selector.matchExpressions", [{"key": "a", "operator": "Exists"}]),
     HandEdit("NetworkPolicy", "spec.podSelector.matchLabels.extra", "x"),
     HandEdit("NetworkPolicy", "spec.egress", [{"to": []}]),
+    HandEdit("NetworkPolicy", "spec.ingress.0.from.0.podSelector.matchLabels.extra", "x"),
     HandEdit("ConfigMap", "data.more", "x"),
     HandEdit("ConfigMap", "binaryData", {"more": "eA=="}),
     HandEdit("ConfigMap", "immutable", value=True),
@@ -64,6 +65,7 @@ ADDITIONS: Final = [
     HandEdit("Deployment", "spec.template.spec.hostNetwork", value=True),
     HandEdit("Deployment", "spec.template.spec.priorityClassName", "low"),
     HandEdit("Deployment", "spec.template.spec.initContainers.plugin.restartPolicy", "Always"),
+    HandEdit("Deployment", "spec.template.spec.topologySpreadConstraints.0.nodeTaintsPolicy", "Honor"),
     HandEdit("Deployment", f"spec.{ENGINE}.env.VLLM_API_KEY", {"value": "x"}),
     HandEdit("Deployment", f"spec.{ENGINE}.env.VLLM_PLUGINS.valueFrom", {"fieldRef": {"fieldPath": "metadata.name"}}),
     HandEdit("Deployment", f"spec.{ENGINE}.envFrom", [{"secretRef": {"name": "x"}}]),

@@ -50,6 +50,7 @@ _FILLED_IN: Final[Mapping[str, Any]] = {
     "timeoutSeconds": 1,
     # Volumes
     "defaultMode": 420,
+    "expirationSeconds": 3600,
     "volumeMode": "Filesystem",
 }
 _FREE_MAPPINGS: Final = frozenset({"annotations", "labels"})
@@ -82,7 +83,7 @@ def _adds(desired: Any, live: Any, path: _Path) -> bool:
         )
     entries = identify(desired, live)
     if entries is None:
-        return False
+        return any(_adds(*pair, path) for pair in _pairs(desired, live))
     wanted, found = entries
     free = path[-1] in _FREE_LISTS
     return any(_adds(wanted[key], found[key], path) if key in wanted else not free for key in found)
@@ -99,7 +100,8 @@ def _mended(desired: Any, live: Any, path: _Path) -> Any:
         return kept | {name: value for name, value in desired.items() if name not in live}
     entries = identify(desired, live)
     if entries is None:
-        return live if holds(desired, live) else desired
+        pairs = _pairs(desired, live)
+        return [_mended(*pair, path) for pair in pairs] or (live if holds(desired, live) else desired)
     wanted, found = entries
     free = path[-1] in _FREE_LISTS
     kept_entries = [
@@ -108,6 +110,12 @@ def _mended(desired: Any, live: Any, path: _Path) -> Any:
         if free or key in wanted
     ]
     return [*kept_entries, *(entry for key, entry in wanted.items() if key not in found)]
+
+
+def _pairs(desired: Any, live: Any) -> list[tuple[Any, Any]]:
+    """The entries of two lists as long as each other, which nothing but their places tells apart; else none."""
+    lists = isinstance(desired, list | tuple) and isinstance(live, list | tuple) and len(desired) == len(live)
+    return list(zip(desired, live, strict=True)) if lists else []
 
 
 def _harmless(path: _Path, value: Any) -> bool:

@@ -86,3 +86,21 @@ def test_a_port_that_was_moved_is_moved_back_at_once() -> None:
 def test_every_object_of_a_pool_has_nothing_to_take_away_from_itself() -> None:
     for manifest in MADE.values():
         assert without_additions(manifest, manifest) is None, Ref.of(manifest)
+
+
+def test_what_the_server_fills_into_a_projected_token_stays() -> None:
+    source = {"serviceAccountToken": {"path": "token"}}
+    volume = {"name": "v", "projected": {"sources": [source]}}
+    wanted: dict[str, Any] = {"kind": "Deployment", "spec": {"volumes": [volume]}}
+    live = deepcopy(wanted)
+    live["spec"]["volumes"][0]["projected"]["sources"][0]["serviceAccountToken"]["expirationSeconds"] = 3600
+    assert without_additions(wanted, live) is None
+
+
+def test_an_open_policy_that_was_narrowed_is_opened_again() -> None:
+    """Its rule is an empty mapping, which holds whatever is added to it."""
+    spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{}]}
+    wanted: dict[str, Any] = {"kind": "NetworkPolicy", "spec": spec}
+    live = deepcopy(wanted)
+    live["spec"]["ingress"] = [{"from": [{"podSelector": {"matchLabels": {"a": "b"}}}]}]
+    assert without_additions(wanted, live) == {"spec": wanted["spec"]}
