@@ -86,7 +86,9 @@ def _list_holds(desired: Sequence[Any], live: Sequence[Any]) -> bool:
 
 
 def _named(entries: Sequence[Any], names: Sequence[str]) -> bool:
-    return all(isinstance(entry, Mapping) and all(name in entry for name in names) for entry in entries)
+    return all(
+        isinstance(each, Mapping) and all(isinstance(each.get(name), str | int) for name in names) for each in entries
+    )
 
 
 def _is_list(value: Any) -> bool:

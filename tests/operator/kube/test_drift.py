@@ -54,6 +54,7 @@ def test_is_no_difference(desired: Any, live: Any) -> None:
         ([{"name": "a"}], []),
         ({"a": {"b": 1}}, {"a": "text"}),
         ({"a": ["x"]}, {"a": "x"}),
+        ([{"name": {"no": "name"}}], [{"name": "a"}]),
     ],
 )
 def test_is_a_difference(desired: Any, live: Any) -> None:
