@@ -34,8 +34,8 @@ Manifest = dict[str, Any]
 class Desired:
     """The verdict on a pool, and manifests to create, replace or apply.
 
-    Where no worker may be started only ``renewed``, which replace objects that are there, and ``held``, which are made
-    from the last admitted spec. ``create`` are never overwritten.
+    Where no worker may be started these are what workers need that run, or start anew by the last admitted spec:
+    Secrets, and ``held``, which are applied then. ``create`` are never overwritten.
     """
 
     verdict: Verdict
@@ -47,7 +47,7 @@ class Desired:
     def judged(self, verdict: Verdict) -> Desired:
         """The same under another verdict on the spec; problems found with the manifests stay."""
         if not verdict.admitted:
-            return Desired(verdict, renewed=self.renewed, held=self.held)
+            return Desired(verdict)
         return replace(self, verdict=replace(verdict, invalid=self.verdict.invalid))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ from cachefleet_operator.manifests.pod import TemplateError
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.apply import Applier, Create
 from cachefleet_operator.reconcile.certificate_renewal import Certificates
+from cachefleet_operator.reconcile.chat_template import ChatTemplateError, template_digest
 from cachefleet_operator.reconcile.fleet_key import FleetKeyError, parsed_fleet_key
 from cachefleet_operator.reconcile.futile_applies import FutileApplies
 from cachefleet_operator.reconcile.plan import (
@@ -67,10 +67,6 @@ class Outcome(StrEnum):
     WROTE = "wrote"
     GONE = "gone"
     REFUSED = "refused"
-
-
-class ChatTemplateError(Exception):
-    """The ConfigMap or key of a pool's chat template does not exist."""
 
 
 class ReadApi(Protocol):
@@ -162,16 +158,33 @@ class Reconciler:
         return replace(observed, observations=Observations(seen, paused=paused, ended=how, foreign=strangers))
 
     async def _desire(self, key: PoolKey, observed: Observed) -> tuple[Desired, Observed]:
+        desired, observed = await self._wanted(key, observed)
+        if desired.verdict.admitted:
+            return desired, observed
+        return await self._held(key, desired.verdict, observed), observed
+
+    async def _held(self, key: PoolKey, verdict: Verdict, observed: Observed) -> Desired:
+        """What workers need that run, or start anew by the spec in force; what is wrong there is told later."""
+        pool, renewed = pool_in_force(observed.pool), self._renewed(key, observed)
+        if pool is None:
+            return Desired(verdict, renewed=renewed)
+        policy = (stamped(manifests.policy(pool)),)
+        try:
+            keys, made = await self._keys(pool, observed), self._made(pool, observed)
+        except (FleetKeyError, KeysChangedError, KeysRewrittenError, CertificateError):
+            return Desired(verdict, renewed=renewed, held=policy)
+        return Desired(verdict, (*keys.create, *made), renewed=(*keys.renewed, *renewed), held=policy)
+
+    async def _wanted(self, key: PoolKey, observed: Observed) -> tuple[Desired, Observed]:
+        """What the present spec asks for, with the verdict on it."""
         pool, verdict = judge(observed.pool)
-        # Whatever the verdict: workers that run go on as before, and so do those that start anew.
-        renewed, held = self._renewed(key, observed), _held(observed)
         if pool is None:
             self._facts_cache.drop(key, claim_in(observed.pool))
-            return Desired(verdict, renewed=renewed, held=held), observed
+            return Desired(verdict), observed
         self._facts_cache.note(pool)
         facts = await self._facts_cache.facts(key)
         wish = await self._wish(pool, verdict, observed)
-        desired = replace(wish, renewed=(*wish.renewed, *renewed), held=held)
+        desired = replace(wish, renewed=(*wish.renewed, *self._renewed(key, observed)))
         known = with_reported_sizes(pool, verdict, facts, as_wanted(desired, observed))
         known = with_known_size(pool, with_last_budget(known, observed.pool), observed.pool)
         desired = desired.judged(known)
@@ -230,13 +243,9 @@ class Reconciler:
             return ""
         ref = pool.spec.model.chat_template.config_map_key_ref
         found = await self._api.get(Ref("ConfigMap", pool.metadata.namespace, ref.name))
-        text = ((found or {}).get("data") or {}).get(ref.key)
         # A ConfigMap that is not the operator's is not watched.
         self._later(PoolKey(pool.key), self._settings.chat_template_seconds)
-        if text is None:
-            what = f"ConfigMap {ref.name}" + (f" has no key {ref.key}" if found else " is not there")
-            raise ChatTemplateError(f"spec.model.chatTemplate: {what}")
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return template_digest(found, ref)
 
     async def _act(self, key: PoolKey, desired: Desired, observed: Observed) -> Outcome:
         clock = self._clock()
@@ -277,12 +286,6 @@ class Reconciler:
 
     def _clock(self) -> Clock:
         return Clock(self._today().strftime("%Y-%m-%dT%H:%M:%SZ"), self._settings.status_seconds)
-
-
-def _held(observed: Observed) -> tuple[Object, ...]:
-    """The policy of the last admitted spec, which workers read at their start."""
-    pool = pool_in_force(observed.pool)
-    return (stamped(manifests.policy(pool)),) if pool else ()
 
 
 _INVALID: Final[Mapping[type[Exception], Reason]] = {

@@ -139,6 +139,17 @@ async def test_a_certificate_that_is_lost_is_made_again() -> None:
     assert {WORKERS, PLANE} <= operator.store.objects.keys()
 
 
+async def test_a_certificate_that_is_lost_while_an_edit_is_refused_is_made_again() -> None:
+    operator = Operator(Store(document()))
+    await operator.pass_over()
+    operator.store.objects[POOL]["metadata"]["generation"] += 1
+    operator.store.objects[POOL]["spec"]["role"] = "Nonsense"
+    del operator.store.objects[WORKERS]
+    await operator.pass_over()
+    assert operator.condition()["reason"] == "Invalid"
+    assert read_serving(operator.store.objects[WORKERS]) is not None
+
+
 async def test_a_new_authority_is_trusted_before_it_signs() -> None:
     operator = Operator(Store(document()))
     await operator.pass_over()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -252,3 +253,28 @@ async def test_what_changed_meanwhile_is_read_again(world: World) -> None:
     world.store.before = lambda _verb, _ref: None
     await world.reconcile()
     assert world.data == wanted()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [{"prefixCache": {"budgetMiB": 9999}}, {"role": "Nonsense"}, {"podTemplate": {"nonsense": 1}}],
+    ids=["budget", "unreadable", "pod template"],
+)
+async def test_keys_are_put_right_also_while_an_edit_is_refused(world: World, edit: dict[str, Any]) -> None:
+    """Workers of the spec in force may start at any time, and read them then."""
+    mark = world.mark
+    world.run_pod("demo-b", None)
+    world.store.objects[POOL]["metadata"]["generation"] += 1
+    before = deepcopy(world.store.objects[POOL]["spec"])
+    world.store.objects[POOL]["spec"] |= edit
+    await world.reconcile()
+    del world.store.objects[KEYS]
+    await world.reconcile()
+    assert world.data == wanted()
+    world.edit(worker_key="other")
+    await world.reconcile()
+    assert (world.data, world.mark) == (wanted(), mark)
+    world.store.objects[POOL]["metadata"]["generation"] += 1
+    world.store.objects[POOL]["spec"] = before
+    await world.reconcile()
+    assert world.mark == f"{mark}-1", "pods that may hold others are replaced as soon as pods may be made"
