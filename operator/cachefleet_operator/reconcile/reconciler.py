@@ -173,7 +173,7 @@ class Reconciler:
             keys, made = await self._keys(pool, observed), self._made(pool, observed)
         except (FleetKeyError, KeysChangedError, KeysRewrittenError, CertificateError):
             return Desired(verdict, renewed=renewed, held=policy)
-        return Desired(verdict, (*keys.create, *made), renewed=(*keys.renewed, *renewed), held=policy)
+        return Desired(verdict, (*keys.create, *made), renewed=(*renewed, *keys.renewed), held=policy)
 
     async def _wanted(self, key: PoolKey, observed: Observed) -> tuple[Desired, Observed]:
         """What the present spec asks for, with the verdict on it."""
@@ -184,7 +184,7 @@ class Reconciler:
         self._facts_cache.note(pool)
         facts = await self._facts_cache.facts(key)
         wish = await self._wish(pool, verdict, observed)
-        desired = replace(wish, renewed=(*wish.renewed, *self._renewed(key, observed)))
+        desired = replace(wish, renewed=(*self._renewed(key, observed), *wish.renewed))
         known = with_reported_sizes(pool, verdict, facts, as_wanted(desired, observed))
         known = with_known_size(pool, with_last_budget(known, observed.pool), observed.pool)
         desired = desired.judged(known)

@@ -357,6 +357,23 @@ async def test_a_refused_secret_of_keys_keeps_no_certificate_from_renewal() -> N
     assert pair.certificate.ends == START + 160 * DAY
 
 
+async def test_a_secret_of_keys_that_cannot_be_put_right_keeps_no_certificate_from_renewal() -> None:
+    """It was made immutable, for instance."""
+    operator = Operator(Store(document()))
+    await operator.pass_over()
+    keys, before = Ref("Secret", "serving", "demo-worker-keys"), contents(operator.store.objects[WORKERS])
+    operator.store.objects[keys]["data"]["worker.key"] = "b3RoZXI="
+
+    def refuse(verb: str, ref: Ref) -> None:
+        if (verb, ref) == ("update", keys):
+            raise RefusedError(422, "Invalid", "field is immutable when `immutable` is set")
+
+    operator.store.before = refuse
+    operator.now += 61 * DAY
+    assert await operator.pass_over() is Outcome.REFUSED
+    assert contents(operator.store.objects[WORKERS]) != before
+
+
 async def test_an_invalid_pool_takes_no_secret_of_somebody_else() -> None:
     theirs: Object = {**WORKERS.manifest(), "data": {CERTIFICATE: "eA=="}}
     operator = Operator(Store(document({"podTemplate": {"bogus": 1}}), theirs))
