@@ -6,8 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from cachefleet_core.pool.spec import KIND
 from cachefleet_operator.kube.objects import LABELS_MANAGER, MANAGER, Ref
 from cachefleet_operator.status.events import Quiet
 from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError, RetryableError
@@ -75,6 +76,15 @@ Action = Create | Replace | Apply | Rewrite | Annotate | Label | Emit | WriteSta
 
 
 log = logging.getLogger(__name__)
+
+
+_OLD_CRD: Final = (f"Kind={KIND})", "field not declared in schema")
+
+
+def refusal(error: RefusedError) -> str:
+    """The API server's words, and what to do where its CRD is not of this version."""
+    old = all(words in error.message for words in _OLD_CRD)
+    return error.message + ("; the CRD is of another version: kubectl apply -f crds/" if old else "")
 
 
 class NotLeadingError(Exception):

@@ -21,7 +21,7 @@ from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import child_objects as manifests
 from cachefleet_operator.manifests.pod import TemplateError
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.reconcile.apply import Applier, Create
+from cachefleet_operator.reconcile.apply import Applier, Create, refusal
 from cachefleet_operator.reconcile.certificate_renewal import Certificates
 from cachefleet_operator.reconcile.chat_template import ChatTemplateError, template_digest
 from cachefleet_operator.reconcile.fleet_key import FleetKeyError, parsed_fleet_key
@@ -257,7 +257,7 @@ class Reconciler:
         except RefusedError as error:
             if error.status == 404:
                 return Outcome.GONE  # the pool or its namespace went while we worked
-            refused = replace(desired.verdict, invalid=(Reason.REFUSED, error.message))
+            refused = replace(desired.verdict, invalid=(Reason.REFUSED, refusal(error)))
             await self._applier.carry_out(report(refused, observed, clock))
             return Outcome.REFUSED
         if foreign(desired, observed):

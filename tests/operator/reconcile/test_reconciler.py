@@ -9,7 +9,7 @@ import pytest
 from cachefleet_core.pool.model_names import NameConflict
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator.controlplane_client.facts_cache import no_facts
-from cachefleet_operator.kube.objects import Ref
+from cachefleet_operator.kube.objects import MANAGER, Ref
 from cachefleet_operator.manifests import child_objects
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
 from cachefleet_operator.reconcile.fleet_key import FleetKeyError
@@ -94,6 +94,20 @@ async def test_what_the_server_refuses_becomes_a_condition() -> None:
     store.before = lambda _verb, _ref: None
     assert await reconciler(store).reconcile(KEY) is Outcome.WROTE
     assert conditions(store)["ConfigValid"]["status"] == "True"
+
+
+async def test_a_crd_that_is_older_than_the_operator_is_named() -> None:
+    class Old(Store):
+        async def apply(self, manifest: Object, *, subresource: str = "", manager: str = MANAGER) -> Object:
+            if "admitted" in manifest.get("status", {}):
+                words = "Kind=PrefixCachePool): .status.admitted: field not declared in schema"
+                raise RefusedError(500, "InternalError", words)
+            return await super().apply(manifest, subresource=subresource, manager=manager)
+
+    store = Old(document())
+    assert await reconciler(store).reconcile(KEY) is Outcome.REFUSED
+    message = conditions(store)["ConfigValid"]["message"]
+    assert message.endswith("field not declared in schema; the CRD is of another version: kubectl apply -f crds/")
 
 
 async def test_a_refusal_in_other_words_each_time_is_told_once() -> None:
