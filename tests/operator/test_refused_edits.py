@@ -12,7 +12,7 @@ from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, 
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reconcile.reconciler import Outcome
 from cachefleet_runtime.kubernetes import RefusedError
-from tests.operator.test_lifecycle import POOL, World
+from tests.operator.test_lifecycle import KEY, POOL, World
 
 POLICY = Ref("ConfigMap", "serving", "demo-policy")
 TOO_MUCH = {"prefixCache": {"budgetMiB": 9999}}
@@ -97,8 +97,11 @@ async def test_a_status_that_was_lost_is_written_again() -> None:
 
 async def test_the_size_of_a_token_is_remembered_for_when_nobody_tells_it() -> None:
     world = World(model={"kvBytesPerToken": None})
+    await world.settled()
+    world.pod("a")
     contract = Contract("c", block_size=16)
     world.source.known = Facts(PoolFacts(contract=contract, members=(Member("a", block_bytes=16 * 1024 * 1024),)))
+    await world.facts_cache.round()
     await world.settled()
     world.source.known = Facts(None)
     world.edit(model={"kvBytesPerToken": None}, prefixCache={"budgetMiB": 4000})
@@ -106,3 +109,30 @@ async def test_the_size_of_a_token_is_remembered_for_when_nobody_tells_it() -> N
     assert followed(world) == file(world) == (1, 512)
     told = {each["type"]: each["reason"] for each in world.store.objects[POOL]["status"]["conditions"]}
     assert told["BudgetAdmitted"] == "RunningShareTooSmall"
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_the_size_of_a_token_by_workers_that_go_refuses_nothing(*, silent: bool) -> None:
+    """Two devices for each worker instead of one, and a budget for which that is made."""
+    world = World(model={"kvBytesPerToken": None})
+    await world.settled()
+    contract = Contract("c", block_size=16)
+    world.pod("old")
+    old = Member("old", block_bytes=16 * 1024 * 1024)
+    world.source.known = Facts(PoolFacts(contract=contract, members=(old,)))
+    await world.facts_cache.round()
+    await world.settled()
+    world.edit(
+        model={"kvBytesPerToken": None},
+        engine={"maxModelLen": 2048, "tensorParallelSize": 2},
+        prefixCache={"budgetMiB": 4000},
+    )
+    await world.settled()
+    if silent:
+        world.source.known = Facts(None)
+        world.facts_cache.drop(KEY)
+    for _ in range(2):
+        await world.settled()
+        told = {each["type"]: each["reason"] for each in world.store.objects[POOL]["status"]["conditions"]}
+        assert told["BudgetAdmitted"] == "BytesPerTokenUnknown"
+        assert followed(world) == file(world) == (2, 4000)

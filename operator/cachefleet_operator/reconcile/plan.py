@@ -148,6 +148,7 @@ def _status(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool
     metadata, live = observed.pool["metadata"], observed.pool.get("status") or {}
     deployment = observed.deployment
     ours = deployment if deployment and names.is_ours(deployment) else None
+    current = _of_template(rollout.digest_of(deployment), observed) if deployment and applied else frozenset()
     workers = workers_of(ours, wanted=verdict.replicas, applied=applied)
     wanted = status(
         verdict,
@@ -157,7 +158,7 @@ def _status(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool
         generation=metadata["generation"],
         previous=live,
         now=clock.now,
-        admitted=admitted(observed.pool, verdict, observed.observations.facts),
+        admitted=admitted(observed.pool, verdict, observed.observations.facts, current),
     )
     age = clock.since(written_at(observed.pool))
     return wanted, due(wanted, live, age=age, seconds=clock.status_seconds)
@@ -192,6 +193,10 @@ def as_wanted(desired: Desired, observed: Observed) -> frozenset[str]:
     """Names of the pods that were made from the pool's present template."""
     wanted = {_template(manifest) for manifest in desired.apply if manifest["kind"] == "Deployment"}
     return frozenset(pod.name for pod in observed.observations.pods if pod.template in wanted)
+
+
+def _of_template(digest: str, observed: Observed) -> frozenset[str]:
+    return frozenset(pod.name for pod in observed.observations.pods if digest and pod.template == digest)
 
 
 def _takes_pods(manifest: Manifest, live: Manifest) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from cachefleet_core.budget import plan_budget
@@ -25,12 +26,15 @@ def with_known_size(pool: PrefixCachePool, verdict: Verdict, document: Manifest)
     return replace(verdict, budget=plan_budget(pool.spec, copy.kv_bytes_per_token))
 
 
-def admitted(document: Manifest, verdict: Verdict, facts: Facts) -> Manifest | None:
-    """What status says of the spec in force: the present one where the verdict admits it, else as before."""
+def admitted(document: Manifest, verdict: Verdict, facts: Facts, current: Collection[str]) -> Manifest | None:
+    """What status says of the spec in force: the present one where the verdict admits it, else as before.
+
+    ``current`` names the workers of the present spec: what others tell of a token is said of another one.
+    """
     before = last_admitted(document)
     if not verdict.admitted:
         return dict(document["status"]["admitted"]) if before else None
-    size = _token_bytes(facts.known or PoolFacts())
+    size = _token_bytes(facts.known or PoolFacts(), current)
     if not size and before and same_token_size(document, before):
         size = before.kv_bytes_per_token or 0
     return admission(document, kv_bytes_per_token=size)
@@ -45,6 +49,8 @@ def pool_in_force(document: Manifest) -> PrefixCachePool | None:
     return found.pool if found.admitted else None
 
 
-def _token_bytes(known: PoolFacts) -> int:
+def _token_bytes(known: PoolFacts, current: Collection[str]) -> int:
+    ours = (member for member in known.members if member.name in current and not member.excluded)
+    told = next((member.block_bytes for member in ours if member.block_bytes), 0)
     size = known.contract.block_size if known.contract else 0
-    return known.block_bytes // size if size else 0
+    return told // size if size else 0
