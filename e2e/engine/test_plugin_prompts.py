@@ -163,5 +163,12 @@ def test_other_apis_have_keys_and_boundaries_of_their_own_ids(
     assert list(found.ids) == rendered.json["token_ids"]
 
 
+def test_ids_that_are_none_turn_nothing_off(vllm_server: VllmServer) -> None:
+    assert ask_keys(vllm_server, {"prompt": [1 << 40] * 40}, "&keep=1").status == 400
+    assert features(vllm_server)["prompts"] == ("on", "")
+    api, body = BODIES[0]
+    assert answered(vllm_server, api, body, kept(vllm_server, api, body))
+
+
 def test_it_is_told(vllm_server: VllmServer) -> None:
     assert features(vllm_server)["prompts"] == ("on", "")

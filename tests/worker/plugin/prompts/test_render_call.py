@@ -113,6 +113,7 @@ def test_completions_have_no_conversation() -> None:
         [{"type": "enc_dec", "encoder_prompt": {}, "decoder_prompt": {}}],
         [token_prompt(prompt_token_ids=None)],
         ([], []),
+        *([token_prompt(prompt_token_ids=ids)] for ids in ([1, 1 << 32], [-1], [0.5])),
     ],
 )
 def test_several_prompts_and_those_of_more_than_ids_are_not_kept(result: Any) -> None:

@@ -33,7 +33,7 @@ def new_renderer() -> Any:
 
         async def render_cmpl_async(self, prompts: Any, *, prompt_extras: Any = None) -> Any:
             self.calls += 1
-            return [{"type": "token", "prompt_token_ids": [1]} for _ in prompts]
+            return [{"type": "token", "prompt_token_ids": list(each)} for each in prompts]
 
     return Renderer
 
@@ -127,6 +127,16 @@ async def test_what_cannot_be_compared_is_rendered_and_not_kept() -> None:
     assert hooked.faults.on(renderer_hook.FEATURE)
 
 
+async def test_ids_that_are_none_are_the_bodys_fault() -> None:
+    """One client's body must not turn it off for all others."""
+    hooked = Hooked()
+    with recording() as record:
+        await hooked.renderer.render_cmpl_async([[1 << 40]])
+    assert record.only is None
+    assert hooked.faults.on(renderer_hook.FEATURE)
+    assert await hooked.kept()
+
+
 async def test_a_fault_turns_it_off_and_the_prompt_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     hooked = Hooked()
     handle = await hooked.kept()
@@ -143,7 +153,7 @@ async def test_it_may_be_patched_again() -> None:
     for _ in range(3):
         patch(kind, Faults(Capabilities()))
     with recording() as record:
-        await kind().render_cmpl_async(["a"])
+        await kind().render_cmpl_async([[1]])
     assert record.calls == 1
 
 

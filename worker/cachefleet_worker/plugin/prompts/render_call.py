@@ -70,11 +70,17 @@ class RenderedPrompt:
 
 
 def rendered(made: Call, result: Any) -> RenderedPrompt | None:
-    """What a call has rendered, where it is one prompt of text; None for several, media, embeddings, encoders."""
+    """What a call has rendered, where it is one prompt of text; None for several, media, embeddings, encoders.
+
+    None also for ids that are none: vLLM passes those of a completion's body through unchecked.
+    """
     conversations, prompts = result if isinstance(result, tuple) else (None, result)
     prompt = prompts[0] if len(prompts) == 1 else {}
     if prompt.get("type") != _TOKENS or not isinstance(prompt.get(_IDS), list):
         return None
     members = {name: value for name, value in prompt.items() if name not in {_IDS, "arrival_time"}}
     kept = None if conversations is None else [[dict(message) for message in each] for each in conversations]
-    return RenderedPrompt(made, array("I", prompt[_IDS]), members, kept)
+    try:
+        return RenderedPrompt(made, array("I", prompt[_IDS]), members, kept)
+    except (OverflowError, TypeError):
+        return None
