@@ -103,13 +103,13 @@ class Fleet:
         """The fleet of a model name, or of "namespace/name"; None where no pool serves it."""
         return self._registry.serving(model)
 
-    def renderers(self, model: str) -> list[WorkerEndpoint]:
-        """Ready workers that may be asked to render for a model, least busy first."""
-        now = self._clock()
-        pools = self._registry.fleet(model)
+    def renderers(self, model: str, guess: Prompt | None = None) -> list[WorkerEndpoint]:
+        """Ready workers that may render for a model: who will probably serve ``guess``, then least busy first."""
+        now, pools = self._clock(), self._registry.fleet(model)
         workers = eligible(on_duty(pools, Duty.ANSWER), frozenset(), now) or eligible(pools, frozenset(), now)
         by_endpoint = {worker.endpoint: worker.requests for worker in workers if worker.endpoint}
-        return sorted(by_endpoint, key=lambda endpoint: (by_endpoint[endpoint], endpoint.name))
+        likely = self._texts.likely(pools, workers, guess, policy=self.policy, now=now) if self._texts and guess else ""
+        return sorted(by_endpoint, key=lambda endpoint: (endpoint.url != likely, by_endpoint[endpoint], endpoint.name))
 
     def render_facts(self, model: str) -> RenderFacts:
         """Facts that rendering for a model depends on now."""
@@ -117,8 +117,8 @@ class Fleet:
 
     def announced(self, model: str) -> list[Hello]:
         """The Hellos of a model's ready workers, one per rank."""
-        workers = [worker for pool in self._registry.fleet(model) for worker in pool.workers.values()]
-        return [worker.hello for worker in workers if worker.ready and worker.hello]
+        pools = self._registry.fleet(model)
+        return [one.hello for pool in pools for one in pool.workers.values() if one.ready and one.hello]
 
     def keyer(self, model: str, *, salt: str = "", lora: str = "") -> BlockKeyer | None:
         """The block keyer for a model; None until a worker has announced the fleet's contract."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from heapq import nlargest, nsmallest
 from typing import Final
 
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Decision, Prompt, Reason, RoutingPolicy
+from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.selection.selection import NO_ONE, Duty, Selector, eligible, percents
 from cachefleet_controlplane.workers.registry import Pool, Registry
 from cachefleet_controlplane.workers.sent_texts import SentTexts
@@ -18,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN_ROOM: Final = 16_384
 """Chunks assumed to fit into a worker of unknown size: 8 MiB of text."""
+SHORTLISTED: Final = 8
+"""Workers that hold most of a text, and as many least busy ones, among which a guess is made."""
 
 
 class TextSelector(Selector):
@@ -43,6 +47,26 @@ class TextSelector(Selector):
         if decision.reason is Reason.TOO_LARGE:  # an estimate refuses no request
             return super().choose(model, Prompt(), policy=policy, now=now, exclude=exclude, duty=duty)
         return decision
+
+    def likely(
+        self, pools: Sequence[Pool], workers: Sequence[Worker], prompt: Prompt, *, policy: RoutingPolicy, now: float
+    ) -> str:
+        """The URL of the one of ``workers`` whom a decision by the prompt's chunks would probably choose; "" for none.
+
+        A guess that costs little, whatever the number of workers: most of them are not judged.
+        """
+        try:
+            depths = self._depths(workers, prompt.chunks.keys)
+        except IndexDefectError:  # the decision itself will say so
+            return ""
+        longest = nlargest(SHORTLISTED, zip(workers, depths, strict=True), key=lambda each: each[1])
+        idlest = nsmallest(SHORTLISTED, zip(workers, depths, strict=True), key=lambda each: _busy(each[0]))
+        percent = percents(pools)
+        views = [
+            _view(worker, _blocks(depth, prompt), now, percent=percent[worker.pool])
+            for worker, depth in {worker.id: (worker, depth) for worker, depth in longest + idlest}.values()
+        ]
+        return decide(replace(prompt, keys=prompt.chunks.keys), views, policy, now).url
 
     def sent(self, worker: Worker, prompt: Prompt) -> None:
         """A prompt was sent to a worker."""
@@ -70,14 +94,21 @@ class TextSelector(Selector):
     ) -> list[CandidateView]:
         percent = percents(pools)
         workers = eligible(pools, exclude, now)
+        return [
+            _view(worker, _blocks(depth, prompt), now, percent=percent[worker.pool])
+            for worker, depth in zip(workers, self._depths(workers, prompt.keys), strict=True)
+        ]
+
+    def _depths(self, workers: Sequence[Worker], chunks: bytes) -> list[int]:
+        """How many of a text's first chunks each worker holds."""
         for worker in workers:
             self._follow(worker)
         ids = [worker.id for worker in workers]
-        depths = self._texts.match(prompt.keys, ids) if prompt.keys else [0] * len(ids)
-        return [
-            _view(worker, _blocks(depth, prompt), now, percent=percent[worker.pool])
-            for worker, depth in zip(workers, depths, strict=True)
-        ]
+        return self._texts.match(chunks, ids) if chunks else [0] * len(ids)
+
+
+def _busy(worker: Worker) -> tuple[int, int]:
+    return worker.requests, worker.last_used
 
 
 def _view(worker: Worker, blocks: int, now: float, *, percent: int) -> CandidateView:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.routing.decision import Chunks, Decision, Knowledge, Prompt, Reason, Verdict
+from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
 from tests.controlplane.fleets import INDEX_KEY, MODEL, LiveFleet, fleet_of, pool, view
@@ -155,3 +158,44 @@ def test_a_broken_index_costs_the_knowledge_alone() -> None:
     for _ in range(2):
         decision = fleet.serve(prompt())
         assert (decision.verdict, decision.knowledge) == (Verdict.ROUTE, Knowledge.LOAD)
+
+
+def asked_first(fleet: TextFleet, guess: Prompt) -> str:
+    return fleet.renderers(MODEL, guess)[0].name
+
+
+def test_who_will_probably_serve_a_text_is_asked_for_its_keys_first() -> None:
+    fleet = TextFleet(*(f"w{number:02}" for number in range(40)))
+    holders = {seed: fleet.serve(prompt(seed)).worker for seed in range(1, 31)}
+    assert len(set(holders.values())) == 30
+    for seed, holder in holders.items():
+        assert (
+            asked_first(fleet, prompt(seed, chunks=12)) == holder == fleet.route(MODEL, prompt(seed, chunks=12)).worker
+        )
+    unknown = prompt(99)
+    assert asked_first(fleet, unknown) == fleet.route(MODEL, unknown).worker
+
+
+def test_a_busy_holder_of_a_text_is_asked_after_one_that_would_serve_it() -> None:
+    fleet = TextFleet(*(f"w{number:02}" for number in range(40)))
+    holder = fleet.serve(prompt()).worker
+    for _ in range(20):
+        fleet.begin(fleet.route(MODEL, prompt()), prompt(chunks=200))
+    chosen = fleet.route(MODEL, prompt()).worker
+    assert chosen != holder
+    assert asked_first(fleet, prompt()) == chosen
+
+
+def test_to_guess_who_will_serve_does_not_judge_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 300 workers a whole decision by text takes 3 ms, before each prompt is rendered."""
+    fleet, judged = TextFleet(*(f"w{number:03}" for number in range(100))), list[str]()
+    fleet.serve(prompt())
+    candidate = Worker.candidate
+
+    def counted(self: Worker, *args: Any, **kwargs: Any) -> Any:
+        judged.append(self.name)
+        return candidate(self, *args, **kwargs)
+
+    monkeypatch.setattr(Worker, "candidate", counted)
+    fleet.renderers(MODEL, prompt())
+    assert 0 < len(judged) <= 16

@@ -156,13 +156,11 @@ class RoutingInputBuilder:
 
     def _asked(self, model: ServedModel, text: Text) -> list[WorkerEndpoint]:
         """Whom to ask for keys: first who will probably serve, since it need not render again what it keeps."""
-        workers = self._fleet.renderers(model.name)
-        if len(workers) < 2 or not text.size:
-            return workers
-        size = self._fleet.render_facts(model.name).block_size
-        guess = Prompt(text.tokens, block_size=size, knowledge=Knowledge.APPROXIMATE, chunks=text.chunks)
-        likely = self._fleet.route(model.name, guess).url
-        return sorted(workers, key=lambda worker: worker.url != likely)
+        facts = self._fleet.render_facts(model.name)
+        if not text.size or not facts.prompts_at:
+            return self._fleet.renderers(model.name)
+        guess = Prompt(text.tokens, block_size=facts.block_size, knowledge=Knowledge.APPROXIMATE, chunks=text.chunks)
+        return self._fleet.renderers(model.name, guess)
 
     def _known(
         self, info: RequestInfo, model: ServedModel, rendering: Rendering, text: Text
