@@ -14,7 +14,7 @@ Rules besides the table, in ``step``:
   worker is excluded.
 - After ``max_attempts`` attempts, or when every worker is excluded, the request ends with the worker's own last answer
   where it gave one (a 5xx), else with an error of ours. A worker's 401 or 403 is never delivered: what it refuses is
-  the gateway's own key, so the worker is excluded, and the error is a 502.
+  the gateway's own key, so the worker is excluded, and the error is a 502 where no other one is left.
 - A worker that handed an answer back is avoided, one whose connection broke within it is excluded.
 - A refusal by a worker's gate is no failure: its attempt does not count, and an earlier 5xx is not delivered.
 - What a Prefill worker computed serves the next attempt alone: one that fails may have taken the blocks already.
@@ -165,6 +165,8 @@ def _follow(progress: Progress, outcome: Outcome, *, worker: str, max_attempts: 
     state, action = row
     if progress.state in {State.WAITING, State.RELAYING}:
         progress = replace(progress, transferred=False)
+    if outcome in {Outcome.PLACED, Outcome.REFUSED}:  # another one is asked, or has no room
+        progress = replace(progress, key_refused=False)
     progress = _noted(progress, outcome)
     if outcome is Outcome.PLACED:
         return replace(progress, state=state, worker=worker, attempts=progress.attempts + 1), action

@@ -80,6 +80,16 @@ def test_a_refused_key_is_never_the_clients_answer() -> None:
     assert step(waiting(attempts=MAX_ATTEMPTS), Outcome.KEY_REFUSED, max_attempts=MAX_ATTEMPTS)[1] is Action.FAIL
 
 
+def test_a_key_that_an_earlier_worker_refused_is_not_blamed_for_what_came_after() -> None:
+    refused, _ = step(waiting(), Outcome.KEY_REFUSED, max_attempts=MAX_ATTEMPTS)
+    assert step(refused, Outcome.REFUSED, max_attempts=MAX_ATTEMPTS)[1] is Action.REFUSE  # another one had no room
+    for after in ([Outcome.GATE_REFUSED], [Outcome.HANDED_BACK, Outcome.RESUMABLE]):
+        progress, _ = step(refused, Outcome.PLACED, worker="b", max_attempts=MAX_ATTEMPTS)
+        for outcome in after:
+            progress, _ = step(progress, outcome, max_attempts=MAX_ATTEMPTS)
+        assert step(progress, Outcome.NO_WORKER, max_attempts=MAX_ATTEMPTS)[1] is Action.REFUSE
+
+
 def test_who_finds_no_room_waits_and_is_then_placed_or_refused() -> None:
     queued, action = step(Progress(), Outcome.NO_ROOM, max_attempts=MAX_ATTEMPTS)
     assert (queued.state, action) == (State.QUEUED, Action.QUEUE)
