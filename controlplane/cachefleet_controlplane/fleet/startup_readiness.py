@@ -1,7 +1,9 @@
 """Not ready until every ready worker's agent has reported to this replica, or a timeout.
 
-Before that, this replica would route by load alone, while other replicas know the caches. The timeout is for agents
-that cannot report: the gateway then serves without them. Once open, the gate stays open.
+Before that, this replica would route by load alone, while other replicas know the caches; and a pod of which no agent
+has come yet gets no requests here. The timeout is for agents that cannot report: the gateway then serves without them.
+It does not count while that would be to serve nobody at all: a rollout of such a replica must not end those that serve.
+Once open, the gate stays open.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ MAX_SHOWN: Final = 16
 
 
 class StartupReadiness:
-    """Starts when the pools are known, and takes ``seconds`` at most."""
+    """Starts when the pools are known, and takes ``seconds`` at most where some ready worker may be sent requests."""
 
     def __init__(self, *, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -35,8 +37,10 @@ class StartupReadiness:
         """The names of workers still waited for, at most MAX_SHOWN; none once the gate is open."""
         if self._over or self._began is None:
             return []
-        names = sorted({f"{one.pool}/{one.name}" for one in workers() if one.ready and not _known(one)})
-        self._over = not names or self._clock() - self._began >= self._seconds
+        ready = [one for one in workers() if one.ready]
+        names = sorted({f"{one.pool}/{one.name}" for one in ready if not _known(one)})
+        late = self._clock() - self._began >= self._seconds and any(one.vouched for one in ready)
+        self._over = not names or late
         return [] if self._over else names[:MAX_SHOWN]
 
 

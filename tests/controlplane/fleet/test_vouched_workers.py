@@ -85,3 +85,14 @@ def test_a_replica_that_starts_waits_for_those_too() -> None:
     readiness = StartupReadiness(seconds=15, clock=lambda: 0.0)
     readiness.begin()
     assert readiness.awaited(lambda: fleet.view().workers) == ["default/demo/demo-0"]
+
+
+def test_a_replica_that_could_serve_nobody_is_not_ready_by_time() -> None:
+    """Else a rollout of replicas to which no agent can report would end those that serve."""
+    fleet, times = listed(("demo-0", "u0"), ("demo-1", "u1")), [0.0]
+    readiness = StartupReadiness(seconds=15, clock=lambda: times[0])
+    readiness.begin()
+    times[0] = 1000.0
+    assert len(readiness.awaited(lambda: fleet.view().workers)) == 2
+    announce(fleet, "demo-0", "u0")
+    assert readiness.awaited(lambda: fleet.view().workers) == []
