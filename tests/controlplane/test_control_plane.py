@@ -16,6 +16,7 @@ import pytest
 
 from cachefleet_controlplane.__main__ import serve
 from cachefleet_controlplane.control_plane import ControlPlane
+from cachefleet_controlplane.pools.source import FilePoolSource
 from cachefleet_controlplane.settings import Settings, SettingsError
 from cachefleet_local.fleet.ports import take_ports
 from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, POOL, chat, engine
@@ -197,6 +198,13 @@ async def test_new_workers_and_a_new_policy_need_no_restart(tmp_path: Path) -> N
         asked = [[seen.path for seen in one.requests] for one in (worker, second)]
         # Round robin takes turns, and renders nothing.
         assert asked == [["/v1/chat/completions"] * 2] * 2
+
+
+async def test_a_pool_file_is_held_to_what_workers_report(tmp_path: Path) -> None:
+    async with engine() as worker, running(tmp_path, worker) as made:
+        source = made.plane._source
+        assert isinstance(source, FilePoolSource)
+        assert source._announced == made.plane.fleet.announced
 
 
 async def test_an_orderly_end_lets_answers_end(tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
 """Which code is used, and who decides."""
 
 import sys
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource
 from cachefleet_controlplane.selection.selection import Selector
-from cachefleet_controlplane.wiring import backend
+from cachefleet_controlplane.settings import Settings
+from cachefleet_controlplane.wiring import backend, pool_source
 from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.native import API, NativeError
 
@@ -48,3 +53,14 @@ def test_native_code_of_another_interface_is_left_alone(monkeypatch: pytest.Monk
     assert backend().code.name == "python"
     with pytest.raises(NativeError, match="interface"):
         backend("native")
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_the_source_of_pools_knows_whether_agents_report_by_tls(tmp_path: Path, *, tls: bool) -> None:
+    """Else workers of the other kind would wait for agents that cannot come while a pool rolls."""
+    given: dict[str, Any] = {"pool_source": "kubernetes", "auth": "kubernetes", "fleet_key_file": tmp_path / "key"}
+    api: Any = object()
+    folder = {"tls_folder": tmp_path} if tls else {}
+    source = pool_source(Settings(**given | folder), api, Metrics(), announced=lambda _: ())
+    assert isinstance(source, KubePoolSource)
+    assert source._tls is tls

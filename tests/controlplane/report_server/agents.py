@@ -59,22 +59,25 @@ class Agent:
         return self.ws.close_code
 
 
+@dataclass
 class Doorkeeper:
-    """An authorizer of one token, good for workers called demo-something; "stranger" is no agent's."""
+    """An authorizer of one token, of this pod, good for workers called demo-something; "stranger" is no agent's."""
+
+    pod: str = ""
 
     async def agent(self, token: str) -> Access:
         return {TOKEN: Access.ALLOWED, "stranger": Access.FORBIDDEN}.get(token, Access.UNAUTHENTICATED)
 
     async def reports(self, token: str, hello: Hello) -> Reporter | None:
-        return Reporter() if token == TOKEN and hello.worker.startswith("demo-") else None
+        return Reporter(self.pod) if token == TOKEN and hello.worker.startswith("demo-") else None
 
 
 @asynccontextmanager
-async def reports_endpoint(fleet: LiveFleet | None = None, **limits: Any) -> AsyncIterator[Endpoint]:
-    """Lets in who bears TOKEN and is called demo-something."""
+async def reports_endpoint(fleet: LiveFleet | None = None, *, pod: str = "", **limits: Any) -> AsyncIterator[Endpoint]:
+    """Lets in who bears TOKEN, which is of ``pod``, and is called demo-something."""
     fleet, metrics = fleet or fleet_of("demo-0", "demo-1"), Metrics()
 
-    server = ReportsServer(fleet, Doorkeeper(), metrics, limits=ReportLimits(**limits))
+    server = ReportsServer(fleet, Doorkeeper(pod), metrics, limits=ReportLimits(**limits))
     config = uvicorn.Config(server, port=0, ws=CautiousWebSocket, lifespan="off", log_config=None)
     web = uvicorn.Server(config)
     serving = asyncio.create_task(web._serve())  # serve() would take over the signals

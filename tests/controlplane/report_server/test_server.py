@@ -10,6 +10,7 @@ import pytest
 
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError
+from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.websocket_protocol import FIRST_MESSAGE_BYTES
 from cachefleet_core.report_frames import SUBPROTOCOL, Delta, Policy, Resync, Stored, encode
 from tests.controlplane.chains import chain, removed, stored
@@ -50,6 +51,18 @@ class TestReporting:
         await until(lambda: endpoint.server.connections == 0)
         assert (held(endpoint), endpoint.fleet.worker().connected) == (9, False)
         assert value(endpoint.metrics, "report_connections") == 0
+
+    async def test_an_agent_vouches_for_the_pod_of_its_token_alone(self) -> None:
+        fleet = LiveFleet()
+        pods = {"demo-0": "u0", "demo-1": "u1"}
+        endpoints = tuple(WorkerEndpoint(name, f"http://{name}", ready=True, pod=uid) for name, uid in pods.items())
+        fleet.update_pools([PoolView(pool(), endpoints)])
+        async with reports_endpoint(fleet, pod="u0") as endpoint:
+            for name in pods:
+                async with endpoint.agent() as agent:
+                    await agent.say(hello(name))
+                    assert isinstance(await agent.hear(), Policy)
+            assert {worker.name for worker in fleet.view().workers if worker.vouched} == {"demo-0"}
 
     async def test_divergence_is_answered_with_a_resync_and_counted(self, endpoint: Endpoint) -> None:
         async with endpoint.agent() as agent:

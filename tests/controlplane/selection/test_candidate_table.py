@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from cachefleet_controlplane.index.protocol import worker_id
 from cachefleet_controlplane.routing.decision import LEADING, Decision, Knowledge, Reason, RoutingPolicy
 from cachefleet_controlplane.selection.selection import Duty, Selector
+from cachefleet_controlplane.workers.worker import KEY_RETRY_SECONDS
 from tests.controlplane.chains import stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
 from tests.controlplane.frames import CONTRACT, delta, snapshot, state
@@ -211,3 +212,22 @@ class TestWhatOnlyTimeOrOneEventTells:
         assert self.agree(fleet, plain).knowledge is Knowledge.EXACT
         fleet.receive(connection, delta(1, stored(CHAINS[2])))
         assert self.agree(fleet, plain).knowledge is Knowledge.LOAD
+
+
+def judged(fleet: LiveFleet) -> set[str]:
+    return {score.worker for score in fleet.route(MODEL, LONG).scores}
+
+
+def test_a_worker_that_refused_the_key_is_asked_again_by_one_request_once_its_time_has_come(
+    fleet: LiveFleet, plain: Selector
+) -> None:
+    fleet.key_refused("default/demo/demo-2")
+    fleet.now += KEY_RETRY_SECONDS - 0.1
+    assert judged(fleet) == {"demo-0", "demo-1"}
+    fleet.now += 0.1  # and nothing else has changed
+    assert judged(fleet) == set(NAMES)
+    assert_alike(fleet, plain, LONG)
+    again = fleet.route(MODEL, LONG, exclude=frozenset({"default/demo/demo-0", "default/demo/demo-1"}))
+    with fleet.begin(again, LONG):
+        assert judged(fleet) == {"demo-0", "demo-1"}
+        assert_alike(fleet, plain, LONG)

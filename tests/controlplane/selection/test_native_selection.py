@@ -207,6 +207,10 @@ class BoardMachine(RuleBasedStateMachine):
     def fail(self, name: str) -> None:
         self.fleet.worker_failed(f"default/demo/{name}")
 
+    @rule(name=st.sampled_from(NAMES))
+    def refuse_the_key(self, name: str) -> None:
+        self.fleet.key_refused(f"default/demo/{name}")
+
     @rule(seconds=st.sampled_from([0.1, 1.0, 2.5, 5.0, 5.1, 10.0, 15.0]))
     def wait(self, seconds: float) -> None:
         self.fleet.now += seconds
