@@ -48,6 +48,8 @@ class FleetRoutes:
         self.refuse_policies = 0
         self.handles: list[str] = []
         """Of prompts it was asked to keep, in order."""
+        self.lacking: set[str] = set()
+        """APIs that its vLLM does not render."""
         self._worker = worker
         self._vocabulary = tokenizer.vocabulary
         self._reply = reply
@@ -80,6 +82,8 @@ class FleetRoutes:
         if not query.get("contract", "").startswith("sha256:"):
             return self._error(400, "bad_contract")
         body = self._read.body(await request.read())
+        if query.get("api", "") in self.lacking:
+            return self._error(501, "no_api")
         if not body.keys() & {"messages", "prompt", "input"}:
             return self._error(400, "bad_body")
         ids = self._ids(query.get("api", ""), body)

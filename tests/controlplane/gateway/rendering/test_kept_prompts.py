@@ -75,6 +75,18 @@ async def test_older_plugins_keep_nothing_and_are_not_asked_for_what_they_do_not
         assert (asked(worker), worker.plugin.handles, named(worker)) == (0, [], [""])
 
 
+async def test_a_vllm_that_renders_no_responses_still_gives_keys_of_chats() -> None:
+    async with keyed() as worker, front([worker]) as gate:
+        introduce(gate, ON)
+        worker.plugin.lacking = {"responses"}
+        for _ in range(2):
+            assert (await gate.post(*BODIES[3]))[0] == 200
+        assert asked(worker) == 1  # it is not asked again for a while
+        assert (await gate.post(*BODIES[0]))[0] == 200
+        assert (asked(worker), named(worker)) == (2, ["", "", *worker.plugin.handles])
+        assert worker.plugin.handles
+
+
 async def test_one_of_several_prompts_is_not_kept() -> None:
     async with keyed() as worker, front([worker]) as gate:
         introduce(gate, ON)
