@@ -163,3 +163,14 @@ async def test_a_new_epoch_replaces_what_was_queued() -> None:
     assert isinstance(frames[0], Hello)
     assert frames[0].epoch == "new"
     assert [type(frame) for frame in frames] == [Hello, Snapshot, State]
+
+
+def test_a_state_says_whether_the_engine_has_blocks_without_a_key() -> None:
+    """Without that word no engine is ever found to serve from a cache that the index does not know."""
+    stream = make_stream()
+    for medium, unkeyed in (("GPU", False), ("elsewhere", True)):
+        stored = BlockStored([len(medium)], None, list(range(BLOCK_SIZE)), BLOCK_SIZE, medium=medium)
+        stream.residents.apply([stored])
+        said = decode_up(stream.state(ready(0)))
+        assert isinstance(said, State)
+        assert said.unkeyed is unkeyed
