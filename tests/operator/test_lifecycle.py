@@ -424,7 +424,7 @@ async def test_pods_of_the_label_that_are_not_the_pools_are_told_and_not_counted
     assert world.condition("Degraded") == ("True", "ForeignPods")
     assert world.condition("Ready") == ("True", "WorkersReady")
     said = {each["type"]: each["message"] for each in status["conditions"]}
-    assert said["Degraded"].endswith("so without requests: 2 pods, bare, theirs")
+    assert said["Degraded"].endswith("bare, theirs; take the label cachefleet.io/pool off them, or delete them")
     for name in ("bare", "theirs"):
         del world.store.objects[Ref("Pod", "serving", name)]
     await world.reconcile()

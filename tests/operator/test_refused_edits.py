@@ -10,6 +10,7 @@ import pytest
 from cachefleet_core.pool.admitted import in_force
 from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, Member, PoolFacts
 from cachefleet_operator.kube.objects import Ref
+from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.reconciler import Outcome
 from cachefleet_runtime.kubernetes import RefusedError
 from tests.operator.test_lifecycle import KEY, POOL, World
@@ -77,6 +78,24 @@ async def test_the_policy_that_agents_start_with_is_kept_while_an_edit_is_refuse
     world.store.objects[POLICY]["data"]["policy.json"] = "{}"
     await world.settled()
     assert file(world) == (1, 512)
+
+
+async def test_workers_are_told_of_while_an_edit_cannot_be_read() -> None:
+    world = World()
+    world.knows(a=1.0)
+    await world.settled()
+    world.edit(role="Nonsense")
+    await world.settled()
+    assert world.condition("ConfigValid") == ("False", "Invalid")
+    assert world.condition("ContractConsistent") == ("True", "Consistent")
+    assert world.condition("HitRateMet") == ("Unknown", "ConfigInvalid")
+
+
+async def test_a_new_pool_that_cannot_be_read_says_nothing_of_a_missing_control_plane() -> None:
+    world = World(role="Nonsense")
+    world.source.known = Facts(None, Reason.POOL_NOT_KNOWN, "not seen yet")
+    await world.settled()
+    assert world.condition("IndexFresh") == ("Unknown", "PoolNotKnown")
 
 
 async def test_a_pool_that_was_never_admitted_has_nothing_in_force() -> None:

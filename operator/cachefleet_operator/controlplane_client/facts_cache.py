@@ -103,11 +103,16 @@ class FactsCache:
         for other in {*self._fleets.put(pool), *self._names.put(pool)}:
             self._enqueue(other)
 
-    def drop(self, key: str, claim: Claim | None = None) -> None:
-        """Forget a pool that is gone or invalid, but for its ``claim``; queues the others of its fleet and those that
-        declare its name.
-        """
+    def drop(self, key: str) -> None:
+        """Forget a pool that is gone; queues the others of its fleet and those that declare its name."""
         self._seen.pop(key, None)
+        self.unread(key, None)
+
+    def unread(self, key: str, claim: Claim | None) -> None:
+        """Forget the spec of a pool that cannot be read, but for its ``claim``; queues those that ``drop`` does.
+
+        Facts of its workers are kept: they go on.
+        """
         named = self._names.put_claim(claim) if claim else self._names.drop(key)
         for other in {*self._fleets.drop(key), *named}:
             self._enqueue(other)

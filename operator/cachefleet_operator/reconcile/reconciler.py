@@ -179,8 +179,9 @@ class Reconciler:
         """What the present spec asks for, with the verdict on it."""
         pool, verdict = judge(observed.pool)
         if pool is None:
-            self._facts_cache.drop(key, claim_in(observed.pool))
-            return Desired(verdict), observed
+            self._facts_cache.unread(key, claim_in(observed.pool))
+            seen = replace(observed.observations, facts=await self._facts_cache.facts(key))
+            return Desired(verdict), replace(observed, observations=seen)
         self._facts_cache.note(pool)
         facts = await self._facts_cache.facts(key)
         wish = await self._wish(pool, verdict, observed)

@@ -8,6 +8,7 @@ from typing import Final
 
 from cachefleet_core.pool.model_names import NameConflict
 from cachefleet_core.warmth import REFUSED, TOO_LONG
+from cachefleet_operator import names
 from cachefleet_operator.controlplane_client.pool_facts import (
     Difference,
     Facts,
@@ -69,7 +70,7 @@ def _config(verdict: Verdict) -> Finding:
 
 def _budget(verdict: Verdict) -> Finding:
     if verdict.budget is None:
-        return Finding("BudgetAdmitted", "Unknown", Reason.CONFIG_INVALID, "the pool cannot be read")
+        return _unread("BudgetAdmitted")
     words = {True: "True", False: "False", None: "Unknown"}
     return Finding("BudgetAdmitted", words[verdict.budget.admitted], verdict.budget.reason, verdict.budget.message)
 
@@ -151,7 +152,8 @@ def _blind(facts: Facts) -> Finding:
 
 def _hit_rate(verdict: Verdict, facts: Facts) -> Finding:
     if verdict.objective is None:
-        return Finding("HitRateMet", "Unknown", Reason.NO_OBJECTIVE, "hit.objective is not set")
+        unset = Finding("HitRateMet", "Unknown", Reason.NO_OBJECTIVE, "hit.objective is not set")
+        return _unread("HitRateMet") if verdict.budget is None else unset
     if facts.known is None:
         return _unknown("HitRateMet", facts)
     measured = facts.known.hit_ratio
@@ -170,7 +172,7 @@ def _hit_rate(verdict: Verdict, facts: Facts) -> Finding:
 def _name(verdict: Verdict, conflict: NameConflict | None) -> Finding:
     kind = "ModelNameConflict"
     if verdict.budget is None:
-        return Finding(kind, "Unknown", Reason.CONFIG_INVALID, "the pool cannot be read")
+        return _unread(kind)
     if conflict is None:
         return Finding(kind, "False", Reason.NAME_OWNED, "the model is asked for by its name")
     words = "the model is asked for as namespace/model alone"
@@ -207,6 +209,10 @@ def _all_refuse(keys: Finding, facts: Facts) -> tuple[Finding, ...]:
 
 def _unknown(kind: str, facts: Facts) -> Finding:
     return Finding(kind, "Unknown", facts.reason, facts.message)
+
+
+def _unread(kind: str) -> Finding:
+    return Finding(kind, "Unknown", Reason.CONFIG_INVALID, "the pool cannot be read: see ConfigValid")
 
 
 def _progressing(verdict: Verdict, workers: Workers, observations: Observations) -> Finding:
@@ -284,7 +290,8 @@ def _distrusted_words(member: Member | None) -> str:
 
 def _foreign_words(pods: tuple[str, ...]) -> str:
     shown = ", ".join(pods[:MAX_SHOWN]) + (" and others" if len(pods) > MAX_SHOWN else "")
-    return f"not of this pool though they have its label, so without requests: {len(pods)} pods, {shown}"
+    words = f"not of this pool though they have its label, so without requests: {shown}"
+    return f"{words}; take the label {names.POOL_LABEL} off them, or delete them"
 
 
 def _ready(obstacles: Iterable[Finding], available: Finding, progressing: Finding, workers: Workers) -> Finding:

@@ -231,7 +231,7 @@ def test_a_pool_that_cannot_be_read_keeps_its_claim_until_it_is_gone(observation
     observations.facts_cache.note(other)
     before = observations.facts_cache.name_conflict(other.key)
     observations.news()
-    observations.facts_cache.drop(KEY, claim_of(mine))
+    observations.facts_cache.unread(KEY, claim_of(mine))
     assert observations.news() == []
     assert observations.facts_cache.name_conflict(other.key) == before == NameConflict(KEY)
     assert observations.facts_cache.pools() == {KEY, other.key}
