@@ -87,6 +87,7 @@ def _judge(spec: PoolSpec, bytes_per_token: int | None, *, budget: int) -> tuple
     running = kv_cache - budget
     if running < 0:
         message = f"prefixCache.budgetMiB is {budget} MiB, the KV cache of a device is {kv_cache} MiB"
+        message += ": lower it, or correct device and model.weightsMiB, from which that follows"
         return False, BudgetReason.EXCEEDS_KV_CACHE, message
     if bytes_per_token is None and running:
         message = "model.kvBytesPerToken is not set and no worker has reported it yet"
@@ -94,5 +95,7 @@ def _judge(spec: PoolSpec, bytes_per_token: int | None, *, budget: int) -> tuple
     needed = request_mib(spec, bytes_per_token) if bytes_per_token else 1
     if running < needed:
         request = f"one request of {spec.engine.max_model_len} tokens needs {needed} MiB of KV cache"
-        return False, BudgetReason.NO_ROOM_FOR_REQUESTS, f"{request}, {running} MiB are left for running requests"
+        room = f"{running} MiB are left for running requests"
+        advice = "lower engine.maxModelLen" + (" or prefixCache.budgetMiB" if budget else "")
+        return False, BudgetReason.NO_ROOM_FOR_REQUESTS, f"{request}, {room}: {advice}"
     return True, BudgetReason.ADMITTED, f"{budget} MiB idle and {running} MiB running in {kv_cache} MiB of KV cache"

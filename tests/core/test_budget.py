@@ -56,7 +56,7 @@ def test_a_budget_above_the_kv_cache_is_refused_with_both_numbers() -> None:
     plan = plan_budget(spec(budget=5739), KIB_32)
 
     assert (plan.admitted, plan.reason) == (False, BudgetReason.EXCEEDS_KV_CACHE)
-    assert plan.message == "prefixCache.budgetMiB is 5739 MiB, the KV cache of a device is 5738 MiB"
+    assert plan.message.startswith("prefixCache.budgetMiB is 5739 MiB, the KV cache of a device is 5738 MiB: lower it")
 
 
 def test_a_disabled_cache_asks_for_no_budget() -> None:
@@ -76,7 +76,8 @@ def test_no_running_share_at_all_needs_no_bytes_of_a_token_to_be_refused(memory:
     plan = plan_budget(spec(memory, budget=1024 if memory == 4572 else 0))
 
     assert (plan.admitted, plan.reason) == (False, BudgetReason.NO_ROOM_FOR_REQUESTS)
-    assert plan.message.endswith("needs 1 MiB of KV cache, 0 MiB are left for running requests")
+    advice = "lower engine.maxModelLen" + (" or prefixCache.budgetMiB" if memory == 4572 else "")
+    assert plan.message.endswith(f"needs 1 MiB of KV cache, 0 MiB are left for running requests: {advice}")
 
 
 @pytest.mark.requirement("C15")
@@ -88,7 +89,8 @@ def test_the_request_of_the_requirements_is_refused_with_both_numbers() -> None:
     assert plan.running_mib == 2376
     assert (plan.admitted, plan.reason) == (False, BudgetReason.NO_ROOM_FOR_REQUESTS)
     assert plan.message == (
-        "one request of 76073 tokens needs 2378 MiB of KV cache, 2376 MiB are left for running requests"
+        "one request of 76073 tokens needs 2378 MiB of KV cache, 2376 MiB are left for running requests: "
+        "lower engine.maxModelLen or prefixCache.budgetMiB"
     )
 
 
