@@ -17,16 +17,16 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
 def test_a_rollout_under_traffic_fails_nothing(pool: Pool, client: Client, figures: dict[str, float]) -> None:
     before = {pod["metadata"]["uid"] for pod in pool.pods()}
     with client.traffic(rate=2, seed=80) as traffic:
-        traffic.reach(40)
-        earlier = hit_ratio(traffic.read()[-40:])
+        traffic.reach(24)
+        earlier = hit_ratio(traffic.read()[-24:])
         started = time.monotonic()
         pool.patch({"engine": {"env": [{"name": "CACHEFLEET_E2E_ROUND", "value": "2"}]}})
         pool.ready()
         figures["rollout_seconds"] = time.monotonic() - started
         ended = time.time()
-        traffic.reach(40)
+        traffic.reach(24)
     assert not before & {pod["metadata"]["uid"] for pod in pool.pods()}
-    later = hit_ratio([one for one in traffic.results if one["at"] > ended][:40])
+    later = hit_ratio([one for one in traffic.results if one["at"] > ended][:24])
     figures |= {"hit_ratio_before_rollout": earlier, "hit_ratio_after_rollout": later}
     assert failures(traffic.results) == []
     assert later >= 0.9 * earlier
@@ -36,14 +36,14 @@ def test_a_smaller_fleet_gives_up_its_least_valuable_worker(
     site: Site, pool: Pool, client: Client, figures: dict[str, float]
 ) -> None:
     with client.traffic(rate=2, conversations=1, seed=84) as traffic:  # all of it to one worker
-        traffic.reach(20)
+        traffic.reach(10)
         values = cache_values(site)
         started = time.monotonic()
         pool.scale(1)
         site.wait("deployment/tiny-workers", pool.namespace, "jsonpath={.status.replicas}=1", seconds=120)
         figures["scale_in_seconds"] = time.monotonic() - started
         left = [pod["metadata"]["name"] for pod in pool.pods()]
-        traffic.reach(30)
+        traffic.reach(20)
     pool.scale(2)  # waited for by the first test that needs it
     assert failures(traffic.results) == []
     assert len(values) == 2
@@ -57,14 +57,14 @@ def test_a_pod_deleted_under_traffic_fails_nothing(
     if part == "worker":
         pool.ready()
     with client.traffic(rate=2, seed=82) as traffic:
-        traffic.reach(20)
+        traffic.reach(10)
         namespace, pod = one_pod(site, pool, part)
         started = time.monotonic()
         site.kubectl("delete", "pod", pod, "-n", namespace, "--wait=true", "--timeout=300s")
         figures[f"{part}_pod_gone_seconds"] = time.monotonic() - started
         until(lambda: all_up(site, namespace), seconds=900)
         figures[f"{part}_pod_replaced_seconds"] = time.monotonic() - started
-        traffic.reach(20)
+        traffic.reach(10)
     assert failures(traffic.results) == []
 
 
@@ -72,7 +72,7 @@ def test_a_worker_that_is_killed_fails_only_streams_it_was_writing(
     site: Site, pool: Pool, client: Client, figures: dict[str, float]
 ) -> None:
     with client.traffic(rate=2, seed=83, tokens=32) as traffic:
-        traffic.reach(20)
+        traffic.reach(10)
         pod = pool.pods()[0]["metadata"]["name"]
         started = time.monotonic()
         kill_engine(site, pool.namespace, pod)
@@ -82,5 +82,5 @@ def test_a_worker_that_is_killed_fails_only_streams_it_was_writing(
         assert ", since " in told
         site.wait(f"pod/{pod}", pool.namespace, "condition=Ready", seconds=900)
         figures["killed_engine_recovered_seconds"] = time.monotonic() - started
-        traffic.reach(20)
+        traffic.reach(10)
     assert [one for one in failures(traffic.results) if not (one["stream"] and one.get("begun"))] == []
