@@ -3,7 +3,9 @@
 admission        the last admitted spec, kept in status
 pool_assessment  verdict on the spec, worker counts, observations
 conditions       conditions of the status
+degraded         the condition Degraded: the worst problem of a worker
 events           Kubernetes events for changed conditions
+finding          one condition of a pool, before it has timestamps
 pods             worker pods
 troubles         what keeps a pod from being ready
 status           fields of the status, and when they are written

@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_core.pool.model_names import NameConflict
-from cachefleet_core.warmth import REFUSED, TOO_LONG
-from cachefleet_operator import names
 from cachefleet_operator.controlplane_client.pool_facts import (
     Difference,
     Facts,
-    Member,
     blind,
-    doubted,
     excluded,
-    failed,
     locked,
     unlike_asked,
-    unwarmed,
 )
 from cachefleet_operator.reasons import Reason
+from cachefleet_operator.status.degraded import degraded, locked_words
+from cachefleet_operator.status.finding import Finding
 from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, Workers
 
-MAX_SHOWN: Final = 5
-"""Names of pods in a message."""
 _KEY_REASONS: Final = frozenset({Reason.FLEET_KEY_BROKEN, Reason.FLEET_KEY_CHANGED, Reason.KEYS_REWRITTEN})
 """Reasons for which a spec cannot be used that are about keys."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One condition without its timestamps."""
-
-    type: str
-    status: str
-    reason: str
-    message: str
 
 
 def findings(verdict: Verdict, workers: Workers, observations: Observations = NOTHING) -> tuple[Finding, ...]:
@@ -57,7 +40,7 @@ def findings(verdict: Verdict, workers: Workers, observations: Observations = NO
         _name(verdict, observations.name_conflict),
         keys,
         progressing,
-        _degraded(workers, observations),
+        degraded(workers, observations),
         _ready((config, budget, *_all_refuse(keys, observations.facts)), available, progressing, workers),
     )
 
@@ -188,16 +171,8 @@ def _keys(verdict: Verdict, facts: Facts) -> Finding:
     if verdict.invalid is not None and verdict.invalid[0] in _KEY_REASONS:
         return Finding(kind, "True", *verdict.invalid)
     if found := locked(facts):
-        return Finding(kind, "True", Reason.KEYS_REFUSED, _locked_words(found[0]))
+        return Finding(kind, "True", Reason.KEYS_REFUSED, locked_words(found[0]))
     return Finding(kind, "False", Reason.KEYS_HELD, "no worker is known to refuse the gateway's key")
-
-
-def _locked_words(member: Member) -> str:
-    return (
-        f"worker {member.name} does not take the gateway's key, so it gets no requests while others do. Its pod read "
-        "other keys than the pool's, or the control plane runs with another fleet key: if no pod is being replaced, "
-        "restart the control plane, then the pod"
-    )
 
 
 def _all_refuse(keys: Finding, facts: Facts) -> tuple[Finding, ...]:
@@ -230,68 +205,6 @@ def _progressing(verdict: Verdict, workers: Workers, observations: Observations)
     if workers.stalled:
         return Finding(kind, "False", Reason.STALLED, workers.stalled)
     return Finding(kind, "True", Reason.ROLLING_OUT, "workers are being started or replaced")
-
-
-def _degraded(workers: Workers, observations: Observations) -> Finding:
-    """The first problem, in this order, of a worker that runs or should run."""
-    trouble, member, stranger = observations.trouble, failed(observations.facts), excluded(observations.facts)
-    distrusted, refusing = doubted(observations.facts), locked(observations.facts)
-    wrong = (
-        (workers.failure, Reason.PODS_REFUSED, workers.failure),
-        (
-            observations.paused,
-            Reason.ROLLOUT_PAUSED,
-            trouble.message if trouble else "new workers are not ready in time",
-        ),
-        (trouble, trouble.reason if trouble else "", trouble.message if trouble else ""),
-        (workers.stalled and not workers.settled, Reason.STALLED, workers.stalled),
-        (member, Reason.WORKER_FAILED, _failed_words(member)),
-        (refusing, Reason.KEYS_REFUSED, _locked_words(refusing[0]) if refusing else ""),
-        (stranger, Reason.CONTRACT_MISMATCH, f"worker {stranger.name} is used last" if stranger else ""),
-        (observations.disagreement, Reason.POOLS_DIFFER, observations.disagreement),
-        (distrusted, Reason.CLAIMS_NOT_SERVED, _distrusted_words(distrusted)),
-        *_unwarmed(observations.facts),
-        (observations.foreign, Reason.FOREIGN_PODS, _foreign_words(observations.foreign)),
-    )
-    for present, reason, message in wrong:
-        if present:
-            return Finding("Degraded", "True", reason, message)
-    return Finding("Degraded", "False", Reason.NOTHING_WRONG, "nothing is known to be wrong with a worker")
-
-
-def _unwarmed(facts: Facts) -> tuple[tuple[object, str, str], ...]:
-    """The warm prefix that a worker cannot cache, as a row of the problems: present, reason, message."""
-    found = unwarmed(facts)
-    if found is None:
-        return ()
-    worker, problem = found
-    prefix = f"worker {worker}: warm prefix {problem.name}"
-    if problem.kind == TOO_LONG:
-        words = f"{prefix} takes {problem.tokens} tokens, the limit is {problem.limit} by {problem.detail}"
-        return ((True, Reason.WARM_PREFIX_TOO_LONG, f"{words}: shorten it, or raise that"),)
-    if problem.kind == REFUSED:
-        words = f"{prefix} is refused: {problem.detail}"
-        return ((True, Reason.WARM_PREFIX_REFUSED, f"{words}; correct it, or take it out"),)
-    words = f"{prefix} failed {problem.attempts} times in a row, the last time with: {problem.detail}"
-    return ((True, Reason.WARM_PREFIX_FAILING, f"{words}; it is tried again"),)
-
-
-def _failed_words(member: Member | None) -> str:
-    if member is None:
-        return ""
-    return f"worker {member.name} says that it failed" + (f": {member.phase_reason}" if member.phase_reason else "")
-
-
-def _distrusted_words(member: Member | None) -> str:
-    if member is None:
-        return ""
-    return f"worker {member.name} serves little of what it claims to hold: {member.trust:.0%} of that is counted on"
-
-
-def _foreign_words(pods: tuple[str, ...]) -> str:
-    shown = ", ".join(pods[:MAX_SHOWN]) + (" and others" if len(pods) > MAX_SHOWN else "")
-    words = f"not of this pool though they have its label, so without requests: {shown}"
-    return f"{words}; take the label {names.POOL_LABEL} off them, or delete them"
 
 
 def _ready(obstacles: Iterable[Finding], available: Finding, progressing: Finding, workers: Workers) -> Finding:

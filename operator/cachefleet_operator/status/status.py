@@ -15,7 +15,8 @@ from cachefleet_operator.controlplane_client.pool_facts import Facts, Member, Po
 from cachefleet_operator.kube.drift import holds
 from cachefleet_operator.kube.objects import MANAGER
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.status.conditions import Finding, findings
+from cachefleet_operator.status.conditions import findings
+from cachefleet_operator.status.finding import Finding
 from cachefleet_operator.status.pods import Pod
 from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, Workers
 
