@@ -123,6 +123,7 @@ async def test_the_size_of_a_token_is_remembered_for_when_nobody_tells_it() -> N
     await world.facts_cache.round()
     await world.settled()
     world.source.known = Facts(None)
+    world.facts_cache.drop(KEY)
     world.edit(model={"kvBytesPerToken": None}, prefixCache={"budgetMiB": 4000})
     await world.settled()
     assert followed(world) == file(world) == (1, 512)

@@ -303,3 +303,8 @@ def test_the_last_write_is_in_the_object() -> None:
     pool = document(managedFields=[entry, {**entry, "manager": "kubectl", "time": LATER}, {"manager": "x"}])
     assert written_at(pool) == dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     assert written_at(document()) is None
+
+
+@pytest.mark.parametrize("field", ["admitted", "foreignPods"])
+def test_what_the_control_plane_follows_is_written_at_once(field: str) -> None:
+    assert due({field: ["new"]}, {field: ["old"]}, age=1.0, seconds=60.0) == 0.0

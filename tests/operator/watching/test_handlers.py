@@ -28,3 +28,10 @@ def test_a_watch_that_the_server_forgot_is_noticed_as_soon_as_the_control_plane_
     assert watching.inactivity_timeout == WATCH_INACTIVITY_SECONDS
     assert str(watching.server_timeout) == "20", "an API server refuses 20.0"
     assert watching.inactivity_timeout > 20, "the server ends each watch before it counts as silent"
+
+
+def test_all_pods_with_a_pools_label_are_watched() -> None:
+    """Some may be nobody's, without the label of what the operator makes."""
+    selectors = settings().watching.label_selectors
+    assert selectors["", "pods"] == "cachefleet.io/pool"
+    assert selectors["apps", "deployments"] == "app.kubernetes.io/managed-by=cachefleet-operator"
