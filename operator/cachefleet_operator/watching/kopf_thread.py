@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 import kopf
 
@@ -59,7 +60,8 @@ class Watch:
             asyncio.run(self._operate(outer))
         except BaseException as raised:  # noqa: BLE001  # a thread's root: handed over to the loop that waits for it
             error = raised
-        outer.call_soon_threadsafe(_finish, ended, error)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            outer.call_soon_threadsafe(_finish, ended, error)
 
     async def _operate(self, outer: asyncio.AbstractEventLoop) -> None:
         stop = asyncio.Event()
