@@ -313,19 +313,3 @@ def _rolled(bench: Bench, number: int) -> bool:
     images = {pod["spec"]["containers"][0]["image"] for pod in pods(bench)}
     assert images == {f"example.org/vllm:{number}"}
     return len(pods(bench)) == 2
-
-
-def test_a_pod_that_was_given_its_labels_back_keeps_them_at_a_scale_in(bench: Bench, fleet: FakeControlPlane) -> None:
-    """Both are applied to pods, and an apply takes away what its manager alone said before and says no more."""
-    bench.operator(admin_url=fleet.url, **QUICK)
-    running(bench, replicas=3)
-    first, second, third = names(bench)
-    worth = {first: 7.0, second: 9.0, third: 0.5}
-    fleet.knows(f"{bench.namespace}/demo", *(member(name, value=value) for name, value in worth.items()))
-    until(lambda: bench.reason("IndexFresh") == "ReportsFresh")
-    bench.kube.patch("Pod", bench.namespace, first, {"metadata": {"labels": {"cachefleet.io/pool": None}}})
-    until(lambda: names(bench) == [first, second, third] and bool(pods(bench)[0]["metadata"].get("ownerReferences")))
-    bench.edit(replicas=2)
-    until(lambda: names(bench) == [first, second])
-    assert [event["reason"] for event in bench.events()].count("PodReleased") == 1
-    assert pods(bench)[0]["metadata"]["annotations"]["controller.kubernetes.io/pod-deletion-cost"] == "1"

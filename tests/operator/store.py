@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from cachefleet_operator.kube.objects import MANAGER, Ref
+from cachefleet_operator.kube.objects import Ref
 from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError, RetryableError
 
 
@@ -26,7 +26,7 @@ class Store:
         self._versions = itertools.count(100)
         self._uids = itertools.count(1)
         self.objects: dict[Ref, Object] = {}
-        self._applied: dict[tuple[Ref, str, str], Object] = {}
+        self._applied: dict[tuple[Ref, str], Object] = {}
         self.writes: list[tuple[str, Ref]] = []
         self.crash_after: int | None = None
         self.before: Callable[[str, Ref], None] = lambda _verb, _ref: None
@@ -71,15 +71,15 @@ class Store:
         written = {**deepcopy(self.objects[ref]), **deepcopy(parts)}
         return self._store("patch", ref, {name: value for name, value in written.items() if value is not None})
 
-    async def apply(self, manifest: Object, *, subresource: str = "", manager: str = MANAGER) -> Object:
+    async def apply(self, manifest: Object, *, subresource: str = "") -> Object:
         ref = Ref.of(manifest)
         self.before("patch", ref)
         if subresource and ref not in self.objects:
             raise RefusedError(404, "NotFound", f"{ref} not found")
         self._check(ref, manifest["metadata"])
         live = deepcopy(self.objects.get(ref, {}))
-        old = self._applied.get((ref, subresource, manager), {})
-        self._applied[ref, subresource, manager] = deepcopy(manifest)
+        old = self._applied.get((ref, subresource), {})
+        self._applied[ref, subresource] = deepcopy(manifest)
         wanted = {"status": manifest["status"]} if subresource else manifest
         return self._store("patch", ref, _laid_over(_without(live, old, wanted), wanted))
 

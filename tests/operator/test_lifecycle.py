@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator.controlplane_client.facts_cache import FactsCache
 from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, HitRatio, Member, PoolFacts
-from cachefleet_operator.kube.objects import MANAGER, Ref
+from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import child_objects
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.apply import Applier
@@ -362,12 +362,12 @@ async def test_whatever_pods_say_a_plan_carried_out_leaves_nothing(
 class Rewriting(Store):
     """With an admission webhook that takes images from a mirror."""
 
-    async def apply(self, manifest: Object, *, subresource: str = "", manager: str = MANAGER) -> Object:
+    async def apply(self, manifest: Object, *, subresource: str = "") -> Object:
         if manifest["kind"] == "Deployment":
             manifest = deepcopy(manifest)
             for container in manifest["spec"]["template"]["spec"]["containers"]:
                 container["image"] = f"mirror.example.org/{container['image']}"
-        return await super().apply(manifest, subresource=subresource, manager=manager)
+        return await super().apply(manifest, subresource=subresource)
 
 
 async def test_what_a_webhook_rewrites_is_not_written_for_ever_and_the_pool_is_ready() -> None:

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from cachefleet_operator.controlplane_client.facts_cache import no_facts
-from cachefleet_operator.kube.objects import MANAGER, Api, Ref
+from cachefleet_operator.kube.objects import Api, Ref
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.operator import Operator
 from cachefleet_operator.reconcile.apply import Applier
@@ -187,8 +187,8 @@ async def test_a_refused_certificate_keeps_no_pool_waiting(kind: str) -> None:
         async def create(self, manifest: Object) -> Object:
             return await super().create(self._checked(manifest))
 
-        async def apply(self, manifest: Object, *, subresource: str = "", manager: str = MANAGER) -> Object:
-            return await super().apply(self._checked(manifest), subresource=subresource, manager=manager)
+        async def apply(self, manifest: Object, *, subresource: str = "") -> Object:
+            return await super().apply(self._checked(manifest), subresource=subresource)
 
         def _checked(self, manifest: Object) -> Object:
             if manifest["kind"] == kind:

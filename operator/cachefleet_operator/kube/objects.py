@@ -12,8 +12,6 @@ from typing import Final, Protocol
 from cachefleet_runtime.kubernetes import SERVICE_ACCOUNT, JsonPatch, KubernetesClient, Object, RefusedError, read
 
 MANAGER: Final = "cachefleet-operator"
-LABELS_MANAGER: Final = "cachefleet-operator-labels"
-"""Of labels of pods: an apply takes away what its manager alone applied before, and other applies do not say them."""
 
 _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "ConfigMap": ("v1", "configmaps"),
@@ -108,10 +106,10 @@ class Api:
         ref = Ref.of(manifest)
         return await self._request("update", ref.kind, _path(ref), body=manifest, query={"fieldManager": MANAGER})
 
-    async def apply(self, manifest: Object, *, subresource: str = "", manager: str = MANAGER) -> Object:
-        """Server-side apply, forced: the fields in the manifest become the manager's, whoever managed them."""
+    async def apply(self, manifest: Object, *, subresource: str = "") -> Object:
+        """Server-side apply, forced: the fields in the manifest become this manager's, whoever managed them."""
         ref = Ref.of(manifest)
-        query = {"fieldManager": manager, "force": "true"}
+        query = {"fieldManager": MANAGER, "force": "true"}
         path = _path(ref) + (f"/{subresource}" if subresource else "")
         return await self._request("patch", ref.kind, path, body=manifest, query=query)
 

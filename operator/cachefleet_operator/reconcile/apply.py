@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from cachefleet_core.pool.spec import KIND
-from cachefleet_operator.kube.objects import LABELS_MANAGER, MANAGER, Ref
+from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.status.events import Quiet
 from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError, RetryableError
 
@@ -46,14 +46,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Annotate a pod; that the pod is gone or the request refused is no failure."""
-
-    manifest: Manifest
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """Label a pod; otherwise as Annotate, and apart from it."""
+    """Annotate or label a pod; that the pod is gone or the request refused is no failure."""
 
     manifest: Manifest
 
@@ -72,7 +65,7 @@ class WriteStatus:
     manifest: Manifest
 
 
-Action = Create | Replace | Apply | Rewrite | Annotate | Label | Emit | WriteStatus
+Action = Create | Replace | Apply | Rewrite | Annotate | Emit | WriteStatus
 
 
 log = logging.getLogger(__name__)
@@ -97,7 +90,7 @@ class WriteApi(Protocol):
     async def create(self, manifest: Object) -> Object: ...
     async def replace(self, manifest: Object) -> Object: ...
     async def rewrite(self, manifest: Object) -> Object: ...
-    async def apply(self, manifest: Object, *, subresource: str = "", manager: str = MANAGER) -> Object: ...
+    async def apply(self, manifest: Object, *, subresource: str = "") -> Object: ...
 
 
 class Applier:
@@ -137,8 +130,8 @@ class Applier:
                 await self._api.rewrite(manifest)
             case Apply(manifest):
                 return await self._api.apply(manifest)
-            case Annotate() | Label():
-                await self._note(action)
+            case Annotate(manifest):
+                await self._annotate(manifest)
             case Emit(event):
                 await self._tell(event)
             case WriteStatus(manifest):
@@ -155,12 +148,11 @@ class Applier:
             log.warning("%s could not be told: %s", Ref.of(event), error)
         self._quiet.told(event)
 
-    async def _note(self, action: Annotate | Label) -> None:
-        manager = LABELS_MANAGER if isinstance(action, Label) else MANAGER
+    async def _annotate(self, manifest: Object) -> None:
         try:
-            await self._api.apply(action.manifest, manager=manager)
+            await self._api.apply(manifest)
         except KubernetesError as error:
             # 409: another pod of that name, or none. A refusal must not stop the actions that follow.
             if error.status != 409 and not isinstance(error, RefusedError):
                 raise
-            log.warning("%s could not be annotated or labelled: %s", Ref.of(action.manifest), error)
+            log.warning("%s could not be annotated: %s", Ref.of(manifest), error)

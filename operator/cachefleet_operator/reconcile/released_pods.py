@@ -14,7 +14,7 @@ from typing import Any, Final
 from cachefleet_operator import names
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.reconcile.apply import Emit, Label
+from cachefleet_operator.reconcile.apply import Annotate, Emit
 from cachefleet_operator.status.events import Subject, event_of
 
 HASH: Final = "pod-template-hash"
@@ -25,12 +25,12 @@ UNLABELLED: Final = f"{names.MANAGED_BY}={names.OPERATOR},!{names.POOL_LABEL}"
 Manifest = Mapping[str, Any]
 
 
-def readopted(subject: Subject, pods: Sequence[Manifest], *, now: str) -> list[Emit | Label]:
+def readopted(subject: Subject, pods: Sequence[Manifest], *, now: str) -> list[Emit | Annotate]:
     """Label the pool's pods among these that were released, and tell of each."""
-    actions: list[Emit | Label] = []
+    actions: list[Emit | Annotate] = []
     for pod in pods:
         if lost := _lost(subject.name, pod):
-            actions += [Emit(_event(subject, pod, lost, now)), Label(_labelled(subject, pod, lost))]
+            actions += [Emit(_event(subject, pod, lost, now)), Annotate(_labelled(subject, pod, lost))]
     return actions
 
 

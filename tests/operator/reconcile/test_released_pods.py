@@ -6,13 +6,9 @@ from typing import Any
 
 import pytest
 
-from cachefleet_operator.kube.objects import Ref
-from cachefleet_operator.reconcile.apply import Applier, Emit, Label
-from cachefleet_operator.reconcile.deletion_cost import costs
+from cachefleet_operator.reconcile.apply import Annotate, Emit
 from cachefleet_operator.reconcile.released_pods import readopted
 from cachefleet_operator.status.events import Subject
-from cachefleet_operator.status.pods import Pod
-from tests.operator.store import Store
 
 SUBJECT = Subject("demo", "serving", "pool-uid", "7")
 OURS = {"app.kubernetes.io/managed-by": "cachefleet-operator"}
@@ -28,7 +24,7 @@ def pod(labels: dict[str, str], made: str = "demo-workers-5d9c-", **metadata: An
 @pytest.mark.parametrize(("left", "back"), [(HASH, POOL), (POOL, HASH), ({}, POOL | HASH)])
 def test_a_released_pod_gets_its_labels_back_and_is_told_of(left: dict[str, str], back: dict[str, str]) -> None:
     told, labelled = readopted(SUBJECT, [pod(left)], now="2026-01-01T00:00:00Z")
-    assert isinstance(labelled, Label)
+    assert isinstance(labelled, Annotate)
     assert labelled.manifest["metadata"] == {
         "name": "demo-workers-5d9c-x1y2z",
         "namespace": "serving",
@@ -55,15 +51,3 @@ def test_a_released_pod_gets_its_labels_back_and_is_told_of(left: dict[str, str]
 )
 def test_others_are_left_alone(other: dict[str, Any]) -> None:
     assert readopted(SUBJECT, [other], now="2026-01-01T00:00:00Z") == []
-
-
-async def test_labels_that_were_put_back_outlast_other_notes_on_the_pod() -> None:
-    """An apply takes away what its manager alone applied before and says no more."""
-    released = pod(HASH)
-    ref = Ref("Pod", "serving", released["metadata"]["name"])
-    store = Store({**ref.manifest(), "metadata": {**released["metadata"], "namespace": "serving"}})
-    applier = Applier(store, lambda: True)
-    await applier.carry_out(readopted(SUBJECT, [released], now="2026-01-01T00:00:00Z"))
-    await applier.carry_out(costs("serving", [Pod(ref.name, uid="u")], {ref.name: 1.0}))
-    assert store.objects[ref]["metadata"]["labels"] == OURS | POOL | HASH
-    assert "annotations" in store.objects[ref]["metadata"]
