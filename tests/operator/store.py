@@ -71,6 +71,15 @@ class Store:
         written = {**deepcopy(self.objects[ref]), **deepcopy(parts)}
         return self._store("patch", ref, {name: value for name, value in written.items() if value is not None})
 
+    async def annotate(self, manifest: Object) -> Object:
+        ref = Ref.of(manifest)
+        self.before("patch", ref)
+        if ref not in self.objects:
+            raise RefusedError(404, "NotFound", f"{ref} not found")
+        if manifest["metadata"]["uid"] != self.objects[ref]["metadata"]["uid"]:
+            raise RefusedError(422, "Invalid", "the server rejected our request due to an error in our request")
+        return self._store("patch", ref, _laid_over(deepcopy(self.objects[ref]), manifest))
+
     async def apply(self, manifest: Object, *, subresource: str = "") -> Object:
         ref = Ref.of(manifest)
         self.before("patch", ref)

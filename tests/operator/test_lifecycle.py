@@ -411,6 +411,26 @@ async def test_what_a_webhook_adds_to_our_containers_is_not_taken_away_for_ever(
     assert world.store.writes == []
 
 
+async def test_a_pod_that_loses_one_label_after_another_gets_both_back_and_keeps_its_cost() -> None:
+    world = World(replicas=2)
+    await world.settled()
+    for name in ("a", "b"):
+        world.pod(name)
+    world.knows(a=1.0, b=2.0)
+    world.edit(replicas=1)
+    await world.settled()
+    pod = world.store.objects[Ref("Pod", "serving", "b")]
+    del pod["metadata"]["ownerReferences"]
+    pod["metadata"] |= {"generateName": "demo-workers-5d9c-"}
+    labels = {**LABELS, "pod-template-hash": "5d9c"}
+    for lost in ("cachefleet.io/pool", "pod-template-hash"):
+        left = {name: value for name, value in labels.items() if name != lost}
+        world.store.objects[Ref("Pod", "serving", "b")]["metadata"]["labels"] = left
+        await world.settled()
+        assert world.store.objects[Ref("Pod", "serving", "b")]["metadata"]["labels"] == labels
+        assert world.cost("b") == "1"
+
+
 async def test_pods_of_the_label_that_are_not_the_pools_are_told_and_not_counted() -> None:
     world = await three_pods()
     for name, owner in (("bare", []), ("theirs", [{"kind": "ReplicaSet", "name": "other-1", "controller": True}])):

@@ -113,6 +113,19 @@ class Api:
         path = _path(ref) + (f"/{subresource}" if subresource else "")
         return await self._request("patch", ref.kind, path, body=manifest, query=query)
 
+    async def annotate(self, manifest: Object) -> Object:
+        """Add a manifest's labels and annotations to an object that has some, on condition of the uid in it.
+
+        Unlike by an apply, those that were added before and are not in the manifest stay.
+        """
+        ref, metadata = Ref.of(manifest), manifest["metadata"]
+        operations: JsonPatch = [{"op": "test", "path": "/metadata/uid", "value": metadata["uid"]}]
+        for part in ("labels", "annotations"):
+            for name, value in metadata.get(part, {}).items():
+                path = f"/metadata/{part}/{name.replace('~', '~0').replace('/', '~1')}"
+                operations.append({"op": "add", "path": path, "value": value})
+        return await self._request("patch", ref.kind, _path(ref), body=operations, query={"fieldManager": MANAGER})
+
     async def rewrite(self, manifest: Object) -> Object:
         """Replace the parts of an object that the manifest has besides its metadata, remove those that are None there;
         on condition of its resourceVersion. Unlike by an apply, fields that others manage go, too.

@@ -90,6 +90,7 @@ class WriteApi(Protocol):
     async def create(self, manifest: Object) -> Object: ...
     async def replace(self, manifest: Object) -> Object: ...
     async def rewrite(self, manifest: Object) -> Object: ...
+    async def annotate(self, manifest: Object) -> Object: ...
     async def apply(self, manifest: Object, *, subresource: str = "") -> Object: ...
 
 
@@ -150,9 +151,9 @@ class Applier:
 
     async def _annotate(self, manifest: Object) -> None:
         try:
-            await self._api.apply(manifest)
+            await self._api.annotate(manifest)
         except KubernetesError as error:
-            # 409: another pod of that name, or none. A refusal must not stop the actions that follow.
+            # Another pod of that name, or none. A refusal must not stop the actions that follow.
             if error.status != 409 and not isinstance(error, RefusedError):
                 raise
             log.warning("%s could not be annotated: %s", Ref.of(manifest), error)

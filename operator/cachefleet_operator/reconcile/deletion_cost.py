@@ -31,6 +31,6 @@ def costs(namespace: str, pods: Sequence[Pod], values: Mapping[str, float]) -> l
 
 def _annotate(namespace: str, pod: Pod, cost: int) -> Annotate:
     manifest = Ref("Pod", namespace, pod.name).manifest()
-    # With its uid: else apply would create a pod that is gone.
+    # With its uid: another pod may have its name by now.
     manifest["metadata"] |= {"uid": pod.uid, "annotations": {DELETION_COST: str(cost)}}
     return Annotate(manifest)
