@@ -22,7 +22,16 @@ def kubectl(bench: Bench, *words: str, template: dict[str, Any]) -> None:
         pytest.skip("KUBEBUILDER_ASSETS has no kubectl")
     text = json.dumps(bench.pool(podTemplate=template))
     command = [*map(str, bench.cluster.kubectl()), *words, "-f", "-"]
-    subprocess.run(command, input=text, text=True, check=True, capture_output=True)
+    until(lambda: _done(command, text))
+
+
+def _done(command: list[str], text: str) -> bool:
+    """False where the operator wrote the status between kubectl's reading and its writing."""
+    result = subprocess.run(command, input=text, text=True, check=False, capture_output=True)
+    if "the object has been modified" in result.stderr:
+        return False
+    assert result.returncode == 0, result.stderr
+    return True
 
 
 def made(bench: Bench) -> tuple[bool, bool]:

@@ -9,7 +9,7 @@ import pytest
 from cachefleet_core.pool.model_names import NameConflict
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator.controlplane_client.facts_cache import no_facts
-from cachefleet_operator.kube.objects import MANAGER, Ref
+from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import child_objects
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
 from cachefleet_operator.reconcile.fleet_key import FleetKeyError
@@ -98,11 +98,11 @@ async def test_what_the_server_refuses_becomes_a_condition() -> None:
 
 async def test_a_crd_that_is_older_than_the_operator_is_named() -> None:
     class Old(Store):
-        async def apply(self, manifest: Object, *, subresource: str = "", manager: str = MANAGER) -> Object:
+        async def apply(self, manifest: Object, *, subresource: str = "") -> Object:
             if "admitted" in manifest.get("status", {}):
                 words = "Kind=PrefixCachePool): .status.admitted: field not declared in schema"
                 raise RefusedError(500, "InternalError", words)
-            return await super().apply(manifest, subresource=subresource, manager=manager)
+            return await super().apply(manifest, subresource=subresource)
 
     store = Old(document())
     assert await reconciler(store).reconcile(KEY) is Outcome.REFUSED
