@@ -175,7 +175,7 @@ class Gateway:
         trace.model = model.name
         turn = await self._turn(info, headers, tenant, model)
         try:
-            routing_input = await self._input_builder.place(turn.info, tenant, keep_ids=turn.keeps_ids)
+            routing_input = await self._input_builder.place(turn.info, tenant, keep_ids=turn.keeps_ids, answered=True)
             trace.basis = Basis.of(routing_input)
             if self._hot is not None:
                 self._hot.note(routing_input)

@@ -115,10 +115,12 @@ class RoutingInputBuilder:
             raise ApiError(404, f"The model `{model}` does not exist.", param="model")
         return served
 
-    async def place(self, info: RequestInfo, tenant: TenantRecord, *, keep_ids: bool = False) -> RoutingInput:
+    async def place(
+        self, info: RequestInfo, tenant: TenantRecord, *, keep_ids: bool = False, answered: bool = False
+    ) -> RoutingInput:
         """Build the routing input of a tenant's request. ApiError where the model is not served.
 
-        ``keep_ids``: with the prompt's token ids, where they can be had.
+        ``keep_ids``: with the prompt's token ids, where they can be had. ``answered``: it will be sent to a worker.
         """
         model = self.find(info.model)
         salt = self._salter.salt(model.declared, tenant.name, tenant.salt_version)
@@ -128,7 +130,9 @@ class RoutingInputBuilder:
         began = self._clock()
         text = self._text(info, model, salt=salt)
         workers = self._asked(model, text)
-        rendering = await self._render(info, model, body, salt=salt, keep_ids=keep_ids, workers=workers)
+        rendering = await self._render(
+            info, model, body, salt=salt, workers=workers, keep_ids=keep_ids, answered=answered
+        )
         seconds = self._clock() - began
         learn = self._learner(info, model, rendering, text)
         rendering, prompt = self._known(info, model, rendering, text)
@@ -193,8 +197,9 @@ class RoutingInputBuilder:
         body: bytes,
         *,
         salt: str,
-        keep_ids: bool,
         workers: Sequence[WorkerEndpoint],
+        keep_ids: bool,
+        answered: bool,
     ) -> Rendering:
         if self._blind:
             return Rendering()
@@ -204,7 +209,7 @@ class RoutingInputBuilder:
         if first is not info:
             body, _ = upstream_body(first, model=model.declared[0].spec.model.name, salt=salt)
         keyer = partial(self._fleet.keyer, model.name, salt=salt)
-        keying = Keying(keyer, model.max_model_len, self._cache, keep_ids)
+        keying = Keying(keyer, model.max_model_len, self._cache, keep_ids, answered)
         return await self._renderer.render(
             first,
             body,

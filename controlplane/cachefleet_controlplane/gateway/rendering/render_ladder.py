@@ -92,7 +92,7 @@ class Try:
     api: str = ""
     """What the keys route calls the body's API."""
     keeps: bool = False
-    """The worker is to keep the rendered prompt for the request that follows."""
+    """The worker can keep the rendered prompt for the request that follows."""
 
     @property
     def slot(self) -> tuple[str, str]:
@@ -134,7 +134,7 @@ def _at(facts: RenderFacts, info: RequestInfo) -> frozenset[str]:
 
 
 def _asked(worker: WorkerEndpoint, info: RequestInfo, query: str, facts: RenderFacts) -> Try:
-    """Ask a worker for keys; it keeps the prompt where it can and is asked for the only one."""
+    """Ask a worker for keys; it can keep the prompt where its plugin does that, and it is the only one."""
     api, keeps = _APIS[info.endpoint], info.prompts == 1 and worker.url in facts.prompts_at
     return Try(worker, Rung.KEYS, KEYS_PATH, query + (f"&api={api}" if api else ""), api=api, keeps=keeps)
 

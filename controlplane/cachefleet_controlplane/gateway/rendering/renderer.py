@@ -142,12 +142,13 @@ class Renderer:
             left = began + self._timeout_seconds - self._clock()
             if left <= 0 or not self._open(attempt):
                 continue
+            keeps = attempt.keeps and keying.answered
             if attempt.rung is Rung.KEYS:
-                asked = attempt.query + WITH_IDS * keying.keep_ids + KEPT * attempt.keeps
+                asked = attempt.query + WITH_IDS * keying.keep_ids + KEPT * keeps
                 attempt = replace(attempt, query=asked)  # noqa: PLW2901
             opened = await self._ask(attempt, info, body, seconds=self._share(attempt, left), facts=facts)
             last = read(opened, attempt.rung, info.endpoint, keying=keying)
-            if attempt.keeps and last.prompt.tokens and opened.answer is not None:
+            if keeps and last.prompt.tokens and opened.answer is not None:
                 last = replace(last, kept=KeptPrompt(attempt.worker.url, opened.answer.prompt))
             self._note(attempt, opened, last)
             if last.prompt.tokens or _final(attempt, last.reason):

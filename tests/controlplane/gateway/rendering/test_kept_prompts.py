@@ -94,6 +94,14 @@ async def test_one_of_several_prompts_is_not_kept() -> None:
         assert (asked(worker), worker.plugin.handles, named(worker)) == (1, [], [""])
 
 
+async def test_what_nobody_will_answer_is_not_kept() -> None:
+    """A decision alone: the client sends the request itself, and cannot name a prompt."""
+    async with keyed() as worker, front([worker]) as gate:
+        introduce(gate, ON)
+        status, _, told = await gate.post("/v1/route", chat(LONG))
+        assert (status, asked(worker), worker.plugin.handles) == (200, 1, []), told
+
+
 async def test_nobody_is_told_what_another_keeps() -> None:
     """Requests at once spread over both; whoever was asked is not always who answers."""
     async with keyed() as first, keyed() as second, front([first, second]) as gate:

@@ -50,6 +50,14 @@ def test_it_is_kept_for_thirty_seconds() -> None:
     assert store.use(second, prompt().call)
 
 
+def test_what_is_too_old_ends_when_the_agent_looks() -> None:
+    clock = Clock()
+    store = PromptStore(max_bytes=ROOM, clock=clock)
+    store.keep(prompt())
+    clock.now = SECONDS + 0.1
+    assert counted(store) == {}
+
+
 def test_another_servers_handle_is_told_from_one_that_is_unknown() -> None:
     store, other = PromptStore(max_bytes=ROOM), PromptStore(max_bytes=ROOM)
     own = store.keep(prompt())

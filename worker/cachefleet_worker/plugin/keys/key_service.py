@@ -12,6 +12,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -112,7 +113,7 @@ class KeyService:
             raise self._why_not()
         asked = Asked.of(query, block_size=self._block_size)
         try:
-            with recording() as record:
+            with recording() if asked.keep else nullcontext(Recording()) as record:
                 content = await self._content(asked, body, self._source, self.cache)
         except (HttpError, RefusedError):
             raise
@@ -124,7 +125,7 @@ class KeyService:
                 self._faults.off(FEATURE, f"{FAULTS_IN_A_ROW} faults in a row")
             raise
         self._in_a_row = 0
-        return Response(content, media_type=MEDIA_TYPE, headers=self._kept(record) if asked.keep else ())
+        return Response(content, media_type=MEDIA_TYPE, headers=self._kept(record))
 
     def _kept(self, record: Recording) -> Headers:
         """The header with the handle of what was rendered; none where it is not kept."""

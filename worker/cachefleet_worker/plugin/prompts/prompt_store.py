@@ -65,7 +65,8 @@ class PromptStore:
         self._outcomes[Outcome.UNUSED] += 1
 
     def stats(self) -> dict[str, int]:
-        """Outcomes since the start; prompts and bytes kept now."""
+        """Outcomes since the start; prompts and bytes kept now. An agent asks for them: that ends what is too old."""
+        self._drop_old()
         counts = {outcome.value: self._outcomes[outcome] for outcome in Outcome}
         return {**counts, "prompts": len(self._kept), "bytes": self._bytes}
 
