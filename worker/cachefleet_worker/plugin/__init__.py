@@ -16,6 +16,7 @@ capability_document  the answer of ``/v1/fleet/capabilities``
 compat               which vLLM this is, and what each feature needs of it
 engine_calls         calls from the API server to its engines
 engine_state         the plugin's state in one engine: policy, stats, calls
+method_hooks         wraps methods of vLLM's classes
 plugin_faults        switches a feature off after a fault, so that none reaches vLLM
 live_policy          the policy in force
 plugin_process       the plugin's state in one process, and its patches

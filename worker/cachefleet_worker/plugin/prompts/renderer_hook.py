@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cachefleet_worker.plugin.capabilities import OFF, Capabilities
+from cachefleet_worker.plugin.method_hooks import wrap_method
 from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.prompts.offered_prompt import offered, recorded
 from cachefleet_worker.plugin.prompts.prompt_store import PromptStore
@@ -40,8 +41,7 @@ def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings
 def unknown(renderer: type[Any]) -> str:
     """The method that is not as the hook expects it, as a message; "" where all are."""
     for name in RENDERS:
-        method = getattr(renderer, name, None)
-        if not inspect.iscoroutinefunction(method) or "prompt_extras" not in inspect.signature(method).parameters:
+        if not inspect.iscoroutinefunction(getattr(renderer, name, None)):  # parameters: see compat
             return f"this vLLM's renderer has no {name} as known here"
     return ""
 
@@ -49,14 +49,10 @@ def unknown(renderer: type[Any]) -> str:
 def patch(renderer: type[Any], faults: Faults) -> None:
     """Hook ``renderer`` and its subclasses; an earlier hook is replaced."""
     for name in RENDERS:
-        present = getattr(renderer, name)
-        stock = getattr(present, _STOCK, present)
-        method = _hooked(name, stock, faults)
-        setattr(method, _STOCK, stock)
-        setattr(renderer, name, method)
+        wrap_method(renderer, name, functools.partial(_hooked, name, faults), mark=_STOCK)
 
 
-def _hooked(name: str, stock: Callable[..., Any], faults: Faults) -> Callable[..., Any]:
+def _hooked(name: str, faults: Faults, stock: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(stock)
 
     def described(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
+from cachefleet_worker.plugin.method_hooks import wrap_method
 from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.tokens.cached_encoder import FEATURE, CachedEncoder
 from cachefleet_worker.plugin.tokens.render_salts import rendering, salt_of, salted
@@ -28,12 +30,13 @@ class HookError(Exception):
 def patch(renderer: type[Any], cache: CachedEncoder, faults: Faults) -> None:
     """Make ``renderer`` and its subclasses encode through ``cache``. HookError, nothing changed, where they cannot."""
     examine(renderer)
-    _replace(renderer, ENCODES, lambda stock: _encoding(stock, cache, faults))
-    _replace(renderer, "__init__", lambda stock: _carrying(stock, faults))
+    wrap = partial(wrap_method, renderer, mark=_STOCK)
+    wrap(ENCODES, lambda stock: _encoding(stock, cache, faults))
+    wrap("__init__", lambda stock: _carrying(stock, faults))
     for name in RENDERS:
-        _replace(renderer, name, lambda stock: _rendering(stock, cache, faults))
+        wrap(name, lambda stock: _rendering(stock, cache, faults))
     for name in RENDERS_ASYNC:
-        _replace(renderer, name, _rendering_async)
+        wrap(name, _rendering_async)
 
 
 def examine(renderer: type[Any]) -> None:
@@ -123,12 +126,3 @@ def _rendering_async(original: Callable[..., Any]) -> Callable[..., Any]:
             return await original(self, *args, **kwargs)
 
     return render
-
-
-def _replace(renderer: type[Any], name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Wrap a method of vLLM; an earlier wrapper is replaced, not wrapped again."""
-    present = getattr(renderer, name)
-    stock = getattr(present, _STOCK, present)
-    method = wrap(stock)
-    setattr(method, _STOCK, stock)
-    setattr(renderer, name, method)
