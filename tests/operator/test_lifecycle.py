@@ -359,6 +359,17 @@ async def test_whatever_pods_say_a_plan_carried_out_leaves_nothing(
     assert world.store.writes == []
 
 
+async def becomes_ready_and_stays(world: World) -> None:
+    """Ready after a few looks, and nothing is written at the next."""
+    for _ in range(4):
+        await world.reconcile()
+        world.store.settle()
+    assert world.condition("Ready") == ("True", "WorkersReady")
+    world.store.writes.clear()
+    assert await world.reconcile() is Outcome.DONE
+    assert world.store.writes == []
+
+
 class Rewriting(Store):
     """With an admission webhook that takes images from a mirror."""
 
@@ -373,13 +384,7 @@ class Rewriting(Store):
 async def test_what_a_webhook_rewrites_is_not_written_for_ever_and_the_pool_is_ready() -> None:
     world = World(replicas=1)
     world.store = Rewriting(*world.store.objects.values())
-    for _ in range(4):
-        await world.reconcile()
-        world.store.settle()
-    assert world.condition("Ready") == ("True", "WorkersReady")
-    world.store.writes.clear()
-    assert await world.reconcile() is Outcome.DONE
-    assert world.store.writes == []
+    await becomes_ready_and_stays(world)
     world.edit(replicas=2)
     assert await world.reconcile() is Outcome.WROTE
     assert world.deployment["spec"]["replicas"] == 2
@@ -402,13 +407,7 @@ class Injecting(Store):
 async def test_what_a_webhook_adds_to_our_containers_is_not_taken_away_for_ever() -> None:
     world = World(replicas=1)
     world.store = Injecting(*world.store.objects.values())
-    for _ in range(4):
-        await world.reconcile()
-        world.store.settle()
-    assert world.condition("Ready") == ("True", "WorkersReady")
-    world.store.writes.clear()
-    assert await world.reconcile() is Outcome.DONE
-    assert world.store.writes == []
+    await becomes_ready_and_stays(world)
 
 
 async def test_a_pod_that_loses_one_label_after_another_gets_both_back_and_keeps_its_cost() -> None:

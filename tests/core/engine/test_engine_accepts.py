@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -13,6 +9,7 @@ import pytest
 from cachefleet_core.engine.engine_arguments import IN_PROCESS, engine_arguments, engine_environment
 from cachefleet_core.pool.managed_arguments import MANAGED_ARGUMENTS
 from cachefleet_core.pool.spec import read_pool
+from tests.core.engine.vllm_parser import read_by_vllm
 from tests.core.invalid_pools import VALID, merged
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(180)]
@@ -67,17 +64,7 @@ def parsed() -> dict[str, Any]:
         for patch in (GPU, CPU)
     ]
     cpu = read_pool(merged(VALID, {"spec": CPU})).spec
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(lines)],
-        env={**os.environ, **engine_environment(cpu)},
-        capture_output=True,
-        check=False,
-        text=True,
-    )
-    answer = [line for line in run.stdout.splitlines() if line.startswith("READ ")]
-    assert answer, run.stderr[-2000:]
-    found: dict[str, Any] = json.loads(answer[0].removeprefix("READ "))
-    return found
+    return read_by_vllm(PROGRAM, lines, engine_environment(cpu))
 
 
 def test_the_engine_knows_every_option_we_keep_to_ourselves(parsed: dict[str, Any]) -> None:

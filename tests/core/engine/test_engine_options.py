@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -13,6 +9,7 @@ import pytest
 from cachefleet_core.engine.engine_arguments import CPU_ENVIRONMENT
 from cachefleet_core.pool.managed_arguments import MANAGED_ARGUMENTS, managed_arguments
 from e2e.engine.versions import OLDEST, import_path
+from tests.core.engine.vllm_parser import read_by_vllm
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
@@ -62,17 +59,7 @@ print("READ", json.dumps({"setting": setting, "others": others, "managed": optio
 
 @pytest.fixture(scope="module", params=["", pytest.param(OLDEST, marks=pytest.mark.slow)])
 def parser(request: pytest.FixtureRequest) -> dict[str, Any]:
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(list(MANAGED_ARGUMENTS))],
-        env={**os.environ, **CPU_ENVIRONMENT, **import_path(request.param)},
-        capture_output=True,
-        check=False,
-        text=True,
-    )
-    answer = [line for line in run.stdout.splitlines() if line.startswith("READ ")]
-    assert answer, run.stderr[-2000:]
-    found: dict[str, Any] = json.loads(answer[0].removeprefix("READ "))
-    return found
+    return read_by_vllm(PROGRAM, list(MANAGED_ARGUMENTS), CPU_ENVIRONMENT | import_path(request.param))
 
 
 def test_every_spelling_that_sets_a_managed_option_is_refused(parser: dict[str, Any]) -> None:
