@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.worker_pods import DEPLOYMENT_SUFFIX
 
 POOL_LABEL: Final = "cachefleet.io/pool"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -52,7 +53,7 @@ def labels(pool: PrefixCachePool) -> dict[str, str]:
 
 def deployment(name: str) -> str:
     """Name of the Deployment that runs the workers of the pool ``name``."""
-    return f"{name}-workers"
+    return f"{name}{DEPLOYMENT_SUFFIX}"
 
 
 def service(name: str) -> str:

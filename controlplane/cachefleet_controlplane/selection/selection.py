@@ -32,7 +32,7 @@ _Rule = Callable[[Worker, float], bool]
 
 # Dropped from the last to the first until some worker satisfies the others.
 _PREFERENCES: Final[tuple[_Rule, ...]] = (
-    lambda worker, now: not worker.locked(now),
+    lambda worker, now: not worker.refuses_key(now),
     lambda worker, _now: not worker.differences,
     lambda worker, _now: not worker.leaving,
     lambda worker, now: worker.backoff_until <= now,

@@ -136,7 +136,7 @@ class Worker:
         self.key_refused, self.key_retry_at = True, now + KEY_RETRY_SECONDS
         self._touch()
 
-    def locked(self, now: float) -> bool:
+    def refuses_key(self, now: float) -> bool:
         """Whether it refused the gateway's key, and it is not time to ask it again."""
         return self.key_refused and now < self.key_retry_at
 

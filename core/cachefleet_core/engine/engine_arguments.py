@@ -63,13 +63,11 @@ def engine_arguments(
 ) -> list[str]:
     """The arguments after ``python -m vllm.entrypoints.openai.api_server``.
 
-    ``plugin``: cachefleet is installed beside vLLM and bounds the idle cache at run time. ``version`` is vLLM's, ""
-    where it is unknown. ``shutdown_seconds`` is how long an engine lets requests end after SIGTERM; 0, vLLM's
-    default, cuts them off. ``tls_folder`` holds the certificate to serve TLS with; "" for none.
-
-    ``model_path`` is where the engine finds the weights, ``chat_template`` a file. vLLM binds an events endpoint
-    that is a wildcard, an IPv6 form or no TCP, and connects to any other; it always binds its replay endpoint. The
-    credential is not among the arguments, which every user of a machine can read: set VLLM_API_KEY.
+    ``model_path`` is where the engine finds the weights, ``chat_template`` a file; ``plugin``: cachefleet is installed
+    beside vLLM and bounds the idle cache at run time; ``version`` is vLLM's, "" where it is unknown;
+    ``shutdown_seconds`` is how long requests may end after SIGTERM; ``tls_folder`` holds the certificate, "" for none.
+    vLLM binds an events endpoint that is a wildcard, an IPv6 form or no TCP, and connects to any other; it always
+    binds its replay endpoint. No credential is among these, which every user of a machine can read: set VLLM_API_KEY.
 
     ValueError where the pool leaves no memory for a KV cache; ``budget.plan_budget`` says so beforehand.
     """

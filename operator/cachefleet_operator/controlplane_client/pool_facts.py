@@ -63,7 +63,7 @@ class Load(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WarmProblem(msgspec.Struct, frozen=True, rename="camel"):
-    """A warm prefix that is not cached and will not be by waiting; ``kind`` as in ``cachefleet_core.report_frames``."""
+    """A warm prefix that is not cached and will not be by waiting; ``kind`` as in ``cachefleet_core.warmth``."""
 
     name: str
     kind: str = ""
@@ -196,7 +196,7 @@ def failed(facts: Facts) -> Member | None:
     return next((member for member in members if member.phase == Phase.FAILED), None)
 
 
-def locked(facts: Facts) -> list[Member]:
+def key_refusing(facts: Facts) -> list[Member]:
     """The workers that refuse the gateway's key."""
     return [member for member in (facts.known.members if facts.known else ()) if member.key_refused]
 

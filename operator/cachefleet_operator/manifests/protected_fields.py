@@ -24,17 +24,7 @@ _HINTS: Final[Mapping[str, str]] = {
 }
 _FREE_VOLUMES: Final = frozenset({"agent-tmp", "cache", "shm", "tmp"})
 """Volumes without a meaning to others, of which a pool may make another kind."""
-_RESERVED: Final = frozenset(
-    {
-        *MANAGED_VARIABLES,
-        "CACHEFLEET_INDEX_KEY_FILE",
-        "CACHEFLEET_POLICY_FILE",
-        "CACHEFLEET_TLS_FOLDER",
-        "CACHEFLEET_WORKER_KEY_FILE",
-        "PYTHONPATH",
-        "VLLM_PLUGINS",
-    }
-)
+_RESERVED: Final = frozenset({*MANAGED_VARIABLES, "PYTHONPATH", "VLLM_PLUGINS"})
 """Variables of the engine that a pool may neither replace nor add; all others are its matter."""
 _PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
 _REMOVABLE: Final = "livenessProbe"

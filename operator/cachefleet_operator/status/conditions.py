@@ -11,11 +11,11 @@ from cachefleet_operator.controlplane_client.pool_facts import (
     Facts,
     blind,
     excluded,
-    locked,
+    key_refusing,
     unlike_asked,
 )
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.status.degraded import degraded, locked_words
+from cachefleet_operator.status.degraded import degraded, key_refused_words
 from cachefleet_operator.status.finding import Finding
 from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, Workers
 
@@ -170,8 +170,8 @@ def _keys(verdict: Verdict, facts: Facts) -> Finding:
     kind = "KeysBroken"
     if verdict.invalid is not None and verdict.invalid[0] in _KEY_REASONS:
         return Finding(kind, "True", *verdict.invalid)
-    if found := locked(facts):
-        return Finding(kind, "True", Reason.KEYS_REFUSED, locked_words(found[0]))
+    if found := key_refusing(facts):
+        return Finding(kind, "True", Reason.KEYS_REFUSED, key_refused_words(found[0]))
     return Finding(kind, "False", Reason.KEYS_HELD, "no worker is known to refuse the gateway's key")
 
 

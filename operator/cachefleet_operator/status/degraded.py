@@ -12,7 +12,7 @@ from cachefleet_operator.controlplane_client.pool_facts import (
     doubted,
     excluded,
     failed,
-    locked,
+    key_refusing,
     unwarmed,
 )
 from cachefleet_operator.reasons import Reason
@@ -26,7 +26,7 @@ MAX_SHOWN: Final = 5
 def degraded(workers: Workers, observations: Observations) -> Finding:
     """The first problem, in this order, of a worker that runs or should run."""
     trouble, member, stranger = observations.trouble, failed(observations.facts), excluded(observations.facts)
-    distrusted, refusing = doubted(observations.facts), locked(observations.facts)
+    distrusted, refusing = doubted(observations.facts), key_refusing(observations.facts)
     wrong = (
         (workers.failure, Reason.PODS_REFUSED, workers.failure),
         (
@@ -37,7 +37,7 @@ def degraded(workers: Workers, observations: Observations) -> Finding:
         (trouble, trouble.reason if trouble else "", trouble.message if trouble else ""),
         (workers.stalled and not workers.settled, Reason.STALLED, workers.stalled),
         (member, Reason.WORKER_FAILED, _failed_words(member)),
-        (refusing, Reason.KEYS_REFUSED, locked_words(refusing[0]) if refusing else ""),
+        (refusing, Reason.KEYS_REFUSED, key_refused_words(refusing[0]) if refusing else ""),
         (stranger, Reason.CONTRACT_MISMATCH, f"worker {stranger.name} is used last" if stranger else ""),
         (observations.disagreement, Reason.POOLS_DIFFER, observations.disagreement),
         (distrusted, Reason.CLAIMS_NOT_SERVED, _distrusted_words(distrusted)),
@@ -85,7 +85,7 @@ def _foreign_words(pods: tuple[str, ...]) -> str:
     return f"{words}; take the label {names.POOL_LABEL} off them, or delete them"
 
 
-def locked_words(member: Member) -> str:
+def key_refused_words(member: Member) -> str:
     """What to do about a worker that does not take the gateway's key."""
     return (
         f"worker {member.name} does not take the gateway's key, so it gets no requests while others do. Its pod read "
