@@ -19,6 +19,11 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 CONTINUE_PATH: Final = "/v1/continue"
 HANDLES_PATH: Final = "/v1/handles"
 HANDLE_PREFIX: Final = "vllm_prefix_"
+CONVERSATION_HEADER: Final = "x-cachefleet-conversation"
+"""Of a request: keep it, under these Fingerprints, as JSON. Of its answer: what was kept, a KeptPrefix, as JSON."""
+REF_MEMBER: Final = "prompt_cache_ref"
+APPEND_MEMBER: Final = "append_token_ids"
+RETURN_MEMBER: Final = "return_prompt_cache_ref"
 MAX_TTL_SECONDS: Final = 2_592_000
 
 TokenId = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
@@ -94,6 +99,18 @@ class PromptCacheRef(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     template_fingerprint: Text
     effective_instructions_hash: Text
     effective_tools_hash: Text
+
+
+class KeptPrefix(Struct, frozen=True, kw_only=True):
+    """What a worker keeps of a request: the handle, and its rendered prompt's hash and number of tokens."""
+
+    handle: Handle
+    prefix_hash: Hash
+    prefix_token_count: Tokens
+
+    def ref(self, fingerprints: Fingerprints) -> PromptCacheRef:
+        """The reference to it."""
+        return PromptCacheRef(**msgspec.structs.asdict(self), **msgspec.structs.asdict(fingerprints))
 
 
 class ExtraArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
