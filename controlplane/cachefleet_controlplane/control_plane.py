@@ -24,6 +24,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
 from cachefleet_controlplane.fleet.startup_readiness import StartupReadiness
 from cachefleet_controlplane.gateway.app import Gateway
+from cachefleet_controlplane.gateway.conversations.conversation_parts import conversation_parts
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
@@ -45,7 +46,6 @@ from cachefleet_controlplane.wiring import (
     GatewayOptions,
     authority,
     backend_of,
-    conversation_parts,
     gateway_context,
     hot_prefix_parts,
     input_builder,
@@ -126,7 +126,9 @@ class ControlPlane:
         settings = self._settings
         options = _gateway_options(settings, native=self.backend.code.name == "native", keyer=self.backend.code.keyer)
         context = gateway_context(self.fleet, self._upstream, self._credentials, self.metrics, options)
-        builder = input_builder(context, renderer_of(context, options), options, salt_key=salt_key)
+        builder = input_builder(
+            context, renderer_of(context, options), options, salt_key=salt_key, handles=self.conversations.handles
+        )
         tenants = self.tenancy.tenants
         self.hot = hot_prefix_parts(settings, self.fleet, builder, tenants, salt_key=salt_key, metrics=self.metrics)
         return Gateway(

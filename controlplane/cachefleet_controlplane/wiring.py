@@ -1,4 +1,4 @@
-"""Builds the parts of a control plane from its settings: conversations, hot prefixes, tenants, pools, backend."""
+"""Builds the parts of a control plane from its settings: hot prefixes, tenants, pools, backend, gateway."""
 
 from __future__ import annotations
 
@@ -7,21 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from cachefleet_controlplane.admin.tenant_service import PRIVATE, TenantService
 from cachefleet_controlplane.fleet.fleet import Fleet, MakeSelector
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
-from cachefleet_controlplane.gateway.conversations.certification.canary import Canaries
-from cachefleet_controlplane.gateway.conversations.certification.certificates import Certificates
-from cachefleet_controlplane.gateway.conversations.certification.examiner import Examiner
-from cachefleet_controlplane.gateway.conversations.certification.plain_render import PlainRenderer
-from cachefleet_controlplane.gateway.conversations.checkpoint_repository import SqlContinuations
-from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
-from cachefleet_controlplane.gateway.conversations.encryption import HistoryCipher
-from cachefleet_controlplane.gateway.conversations.response_histories import Histories
-from cachefleet_controlplane.gateway.conversations.store_thread import StoreThread, StoreThreadBounds
-from cachefleet_controlplane.gateway.conversations.turns import TurnContext, Turns
+from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
@@ -59,49 +50,6 @@ from cachefleet_runtime.kubernetes import KubernetesClient
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-EXAMINED_SECONDS: Final = 30.0
-"""How long a worker may take for one question of a canary or an examination; no client waits for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationParts:
-    """The parts that continue conversations; run ``store_thread`` and ``examiner`` as tasks, close ``canaries`` at the
-    end.
-    """
-
-    turns: Turns
-    store_thread: StoreThread
-    examiner: Examiner
-    canaries: Canaries
-
-
-def conversation_parts(
-    settings: Settings,
-    fleet_key: FleetKey,
-    database: Database,
-    *,
-    fleet: Fleet,
-    upstream: Upstream,
-    credentials: Credentials,
-    metrics: Metrics,
-) -> ConversationParts:
-    """Build the parts that continue conversations, store responses and certify render profiles."""
-    counted = ContinuationMetrics(metrics)
-    bounds = StoreThreadBounds(
-        answer_seconds=settings.continuation_store_seconds,
-        conversations=settings.continuation_conversations,
-        responses=settings.continuation_responses,
-    )
-    store_thread = StoreThread(SqlContinuations(database), metrics=counted, bounds=bounds)
-    key = fleet_key.history_key
-    histories = Histories(store_thread, HistoryCipher(key), max_bytes=settings.continuation_history_bytes)
-    plain = PlainRenderer(upstream, credentials, seconds=EXAMINED_SECONDS)
-    certificates = Certificates(store_thread)
-    canaries = Canaries(fleet, plain, certificates, metrics=counted, ratio=settings.continuation_canary_ratio)
-    parts = TurnContext(fleet, store_thread, histories, counted, key, max_keys=settings.continuation_max_keys)
-    examiner = Examiner(fleet, plain, certificates, metrics=counted, chats=settings.continuation_certify_chats)
-    return ConversationParts(Turns(parts, on_plan=canaries), store_thread, examiner, canaries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +232,12 @@ def renderer_of(context: GatewayContext, options: GatewayOptions) -> Renderer:
 
 
 def input_builder(
-    context: GatewayContext, renderer: Renderer, options: GatewayOptions, *, salt_key: bytes
+    context: GatewayContext,
+    renderer: Renderer,
+    options: GatewayOptions,
+    *,
+    salt_key: bytes,
+    handles: Handles | None = None,
 ) -> RoutingInputBuilder:
     """The builder of routing inputs: model, salt, token count and block keys of a request."""
     return RoutingInputBuilder(
@@ -294,5 +247,6 @@ def input_builder(
         cache=options.key_cache,
         texts=options.texts,
         knowledge=options.knowledge,
+        handles=handles,
         clock=options.clock,
     )

@@ -24,6 +24,8 @@ CONVERSATION_HEADER: Final = "x-cachefleet-conversation"
 REF_MEMBER: Final = "prompt_cache_ref"
 APPEND_MEMBER: Final = "append_token_ids"
 RETURN_MEMBER: Final = "return_prompt_cache_ref"
+KEPT_MEMBERS: Final = ("tools", "instructions", "system")
+"""Members that a worker keeps besides a conversation's items; a body with a reference has none of them."""
 MAX_TTL_SECONDS: Final = 2_592_000
 
 TokenId = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]

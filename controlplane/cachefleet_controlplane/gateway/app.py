@@ -20,6 +20,7 @@ from cachefleet_controlplane.gateway.attempts.exchange import Exchange
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.conversations.retention import allowance
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
+from cachefleet_controlplane.gateway.conversations.turn_plan import with_handle
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.dry_run import Explainer, endpoint_of
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
@@ -174,8 +175,10 @@ class Gateway:
         headers = permitted_headers(scope["headers"], trusted=tenant.trusted)
         trace.model = model.name
         turn = await self._turn(info, headers, tenant, model)
+        continuing = None
         try:
             routing_input = await self._input_builder.place(turn.info, tenant, keep_ids=turn.keeps_ids, answered=True)
+            continuing = routing_input.continuing
             trace.basis = Basis.of(routing_input)
             if self._hot is not None:
                 self._hot.note(routing_input)
@@ -183,7 +186,9 @@ class Gateway:
             exchange = Exchange(self._parts, routing_input, reply=reply, trace=trace, began=began, turn=turn)
             await exchange.run(headers if turn.outcome is None else identified(headers, trace.id))
         finally:
-            trace.continuation = turn.outcome
+            used = None if continuing is None else continuing.ended(trace.decision.url if trace.decision else "")
+            trace.continuation = with_handle(turn.outcome, used)
+            turn.outcome = turn.outcome and trace.continuation
             if self._turns is not None:
                 self._turns.over(turn)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +15,41 @@ KEYS_FEATURE: Final = "keys"
 """Name of the worker plugin's feature that gives block keys."""
 PROMPTS_FEATURE: Final = "prompts"
 """Name of the feature that keeps what it rendered for the request that follows."""
+CONVERSATIONS_FEATURE: Final = "conversations"
+"""Name of the feature that keeps conversations by handle."""
 _OFF: Final = "off"
+
+
+Profile = tuple[str, str]
+"""Fingerprints of render profile and index contract."""
+
+
+def profile_of(hello: Hello) -> Profile:
+    """The fingerprints of a worker's render profile and index contract."""
+    return hello.profile.fingerprint(), hello.contract.fingerprint()
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedBy:
+    """What the ready workers of a model render by, as Fingerprints name it."""
+
+    tokenizer: str = ""
+    renderer: str = ""
+    version: str = ""
+    profiles: tuple[str, ...] = ()
+    """Fingerprints of their render profiles, sorted."""
+
+
+def rendered_by(hellos: Iterable[Hello]) -> RenderedBy:
+    """What the workers that sent ``hellos`` render by."""
+    known = {hello.profile.fingerprint(): hello for hello in hellos}
+    profiles = [known[name].profile for name in sorted(known)]
+    return RenderedBy(
+        _joined(hello.contract.tokenizer for hello in known.values()),
+        _joined(profile.renderer for profile in profiles),
+        _joined(profile.renderer_version for profile in profiles),
+        tuple(sorted(known)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +69,12 @@ class RenderFacts:
     """URLs of workers whose plugin gives block keys under that contract."""
     prompts_at: frozenset[str] = frozenset()
     """URLs of workers whose plugin keeps rendered prompts, and renders for every API."""
+    conversations_at: frozenset[str] = frozenset()
+    """URLs of workers whose plugin keeps conversations by handle."""
+    rendered_by: RenderedBy = RenderedBy()
+    """What all ready workers render by."""
+    certifiable: frozenset[Profile] = frozenset()
+    """Their pairs of render profile and index contract."""
 
     @property
     def renderer(self) -> str:
@@ -68,16 +109,24 @@ class RenderProfiles:
 def _facts(pools: list[Pool]) -> RenderFacts:
     contract = next((pool.contract for pool in pools if pool.contract), None)
     workers = [worker for pool in pools for worker in pool.workers.values() if worker.ready and worker.hello]
-    profiles = {worker.hello.profile.fingerprint() for worker in workers if worker.hello}
+    hellos = [worker.hello for worker in workers if worker.hello]
     return RenderFacts(
         model="/".join(pools[0].fleet),
         pool=pools[0].key,
         contract=contract.fingerprint() if contract else "",
         block_size=contract.block_size if contract else pools[0].declared.spec.block_size,
-        profiles=tuple(sorted(profiles)),
+        profiles=rendered_by(hellos).profiles,
         keys_at=frozenset(w.endpoint.url for w in workers if w.endpoint and contract and _gives_keys(w, contract)),
-        prompts_at=frozenset(w.endpoint.url for w in workers if w.endpoint and _has(w.hello, PROMPTS_FEATURE)),
+        prompts_at=_urls(workers, PROMPTS_FEATURE),
+        conversations_at=_urls(workers, CONVERSATIONS_FEATURE),
+        rendered_by=rendered_by(hellos),
+        certifiable=frozenset(map(profile_of, hellos)),
     )
+
+
+def _urls(workers: Iterable[Worker], feature: str) -> frozenset[str]:
+    """URLs of the workers whose plugin has a feature."""
+    return frozenset(w.endpoint.url for w in workers if w.endpoint and _has(w.hello, feature))
 
 
 def _gives_keys(worker: Worker, contract: IndexContract) -> bool:
@@ -89,3 +138,8 @@ def _gives_keys(worker: Worker, contract: IndexContract) -> bool:
 
 def _has(hello: Hello | None, feature: str) -> bool:
     return hello is not None and any(one.feature == feature and one.mode != _OFF for one in hello.capabilities)
+
+
+def _joined(values: Iterable[str]) -> str:
+    """One value where all agree; during a rollout all there are, sorted."""
+    return ",".join(sorted(set(values)))[:1024]

@@ -15,8 +15,8 @@ from cachefleet_controlplane.gateway.upstream.answer import (
     read_usage,
     restate_size,
 )
-from cachefleet_controlplane.gateway.upstream.client import Answer
 from cachefleet_controlplane.gateway.upstream.usage import Usage
+from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.wire.errors import ApiError, error_body
 from cachefleet_controlplane.wire.json_members import Fields, encode
 

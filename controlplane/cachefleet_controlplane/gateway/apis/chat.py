@@ -19,7 +19,7 @@ from cachefleet_controlplane.gateway.apis.request_info import (
     own_threshold,
 )
 from cachefleet_controlplane.gateway.upstream.answer import StreamFilter, without_ids
-from cachefleet_controlplane.gateway.upstream.client import Answer
+from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.wire.json_members import (
     TRUE,
     ZERO,

@@ -26,6 +26,7 @@ from cachefleet_controlplane.wire.json_members import (
     parse_fields,
     text,
 )
+from cachefleet_core.continuation import APPEND_MEMBER, REF_MEMBER, RETURN_MEMBER
 
 _PRIVATE_FIELDS: Final = frozenset(
     {
@@ -34,6 +35,7 @@ _PRIVATE_FIELDS: Final = frozenset(
         "ec_transfer_params",
         "mm_payload",
         "data_parallel_rank",
+        *(REF_MEMBER, APPEND_MEMBER, RETURN_MEMBER),
     }
 )
 _OF_TRUSTED: Final = frozenset({"priority", "request_id", "session_id"})
@@ -61,11 +63,17 @@ def upstream_body(info: RequestInfo, *, model: str, salt: str, gated: bool = Fal
 
     ``gated``: see ``Api.prepare``.
     """
+    fields = upstream_fields(info, model=model, salt=salt, gated=gated)
+    return encode(fields), len(fields)
+
+
+def upstream_fields(info: RequestInfo, *, model: str, salt: str, gated: bool = False) -> Fields:
+    """As ``upstream_body``, the members themselves."""
     fields = dict(info.fields)
     if info.model != model and info.model:
         fields["model"] = Raw(encode(model))
     api_of(info.endpoint).prepare(fields, info, salt=salt, gated=gated)
-    return encode(fields), len(fields)
+    return fields
 
 
 def given_ids(info: RequestInfo) -> Raw | None:

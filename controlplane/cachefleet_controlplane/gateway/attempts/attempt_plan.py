@@ -37,7 +37,6 @@ from cachefleet_controlplane.gateway.apis.request_info import FIELD
 from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Progress
 from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
-from cachefleet_controlplane.gateway.upstream.client import Opened
 from cachefleet_controlplane.gateway.upstream.gate_refusals import (
     Refusal,
     UnreadableAnswerError,
@@ -46,6 +45,7 @@ from cachefleet_controlplane.gateway.upstream.gate_refusals import (
     refusal_of,
 )
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Reason, Verdict
 from cachefleet_controlplane.wire.json_members import edited, encode
 

@@ -21,8 +21,8 @@ from cachefleet_controlplane.gateway.attempts.retry_state_machine import Action,
 from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
-from cachefleet_controlplane.gateway.upstream.client import Opened
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, Outcome
+from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.routing.decision import Reason
 from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.store.decision_records import AttemptRecord

@@ -1,9 +1,9 @@
 """Turns of conversations: what is kept of one, and how the next one continues it.
 
 checkpoint             what is kept of a finished turn
+conversation_parts     builds all of it from the settings
 conversation_metrics   Prometheus metrics of continued conversations
 encryption             stored conversations under a key for each tenant
-fingerprints           what a prompt was rendered by and with, for comparison
 retention              what the pools of a model allow to keep
 records                encrypted responses, certificates and finished turns
 rehydration            previous_response_id: the whole input from stored and new items
@@ -12,7 +12,7 @@ response_histories     stored responses: continued, shown, deleted
 sessions               names and states of conversations
 store_thread           calls of the repository: in a thread, bounded, timed out
 turn                   one turn, from its checkpoint to the next
-turn_plan              by handle, by a verified prefix, or in full
+turn_plan              whether the prompt begins with what was remembered
 turns                  begins, plans and commits turns
 certification/         whether a render profile keeps what continuing needs
 """

@@ -80,7 +80,7 @@ class Checkpoint:
     """As ``continuation.prefix_hash`` gives it; "" where the ids were not at hand."""
     prefix_tokens: int
     ends_at_boundary: bool
-    """The prefix ends at a safe boundary; else it is the whole prompt, which no handle can stand for."""
+    """The prefix ends at a safe boundary; else it is the whole prompt."""
     prompt_tokens: int
     keys: bytes
     """Packed, of the prefix's whole blocks; of the leading ones where those are too many."""
@@ -90,7 +90,6 @@ class Checkpoint:
     fingerprints: Fingerprints
     worker: str
     epoch: str
-    handle: str | None
     created: float
     expires: float
 
@@ -145,7 +144,6 @@ def checkpoint(lineage: Lineage, fresh: Fresh, place: Place, *, max_keys: int) -
         fingerprints=fresh.fingerprints,
         worker=place.worker,
         epoch=place.epoch,
-        handle=None,
         created=lineage.created,
         expires=lineage.expires,
     )

@@ -206,7 +206,7 @@ def _row(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _checkpoint(row: RowMapping) -> Checkpoint:
-    fields = dict(row)
+    fields = {name: row[name] for name in Checkpoint.__dataclass_fields__}
     fields["fingerprints"] = _record(fields["fingerprints"], Fingerprints)
     fields["status"] = Status(fields["status"])
     return Checkpoint(**fields)

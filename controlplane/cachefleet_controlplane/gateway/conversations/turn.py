@@ -16,7 +16,7 @@ from cachefleet_controlplane.gateway.conversations.rehydration import finished, 
 from cachefleet_controlplane.gateway.conversations.turn_plan import TurnOutcome
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.answer import error_code
-from cachefleet_controlplane.gateway.upstream.client import Answer
+from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_runtime.sse import is_end
 

@@ -1,4 +1,4 @@
-"""Plans how a turn is continued: by handle, by a verified prefix, or in full; outcomes of turns. Pure."""
+"""Whether a turn's prompt begins with what was remembered of the turn before; outcomes of turns. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_controlplane.gateway.conversations.checkpoint import KEY_BYTES, NOWHERE, Checkpoint, Fresh, Place
+from cachefleet_controlplane.gateway.conversations.checkpoint import KEY_BYTES, Checkpoint, Fresh
+from cachefleet_controlplane.gateway.handles.continuing import HandleOutcome
 from cachefleet_core.continuation import MISMATCHES
 
 
@@ -21,6 +22,7 @@ class TurnOutcome(StrEnum):
     NO_CHECKPOINT = "no_checkpoint"
     """The conversation's first turn."""
     SHORTCUT_HIT = "endpoint_local_shortcut_hit"
+    """The worker kept the conversation, and was sent a handle and what is new."""
     ARTIFACT_HIT = "artifact_hit"
     """The remembered prefix is a strict prefix of the fresh prompt and ends at a safe boundary."""
     ARTIFACT_MISS = "artifact_miss"
@@ -30,7 +32,7 @@ class TurnOutcome(StrEnum):
     RECEIPT_INVALID = "router_receipt_invalid_or_expired"
     """Its block keys were made under another contract or salt than the fleet has now."""
     SHORTCUT_MISS = "endpoint_local_shortcut_miss"
-    """The worker chosen does not have the handle: another worker, or the same in another epoch."""
+    """A worker kept the conversation, but not the one that served the turn, or no longer."""
     BOUNDARY_REJECTED = "safe_boundary_rejected"
     CONFLICT = "logical_checkpoint_conflict"
     """Another turn on the same head was accepted first; this one was answered, without a checkpoint."""
@@ -49,39 +51,12 @@ class Why(StrEnum):
     NOT_VERIFIABLE = "not_verifiable"
     """Neither ids nor block keys reach far enough to tell."""
     BOUNDARY_NOT_PROVEN = "boundary_not_proven"
-    IDS_NOT_AT_HAND = "ids_not_at_hand"
-    """Verified by block keys alone, which do not cover the tokens after the last whole block."""
-    HANDLES_OFF = "handles_off"
-    NOT_CERTIFIED = "not_certified"
-    NO_HANDLE = "no_handle"
-    OTHER_WORKER = "other_worker"
-    OTHER_EPOCH = "other_epoch"
-
-
-class PlanKind(StrEnum):
-    """How a turn is continued; the cheapest way first."""
-
-    SHORTCUT = "shortcut"
-    """By a handle and the ids that follow it."""
-    ARTIFACT = "artifact"
-    """The prefix is verified, so its ids may stand for the text."""
-    FULL = "full"
-
-
-@dataclass(frozen=True, slots=True)
-class TurnLimits:
-    """What the pools allow, and the worker that the request goes to."""
-
-    place: Place = NOWHERE
-    handles: bool = False
-    certified: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TurnPlan:
-    """How a turn is continued, its outcome, and why not in a cheaper way; ``prefix_tokens`` were verified."""
+    """A turn's outcome, and why its prompt continues nothing; ``prefix_tokens`` were verified."""
 
-    kind: PlanKind
     outcome: TurnOutcome
     why: str = Why.NONE
     """A Why, or the name of the fingerprint that differs."""
@@ -91,21 +66,28 @@ class TurnPlan:
 
     @property
     def verified(self) -> bool:
-        """The prefix is verified, so that a handle or its ids may be used."""
-        return self.kind is not PlanKind.FULL
+        """The prompt begins with what was remembered."""
+        return self.prefix_tokens > 0
 
+
+_KEPT_NOT: Final = frozenset({TurnOutcome.OFF, TurnOutcome.CONFLICT, TurnOutcome.STORE_FAILED})
 
 Check = Callable[[Checkpoint, Fresh], TurnPlan | None]
 
 
-def plan(checkpoint: Checkpoint | None, fresh: Fresh, *, now: float, limits: TurnLimits) -> TurnPlan:
-    """Return how the turn of ``fresh`` continues ``checkpoint``; ``now`` in Unix seconds."""
+def plan(checkpoint: Checkpoint | None, fresh: Fresh, *, now: float) -> TurnPlan:
+    """Return whether the turn of ``fresh`` continues ``checkpoint``; ``now`` in Unix seconds."""
     if checkpoint is None:
-        return TurnPlan(PlanKind.FULL, TurnOutcome.NO_CHECKPOINT)
+        return TurnPlan(TurnOutcome.NO_CHECKPOINT)
     if checkpoint.expires <= now:
-        return TurnPlan(PlanKind.FULL, TurnOutcome.ARTIFACT_EXPIRED)
-    refused = next(_refusals(checkpoint, fresh), None)
-    return refused or _shortest(checkpoint, fresh, limits)
+        return TurnPlan(TurnOutcome.ARTIFACT_EXPIRED)
+    found = TurnPlan(TurnOutcome.ARTIFACT_HIT, prefix_tokens=checkpoint.prefix_tokens, checked=True)
+    return next(_refusals(checkpoint, fresh), found)
+
+
+def with_handle(turn: TurnOutcome | None, used: HandleOutcome | None) -> TurnOutcome | None:
+    """Return the outcome that is told of a request: that of its handle, unless the turn was not kept."""
+    return turn if used is None or turn in _KEPT_NOT else TurnOutcome(used)
 
 
 def _refusals(checkpoint: Checkpoint, fresh: Fresh) -> Iterator[TurnPlan]:
@@ -117,15 +99,15 @@ def _refusals(checkpoint: Checkpoint, fresh: Fresh) -> Iterator[TurnPlan]:
 
 def _same_receipt(checkpoint: Checkpoint, fresh: Fresh) -> TurnPlan | None:
     if not fresh.tokens:
-        return TurnPlan(PlanKind.FULL, TurnOutcome.ARTIFACT_MISS, Why.NOT_RENDERED)
+        return TurnPlan(TurnOutcome.ARTIFACT_MISS, Why.NOT_RENDERED)
     same = checkpoint.receipt == fresh.receipt
-    return None if same else TurnPlan(PlanKind.FULL, TurnOutcome.RECEIPT_INVALID)
+    return None if same else TurnPlan(TurnOutcome.RECEIPT_INVALID)
 
 
 def _same_fingerprints(checkpoint: Checkpoint, fresh: Fresh) -> TurnPlan | None:
     before, now = msgspec.structs.asdict(checkpoint.fingerprints), msgspec.structs.asdict(fresh.fingerprints)
     differs = next((name for name in MISMATCHES if before[name] != now[name]), None)
-    return None if differs is None else TurnPlan(PlanKind.FULL, TurnOutcome.FINGERPRINT_MISMATCH, differs)
+    return None if differs is None else TurnPlan(TurnOutcome.FINGERPRINT_MISMATCH, differs)
 
 
 def _sound_count(checkpoint: Checkpoint, fresh: Fresh) -> TurnPlan | None:
@@ -154,33 +136,10 @@ def _at_boundary(checkpoint: Checkpoint, fresh: Fresh) -> TurnPlan | None:
     proven = checkpoint.ends_at_boundary and checkpoint.prefix_tokens in fresh.boundaries
     if proven:
         return None
-    return TurnPlan(PlanKind.FULL, TurnOutcome.BOUNDARY_REJECTED, Why.BOUNDARY_NOT_PROVEN, checked=True)
+    return TurnPlan(TurnOutcome.BOUNDARY_REJECTED, Why.BOUNDARY_NOT_PROVEN, checked=True)
 
 
 _CHECKS: Final[tuple[Check, ...]] = (_same_receipt, _same_fingerprints, _sound_count, _strict_prefix, _at_boundary)
-
-
-def _shortest(checkpoint: Checkpoint, fresh: Fresh, limits: TurnLimits) -> TurnPlan:
-    """The cheapest plan for a verified prefix: a handle only at its own worker, in the epoch that made it (A9)."""
-    tokens = checkpoint.prefix_tokens
-    why = _no_shortcut(checkpoint, fresh, limits)
-    if why is Why.NONE:
-        return TurnPlan(PlanKind.SHORTCUT, TurnOutcome.SHORTCUT_HIT, prefix_tokens=tokens, checked=True)
-    allowed = limits.handles and limits.certified and checkpoint.handle is not None
-    outcome = TurnOutcome.SHORTCUT_MISS if allowed else TurnOutcome.ARTIFACT_HIT
-    return TurnPlan(PlanKind.ARTIFACT, outcome, why, prefix_tokens=tokens, checked=True)
-
-
-def _no_shortcut(checkpoint: Checkpoint, fresh: Fresh, limits: TurnLimits) -> Why:
-    reasons = {
-        Why.HANDLES_OFF: not limits.handles,
-        Why.NOT_CERTIFIED: not limits.certified,
-        Why.NO_HANDLE: checkpoint.handle is None,
-        Why.IDS_NOT_AT_HAND: not _by_ids(checkpoint, fresh),
-        Why.OTHER_WORKER: checkpoint.worker != limits.place.worker,
-        Why.OTHER_EPOCH: checkpoint.epoch != limits.place.epoch,
-    }
-    return next((why for why, holds in reasons.items() if holds), Why.NONE)
 
 
 def _by_ids(checkpoint: Checkpoint, fresh: Fresh) -> bool:
@@ -188,4 +147,4 @@ def _by_ids(checkpoint: Checkpoint, fresh: Fresh) -> bool:
 
 
 def _miss(why: Why, *, checked: bool = True) -> TurnPlan:
-    return TurnPlan(PlanKind.FULL, TurnOutcome.ARTIFACT_MISS, why, checked=checked)
+    return TurnPlan(TurnOutcome.ARTIFACT_MISS, why, checked=checked)

@@ -21,7 +21,6 @@ from cachefleet_controlplane.gateway.conversations.checkpoint import (
     checkpoint,
 )
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
-from cachefleet_controlplane.gateway.conversations.fingerprints import fingerprints
 from cachefleet_controlplane.gateway.conversations.records import Turn as TurnRecord
 from cachefleet_controlplane.gateway.conversations.rehydration import finished, previous_id
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
@@ -38,7 +37,8 @@ from cachefleet_controlplane.gateway.conversations.sessions import (
 )
 from cachefleet_controlplane.gateway.conversations.store_thread import StoreThread
 from cachefleet_controlplane.gateway.conversations.turn import Ending, NamedTurn, PlainTurn, Thread, Turn
-from cachefleet_controlplane.gateway.conversations.turn_plan import TurnLimits, TurnOutcome, TurnPlan, plan
+from cachefleet_controlplane.gateway.conversations.turn_plan import TurnOutcome, TurnPlan, plan
+from cachefleet_controlplane.gateway.handles.fingerprints import fingerprints
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.pools.cache_salts import isolation
 from cachefleet_controlplane.routing.decision import Decision
@@ -169,7 +169,7 @@ class _Settling:
     def planned(self, turn: NamedTurn, routing_input: RoutingInput) -> TurnOutcome:
         parts, began = self.parts, self.parts.clock()
         turn.fresh = self._fresh(turn.info, routing_input)
-        made = plan(turn.thread.checkpoint, turn.fresh, now=parts.wall_clock(), limits=TurnLimits())
+        made = plan(turn.thread.checkpoint, turn.fresh, now=parts.wall_clock())
         parts.metrics.planned(made, seconds=parts.clock() - began)
         self.on_plan(turn, made, routing_input)
         return made.outcome
@@ -219,7 +219,6 @@ class _Settling:
     def _fresh(self, info: RequestInfo, routing_input: RoutingInput) -> Fresh:
         keyed, facts = routing_input.rendering.prompt, self.parts.fleet.render_facts(self.model.name)
         shared = isolation(self.model.declared) is Isolation.SHARED
-        hellos = self.parts.fleet.announced(self.model.name)
         return Fresh(
             tokens=keyed.tokens,
             keys=keyed.keys,
@@ -227,7 +226,7 @@ class _Settling:
             receipt=Receipt(
                 facts.contract, keyed.block_size or facts.block_size, None if shared else self.tenant.salt_version
             ),
-            fingerprints=fingerprints(self.owner.model, hellos, info, key=self.parts.key),
+            fingerprints=fingerprints(self.owner.model, facts.rendered_by, info, key=self.parts.key),
             ids=keyed.ids,
         )
 

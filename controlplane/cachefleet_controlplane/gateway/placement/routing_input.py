@@ -9,8 +9,10 @@ from functools import partial
 from typing import Final
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.apis.parse import upstream_body
+from cachefleet_controlplane.gateway.apis.parse import upstream_body, upstream_fields
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
+from cachefleet_controlplane.gateway.handles.continuing import Continuing
+from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
@@ -25,6 +27,7 @@ from cachefleet_controlplane.routing.decision import Chunks, Decision, Knowledge
 from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.json_members import Fields, encode
 from cachefleet_controlplane.workers.views import ServedModel
 
 _TEXTLESS: Final = frozenset({Reason.REFUSED, Reason.MULTIMODAL})
@@ -54,6 +57,8 @@ class RoutingInput:
     gate: HitThresholds = field(default_factory=HitThresholds)
     duty: Duty = Duty.ANSWER
     """Whether workers are chosen to answer or to prefill."""
+    continuing: Continuing | None = field(default=None, compare=False)
+    """What workers keep of the conversation; None where requests are always sent whole."""
 
     @property
     def line(self) -> tuple[str, str]:
@@ -92,9 +97,14 @@ class RoutingInputBuilder:
         cache: KeyCache | None = None,
         texts: Texts | None = None,
         knowledge: Knowledge = Knowledge.EXACT,
+        handles: Handles | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``knowledge`` is the most to be learnt of a prompt; without ``texts`` nothing is learnt of its text."""
+        """``knowledge`` is the most to be learnt of a prompt; without ``texts`` nothing is learnt of its text.
+
+        With ``handles`` conversations may go by handle to workers that keep them.
+        """
+        self._handles = handles
         self._texts = texts
         self._knowledge = knowledge
         self._fleet = fleet
@@ -126,19 +136,31 @@ class RoutingInputBuilder:
         salt = self._salter.salt(model.declared, tenant.name, tenant.salt_version)
         engine_name = model.declared[0].spec.model.name
         gate = HitThresholds.of(info, model)
-        body, sent = upstream_body(info, model=engine_name, salt=salt, gated=gate.ours)
+        fields = upstream_fields(info, model=engine_name, salt=salt, gated=gate.ours)
+        continuing = self._continuing(info, fields, model, tenant, salt) if answered else None
+        body = encode(fields)
         began = self._clock()
         text = self._text(info, model, salt=salt)
-        workers = self._asked(model, text)
+        workers = self._asked(model, text, continuing)
         rendering = await self._render(
-            info, model, body, salt=salt, workers=workers, keep_ids=keep_ids, answered=answered
+            *(info, model, body, continuing), salt=salt, workers=workers, keep_ids=keep_ids, answered=answered
         )
         seconds = self._clock() - began
         learn = self._learner(info, model, rendering, text)
         rendering, prompt = self._known(info, model, rendering, text)
         return RoutingInput(
-            self._fleet, info, model, body, sent, prompt, rendering, seconds, tenant, salt, learn, gate=gate
+            *(self._fleet, info, model, body, len(fields), prompt, rendering, seconds, tenant, salt, learn),
+            gate=gate,
+            continuing=continuing,
         )
+
+    def _continuing(
+        self, info: RequestInfo, fields: Fields, model: ServedModel, tenant: TenantRecord, salt: str
+    ) -> Continuing | None:
+        """What workers keep of a conversation."""
+        if self._handles is None or self._blind or self._knowledge is not Knowledge.EXACT:
+            return None
+        return self._handles.begin(info, fields, model=model, tenant=tenant.name, salt=salt)
 
     def _text(self, info: RequestInfo, model: ServedModel, *, salt: str) -> Text:
         """What is known of a prompt by its text."""
@@ -158,9 +180,11 @@ class RoutingInputBuilder:
             return _nobody
         return learn if info.single and rendering.rung is Rung.NONE else _nobody
 
-    def _asked(self, model: ServedModel, text: Text) -> list[WorkerEndpoint]:
+    def _asked(self, model: ServedModel, text: Text, continuing: Continuing | None) -> list[WorkerEndpoint]:
         """Whom to ask for keys: first who will probably serve, since it need not render again what it keeps."""
         facts = self._fleet.render_facts(model.name)
+        if continuing is not None and continuing.first:
+            return sorted(self._fleet.renderers(model.name), key=lambda one: one.url != continuing.first)
         if not text.size or not facts.prompts_at:
             return self._fleet.renderers(model.name)
         guess = Prompt(text.tokens, block_size=facts.block_size, knowledge=Knowledge.APPROXIMATE, chunks=text.chunks)
@@ -195,6 +219,7 @@ class RoutingInputBuilder:
         info: RequestInfo,
         model: ServedModel,
         body: bytes,
+        continuing: Continuing | None,
         *,
         salt: str,
         workers: Sequence[WorkerEndpoint],
@@ -217,6 +242,7 @@ class RoutingInputBuilder:
             keying=keying,
             facts=self._fleet.render_facts(model.name),
             salt=salt,
+            continuing=continuing,
         )
 
 

@@ -19,6 +19,7 @@ from prometheus_client import Counter
 
 from cachefleet_controlplane.gateway.apis.parse import first_prompt, given_ids
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, RequestInfo
+from cachefleet_controlplane.gateway.handles.continuing import Continuing
 from cachefleet_controlplane.gateway.rendering.dedicated_renderers import Renderers
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache, digest
@@ -39,8 +40,9 @@ from cachefleet_controlplane.gateway.rendering.rendering_result import (
     left_out_for,
     read,
 )
-from cachefleet_controlplane.gateway.upstream.client import Opened, Upstream
+from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFacts
@@ -95,8 +97,12 @@ class Renderer:
         keying: Keying,
         facts: RenderFacts = NO_FACTS,
         salt: str = "",
+        continuing: Continuing | None = None,
     ) -> Rendering:
-        """Render the first prompt of ``info``; ``body`` is what a worker is sent for it (see ``render_ask``)."""
+        """Render the first prompt of ``info``; ``body`` is what a worker is sent for it (see ``render_ask``).
+
+        A worker that keeps the prompt for the answer keeps the conversation too, and is asked by handle.
+        """
         if info.bypass is not None:
             return self._bypassed(info.bypass)
         if given := _given(info, keying):
@@ -108,7 +114,9 @@ class Renderer:
         # Cached prompts have no ids.
         rendering = None if keying.keep_ids else self._recall(name)
         if rendering is None:
-            rendering = await self._climb(info, body, workers=workers, keying=keying, facts=facts)
+            rendering = await self._climb(
+                info, body, workers=workers, keying=keying, facts=facts, continuing=continuing
+            )
             self._remember(name, rendering.prompt)
         self._metrics.render(rung=rendering.rung, seconds=self._clock() - began)
         return rendering
@@ -133,7 +141,14 @@ class Renderer:
             self._known.put(name, replace(prompt, ids=None))
 
     async def _climb(
-        self, info: RequestInfo, body: bytes, *, workers: Sequence[WorkerEndpoint], keying: Keying, facts: RenderFacts
+        self,
+        info: RequestInfo,
+        body: bytes,
+        continuing: Continuing | None,
+        *,
+        workers: Sequence[WorkerEndpoint],
+        keying: Keying,
+        facts: RenderFacts,
     ) -> Rendering:
         began = self._clock()
         dedicated = self._dedicated.next(began)
@@ -146,7 +161,8 @@ class Renderer:
             if attempt.rung is Rung.KEYS:
                 asked = attempt.query + WITH_IDS * keying.keep_ids + KEPT * keeps
                 attempt = replace(attempt, query=asked)  # noqa: PLW2901
-            opened = await self._ask(attempt, info, body, seconds=self._share(attempt, left), facts=facts)
+            by_handle = continuing if keeps else None
+            opened = await self._ask(*(attempt, info, body, by_handle), seconds=self._share(attempt, left), facts=facts)
             last = read(opened, attempt.rung, info.endpoint, keying=keying)
             if keeps and last.prompt.tokens and opened.answer is not None:
                 last = replace(last, kept=KeptPrompt(attempt.worker.url, opened.answer.prompt))
@@ -168,14 +184,29 @@ class Renderer:
         parts = 4 if attempt.dedicated else 2  # both dedicated ones may hang
         return min(left, self._timeout_seconds / parts)
 
-    async def _ask(self, attempt: Try, info: RequestInfo, body: bytes, *, seconds: float, facts: RenderFacts) -> Opened:
+    async def _ask(
+        self,
+        attempt: Try,
+        info: RequestInfo,
+        body: bytes,
+        continuing: Continuing | None,
+        *,
+        seconds: float,
+        facts: RenderFacts,
+    ) -> Opened:
         url = attempt.worker.url
         question = tokenize_body(info) if attempt.rung is Rung.TOKENIZE else body
         key = self._credentials.of_pool(facts.pool) if attempt.dedicated else self._credentials.of(url)
         headers = [("content-type", "application/json"), ("authorization", f"Bearer {key}")]
         if attempt.rung is Rung.KEYS:
             headers.append((_TOKEN_HEADER, key))
-        return await self._upstream.ask(url, attempt.path + attempt.query, question, headers=headers, seconds=seconds)
+        if continuing is not None:
+            headers += continuing.headers(url)
+
+        async def send(body: bytes) -> Opened:
+            return await self._upstream.ask(url, attempt.path + attempt.query, body, headers=headers, seconds=seconds)
+
+        return await (send(question) if continuing is None else continuing.send(url, question, send))
 
     def _note(self, attempt: Try, opened: Opened, rendering: Rendering) -> None:
         now, url = self._clock(), attempt.worker.url

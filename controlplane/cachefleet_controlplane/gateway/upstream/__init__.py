@@ -3,7 +3,8 @@
 answer               errors and events of an answer; takes out what only the gateway asked for
 system_fingerprints  fingerprints of workers' answers, by worker URL
 token_id_cutting     token ids cut out of JSON
-client               one attempt: a whole answer, or a stream with its first event
+client               sends one attempt
+worker_answer        what it brings: a whole answer, or a stream with its first event
 credentials          the key that each worker accepts, by URL
 gate_refusals        whether a worker's gate refused the request
 usage                a worker's counts of tokens, held to what was possible

@@ -50,6 +50,7 @@ class CheckpointRow(SQLModel, table=True):
     worker: str = Field(max_length=1024)
     epoch: str = Field(max_length=256)
     handle: str | None = Field(default=None, max_length=256)
+    """Always null: a handle is its worker's, and ends with it. Left for replicas of an earlier version."""
     created: float = Field(sa_column=Column(Float(53), nullable=False))
     expires: float = Field(sa_column=Column(Float(53), nullable=False))
 

@@ -23,9 +23,10 @@ from cachefleet_controlplane.gateway.rendering.rendering_result import (
     Rendering,
     read,
 )
-from cachefleet_controlplane.gateway.upstream.client import Answer, Opened, Upstream
+from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.workers.render_profiles import RenderFacts

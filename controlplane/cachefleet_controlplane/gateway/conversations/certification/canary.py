@@ -1,4 +1,4 @@
-"""Canaries (A3, A21): a share of verified prefixes is compared with a plain full render.
+"""Canaries (A3, A21): a share of verified prefixes, and of prompts by handle, is compared with a plain full render.
 
 They run in the background, a few at a time. A mismatch is a defect of a cache, a plugin or a renderer: the profile's
 certificate is revoked, so that no handle is sent for it until it is examined again.
@@ -13,13 +13,15 @@ from collections.abc import Callable
 from typing import Final
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.conversations.certification.certificates import Certificates, profile_of
+from cachefleet_controlplane.gateway.conversations.certification.certificates import Certificates
 from cachefleet_controlplane.gateway.conversations.certification.plain_render import PlainRenderer
 from cachefleet_controlplane.gateway.conversations.checkpoint import KEY_BYTES, Checkpoint
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
 from cachefleet_controlplane.gateway.conversations.turn import NamedTurn
 from cachefleet_controlplane.gateway.conversations.turn_plan import TurnPlan
+from cachefleet_controlplane.gateway.handles.handles import ByHandle
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
+from cachefleet_controlplane.workers.render_profiles import profile_of
 from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.continuation import prefix_hash
 from cachefleet_runtime.tasks import BackgroundTasks
@@ -31,7 +33,7 @@ AT_ONCE: Final = 4
 MATCH: Final = "match"
 MISMATCH: Final = "mismatch"
 UNKNOWN: Final = "unknown"
-REASON: Final = "a canary found a remembered prefix that a plain render does not have"
+REASON: Final = "a canary found another prompt than a plain render makes"
 
 
 class Canaries:
@@ -65,6 +67,11 @@ class Canaries:
         if self._chance() < self._ratio:
             self._under_way.start(self._compare(remembered, routing_input))
 
+    def rendered_by_handle(self, request: ByHandle) -> None:
+        """Sample a request that a worker has rendered by handle; never waits."""
+        if len(self._under_way) < AT_ONCE and self._chance() < self._ratio:
+            self._under_way.start(self._compare_whole(request))
+
     async def settled(self) -> None:
         """Wait for the canaries under way."""
         await self._under_way.settled()
@@ -72,6 +79,18 @@ class Canaries:
     def close(self) -> None:
         """Cancel the canaries under way."""
         self._under_way.cancel()
+
+    async def _compare_whole(self, request: ByHandle) -> None:
+        """Whether the prompt is the one that a plain render makes of the whole body."""
+        workers = self._fleet.renderers(request.model)
+        ids = await self._plain.rendered(workers[0], request.info.endpoint, request.body) if workers else None
+        if ids is None:
+            self._metrics.canary(UNKNOWN)
+            return
+        same = len(ids) == request.kept.prefix_token_count and prefix_hash(ids) == request.kept.prefix_hash
+        self._metrics.canary(MATCH if same else MISMATCH)
+        if not same:
+            await self._withdraw(request.model)
 
     async def _compare(self, remembered: Checkpoint, routing_input: RoutingInput) -> None:
         result = await self._result(remembered, routing_input)

@@ -9,19 +9,11 @@ from typing import Final
 from cachefleet_controlplane.gateway.conversations.records import Certificate
 from cachefleet_controlplane.gateway.conversations.store_thread import StoreThread
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_core.report_frames import Hello
+from cachefleet_controlplane.workers.render_profiles import Profile
 
 VERSION: Final = 1
 """Version of the examination; profiles certified by another one are examined again."""
 _MAX_REASON: Final = 256
-
-Profile = tuple[str, str]
-"""Fingerprints of render profile and index contract."""
-
-
-def profile_of(hello: Hello) -> Profile:
-    """Return the fingerprints of a worker's render profile and index contract."""
-    return hello.profile.fingerprint(), hello.contract.fingerprint()
 
 
 class Certificates:

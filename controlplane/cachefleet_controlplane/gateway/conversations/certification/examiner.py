@@ -17,8 +17,6 @@ from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.conversations.certification.certificates import (
     VERSION,
     Certificates,
-    Profile,
-    profile_of,
 )
 from cachefleet_controlplane.gateway.conversations.certification.examination import (
     DEFAULT_CHATS,
@@ -35,7 +33,7 @@ from cachefleet_controlplane.gateway.conversations.records import Certificate
 from cachefleet_controlplane.gateway.conversations.retention import allowance
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_controlplane.workers.render_profiles import RenderFacts
+from cachefleet_controlplane.workers.render_profiles import Profile, RenderFacts, profile_of
 from cachefleet_controlplane.workers.views import ServedModel
 
 logger = logging.getLogger(__name__)

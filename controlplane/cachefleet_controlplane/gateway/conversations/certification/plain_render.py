@@ -12,8 +12,9 @@ from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.rendering.keying import Keying
 from cachefleet_controlplane.gateway.rendering.render_ladder import KEYS_PATH, Rung
 from cachefleet_controlplane.gateway.rendering.rendering_result import read
-from cachefleet_controlplane.gateway.upstream.client import Opened, Upstream
+from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_controlplane.workers.render_profiles import RenderFacts

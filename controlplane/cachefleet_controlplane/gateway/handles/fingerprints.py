@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -15,8 +15,8 @@ from msgspec import Raw, Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.wire.json_members import NULL, READ_ERRORS, is_null
+from cachefleet_controlplane.workers.render_profiles import RenderedBy
 from cachefleet_core.continuation import Fingerprints
-from cachefleet_core.report_frames import Hello
 
 _SHAPING: Final = (
     *("chat_template", "chat_template_kwargs", "reasoning_effort", "reasoning", "include_reasoning", "documents"),
@@ -39,28 +39,21 @@ _messages = msgspec.json.Decoder(list[_Message])
 _anything = msgspec.json.Decoder()
 
 
-def fingerprints(model: str, hellos: Iterable[Hello], info: RequestInfo, *, key: bytes) -> Fingerprints:
-    """Return the fingerprints of a request to ``model`` ("namespace/name"), whose ready workers sent ``hellos``."""
-    known = {hello.profile.fingerprint(): hello for hello in hellos}
-    profiles = [known[name].profile for name in sorted(known)]
-    template = [name.encode() for name in sorted(known)]
+def fingerprints(model: str, by: RenderedBy, info: RequestInfo, *, key: bytes) -> Fingerprints:
+    """Return the fingerprints of a request to ``model`` ("namespace/name")."""
+    template = [name.encode() for name in by.profiles]
     template += [
         part for name in _SHAPING if not is_null(info.fields, name) for part in (name.encode(), info.fields[name])
     ]
     return Fingerprints(
         model=model[:253],
-        tokenizer_fingerprint=_joined(hello.contract.tokenizer for hello in known.values()),
-        renderer=_joined(profile.renderer for profile in profiles),
-        renderer_version=_joined(profile.renderer_version for profile in profiles),
+        tokenizer_fingerprint=by.tokenizer,
+        renderer=by.renderer,
+        renderer_version=by.version,
         template_fingerprint=_digest(key, template),
         effective_instructions_hash=_digest(key, _instructions(info)),
         effective_tools_hash=_digest(key, _tools(info)),
     )
-
-
-def _joined(values: Iterable[str]) -> str:
-    """One value where all agree; during a rollout all there are, sorted."""
-    return ",".join(sorted(set(values)))[:1024]
 
 
 def _instructions(info: RequestInfo) -> list[bytes | Raw]:

@@ -10,7 +10,8 @@ import pytest
 
 from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.conversations.fingerprints import fingerprints
+from cachefleet_controlplane.gateway.handles.fingerprints import fingerprints
+from cachefleet_controlplane.workers.render_profiles import rendered_by
 from cachefleet_core.continuation import Fingerprints
 from cachefleet_core.index_contract import IndexContract, RenderProfile
 from cachefleet_core.report_frames import Hello
@@ -32,7 +33,7 @@ def printed(
     body: dict[str, Any], *hellos: Hello, endpoint: Endpoint = Endpoint.CHAT, key: bytes = b"k"
 ) -> Fingerprints:
     info = parse(json.dumps(body).encode(), endpoint)
-    return fingerprints("default/m", hellos or (hello(),), info, key=key)
+    return fingerprints("default/m", rendered_by(hellos or (hello(),)), info, key=key)
 
 
 def differing(one: Fingerprints, other: Fingerprints) -> set[str]:

@@ -1,0 +1,72 @@
+"""Builds the parts that continue conversations from the settings of a control plane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.conversations.certification.canary import Canaries
+from cachefleet_controlplane.gateway.conversations.certification.certificates import Certificates
+from cachefleet_controlplane.gateway.conversations.certification.examiner import Examiner
+from cachefleet_controlplane.gateway.conversations.certification.plain_render import PlainRenderer
+from cachefleet_controlplane.gateway.conversations.checkpoint_repository import SqlContinuations
+from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
+from cachefleet_controlplane.gateway.conversations.encryption import HistoryCipher
+from cachefleet_controlplane.gateway.conversations.response_histories import Histories
+from cachefleet_controlplane.gateway.conversations.store_thread import StoreThread, StoreThreadBounds
+from cachefleet_controlplane.gateway.conversations.turns import TurnContext, Turns
+from cachefleet_controlplane.gateway.handles.handles import Handles
+from cachefleet_controlplane.gateway.upstream.client import Upstream
+from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.settings import Settings
+from cachefleet_controlplane.store.database import Database
+from cachefleet_core.tenancy import FleetKey
+
+EXAMINED_SECONDS: Final = 30.0
+"""How long a worker may take for one question of a canary or an examination; no client waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationParts:
+    """The parts that continue conversations; run ``store_thread`` and ``examiner`` as tasks, close ``canaries`` at the
+    end.
+    """
+
+    turns: Turns
+    store_thread: StoreThread
+    examiner: Examiner
+    canaries: Canaries
+    handles: Handles
+
+
+def conversation_parts(
+    settings: Settings,
+    fleet_key: FleetKey,
+    database: Database,
+    *,
+    fleet: Fleet,
+    upstream: Upstream,
+    credentials: Credentials,
+    metrics: Metrics,
+) -> ConversationParts:
+    """Build the parts that continue conversations, store responses and certify render profiles."""
+    counted = ContinuationMetrics(metrics)
+    bounds = StoreThreadBounds(
+        answer_seconds=settings.continuation_store_seconds,
+        conversations=settings.continuation_conversations,
+        responses=settings.continuation_responses,
+    )
+    store_thread = StoreThread(SqlContinuations(database), metrics=counted, bounds=bounds)
+    key = fleet_key.history_key
+    histories = Histories(store_thread, HistoryCipher(key), max_bytes=settings.continuation_history_bytes)
+    plain = PlainRenderer(upstream, credentials, seconds=EXAMINED_SECONDS)
+    certificates = Certificates(store_thread)
+    canaries = Canaries(fleet, plain, certificates, metrics=counted, ratio=settings.continuation_canary_ratio)
+    parts = TurnContext(fleet, store_thread, histories, counted, key, max_keys=settings.continuation_max_keys)
+    examiner = Examiner(fleet, plain, certificates, metrics=counted, chats=settings.continuation_certify_chats)
+    handles = Handles(
+        fleet, key=key, metrics=metrics, certified=certificates.hold, on_continued=canaries.rendered_by_handle
+    )
+    return ConversationParts(Turns(parts, on_plan=canaries), store_thread, examiner, canaries, handles)

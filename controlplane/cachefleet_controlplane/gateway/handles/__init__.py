@@ -1,0 +1,9 @@
+"""What workers keep of conversations, by handle: a request to one of them carries only what is new.
+
+continuing          one request: by handle where its worker keeps the beginning, else whole
+conversation_items  a conversation's items, and keyed digests of its beginnings
+fingerprints        what a prompt was rendered by and with, for comparison
+handle_memory       which worker keeps which beginning
+handle_metrics      Prometheus metrics of requests by handle
+handles             for which requests handles are used
+"""

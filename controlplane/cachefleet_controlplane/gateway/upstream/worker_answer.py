@@ -1,0 +1,144 @@
+"""What an attempt brings: a worker's whole answer, a stream of events read one by one, or the outcome of a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+
+from cachefleet_controlplane.gateway.upstream.answer import error_code
+from cachefleet_controlplane.gateway.upstream.gate_refusals import Watch
+from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.wire.headers import Header, answer_headers
+from cachefleet_core.continuation import CONVERSATION_HEADER
+from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError, event_data, is_end, is_prelude
+
+MAX_HELD_EVENTS: Final = 1024
+"""Events without a token that are held back, at most; then the stream goes to the client all the same."""
+MAX_TOLD: Final = 1024
+"""Longest header of the plugin's."""
+_SUCCESS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A worker's whole answer, with the headers that a client may see."""
+
+    status: int
+    headers: tuple[Header, ...]
+    body: bytes
+    prompt: str = ""
+    """Handle of the prompt that the worker keeps; "" for none."""
+    kept: str = ""
+    """What the worker keeps of the conversation, as its header says; "" for nothing."""
+
+
+class Stream:
+    """A worker's answer that has begun, read event by event; ``first`` are the events already read."""
+
+    def __init__(self, response: aiohttp.ClientResponse, splitter: EventSplitter) -> None:
+        self._response = response
+        self._splitter = splitter
+        self.status = response.status
+        self.headers = answer_headers(response.raw_headers)
+        self.kept = told(response, CONVERSATION_HEADER)
+        self.first: list[bytes] = []
+        self.done = False
+        """The last event that a client waits for has been read; the connection may still be open."""
+        self.outcome: Outcome | None = None
+        """Why the stream ended; None while it goes on."""
+
+    async def hold(self, watch: Watch | None = None) -> Outcome:
+        """Read until an event is here that has data and is no prelude (see ``sse.is_prelude``).
+
+        With a ``watch``: until it has decided, which may be that the worker's gate refused the request.
+        """
+        begun = False
+        while self.outcome is None and not begun and len(self.first) < MAX_HELD_EVENTS:
+            events = await self.more()
+            begun = _begun(events, watch)
+            self.first += events
+        if any(error_code(event) >= 500 for event in self.first):
+            return Outcome.SERVER_ERROR
+        if watch and not begun and self.outcome is None:
+            watch.give_up()
+        if watch and watch.refused:
+            return Outcome.GATE_REFUSED
+        if self.outcome is Outcome.FINISHED:
+            return Outcome.FIRST_EVENT if self.first else Outcome.LOST
+        return self.outcome or Outcome.FIRST_EVENT
+
+    async def more(self) -> list[bytes]:
+        """Return the next events; none once ``outcome`` is set."""
+        events: list[bytes] = []
+        while not events and self.outcome is None:
+            try:
+                data = await self._response.content.readany()
+                events = list(self._splitter.feed(data)) if data else self._end()
+            except StreamTooLargeError:
+                self.outcome = Outcome.OVERSIZED
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                self.outcome = Outcome.FINISHED if self.done else outcome_of(error)
+        if events and is_end(events[-1]):
+            self.done = True
+        return events
+
+    def _end(self) -> list[bytes]:
+        self.outcome = Outcome.FINISHED
+        return [self._splitter.rest] if self._splitter.rest else []
+
+    def close(self) -> None:
+        """Release the connection where the stream has ended, else cut it: that frees the worker at once."""
+        if self.outcome is Outcome.FINISHED:
+            self._response.release()
+        else:
+            self._response.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The result of an attempt so far: its outcome, and at most one of answer and stream."""
+
+    outcome: Outcome
+    answer: Answer | None = None
+    stream: Stream | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """The worker answers with status 200."""
+        begun = self.answer or self.stream
+        return begun is not None and begun.status == _SUCCESS
+
+    @property
+    def kept(self) -> str:
+        """What the worker keeps of the conversation; "" for nothing."""
+        begun = self.answer or self.stream
+        return "" if begun is None else begun.kept
+
+
+def told(response: aiohttp.ClientResponse, header: str) -> str:
+    """A header of the plugin's; "" where it is absent, or longer than any that is one."""
+    value = response.headers.get(header, "")
+    return value if len(value) <= MAX_TOLD else ""
+
+
+def _begun(events: Sequence[bytes], watch: Watch | None) -> bool:
+    """Whether enough of a stream is here to know what to do with it."""
+    if watch is None:
+        return any(event_data(event) and not is_prelude(event) for event in events)
+    for event in events:
+        watch.feed(event)
+    return watch.decided or any(map(error_code, events))
+
+
+def outcome_of(error: Exception) -> Outcome:
+    """Return the attempt's outcome for a connection error."""
+    match error:
+        case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
+            return Outcome.UNREACHABLE
+        case TimeoutError():
+            return Outcome.SILENT
+        case _:
+            return Outcome.LOST
