@@ -173,7 +173,8 @@ class Policy(Struct, tag="policy", frozen=True, kw_only=True):
     reject_below: Ratio = 0.0
     budget_mib: Count | None = None
     """Bound on idle cached blocks per device, in MiB; None removes the bound, 0 keeps no idle cache."""
-    max_entries: Count = 8
+    max_entries: Count = 1024
+    """Turns of conversations that a worker keeps by handle."""
     warm_prefixes: Count = 0
     """Prefixes that a standing Warm will name; 0 where there are none to wait for."""
     warm_timeout_seconds: Seconds = 600.0

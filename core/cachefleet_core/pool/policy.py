@@ -96,8 +96,8 @@ class PrefixCacheSpec(Section):
     """Whether blocks of finished requests are kept for reuse."""
     budget_mib: MiB = 1024
     """Memory for idle cached blocks on each device, in MiB; 0 keeps none."""
-    max_entries: Annotated[int, Field(ge=0, le=100_000)] = 8
-    """Live conversation handles an agent keeps."""
+    max_entries: Annotated[int, Field(ge=0, le=100_000)] = 1024
+    """Turns of conversations that a worker keeps by handle; 0 keeps none."""
     warm_prefixes: Annotated[
         tuple[WarmPrefix, ...],
         Field(

@@ -45,7 +45,7 @@ spec:
   prefixCache:
     enabled: true
     budgetMiB: 1024
-    maxEntries: 8
+    maxEntries: 1024
     warmPrefixes:
     - name: support-agent
       messages: [{role: system, content: "..."}]

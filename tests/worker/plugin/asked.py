@@ -54,7 +54,13 @@ class Sent:
 
 
 async def ask(
-    app: Any, method: str, target: str, *, body: bytes | Sent = b"", headers: dict[str, str] | None = None
+    app: Any,
+    method: str,
+    target: str,
+    *,
+    body: bytes | Sent = b"",
+    headers: dict[str, str] | None = None,
+    root_path: str = "/v1/fleet",
 ) -> Answer:
     """The application's answer; whatever it raises comes through."""
     path, _, query = target.partition("?")
@@ -63,7 +69,7 @@ async def ask(
         "type": "http",
         "method": method,
         "path": path,
-        "root_path": "/v1/fleet",
+        "root_path": root_path,
         "query_string": query.encode(),
         "headers": [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()],
     }

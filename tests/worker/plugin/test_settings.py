@@ -36,6 +36,8 @@ def test_every_setting_can_be_given() -> None:
         TOKENS_CACHE_BYTES="1",
         TOKENS_SAMPLE_RATIO="0",
         PROMPTS_BYTES="7",
+        CONVERSATIONS_BYTES="7",
+        CONVERSATIONS_SECONDS="7",
     )
     assert given.worker_key_file == Path("/k")
     assert given.plugin_off == {"gate", "tokens"}

@@ -4,6 +4,7 @@ snapshots, memoised tokenisation, block keys. docs/worker.md describes each.
 ``register`` is vLLM's general plugin: each vLLM process calls it before anything is built.
 
 budget/              bounds idle cached blocks, in vLLM's block pool
+conversations/       turns of conversations, kept so that requests bring only what is new
 gate/                refuses requests of which too little is cached; hands back preempted ones
 keys/                block keys and safe boundaries of a request body, for routing
 prompts/             rendered prompts, kept for the request that follows its keys

@@ -101,6 +101,11 @@ def given_keys(scope: Scope) -> list[bytes]:
     return [key for key in given if key]
 
 
+def bears(scope: Scope, key: bytes) -> bool:
+    """Whether a request bears this key."""
+    return bool(key) and any(hmac.compare_digest(each, key) for each in given_keys(scope))
+
+
 async def _refuse(scope: Scope, send: Send) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})

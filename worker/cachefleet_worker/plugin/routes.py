@@ -30,6 +30,8 @@ from cachefleet_worker.plugin.asgi import (
 from cachefleet_worker.plugin.capabilities import summary
 from cachefleet_worker.plugin.capability_document import Server, document
 from cachefleet_worker.plugin.compat import unmet
+from cachefleet_worker.plugin.conversations import conversation_middleware
+from cachefleet_worker.plugin.conversations.turn_store import TurnStore
 from cachefleet_worker.plugin.engine_calls import EngineCallError, EngineCalls, StockEngineError
 from cachefleet_worker.plugin.keys.key_service import KeyService
 from cachefleet_worker.plugin.keys.render import RefusedError
@@ -61,6 +63,8 @@ class FleetRoutes:
         """Guard the application and mount the routes; vLLM calls it while it builds the application."""
         with self._process.faults.guard(renderer_hook.FEATURE):
             offered_prompt.install(app, self._process)
+        with self._process.faults.guard(conversation_middleware.FEATURE):
+            conversation_middleware.install(app, self._process)
         with self._process.faults.guard(access_guard.FEATURE):
             access_guard.install(app, self._process)
         with self._process.faults.guard(FEATURE):
@@ -101,6 +105,7 @@ class FleetApp:
             "/policy": Route({"PUT": self._policy}),
             "/audit": Route({"GET": self._audit}, at_once=1),
             "/snapshot": Route({"GET": self._snapshot}, at_once=8),
+            "/conversations": Route({"DELETE": self._forget}),
             "/keys": Route({"POST": self._ask_keys}, at_once=process.settings.keys_at_once),
         }
 
@@ -197,9 +202,18 @@ class FleetApp:
                 "tokens": cache.stats() if cache else {},
                 "keys": self._keys.stats() if self._keys else {},
                 "prompts": prompts.stats() if prompts else {},
+                "conversations": turns.stats() if (turns := self._turns) else {},
                 "faults": dict(self._process.faults.counts),
             }
         )
+
+    @property
+    def _turns(self) -> TurnStore | None:
+        return self._process.parts.get(conversation_middleware.FEATURE)
+
+    async def _forget(self, _request: Request) -> Response:
+        """End every conversation: the cache that they were kept for was cleared."""
+        return json_response({"turns": self._turns.clear() if self._turns else 0})
 
     async def _audit(self, _request: Request) -> Response:
         return json_response({"ranks": await self._engine().all("audit")})
@@ -220,7 +234,10 @@ class FleetApp:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise HttpError(400, "bad_policy", str(error)) from None
         ranks = await self._engine().all("policy", msgspec.msgpack.encode(policy))
-        return json_response({"generation": min(rank["generation"] for rank in ranks.values()), "ranks": ranks})
+        generation = min(rank["generation"] for rank in ranks.values())
+        if self._turns and generation == policy.generation:  # an older one changes nothing
+            self._turns.resize(policy.max_entries)
+        return json_response({"generation": generation, "ranks": ranks})
 
     async def _body(self, request: Request, limit: int) -> bytes:
         return await request.body(limit, seconds=self._process.settings.body_timeout_seconds)

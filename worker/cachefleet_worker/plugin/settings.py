@@ -17,7 +17,7 @@ log = logging.getLogger("vllm.cachefleet")
 PREFIX: Final = "CACHEFLEET_"
 FEATURES: Final = frozenset(
     {"gate", "finish_reason", "streaming", "preemption", "budget", "snapshot", "heartbeat", "tokens", "keys", "routes"}
-    | {"guard", "prompts"}
+    | {"guard", "prompts", "conversations"}
 )
 
 
@@ -57,6 +57,10 @@ class PluginSettings:
 
     prompts_bytes: int = 256 * 1024 * 1024
     """Rendered prompts that wait for the request that follows its keys, in one API server."""
+    conversations_bytes: int = 128 * 1024 * 1024
+    """Turns of conversations that requests continue, in one API server."""
+    conversations_seconds: float = 3600.0
+    """How long a turn is kept after its last use."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PluginSettings:
@@ -152,4 +156,6 @@ _READERS: Final = {
     "tokens_cache_bytes": _positive_int,
     "tokens_sample_ratio": _ratio,
     "prompts_bytes": _positive_int,
+    "conversations_bytes": _positive_int,
+    "conversations_seconds": _positive,
 }

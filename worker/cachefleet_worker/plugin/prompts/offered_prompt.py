@@ -5,7 +5,6 @@ Both travel in context variables: vLLM renders in the task that serves the reque
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cachefleet_core.prompt_keys import PROMPT_HEADER
-from cachefleet_worker.plugin.access_guard import given_keys
+from cachefleet_worker.plugin.access_guard import bears
 from cachefleet_worker.plugin.asgi import Receive, Scope, Send
 from cachefleet_worker.plugin.plugin_process import Process
 from cachefleet_worker.plugin.prompts.prompt_store import PromptStore
@@ -47,6 +46,11 @@ class Recording:
     prompt: RenderedPrompt | None = None
     calls: int = 0
 
+    def add(self, prompt: RenderedPrompt | None, *, calls: int = 1) -> None:
+        """Note what further calls have made: the last one's prompt."""
+        self.prompt = prompt if calls else self.prompt
+        self.calls += calls
+
     @property
     def only(self) -> RenderedPrompt | None:
         """What the only call has rendered; None where there were several."""
@@ -66,13 +70,15 @@ def install(app: Any, process: Process) -> None:
 
 @contextmanager
 def recording() -> Iterator[Recording]:
-    """Record what is rendered in this context."""
-    made = Recording()
+    """Record what is rendered in this context; a recording around it learns of that, too."""
+    made, around = Recording(), recorded.get()
     token = recorded.set(made)
     try:
         yield made
     finally:
         recorded.reset(token)
+        if around is not None:
+            around.add(made.prompt, calls=made.calls)
 
 
 class OfferedPrompts:
@@ -99,7 +105,7 @@ class OfferedPrompts:
 
     def _handle(self, scope: Scope) -> str:
         named = next((value for name, value in scope["headers"] if name == _HEADER), b"")
-        if not named or not self._key or not any(hmac.compare_digest(key, self._key) for key in given_keys(scope)):
+        if not named or not bears(scope, self._key):
             return ""
         handle: str = named.decode("latin-1")
         return handle

@@ -13,7 +13,7 @@ from cachefleet_worker.plugin.method_hooks import wrap_method
 from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.prompts.offered_prompt import offered, recorded
 from cachefleet_worker.plugin.prompts.prompt_store import PromptStore
-from cachefleet_worker.plugin.prompts.render_call import call, rendered
+from cachefleet_worker.plugin.prompts.render_call import RenderedPrompt, call, rendered
 from cachefleet_worker.plugin.settings import PluginSettings
 
 FEATURE: Final = "prompts"
@@ -66,23 +66,31 @@ def _hooked(name: str, faults: Faults, stock: Callable[..., Any]) -> Callable[..
         arrival = time.time()
         with faults.guard(FEATURE):
             prompt = offer.take(described(self, args, kwargs))
-            return None if prompt is None else prompt.result(arrival=arrival)
+            if prompt is not None:
+                _note(prompt)
+                return prompt.result(arrival=arrival)
+        return None
 
     @functools.wraps(stock)
     async def render(self: Any, *args: Any, **kwargs: Any) -> Any:
         found = kept(self, args, kwargs)
         if found is not None:
             return found
-        record = recorded.get()
-        if record is None or not faults.on(FEATURE):
+        if recorded.get() is None or not faults.on(FEATURE):
             return await stock(self, *args, **kwargs)
-        record.calls += 1
-        made = None
+        made = prompt = None
         with faults.guard(FEATURE):  # before the call, which may change what it is given
             made = described(self, args, kwargs)
         result = await stock(self, *args, **kwargs)
         with faults.guard(FEATURE):
-            record.prompt = rendered(made, result) if made is not None else None
+            prompt = rendered(made, result) if made is not None else None
+        _note(prompt)
         return result
 
     return render
+
+
+def _note(prompt: RenderedPrompt | None) -> None:
+    """Record what a call has rendered, where that is asked for."""
+    if (record := recorded.get()) is not None:
+        record.add(prompt)

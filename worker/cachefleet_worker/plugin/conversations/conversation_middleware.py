@@ -1,0 +1,199 @@
+"""Puts a request that brings only what is new together with what is kept, before vLLM sees it; and keeps the whole.
+
+Only requests with the header and the worker key are touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from cachefleet_core.continuation import CONVERSATION_HEADER, PromptCacheRef, RefusalCode, prefix_hash
+from cachefleet_core.report_frames import Policy
+from cachefleet_worker.plugin.access_guard import bears, routed_path
+from cachefleet_worker.plugin.asgi import Headers, HttpError, Receive, Request, Scope, Send, error_response
+from cachefleet_worker.plugin.capabilities import OFF
+from cachefleet_worker.plugin.conversations.conversation_body import (
+    Asked,
+    Joined,
+    has_reference,
+    joined,
+    kept,
+    read_body,
+    read_header,
+    refused,
+)
+from cachefleet_worker.plugin.conversations.turn import Api, Turn, mismatch
+from cachefleet_worker.plugin.conversations.turn_store import Outcome, TurnStore
+from cachefleet_worker.plugin.plugin_process import Process
+from cachefleet_worker.plugin.prompts.offered_prompt import Recording, recording
+
+FEATURE: Final = "conversations"
+KEYS_PATH: Final = "/v1/fleet/keys"
+_HEADER: Final = CONVERSATION_HEADER.encode()
+_LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
+_KEY_APIS: Final = {"": None, "responses": Api.RESPONSES, "messages": Api.MESSAGES}
+_UNKNOWN: Final = "no such conversation is kept here; send the whole body"
+
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def install(app: Any, process: Process) -> None:
+    """Keep conversations before the routes of vLLM's application, where a worker key is configured.
+
+    Where the feature is off, requests that refer to a conversation are still refused: they are not whole.
+    """
+    settings, key = process.settings, process.worker_key()
+    off = _off(process, key)
+    if off:
+        process.faults.off(FEATURE, off)
+    else:
+        process.capabilities.add(FEATURE, "on")
+        process.parts[FEATURE] = TurnStore(
+            max_bytes=settings.conversations_bytes,
+            max_turns=Policy(pool="-", generation=0).max_entries,
+            seconds=settings.conversations_seconds,
+        )
+    if key:
+        app.add_middleware(Conversations, process=process, worker_key=key)
+
+
+def _off(process: Process, key: bytes) -> str:
+    """Why conversations are not kept; "" where they are."""
+    if FEATURE in process.settings.plugin_off:
+        return "switched off by CACHEFLEET_PLUGIN_OFF"
+    if not key:
+        return "CACHEFLEET_WORKER_KEY_FILE names no key"
+    return "" if process.capabilities.mode("prompts") != OFF else "prompts is off, which says what was rendered"
+
+
+class Conversations:
+    """ASGI middleware: requests become whole, and their answers say what is kept of them."""
+
+    def __init__(self, app: App, process: Process, worker_key: bytes) -> None:
+        self._app = app
+        self._faults = process.faults
+        self._settings = process.settings
+        self._store: TurnStore | None = process.parts.get(FEATURE)
+        self._key = worker_key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        header = self._header(scope) if scope["type"] == "http" else b""
+        if not header:
+            await self._app(scope, receive, send)
+            return
+        request = Request.of(scope, receive)
+        try:
+            body = await request.body(self._settings.max_body_bytes, seconds=self._settings.body_timeout_seconds)
+        except HttpError as error:
+            await error_response(error).send(send)
+            return
+        found: Joined | HttpError | None = None
+        with self._faults.guard(FEATURE):
+            found = self._planned(body, header, _api(routed_path(scope), request.query))
+        await self._answer(found, body, scope=scope, receive=receive, send=send)
+
+    async def _answer(
+        self, found: Joined | HttpError | None, body: bytes, *, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if found is None and has_reference(body):
+            found = refused(RefusalCode.HANDLE_UNKNOWN, _UNKNOWN)
+        if isinstance(found, HttpError):
+            await error_response(found).send(send)
+        elif found is None or self._store is None:
+            await self._app(scope, _replayed(body, receive), send)
+        else:
+            passed = {**scope, "headers": _headers(scope, len(found.body))}
+            with recording() as record:
+                answering = _Answering(send, partial(self._kept, self._store, found, record))
+                await self._app(passed, _replayed(found.body, receive), answering)
+
+    def _planned(self, body: bytes, header: bytes, api: Api | None) -> Joined | HttpError | None:
+        """The whole request, or its refusal; None where nothing is kept of it."""
+        if self._store is None or not self._faults.on(FEATURE):
+            return None
+        try:
+            asked = read_body(body, read_header(header), api)
+            return None if asked is None else self._joined(self._store, asked, body)
+        except HttpError as error:
+            return error
+
+    def _joined(self, store: TurnStore, asked: Asked, body: bytes) -> Joined:
+        if asked.ref is None:
+            return joined(asked, None, body)
+        try:
+            found = joined(asked, _turn(store, asked, asked.ref), body)
+        except HttpError as error:
+            if error.status == 409:
+                store.count(RefusalCode(error.code))
+            raise
+        store.count(Outcome.CONTINUED)
+        return found
+
+    def _kept(self, store: TurnStore, found: Joined, record: Recording) -> Headers:
+        """The header that says what is kept of a request, now that it is rendered; none where nothing is."""
+        turn = None
+        with self._faults.guard(FEATURE):
+            turn = _keep(store, found, record)
+        return ((_HEADER, msgspec.json.encode(turn.kept)),) if turn is not None else ()
+
+    def _header(self, scope: Scope) -> bytes:
+        if scope["method"] != "POST" or routed_path(scope) not in {*Api, KEYS_PATH}:
+            return b""
+        given: bytes = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+        return given if given and bears(scope, self._key) else b""
+
+
+class _Answering:
+    """Passes an answer on; one of status 200 begins with further headers."""
+
+    def __init__(self, send: Send, headers: Callable[[], Headers]) -> None:
+        self._send = send
+        self._headers = headers
+
+    async def __call__(self, message: Any) -> None:
+        if message["type"] == "http.response.start" and message["status"] == 200:
+            message = {**message, "headers": [*message.get("headers", ()), *self._headers()]}
+        await self._send(message)
+
+
+def _turn(store: TurnStore, asked: Asked, ref: PromptCacheRef) -> Turn:
+    """The turn that a request continues. HttpError 409."""
+    turn = store.find(ref.handle, api=asked.api, salt=asked.salt)
+    if turn is None:
+        raise refused(RefusalCode.HANDLE_UNKNOWN, _UNKNOWN)
+    code = mismatch(ref, turn, asked.fingerprints)
+    if code is not None:
+        raise refused(code, f"{code.value.replace('_', ' ')}: it is not what was kept; send the whole body")
+    return turn
+
+
+def _keep(store: TurnStore, found: Joined, record: Recording) -> Turn | None:
+    ids = record.only.ids if record.only is not None else None
+    turn = kept(found, ids, prefix_hash(ids)) if ids else None
+    if turn is None:
+        store.count(Outcome.NOT_KEPT)
+        return None
+    return turn if turn.handle else store.keep(turn)
+
+
+def _api(path: str, query: dict[str, str]) -> Api | None:
+    return _KEY_APIS.get(query.get("api", "")) if path == KEYS_PATH else Api(path)
+
+
+def _headers(scope: Scope, length: int) -> list[tuple[bytes, bytes]]:
+    others = [(name, value) for name, value in scope["headers"] if name not in _LENGTHS]
+    return [*others, (b"content-length", str(length).encode())]
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Gives the body as one message; then what else is received."""
+    pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Any:
+        return pending.pop() if pending else await receive()
+
+    return replay
