@@ -8,7 +8,7 @@ import pytest
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.parse import parse, upstream_body
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.upstream import client
+from cachefleet_controlplane.gateway.upstream import worker_answer
 from cachefleet_controlplane.wire.errors import ApiError
 from tests.controlplane.gateway.harness import MODEL, SALT, engine, front
 from tests.controlplane.waiting import value
@@ -109,7 +109,7 @@ async def test_a_worker_that_dies_before_its_first_token_leaves_no_trace() -> No
 
 
 async def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "MAX_HELD_EVENTS", 1)
+    monkeypatch.setattr(worker_answer, "MAX_HELD_EVENTS", 1)
     async with engine() as worker, front([worker]) as gate:
         worker.cut_next_stream(0)
         _, _, data = await gate.post(PATH, body(stream=True))
