@@ -23,7 +23,9 @@ from aiohttp import web
 
 from cachefleet_core.block_keys import NO_PARENT, BlockKey, BlockKeyer
 from cachefleet_runtime.tls import server_context
+from cachefleet_worker.plugin.asgi import HttpError
 from tests.fakes.chain import Link, external_hash
+from tests.fakes.conversations import refused, tell
 from tests.fakes.failures import Refusal, internal
 from tests.fakes.fleet import FleetRoutes
 from tests.fakes.options import EngineOptions
@@ -200,6 +202,7 @@ class FakeEngine:
         if self._fleet is not None:
             app.add_routes(self._fleet.table())
         app.on_response_prepare.append(_sign)
+        app.on_response_prepare.append(tell)
         if self.options.tls:
             app.on_response_prepare.append(_end)
         return app
@@ -216,9 +219,13 @@ class FakeEngine:
         try:
             if guarded and self._failures:
                 raise internal(self._failures.popleft())
+            if self._fleet is not None:
+                request._read_bytes = self._fleet.conversations.whole(request, body)
             response: web.StreamResponse = await handler(request)
         except Refusal as refusal:
             return refuse(refusal)
+        except HttpError as error:
+            return reply(*refused(error))
         except web.HTTPException as error:
             return reply({"detail": error.reason}, error.status)
         return response

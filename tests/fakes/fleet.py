@@ -1,4 +1,4 @@
-"""The routes of cachefleet's worker plugin, of which the fake has policy, idle budget, keys and handles of prompts."""
+"""The routes of cachefleet's worker plugin, of which the fake has policy, idle budget, keys and handles."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.prompt_keys import MEDIA_TYPE, PROMPT_HEADER, PromptKeys, encode
 from cachefleet_core.report_frames import Policy
 from tests.fakes.asks import Reader
+from tests.fakes.conversations import KeptConversations
 from tests.fakes.tokenizer import ByteTokenizer, Tokenizer
 from tests.fakes.worker import Worker
 
@@ -23,6 +24,7 @@ _MIB: Final = 1024 * 1024
 _MAX_POLICY: Final = 64 * 1024
 _NOT_HERE: Final = "the fake engine has no such feature"
 _MODES: Final = {"routes": "http", "guard": "on", "budget": "blocks", "gate": "in_loop"}
+_KEYED: Final = {"keys": "render", "prompts": "on", "conversations": "on"}
 _FEATURES: Final = (
     "routes",
     "guard",
@@ -34,6 +36,7 @@ _FEATURES: Final = (
     "tokens",
     "keys",
     "prompts",
+    "conversations",
 )
 
 
@@ -54,6 +57,7 @@ class FleetRoutes:
         self._vocabulary = tokenizer.vocabulary
         self._reply = reply
         self._read = Reader(worker.options, tokenizer)
+        self.conversations = KeptConversations(self._ids)
 
     def table(self) -> list[web.RouteDef]:
         return [
@@ -112,7 +116,7 @@ class FleetRoutes:
 
     async def _capabilities(self, _: web.Request) -> web.Response:
         options = self._worker.options
-        modes = _MODES | ({"keys": "render", "prompts": "on"} if options.index_key else {})
+        modes = _MODES | (_KEYED if options.index_key else {})
         features = [
             {"feature": name, "mode": modes.get(name, "off"), "reason": "" if name in modes else _NOT_HERE}
             for name in _FEATURES

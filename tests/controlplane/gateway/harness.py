@@ -19,6 +19,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.app import Gateway
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
+from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
@@ -226,6 +227,7 @@ async def front(
     bounds: GatewayBounds | None = None,
     known: Known | None = None,
     used: Callable[[UsageRecord], None] = lambda _: None,
+    handles: Callable[[Fleet, Metrics], Handles] | None = None,
 ) -> AsyncIterator[Front]:
     """A gateway before ``engines``, which the caller runs."""
     async with AsyncExitStack() as stack:
@@ -248,15 +250,22 @@ async def front(
         renderer = renderer_of(context, options)
         records: list[DecisionRecord] = []
         numbers = count(1)
+        continued = turns(fleet, metrics, renderer) if turns else None
         gateway = Gateway(
             context,
-            input_builder(context, renderer, options, salt_key=FLEET_KEY.salt_key),
+            input_builder(
+                context,
+                renderer,
+                options,
+                salt_key=FLEET_KEY.salt_key,
+                handles=handles(fleet, metrics) if handles else None,
+            ),
             admission=AdmissionMiddleware(
                 known or Known(), hash_key=FLEET_KEY.api_key_hash_key, metrics=metrics, record=used, clock=loop_time
             ),
             record=records.append,
             bounds=bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=30, requests=100),
-            turns=turns(fleet, metrics, renderer) if turns else None,
+            turns=continued,
             new_id=lambda: f"d{next(numbers)}",
         )
         server = http_server(gateway, host="127.0.0.1", port=0, head_seconds=30, drain_seconds=1)

@@ -23,6 +23,7 @@ from cachefleet_controlplane.gateway.conversations.response_histories import His
 from cachefleet_controlplane.gateway.conversations.sessions import Head, name_digest
 from cachefleet_controlplane.gateway.conversations.store_thread import StoreThread, StoreThreadBounds
 from cachefleet_controlplane.gateway.conversations.turns import TurnContext, Turns
+from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
@@ -78,6 +79,16 @@ class Kept:
         self.canaries = Canaries(fleet, self.plain, self.certificates, metrics=counted, ratio=self.canary_ratio)
         self.examiner = Examiner(fleet, self.plain, self.certificates, metrics=counted, chats=3)
         return Turns(parts, on_plan=self.canaries)
+
+    def handles(self, fleet: Fleet, metrics: Metrics) -> Handles:
+        """Handles for certified profiles, with the canaries above; for ``front(handles=...)``."""
+        return Handles(
+            fleet,
+            key=FLEET_KEY.history_key,
+            metrics=metrics,
+            certified=self.certificates.hold,
+            on_continued=self.canaries.rendered_by_handle,
+        )
 
     def now(self) -> float:
         return time.time() + self.later
