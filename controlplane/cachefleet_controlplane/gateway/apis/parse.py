@@ -35,9 +35,10 @@ _PRIVATE_FIELDS: Final = frozenset(
         "ec_transfer_params",
         "mm_payload",
         "data_parallel_rank",
-        *(REF_MEMBER, APPEND_MEMBER, RETURN_MEMBER),
     }
 )
+_OF_COMPLETIONS: Final = frozenset({REF_MEMBER, APPEND_MEMBER, RETURN_MEMBER})
+"""Only the API of token ids takes them from clients."""
 _OF_TRUSTED: Final = frozenset({"priority", "request_id", "session_id"})
 """An engine orders requests, names them and finds their sessions by these: only a trusted tenant may say them."""
 _PRIVATE_XARGS: Final = frozenset({"kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode", "cache_salt"})
@@ -54,7 +55,8 @@ def parse(body: bytes, endpoint: Endpoint, *, trusted: bool = False) -> RequestI
 
 def understand(fields: Fields, endpoint: Endpoint, *, trusted: bool = False) -> RequestInfo:
     """As ``parse``, of a body that is split into its members."""
-    kept = _sanitised(fields, _PRIVATE_FIELDS if trusted else _PRIVATE_FIELDS | _OF_TRUSTED)
+    private = _PRIVATE_FIELDS if trusted else _PRIVATE_FIELDS | _OF_TRUSTED
+    kept = _sanitised(fields, private if endpoint is Endpoint.COMPLETIONS else private | _OF_COMPLETIONS)
     return api_of(endpoint).understand(kept, model=text(fields, "model"), size=len(fields))
 
 

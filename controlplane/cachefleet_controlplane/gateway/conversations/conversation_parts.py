@@ -67,6 +67,10 @@ def conversation_parts(
     parts = TurnContext(fleet, store_thread, histories, counted, key, max_keys=settings.continuation_max_keys)
     examiner = Examiner(fleet, plain, certificates, metrics=counted, chats=settings.continuation_certify_chats)
     handles = Handles(
-        fleet, key=key, metrics=metrics, certified=certificates.hold, on_continued=canaries.rendered_by_handle
+        *(fleet, upstream, credentials),
+        key=key,
+        metrics=metrics,
+        certified=certificates.hold,
+        on_continued=canaries.rendered_by_handle,
     )
     return ConversationParts(Turns(parts, on_plan=canaries), store_thread, examiner, canaries, handles)

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from cachefleet_controlplane.gateway.conversations.checkpoint import KEY_BYTES, Checkpoint, Fresh
-from cachefleet_controlplane.gateway.handles.continuing import HandleOutcome
+from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
 from cachefleet_core.continuation import MISMATCHES
 
 

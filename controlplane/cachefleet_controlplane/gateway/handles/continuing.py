@@ -6,51 +6,25 @@ prompt. A handle that a worker does not continue costs one more trip: the whole 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from enum import StrEnum
-from typing import Final
+from collections.abc import Callable
 
 import msgspec
-from msgspec import Struct
 
 from cachefleet_controlplane.gateway.handles.conversation_items import Items
 from cachefleet_controlplane.gateway.handles.handle_memory import HandleMemory, Held
 from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened
-from cachefleet_controlplane.wire.json_members import READ_ERRORS, edited
-from cachefleet_core.continuation import CONVERSATION_HEADER, Fingerprints, KeptPrefix, RefusalCode
+from cachefleet_controlplane.gateway.handles.sending import HandleOutcome, Send, kept_prefix, refusal_code
+from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_controlplane.wire.json_members import edited
+from cachefleet_core.continuation import CONVERSATION_HEADER, Fingerprints, KeptPrefix
 
-_CONFLICT: Final = 409
-
-
-class HandleOutcome(StrEnum):
-    """What became of a handle from an earlier request; a metric's label."""
-
-    HIT = "endpoint_local_shortcut_hit"
-    MISS = "endpoint_local_shortcut_miss"
-    """The worker that served the request does not have it, or has lost it."""
-    FINGERPRINT_MISMATCH = "fingerprint_mismatch"
-    """It was rendered by or with something else."""
-
-
-class _Code(Struct, frozen=True):
-    code: str = ""
-
-
-class _Refusal(Struct, frozen=True):
-    error: _Code
-
-
-_refusal = msgspec.json.Decoder(_Refusal)
-_kept = msgspec.json.Decoder(KeptPrefix)
-_encode = msgspec.json.Encoder().encode
-
-Send = Callable[[bytes], Awaitable[Opened]]
 Continued = Callable[[KeptPrefix, bytes], None]
 
 
 class Continuing:
-    """Which handles one request may use, and what its workers keep of it. Not shared between requests."""
+    """Which handles one request may use, and what its workers keep of it."""
+
+    only = False
 
     def __init__(
         self,
@@ -102,13 +76,20 @@ class Continuing:
             self._known = False
             return self._learnt(url, await send(body))
         opened = await send(short)
-        if code := _refused(opened.answer):
+        if code := refusal_code(opened.answer):
             self._lost(url, count, held, code)
             return self._learnt(url, await send(body))
         self._metrics.spared(len(body) - len(short))
         if opened.succeeded and self._earlier.get(url) == found:
             self._note(url, opened.kept, body)
         return self._learnt(url, opened)
+
+    def rendered(self, tokens: int) -> None:
+        """Any worker can be sent the whole."""
+
+    async def whole(self, body: bytes) -> bytes:
+        """Return the body, which is whole."""
+        return body
 
     def outcome(self, url: str) -> HandleOutcome | None:
         """Return what became of earlier requests' handles in the worker that served the request; None without any."""
@@ -141,7 +122,7 @@ class Continuing:
     def _note(self, url: str, told: str, body: bytes) -> None:
         first = not self._continued
         self._continued.add(url)
-        if first and (kept := _read(told)) is not None:
+        if first and (kept := kept_prefix(told)) is not None:
             self._on_continued(kept, body)
 
     def _lost(self, url: str, count: int, held: Held, code: str) -> None:
@@ -152,26 +133,10 @@ class Continuing:
 
     def _learnt(self, url: str, opened: Opened) -> Opened:
         """Note what a worker keeps of the whole conversation."""
-        kept = _read(opened.kept) if url in self._keepers and opened.kept else None
+        kept = kept_prefix(opened.kept) if url in self._keepers else None
         if kept is not None:
             held = Held(url, kept, self._fingerprints)
             self._memory.add(self._items.whole, held)
+            self._memory.place(kept.handle, url)
             self._held[url] = len(self._items.items), held
         return opened
-
-
-def _refused(answer: Answer | None) -> str:
-    """The code of a worker that does not continue a handle; "" for any other answer."""
-    if answer is None or answer.status != _CONFLICT:
-        return ""
-    try:
-        return RefusalCode(_refusal.decode(answer.body).error.code)
-    except (*READ_ERRORS, ValueError):
-        return ""
-
-
-def _read(told: str) -> KeptPrefix | None:
-    try:
-        return _kept.decode(told)
-    except READ_ERRORS:
-        return None

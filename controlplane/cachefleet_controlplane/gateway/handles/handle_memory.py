@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cachefleet_core.continuation import Fingerprints, KeptPrefix
+from cachefleet_core.continuation import HANDLE_PREFIX, Fingerprints, KeptPrefix
 from cachefleet_runtime.lru import LruMap
 
 PLACES: Final = 4
 """Workers that are remembered for one beginning; the one heard of last comes first."""
+
+SERVERS: Final = 10_000
+"""API servers of workers that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class HandleMemory:
 
     def __init__(self, limit: int) -> None:
         self._held: LruMap[bytes, tuple[Held, ...]] = LruMap(limit)
+        self._places: LruMap[str, str] = LruMap(SERVERS)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -47,3 +51,15 @@ class HandleMemory:
             self._held[digest] = left
         else:
             self._held.pop(digest, None)
+
+    def place(self, handle: str, url: str) -> None:
+        """Note whose handle it is: all handles of one API server have a part in common."""
+        self._places.put(_server(handle), url)
+
+    def placed(self, handle: str) -> str:
+        """Return the URL of the worker whose handle it is; "" where that is not known."""
+        return self._places.use(_server(handle)) or ""
+
+
+def _server(handle: str) -> str:
+    return handle.removeprefix(HANDLE_PREFIX).partition("_")[0]

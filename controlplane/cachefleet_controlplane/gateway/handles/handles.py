@@ -1,4 +1,7 @@
-"""For which requests handles are used: conversations of models whose pools want it, by certified render profiles."""
+"""For which requests handles are used: conversations and token ids of models whose pools want it.
+
+Prompts of conversations are rendered, so theirs is only for certified render profiles; token ids are not.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
+from urllib.parse import urlencode
+
+import msgspec
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
@@ -14,13 +20,22 @@ from cachefleet_controlplane.gateway.handles.conversation_items import items_of
 from cachefleet_controlplane.gateway.handles.fingerprints import fingerprints
 from cachefleet_controlplane.gateway.handles.handle_memory import HandleMemory
 from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
+from cachefleet_controlplane.gateway.handles.sending import Sending
+from cachefleet_controlplane.gateway.handles.token_continuing import TokenContinuing
+from cachefleet_controlplane.gateway.handles.token_reference import about_tokens, reference
+from cachefleet_controlplane.gateway.upstream.client import Upstream
+from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.json_members import Fields
-from cachefleet_controlplane.workers.render_profiles import Profile
+from cachefleet_controlplane.workers.render_profiles import Profile, RenderFacts
 from cachefleet_controlplane.workers.views import ServedModel
-from cachefleet_core.continuation import KeptPrefix
+from cachefleet_core.continuation import CONVERSATION_HEADER, REF_MEMBER, RETURN_MEMBER, Fingerprints, KeptPrefix
+from cachefleet_core.prompt_keys import KEYS_PATH, TOKEN_HEADER, PromptKeysError, decode
 
 REMEMBERED: Final = 50_000
+IDS_SECONDS: Final = 10.0
+"""How long a worker may take to give the ids that it keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +57,8 @@ class Handles:
     def __init__(
         self,
         fleet: Fleet,
+        upstream: Upstream,
+        credentials: Credentials,
         *,
         key: bytes,
         metrics: Metrics,
@@ -50,22 +67,26 @@ class Handles:
         remembered: int = REMEMBERED,
     ) -> None:
         self._fleet = fleet
+        self._upstream = upstream
+        self._credentials = credentials
         self._key = key
         self._metrics = HandleMetrics(metrics)
         self._certified = certified
         self._on_continued = on_continued
         self._memory = HandleMemory(remembered)
 
-    def begin(
-        self, info: RequestInfo, fields: Fields, *, model: ServedModel, tenant: str, salt: str
-    ) -> Continuing | None:
-        """Return what is kept of a request whose worker's body has these fields; None where it is always sent whole."""
+    def begin(self, info: RequestInfo, fields: Fields, *, model: ServedModel, tenant: str, salt: str) -> Sending | None:
+        """Return how a request is sent whose worker's body has these fields; None where it is always sent whole.
+
+        ApiError for a reference that cannot be understood, or where the model's pools want no handles.
+        """
+        if about_tokens(info):
+            return self._tokens(info, model)
         facts = self._fleet.render_facts(model.name)
-        if not facts.conversations_at or info.bypass is not None or not _wanted(model):
+        wanted = facts.conversations_at and info.bypass is None and _wanted(model)
+        if not wanted or not self._certified(facts.certifiable):
             return None
-        if not self._certified(facts.certifiable):
-            return None
-        name = f"{model.namespace}/{model.upstream}"
+        name = _name(model)
         items = items_of(info.endpoint, fields, key=self._key, owner=(name, tenant, salt))
         if items is None:
             return None
@@ -78,6 +99,36 @@ class Handles:
             on_continued=partial(self._tell, model.name, info),
         )
 
+    def _tokens(self, info: RequestInfo, model: ServedModel) -> Sending:
+        if not _wanted(model):
+            raise no_handles(model)
+        facts = self._fleet.render_facts(model.name)
+        prints = fingerprints(_name(model), facts.rendered_by, info, key=self._key)
+        return TokenContinuing(
+            self._memory,
+            reference(info),
+            prints,
+            keepers=facts.conversations_at,
+            metrics=self._metrics,
+            ids=partial(self._ids, facts, prints),
+        )
+
+    async def _ids(self, facts: RenderFacts, prints: Fingerprints, url: str, body: bytes) -> list[int] | None:
+        """Ask the worker at a URL for all token ids of a body; None where it does not give them."""
+        if url not in facts.conversations_at:
+            return None
+        key = self._credentials.of(url)
+        headers = [("content-type", "application/json"), ("authorization", f"Bearer {key}"), (TOKEN_HEADER, key)]
+        headers.append((CONVERSATION_HEADER, msgspec.json.encode(prints).decode()))
+        query = urlencode({"contract": facts.contract, "block_size": facts.block_size, "ids": 1})
+        opened = await self._upstream.ask(url, f"{KEYS_PATH}?{query}", body, headers=headers, seconds=IDS_SECONDS)
+        if not opened.succeeded or opened.answer is None:
+            return None
+        try:
+            return list(decode(opened.answer.body)[0].ids) or None
+        except (PromptKeysError, IndexError):
+            return None
+
     def _tell(self, model: str, info: RequestInfo, kept: KeptPrefix, body: bytes) -> None:
         self._on_continued(ByHandle(model, info, kept, body))
 
@@ -85,3 +136,16 @@ class Handles:
 def _wanted(model: ServedModel) -> bool:
     """Whether every pool of a model wants handles."""
     return all(pool.spec.continuation.enabled and pool.spec.continuation.handles for pool in model.declared)
+
+
+def _name(model: ServedModel) -> str:
+    return f"{model.namespace}/{model.upstream}"
+
+
+def no_handles(model: ServedModel) -> ApiError:
+    """400: a request about kept token ids, where none are kept."""
+    message = (
+        f"`{REF_MEMBER}` and `{RETURN_MEMBER}` need `spec.continuation.handles: true` in every pool of the model "
+        f"`{model.name}`, and exact block keys. Send all token ids as `prompt`."
+    )
+    return ApiError(400, message, param=REF_MEMBER)

@@ -11,8 +11,9 @@ from typing import Final
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.parse import upstream_body, upstream_fields
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
-from cachefleet_controlplane.gateway.handles.continuing import Continuing
-from cachefleet_controlplane.gateway.handles.handles import Handles
+from cachefleet_controlplane.gateway.handles.handles import Handles, no_handles
+from cachefleet_controlplane.gateway.handles.sending import Sending
+from cachefleet_controlplane.gateway.handles.token_reference import about_tokens
 from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
@@ -57,7 +58,7 @@ class RoutingInput:
     gate: HitThresholds = field(default_factory=HitThresholds)
     duty: Duty = Duty.ANSWER
     """Whether workers are chosen to answer or to prefill."""
-    continuing: Continuing | None = field(default=None, compare=False)
+    continuing: Sending | None = field(default=None, compare=False)
     """What workers keep of the conversation; None where requests are always sent whole."""
 
     @property
@@ -137,7 +138,7 @@ class RoutingInputBuilder:
         engine_name = model.declared[0].spec.model.name
         gate = HitThresholds.of(info, model)
         fields = upstream_fields(info, model=engine_name, salt=salt, gated=gate.ours)
-        continuing = self._continuing(info, fields, model, tenant, salt) if answered else None
+        continuing = self._continuing(info, fields, model, tenant, salt) if answered or about_tokens(info) else None
         body = encode(fields)
         began = self._clock()
         text = self._text(info, model, salt=salt)
@@ -145,6 +146,9 @@ class RoutingInputBuilder:
         rendering = await self._render(
             *(info, model, body, continuing), salt=salt, workers=workers, keep_ids=keep_ids, answered=answered
         )
+        if continuing is not None:
+            continuing.rendered(rendering.prompt.tokens)
+            body = await continuing.whole(body) if gate.split else body
         seconds = self._clock() - began
         learn = self._learner(info, model, rendering, text)
         rendering, prompt = self._known(info, model, rendering, text)
@@ -156,9 +160,11 @@ class RoutingInputBuilder:
 
     def _continuing(
         self, info: RequestInfo, fields: Fields, model: ServedModel, tenant: TenantRecord, salt: str
-    ) -> Continuing | None:
-        """What workers keep of a conversation."""
+    ) -> Sending | None:
+        """How the request is sent to workers that keep conversations. ApiError."""
         if self._handles is None or self._blind or self._knowledge is not Knowledge.EXACT:
+            if about_tokens(info):
+                raise no_handles(model)
             return None
         return self._handles.begin(info, fields, model=model, tenant=tenant.name, salt=salt)
 
@@ -180,9 +186,11 @@ class RoutingInputBuilder:
             return _nobody
         return learn if info.single and rendering.rung is Rung.NONE else _nobody
 
-    def _asked(self, model: ServedModel, text: Text, continuing: Continuing | None) -> list[WorkerEndpoint]:
+    def _asked(self, model: ServedModel, text: Text, continuing: Sending | None) -> list[WorkerEndpoint]:
         """Whom to ask for keys: first who will probably serve, since it need not render again what it keeps."""
         facts = self._fleet.render_facts(model.name)
+        if continuing is not None and continuing.only:
+            return [one for one in self._fleet.renderers(model.name) if one.url == continuing.first]
         if continuing is not None and continuing.first:
             return sorted(self._fleet.renderers(model.name), key=lambda one: one.url != continuing.first)
         if not text.size or not facts.prompts_at:
@@ -219,7 +227,7 @@ class RoutingInputBuilder:
         info: RequestInfo,
         model: ServedModel,
         body: bytes,
-        continuing: Continuing | None,
+        continuing: Sending | None,
         *,
         salt: str,
         workers: Sequence[WorkerEndpoint],

@@ -16,12 +16,12 @@ from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestI
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.wire.json_members import Fields, is_null
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFacts
+from cachefleet_core.prompt_keys import KEYS_PATH
 
 MAX_WORKERS: Final = 2
 """Workers asked for one prompt."""
 MAX_REMEMBERED: Final = 4096
 TOKENIZE_PATH: Final = "/tokenize"
-KEYS_PATH: Final = "/v1/fleet/keys"
 _APIS: Final[Mapping[Endpoint, str]] = {
     Endpoint.CHAT: "",
     Endpoint.COMPLETIONS: "",

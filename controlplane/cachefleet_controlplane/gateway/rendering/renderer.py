@@ -19,7 +19,7 @@ from prometheus_client import Counter
 
 from cachefleet_controlplane.gateway.apis.parse import first_prompt, given_ids
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, RequestInfo
-from cachefleet_controlplane.gateway.handles.continuing import Continuing
+from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.rendering.dedicated_renderers import Renderers
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache, digest
@@ -46,11 +46,11 @@ from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFacts
+from cachefleet_core.prompt_keys import TOKEN_HEADER
 from cachefleet_core.request_bodies import BodyError
 
 WITH_IDS: Final = "&ids=1"
 KEPT: Final = "&keep=1"
-_TOKEN_HEADER: Final = "x-cachefleet-token"  # noqa: S105 (the name of a header)
 
 
 class Renderer:
@@ -97,7 +97,7 @@ class Renderer:
         keying: Keying,
         facts: RenderFacts = NO_FACTS,
         salt: str = "",
-        continuing: Continuing | None = None,
+        continuing: Sending | None = None,
     ) -> Rendering:
         """Render the first prompt of ``info``; ``body`` is what a worker is sent for it (see ``render_ask``).
 
@@ -144,18 +144,19 @@ class Renderer:
         self,
         info: RequestInfo,
         body: bytes,
-        continuing: Continuing | None,
+        continuing: Sending | None,
         *,
         workers: Sequence[WorkerEndpoint],
         keying: Keying,
         facts: RenderFacts,
     ) -> Rendering:
         began = self._clock()
+        only = continuing is not None and continuing.only
         dedicated = self._dedicated.next(began)
         last = Rendering(reason=_before(info, [*dedicated, *workers]))
         for attempt in ladder(workers, self._memory, info=info, now=began, facts=facts, dedicated=dedicated):
             left = began + self._timeout_seconds - self._clock()
-            if left <= 0 or not self._open(attempt):
+            if left <= 0 or not self._open(attempt) or (only and (attempt.rung is not Rung.KEYS or attempt.dedicated)):
                 continue
             keeps = attempt.keeps and keying.answered
             if attempt.rung is Rung.KEYS:
@@ -189,7 +190,7 @@ class Renderer:
         attempt: Try,
         info: RequestInfo,
         body: bytes,
-        continuing: Continuing | None,
+        continuing: Sending | None,
         *,
         seconds: float,
         facts: RenderFacts,
@@ -199,7 +200,7 @@ class Renderer:
         key = self._credentials.of_pool(facts.pool) if attempt.dedicated else self._credentials.of(url)
         headers = [("content-type", "application/json"), ("authorization", f"Bearer {key}")]
         if attempt.rung is Rung.KEYS:
-            headers.append((_TOKEN_HEADER, key))
+            headers.append((TOKEN_HEADER, key))
         if continuing is not None:
             headers += continuing.headers(url)
 

@@ -73,7 +73,7 @@ class Kept:
         histories = Histories(self.store_thread, sealer, max_bytes=self.max_bytes, wall_clock=self.now)
         parts = TurnContext(fleet, self.store_thread, histories, counted, FLEET_KEY.history_key, wall_clock=self.now)
         credentials = _Keys(FLEET_KEY)
-        upstream = renderer._upstream  # the gateway's own
+        upstream = self.upstream = renderer._upstream  # the gateway's own
         self.plain = self.make_plain(upstream, credentials, seconds=30)
         self.certificates = Certificates(self.store_thread)
         self.canaries = Canaries(fleet, self.plain, self.certificates, metrics=counted, ratio=self.canary_ratio)
@@ -83,7 +83,7 @@ class Kept:
     def handles(self, fleet: Fleet, metrics: Metrics) -> Handles:
         """Handles for certified profiles, with the canaries above; for ``front(handles=...)``."""
         return Handles(
-            fleet,
+            *(fleet, self.upstream, _Keys(FLEET_KEY)),
             key=FLEET_KEY.history_key,
             metrics=metrics,
             certified=self.certificates.hold,

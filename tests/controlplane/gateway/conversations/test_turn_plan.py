@@ -17,7 +17,7 @@ from cachefleet_controlplane.gateway.conversations.turn_plan import (
     plan,
     with_handle,
 )
-from cachefleet_controlplane.gateway.handles.continuing import HandleOutcome
+from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
 from cachefleet_core.continuation import MISMATCHES, prefix_hash
 from tests.controlplane.gateway.conversations.made import BLOCK, HERE, PRINTS, RECEIPT, fresh, left
 

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.handles.continuing import Continuing, HandleOutcome
+from cachefleet_controlplane.gateway.handles.continuing import Continuing
 from cachefleet_controlplane.gateway.handles.conversation_items import items_of
 from cachefleet_controlplane.gateway.handles.handle_memory import PLACES, HandleMemory, Held
 from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
+from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened
 from cachefleet_controlplane.metrics import Metrics

@@ -13,7 +13,7 @@ import pytest
 
 from cachefleet_controlplane.gateway.conversations.certification.canary import MATCH, MISMATCH
 from cachefleet_controlplane.gateway.conversations.turn_plan import TurnOutcome
-from cachefleet_controlplane.gateway.handles.continuing import HandleOutcome
+from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
 from cachefleet_core.continuation import CONVERSATION_HEADER
 from cachefleet_core.report_frames import Capability
 from tests.controlplane.gateway.conversations.certification.test_certify import served

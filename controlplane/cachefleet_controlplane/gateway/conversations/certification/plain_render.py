@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.rendering.keying import Keying
-from cachefleet_controlplane.gateway.rendering.render_ladder import KEYS_PATH, Rung
+from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
 from cachefleet_controlplane.gateway.rendering.rendering_result import read
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
@@ -19,6 +19,7 @@ from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_controlplane.workers.render_profiles import RenderFacts
 from cachefleet_core.continuation import ids_array
+from cachefleet_core.prompt_keys import KEYS_PATH, TOKEN_HEADER
 
 _KEYING: Final = Keying(lambda: None, keep_ids=True)
 
@@ -66,6 +67,6 @@ class PlainRenderer:
         headers = [
             ("content-type", "application/json"),
             ("authorization", f"Bearer {key}"),
-            ("x-cachefleet-token", key),
+            (TOKEN_HEADER, key),
         ]
         return await self._upstream.ask(worker.url, path, body, headers=headers, seconds=self._seconds)
