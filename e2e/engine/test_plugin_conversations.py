@@ -206,3 +206,58 @@ def test_ended_conversations_are_unknown(vllm_server: VllmServer) -> None:
 
 def test_it_is_told(vllm_server: VllmServer) -> None:
     assert features(vllm_server)["conversations"] == ("on", "")
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}], ids=["whole", "stream"])
+def test_answers_give_the_next_reference(vllm_server: VllmServer, more: dict[str, Any]) -> None:
+    base = COMMON | more | {"return_token_ids": True, "cache_salt": "ids"}
+    body = base | {"prompt": list(range(300, 340))}
+    first = asked(vllm_server, COMPLETION, body | {"return_prompt_cache_ref": True})
+    answer, given = completed(first)
+    assert answer == completed(stock(vllm_server, COMPLETION, body))[0]
+    assert given == ref(kept(first), **{name: given[name] for name in ("handle", "prefix_hash", "prefix_token_count")})
+    assert given["prefix_token_count"] == 40 + len(answer) == 46
+    turn = base | {"prompt_cache_ref": given, "append_token_ids": [7], "return_prompt_cache_ref": True}
+    second = asked(vllm_server, COMPLETION, turn)
+    whole = base | {"prompt": [*range(300, 340), *answer, 7]}
+    found, last = completed(second)
+    assert found == completed(stock(vllm_server, COMPLETION, whole))[0]
+    assert last["prefix_token_count"] == 53
+    third = asked(vllm_server, COMPLETION, turn | {"prompt_cache_ref": last, "append_token_ids": []})
+    assert kept(third).handle == last["handle"]
+
+
+def test_the_reference_is_all_that_is_added(vllm_server: VllmServer) -> None:
+    body = COMMON | {"prompt": "a b c", "return_token_ids": True}
+    answer = asked(vllm_server, COMPLETION, body | {"return_prompt_cache_ref": True})
+    added = b',"prompt_cache_ref":' + msgspec.json.encode(answer.json["prompt_cache_ref"])
+    plain = stock(vllm_server, COMPLETION, body)
+    assert _VARYING.sub("", answer.content.replace(added, b"").decode()) == said(plain)
+
+
+def test_an_answer_without_ids_has_no_reference(vllm_server: VllmServer) -> None:
+    answer = asked(vllm_server, COMPLETION, COMMON | {"prompt": "a b", "return_prompt_cache_ref": True})
+    assert answer.json["prompt_cache_ref"] is None
+
+
+@pytest.mark.parametrize(
+    ("members", "named"),
+    [({"n": 2}, "n: "), ({"prompt": ["a", "b"]}, "prompt: "), ({"prompt": [[1], [2]]}, "prompt: ")],
+)
+def test_a_reference_is_to_one_prompt_and_one_answer(
+    vllm_server: VllmServer, members: dict[str, Any], named: str
+) -> None:
+    body = COMMON | {"prompt": "a", "return_prompt_cache_ref": True, "temperature": 1} | members
+    answer = asked(vllm_server, COMPLETION, body)
+    assert (answer.status, answer.json["error"]["message"].startswith(named)) == (400, True)
+
+
+def completed(answer: Answer) -> tuple[list[int], Any]:
+    """The ids of an answer, and its reference."""
+    assert answer.status == 200, answer.content
+    data = [answer.content.decode()]
+    if data[0].startswith("data:"):
+        data = [each.removeprefix("data: ") for each in data[0].split("\n\n")[:-2]]
+    parts = [json.loads(each) for each in data]
+    ids = [token for part in parts for choice in part["choices"] for token in choice["token_ids"]]
+    return ids, parts[-1].get("prompt_cache_ref")

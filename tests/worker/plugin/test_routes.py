@@ -19,6 +19,7 @@ from cachefleet_worker.plugin.keys.render import RefusedError
 from cachefleet_worker.plugin.routes import FleetApp, FleetRoutes
 from cachefleet_worker.plugin.settings import PluginSettings
 from tests.worker.plugin.asked import Answer, EngineCore, Sent, ask, process
+from tests.worker.plugin.conversations.test_turn_store import store, turn
 
 KEY = "worker-secret"
 HEADERS = {"X-Cachefleet-Token": KEY}
@@ -401,3 +402,19 @@ async def test_a_fault_while_the_server_starts_stays_with_the_routes(monkeypatch
     await plugin.init_state(SimpleNamespace(), SimpleNamespace(), None)
     assert own.faults.counts["routes"] == 2
     assert {each.feature: each.reason for each in own.capabilities.document()}["routes"] == "fault: AttributeError"
+
+
+async def test_conversations_are_bounded_by_the_policy_and_ended(settings: PluginSettings, core: EngineCore) -> None:
+    core.answers["policy"] = {"generation": 3}
+    app = await made(settings, core.client())
+    assert (await get(app, "/stats")).json["conversations"] == {}
+    assert (await ask(app, "DELETE", "/v1/fleet/conversations", headers=HEADERS)).json == {"turns": 0}
+    turns = app._process.parts["conversations"] = store()
+    for _ in range(3):
+        turns.keep(turn())
+    fewer = msgspec.structs.replace(POLICY, max_entries=2)
+    for policy, left in ((POLICY, 3), (fewer, 2), (msgspec.structs.replace(POLICY, generation=2, max_entries=0), 2)):
+        await ask(app, "PUT", "/v1/fleet/policy", body=msgspec.json.encode(policy), headers=HEADERS)
+        assert (await get(app, "/stats")).json["conversations"]["turns"] == left
+    assert (await ask(app, "DELETE", "/v1/fleet/conversations", headers=HEADERS)).json == {"turns": 2}
+    assert (await get(app, "/stats")).json["conversations"]["turns"] == 0

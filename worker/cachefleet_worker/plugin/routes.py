@@ -31,6 +31,7 @@ from cachefleet_worker.plugin.capabilities import summary
 from cachefleet_worker.plugin.capability_document import Server, document
 from cachefleet_worker.plugin.compat import unmet
 from cachefleet_worker.plugin.conversations import conversation_middleware
+from cachefleet_worker.plugin.conversations.exchange import FEATURE as CONVERSATIONS
 from cachefleet_worker.plugin.conversations.turn_store import TurnStore
 from cachefleet_worker.plugin.engine_calls import EngineCallError, EngineCalls, StockEngineError
 from cachefleet_worker.plugin.keys.key_service import KeyService
@@ -63,7 +64,7 @@ class FleetRoutes:
         """Guard the application and mount the routes; vLLM calls it while it builds the application."""
         with self._process.faults.guard(renderer_hook.FEATURE):
             offered_prompt.install(app, self._process)
-        with self._process.faults.guard(conversation_middleware.FEATURE):
+        with self._process.faults.guard(CONVERSATIONS):
             conversation_middleware.install(app, self._process)
         with self._process.faults.guard(access_guard.FEATURE):
             access_guard.install(app, self._process)
@@ -209,7 +210,7 @@ class FleetApp:
 
     @property
     def _turns(self) -> TurnStore | None:
-        return self._process.parts.get(conversation_middleware.FEATURE)
+        return self._process.parts.get(CONVERSATIONS)
 
     async def _forget(self, _request: Request) -> Response:
         """End every conversation: the cache that they were kept for was cleared."""

@@ -13,7 +13,8 @@ import pytest
 
 from cachefleet_core.continuation import CONVERSATION_HEADER, Fingerprints, KeptPrefix, prefix_hash
 from cachefleet_worker.plugin.conversations import conversation_middleware
-from cachefleet_worker.plugin.conversations.conversation_middleware import FEATURE, Conversations
+from cachefleet_worker.plugin.conversations.conversation_middleware import Conversations
+from cachefleet_worker.plugin.conversations.exchange import FEATURE
 from cachefleet_worker.plugin.conversations.turn import Api
 from cachefleet_worker.plugin.plugin_process import Process
 from cachefleet_worker.plugin.prompts.offered_prompt import recorded, recording
@@ -38,6 +39,7 @@ class Server:
         self.after: list[Any] = []
         self.renders = 1
         self.status = 200
+        self.answer = ("", b"answer")
         self.app: Any = self
         conversation_middleware.install(self, self.process)
 
@@ -53,8 +55,10 @@ class Server:
                 for _ in range(self.renders):
                     (recorded.get() or record).add(RenderedPrompt(Call(b"", 1), rendered(body), {}))
         self.after.append(receive)
-        await send({"type": "http.response.start", "status": self.status, "headers": [(b"a", b"b")]})
-        await send({"type": "http.response.body", "body": b"answer"})
+        kind, content = self.answer
+        headers = [(b"content-type", kind.encode())] if kind else [(b"a", b"b")]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
 
     async def ask(
         self,
@@ -400,3 +404,39 @@ async def test_a_fault_turns_it_off_and_whole_requests_are_served(
     assert (await server.ask(chat(ITEMS))).headers == {b"a": b"b"}
     assert server.process.faults.counts == {FEATURE: 1}
     assert not server.process.faults.on(FEATURE)
+
+
+async def test_the_next_reference_is_to_prompt_and_answer(server: Server) -> None:
+    answer = {"id": "a", "choices": [{"finish_reason": "stop", "token_ids": [8, 9]}]}
+    server.answer = "application/json", msgspec.json.encode(answer)
+    first = await server.ask({"prompt": [1, 2], "return_prompt_cache_ref": True}, Api.COMPLETIONS)
+    assert server.last == {"prompt": [1, 2]}
+    given = first.json.pop("prompt_cache_ref")
+    assert (given["prefix_token_count"], given["prefix_hash"]) == (4, prefix_hash([1, 2, 8, 9]))
+    assert kept(first).prefix_token_count == 2
+    turn = {"prompt_cache_ref": given, "append_token_ids": [3], "return_prompt_cache_ref": True}
+    server.answer = "text/event-stream", b"data: " + msgspec.json.encode(answer) + b"\n\ndata: [DONE]\n\n"
+    second = await server.ask(turn, Api.COMPLETIONS)
+    assert server.last == {"prompt": [1, 2, 8, 9, 3]}
+    given = msgspec.json.decode(second.content.split(b"\n\n")[1].removeprefix(b"data: "))["prompt_cache_ref"]
+    await server.keep({"prompt_cache_ref": given, "append_token_ids": []}, Api.COMPLETIONS)
+    assert server.last == {"prompt": [1, 2, 8, 9, 3, 8, 9]}
+
+
+async def test_an_answer_without_ids_of_its_own_refers_to_its_prompt(server: Server) -> None:
+    server.answer = "application/json", b'{"choices":[{"finish_reason":"length","token_ids":[]}]}'
+    first = await server.ask({"prompt": [1, 2], "return_prompt_cache_ref": True}, Api.COMPLETIONS)
+    assert first.json["prompt_cache_ref"]["handle"] == kept(first).handle
+
+
+async def test_the_reference_is_null_where_nothing_is_kept(server: Server) -> None:
+    server.answer = "application/json", b'{"choices":[{"finish_reason":"stop","token_ids":[3]}]}'
+    server.process.parts[FEATURE].resize(0)
+    first = await server.ask({"prompt": [1, 2], "return_prompt_cache_ref": True}, Api.COMPLETIONS)
+    assert (first.json["prompt_cache_ref"], server.outcomes) == (None, {"not_kept": 1})
+
+
+async def test_keys_have_no_reference(server: Server) -> None:
+    server.answer = "application/json", b"{}"
+    first = await server.ask({"prompt": [1, 2], "return_prompt_cache_ref": True}, "/v1/fleet/keys")
+    assert (first.content, server.last) == (b"{}", {"prompt": [1, 2]})

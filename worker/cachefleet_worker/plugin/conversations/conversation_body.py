@@ -23,6 +23,7 @@ from cachefleet_core.continuation import (
     RefusalCode,
     TokenId,
     ids_array,
+    prefix_hash,
 )
 from cachefleet_worker.plugin.asgi import HttpError
 from cachefleet_worker.plugin.conversations.turn import Api, Common, Turn
@@ -67,6 +68,7 @@ class Joined:
     added: bytes | None = field(repr=False)
     """None where it cannot be continued, or is known when it is rendered."""
     parent: Turn | None = None
+    returns_ref: bool = False
 
 
 def read_header(value: bytes) -> Fingerprints:
@@ -118,6 +120,12 @@ def kept(whole: Joined, ids: array[int], name: str) -> Turn | None:
     return parent if same else made
 
 
+def followed(prompt: Turn, answer: array[int]) -> Turn:
+    """The turn of a completion's prompt and its answer together."""
+    ids = prompt.ids + answer
+    return Turn(prompt.common, answer.tobytes(), prefix_hash(ids), len(ids), prompt)
+
+
 def _continued(parent: Turn | None, ids: array[int]) -> tuple[Turn | None, bytes]:
     """What a completion adds to its parent; no parent where it does not begin with its ids, as when truncated."""
     before = parent.whole if parent else b""
@@ -141,14 +149,15 @@ def _chat(asked: Asked, turn: Turn | None, body: bytes) -> Joined:
 def _completion(asked: Asked, turn: Turn | None, body: bytes) -> Joined:
     if turn is None:
         whole = _encoded(asked, {}) if asked.returns_ref else body
-        return Joined(whole, Common(asked.api, asked.fingerprints, asked.salt), None)
+        common = Common(asked.api, asked.fingerprints, asked.salt)
+        return Joined(whole, common, None, returns_ref=asked.returns_ref)
     try:
         added = ids_array(_ids.decode(asked.fields.get(APPEND_MEMBER, _NULL)))
     except _UNREADABLE:
         message = f"{APPEND_MEMBER}: must be an array of integers from 0 to 4294967295"
         raise refused(RefusalCode.APPEND_MALFORMED, message) from None
     prompt = Raw(msgspec.json.encode((turn.ids + added).tolist()))
-    return Joined(_encoded(asked, {_PROMPT: prompt}), turn.common, None, turn)
+    return Joined(_encoded(asked, {_PROMPT: prompt}), turn.common, None, turn, asked.returns_ref)
 
 
 def refused(code: RefusalCode, message: str) -> HttpError:

@@ -6,34 +6,30 @@ Only requests with the header and the worker key are touched.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Final
 
-import msgspec
-
-from cachefleet_core.continuation import CONVERSATION_HEADER, PromptCacheRef, RefusalCode, prefix_hash
+from cachefleet_core.continuation import PromptCacheRef, RefusalCode
 from cachefleet_core.report_frames import Policy
 from cachefleet_worker.plugin.access_guard import bears, routed_path
-from cachefleet_worker.plugin.asgi import Headers, HttpError, Receive, Request, Scope, Send, error_response
+from cachefleet_worker.plugin.asgi import HttpError, Receive, Request, Scope, Send, error_response
 from cachefleet_worker.plugin.capabilities import OFF
+from cachefleet_worker.plugin.conversations.answer_reference import ReferenceAnswer
 from cachefleet_worker.plugin.conversations.conversation_body import (
     Asked,
     Joined,
     has_reference,
     joined,
-    kept,
     read_body,
     read_header,
     refused,
 )
+from cachefleet_worker.plugin.conversations.exchange import FEATURE, HEADER, Exchange, KeepingAnswer
 from cachefleet_worker.plugin.conversations.turn import Api, Turn, mismatch
 from cachefleet_worker.plugin.conversations.turn_store import Outcome, TurnStore
 from cachefleet_worker.plugin.plugin_process import Process
-from cachefleet_worker.plugin.prompts.offered_prompt import Recording, recording
+from cachefleet_worker.plugin.prompts.offered_prompt import recording
 
-FEATURE: Final = "conversations"
 KEYS_PATH: Final = "/v1/fleet/keys"
-_HEADER: Final = CONVERSATION_HEADER.encode()
 _LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
 _KEY_APIS: Final = {"": None, "responses": Api.RESPONSES, "messages": Api.MESSAGES}
 _UNKNOWN: Final = "no such conversation is kept here; send the whole body"
@@ -108,7 +104,10 @@ class Conversations:
         else:
             passed = {**scope, "headers": _headers(scope, len(found.body))}
             with recording() as record:
-                answering = _Answering(send, partial(self._kept, self._store, found, record))
+                exchange = Exchange(found, record, self._store, self._faults)
+                answering: Send = KeepingAnswer(send, exchange.headers)
+                if found.returns_ref and routed_path(scope) == Api.COMPLETIONS:
+                    answering = ReferenceAnswer(answering, exchange.reference)
                 await self._app(passed, _replayed(found.body, receive), answering)
 
     def _planned(self, body: bytes, header: bytes, api: Api | None) -> Joined | HttpError | None:
@@ -133,31 +132,11 @@ class Conversations:
         store.count(Outcome.CONTINUED)
         return found
 
-    def _kept(self, store: TurnStore, found: Joined, record: Recording) -> Headers:
-        """The header that says what is kept of a request, now that it is rendered; none where nothing is."""
-        turn = None
-        with self._faults.guard(FEATURE):
-            turn = _keep(store, found, record)
-        return ((_HEADER, msgspec.json.encode(turn.kept)),) if turn is not None else ()
-
     def _header(self, scope: Scope) -> bytes:
         if scope["method"] != "POST" or routed_path(scope) not in {*Api, KEYS_PATH}:
             return b""
-        given: bytes = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+        given: bytes = next((value for name, value in scope["headers"] if name == HEADER), b"")
         return given if given and bears(scope, self._key) else b""
-
-
-class _Answering:
-    """Passes an answer on; one of status 200 begins with further headers."""
-
-    def __init__(self, send: Send, headers: Callable[[], Headers]) -> None:
-        self._send = send
-        self._headers = headers
-
-    async def __call__(self, message: Any) -> None:
-        if message["type"] == "http.response.start" and message["status"] == 200:
-            message = {**message, "headers": [*message.get("headers", ()), *self._headers()]}
-        await self._send(message)
 
 
 def _turn(store: TurnStore, asked: Asked, ref: PromptCacheRef) -> Turn:
@@ -169,15 +148,6 @@ def _turn(store: TurnStore, asked: Asked, ref: PromptCacheRef) -> Turn:
     if code is not None:
         raise refused(code, f"{code.value.replace('_', ' ')}: it is not what was kept; send the whole body")
     return turn
-
-
-def _keep(store: TurnStore, found: Joined, record: Recording) -> Turn | None:
-    ids = record.only.ids if record.only is not None else None
-    turn = kept(found, ids, prefix_hash(ids)) if ids else None
-    if turn is None:
-        store.count(Outcome.NOT_KEPT)
-        return None
-    return turn if turn.handle else store.keep(turn)
 
 
 def _api(path: str, query: dict[str, str]) -> Api | None:
