@@ -9,10 +9,11 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from cachefleet_core.continuation import CONVERSATION_HEADER, RefusalCode, prefix_hash
+from cachefleet_core.continuation import CONVERSATION_HEADER, REF_MEMBER, RefusalCode, prefix_hash
 from cachefleet_worker.plugin.asgi import HttpError
 from cachefleet_worker.plugin.conversations.conversation_body import (
     Asked,
+    followed,
     joined,
     kept,
     read_body,
@@ -24,6 +25,7 @@ from cachefleet_worker.plugin.conversations.turn_store import Outcome, TurnStore
 _KEYS: Final = "/v1/fleet/keys"
 _BY_QUERY: Final = {"": None, "responses": Api.RESPONSES, "messages": Api.MESSAGES}
 _NAMES: Final = {Api.RESPONSES: "responses", Api.MESSAGES: "messages"}
+_PROMPT: Final = web.RequestKey("cachefleet_prompt", Turn)
 _TOLD: Final = web.RequestKey("cachefleet_kept", str)
 _raw = msgspec.json.Decoder()
 
@@ -53,9 +55,23 @@ class KeptConversations:
         turn = kept(found, ids, prefix_hash(ids))
         if turn is not None and not turn.handle:
             turn = self.store.keep(turn)
+        if turn is not None and found.returns_ref and request.path == Api.COMPLETIONS:
+            request[_PROMPT] = turn
         if turn is not None:
             request[_TOLD] = msgspec.json.encode(turn.kept).decode()
         return found.body
+
+    def referred(self, request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+        """A whole answer with the reference that its request asked for; streams have none here."""
+        body = response.body if isinstance(response, web.Response) else None
+        if _PROMPT not in request or not isinstance(body, bytes) or response.status != 200:
+            return response
+        answer = _raw.decode(body)
+        (choice,) = answer["choices"]
+        turn = self.store.keep(followed(request[_PROMPT], array("I", choice["token_ids"])))
+        ref = None if turn is None else turn.kept.ref(turn.common.fingerprints)
+        answer[REF_MEMBER] = None if ref is None else msgspec.to_builtins(ref)
+        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     def _turn(self, asked: Asked) -> Turn | None:
         if asked.ref is None:

@@ -222,6 +222,8 @@ class FakeEngine:
             if self._fleet is not None:
                 request._read_bytes = self._fleet.conversations.whole(request, body)
             response: web.StreamResponse = await handler(request)
+            if self._fleet is not None:
+                response = self._fleet.conversations.referred(request, response)
         except Refusal as refusal:
             return refuse(refusal)
         except HttpError as error:

@@ -16,6 +16,7 @@ from msgspec import Meta, Raw
 from cachefleet_core.continuation import (
     APPEND_MEMBER,
     CONVERSATION_HEADER,
+    KEPT_MEMBERS,
     REF_MEMBER,
     RETURN_MEMBER,
     Fingerprints,
@@ -30,8 +31,6 @@ from cachefleet_worker.plugin.conversations.turn import Api, Common, Turn
 
 LISTS: Final = {Api.CHATS: "messages", Api.RESPONSES: "input", Api.MESSAGES: "messages"}
 """The member that grows with each turn."""
-COMMON_MEMBERS: Final = ("tools", "instructions", "system")
-"""Members that stay, left out beside a reference."""
 _PROMPT: Final = "prompt"
 _OURS: Final = (REF_MEMBER, APPEND_MEMBER, RETURN_MEMBER)
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -137,7 +136,7 @@ def _chat(asked: Asked, turn: Turn | None, body: bytes) -> Joined:
     name = LISTS[asked.api]
     added = _items(asked.fields.get(name, _NULL))
     if turn is None:
-        members = {each: bytes(asked.fields[each]) for each in COMMON_MEMBERS if each in asked.fields}
+        members = {each: bytes(asked.fields[each]) for each in KEPT_MEMBERS if each in asked.fields}
         return Joined(body, Common(asked.api, asked.fingerprints, asked.salt, members), added)
     if added is None:
         raise refused(RefusalCode.APPEND_MALFORMED, f"{name}: must be the list of what is new")
@@ -186,7 +185,7 @@ def _check(asked: Asked) -> None:
     """Refuse members that do not belong together, or would be ignored. HttpError 400."""
     fields, completion = asked.fields, asked.api is Api.COMPLETIONS
     if asked.ref is not None:
-        present = next((name for name in (*COMMON_MEMBERS, _PROMPT) if name in fields), "")
+        present = next((name for name in (*KEPT_MEMBERS, _PROMPT) if name in fields), "")
         if present:
             raise _bad(present, f"must be left out beside {REF_MEMBER}")
     if APPEND_MEMBER in fields and not (completion and asked.ref is not None):
