@@ -218,3 +218,21 @@ async def test_a21_a_canary_compares_with_a_plain_render_of_the_whole(tmp_path: 
         worker.requests.clear()
         await gate.post(CHATS, chat("", messages=messages))
         assert any(refers for _, _, refers in carried(worker)) is not lying
+
+
+async def test_a_stored_response_is_continued_by_handle(tmp_path: Path) -> None:
+    """The store has the conversation, in case; the worker is sent what is new."""
+    responses = "/v1/responses"
+    async with (
+        keyed() as worker,
+        talking(tmp_path, worker, continuation="{handles: true, storeHistory: true}") as (gate, _),
+    ):
+        fields: dict[str, Any] = {"model": MODEL, "max_output_tokens": 2, "input": [{"role": "user", "content": LONG}]}
+        for turn in range(3):
+            status, _, answer = await gate.post(responses, fields)
+            assert status == 200, answer
+            new = 1 if not turn else 2  # the answer, and the next question
+            assert carried(worker)[-2:] == [(ASKED, new, bool(turn)), (responses, 0, True)]
+            more = [{"role": "user", "content": f"{turn}{LONG}"}]
+            fields |= {"previous_response_id": json.loads(answer)["id"], "input": more}
+        assert [record.continuation for record in gate.records][1:] == [TurnOutcome.SHORTCUT_HIT] * 2
