@@ -134,6 +134,8 @@ class Settings(BaseSettings):
     continuation_responses: int = Field(20_000, ge=1, le=10_000_000)
     """Responses stored, over all tenants; those that expire first give way."""
     continuation_conversations: int = Field(100_000, ge=1, le=10_000_000)
+    continuation_handles: int = Field(50_000, ge=1, le=10_000_000)
+    """Beginnings of conversations whose handles are remembered; the least recently used are dropped first."""
     continuation_max_keys: int = Field(16_384, ge=1, le=1_000_000)
     """Block keys of one checkpoint."""
     continuation_store_seconds: float = Field(2, ge=0.01, le=60)

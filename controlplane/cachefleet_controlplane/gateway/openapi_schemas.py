@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.routing.decision import Knowledge, Verdict
+from cachefleet_core.continuation import APPEND_MEMBER, REF_MEMBER, RETURN_MEMBER, PromptCacheRef
 
 Schema = dict[str, Any]
 
@@ -67,6 +68,7 @@ _SAMPLING: Final[Mapping[str, Schema]] = {
     "return_token_ids": optional(FLAG),
     "cache_hit_threshold": _THRESHOLD,
 }
+_REFERRED: Final = PromptCacheRef.__struct_fields__
 _MESSAGE: Final = object_of(
     {"role": TEXT | {"enum": ["system", "user", "assistant", "tool"]}, "content": optional({"anyOf": [TEXT, ITEMS]})},
     required=("role",),
@@ -75,6 +77,8 @@ _TURN: Final = object_of(
     {"role": TEXT | {"enum": ["user", "assistant"]}, "content": {"anyOf": [TEXT, ITEMS]}}, required=("role", "content")
 )
 
+_REFERENCE: Final = object_of(dict.fromkeys(_REFERRED, TEXT) | {"prefix_token_count": POSITIVE}, required=_REFERRED)
+
 REQUESTS: Final[Mapping[str, Schema]] = {
     "ChatRequest": object_of(
         {**_SAMPLING, "messages": array_of(_MESSAGE), "max_completion_tokens": optional(POSITIVE)},
@@ -82,9 +86,14 @@ REQUESTS: Final[Mapping[str, Schema]] = {
         about="OpenAI's chat completion, with vLLM's members.",
     ),
     "CompletionRequest": object_of(
-        {**_SAMPLING, "prompt": {"anyOf": [TEXT, array_of(TEXT), array_of(TOKEN), array_of(array_of(TOKEN))]}},
-        required=("prompt",),
-        about="OpenAI's completion; a prompt is text or token ids, or several of one kind.",
+        {
+            **_SAMPLING,
+            "prompt": {"anyOf": [TEXT, array_of(TEXT), array_of(TOKEN), array_of(array_of(TOKEN))]},
+            REF_MEMBER: _REFERENCE,
+            APPEND_MEMBER: array_of(TOKEN),
+            RETURN_MEMBER: optional(FLAG),
+        },
+        about="OpenAI's completion; a prompt is text or token ids, or several of one kind; or token ids by reference.",
     ),
     "ResponseRequest": object_of(
         {

@@ -72,5 +72,6 @@ def conversation_parts(
         metrics=metrics,
         certified=certificates.hold,
         on_continued=canaries.rendered_by_handle,
+        remembered=settings.continuation_handles,
     )
     return ConversationParts(Turns(parts, on_plan=canaries), store_thread, examiner, canaries, handles)
