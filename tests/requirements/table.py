@@ -9,7 +9,7 @@ REQUIREMENTS: Final = MappingProxyType(
     {
         "A1": "A finished turn leaves a compact checkpoint: prefix hash, token count, fingerprints, boundary, keys",
         "A2": "The first turn has no checkpoint and takes the ordinary way",
-        "A3": "Later turns are rendered once, cheaply, and a stored prefix is verified before it is used",
+        "A3": "Later turns are rendered once, from what is kept and what is new; a share is held against a plain render",
         "A4": "No token ids are stored",
         "A5": "`prompt_cache_ref` and `append_token_ids` have fixed fields; unknown ones are refused",
         "A6": "A prefix is not continued where a fingerprint, count or boundary differs, or nothing follows it",
@@ -30,6 +30,7 @@ REQUIREMENTS: Final = MappingProxyType(
         "A21": "Handles are used for certified render profiles only",
         "A22": "Reuse is of whole blocks and never of the last token",
         "A23": "Lookup, plan, outcome, prediction and what was served are measured, cache hits apart from savings",
+        "A24": "Responses over WebSocket: each turn sends its new input alone; a full create is the fallback",
         "B1": "A pool's threshold is from 0 to 1, 0 by default; anything else is refused",
         "B2": "A request's own threshold wins, 0 always runs, absent is not 0",
         "B3": "A value out of range is a 400 in the words of the proposal",
@@ -76,13 +77,7 @@ REQUIREMENTS: Final = MappingProxyType(
 )
 NOTES: Final = MappingProxyType(
     {
-        "A24": "A WebSocket adapter for Responses: not built, a need of one client protocol",
         "A25": "About the source documents themselves; nothing to build",
-        "A3": "every turn is rendered whole; no suffix is rendered by itself",
-        "A8": "the agent's side; the gateway sends no handles yet",
-        "A9": "the agent's side and the plan; the gateway sends no handles yet",
-        "A16": "without the outcomes of handles, which the gateway does not send yet",
-        "A21": "certificates are made and withdrawn; the gateway sends no handles yet",
         "C4": "The engine's own business: one agent per engine, sets of its own, no shared lock",
         "C19": "The engine's radix-like block cache is the only strategy; there is nothing to switch",
     }

@@ -137,7 +137,7 @@ async def test_what_is_shorter_than_a_reference_is_sent_whole() -> None:
     assert (request.ended(A), talk.continued) == (None, [])
 
 
-async def test_another_worker_is_sent_the_whole() -> None:
+async def test_a9_another_worker_is_sent_the_whole() -> None:
     talk = Talk()
     await talk.turn(A, "a", keeps=1)
     request = await talk.turn(B, "a", "b", keeps=2)
@@ -159,7 +159,7 @@ async def test_the_worker_that_keeps_most_comes_first() -> None:
 
 
 @pytest.mark.parametrize("code", list(RefusalCode))
-async def test_a_lost_handle_is_followed_by_the_whole_in_the_same_attempt(code: RefusalCode) -> None:
+async def test_a16_a_lost_handle_is_followed_by_the_whole_in_the_same_attempt(code: RefusalCode) -> None:
     talk = Talk()
     await talk.turn(A, "a", keeps=1)
     talk.refusing = code
@@ -194,7 +194,7 @@ async def test_an_error_leaves_nothing_and_is_no_hit() -> None:
     assert (request.ended(A), talk.continued) == (HandleOutcome.MISS, [])
 
 
-async def test_what_renders_otherwise_is_sent_whole_and_told() -> None:
+async def test_a6_a11_what_renders_otherwise_is_sent_whole_and_told() -> None:
     talk = Talk()
     await talk.turn(A, "a", keeps=1)
     request = talk.request("a", "b", prints=OTHER)

@@ -69,7 +69,7 @@ def carried(worker: FakeEngine) -> list[tuple[str, int, bool]]:
 ASKED, CHATS = "/v1/fleet/keys", "/v1/chat/completions"
 
 
-async def test_a_turn_carries_only_what_is_new(tmp_path: Path) -> None:
+async def test_a3_a_turn_carries_only_what_is_new(tmp_path: Path) -> None:
     async with keyed() as worker, talking(tmp_path, worker) as (gate, _):
         messages = [{"role": "user", "content": LONG}]
         assert (await gate.post(CHATS, chat("", messages=messages)))[0] == 200
@@ -109,7 +109,7 @@ async def test_every_api_with_a_list_goes_by_handle(
         assert [record.continuation for record in gate.records] == [None, HandleOutcome.HIT, HandleOutcome.HIT]
 
 
-async def test_a_handle_is_for_its_own_worker_alone(tmp_path: Path) -> None:
+async def test_a9_a_handle_is_for_its_own_worker_alone(tmp_path: Path) -> None:
     """Requests at once spread over both workers; nobody is sent a handle that it did not give."""
     async with keyed() as first, keyed() as second, talking(tmp_path, first, second) as (gate, _):
         messages = [{"role": "user", "content": LONG}]
@@ -123,7 +123,7 @@ async def test_a_handle_is_for_its_own_worker_alone(tmp_path: Path) -> None:
             assert worker.plugin.conversations.store.stats()["continued"] > 0
 
 
-async def test_a_worker_that_starts_anew_is_sent_the_whole_in_the_same_attempt(tmp_path: Path) -> None:
+async def test_a8_a_worker_that_starts_anew_is_sent_the_whole_in_the_same_attempt(tmp_path: Path) -> None:
     async with keyed() as worker, talking(tmp_path, worker) as (gate, _):
         messages = [{"role": "user", "content": LONG}]
         await gate.post(CHATS, chat("", messages=messages))
@@ -149,7 +149,7 @@ async def test_what_is_lost_between_keys_and_answer_is_sent_whole(tmp_path: Path
     [({"certified": False}, ON), ({"continuation": "{handles: false}"}, ON), ({}, ON[:2])],
     ids=["not certified", "not wanted", "an older plugin"],
 )
-async def test_everything_else_is_sent_whole_without_a_word_of_it(
+async def test_a21_everything_else_is_sent_whole_without_a_word_of_it(
     tmp_path: Path, options: dict[str, Any], capabilities: tuple[Capability, ...]
 ) -> None:
     async with keyed() as worker, talking(tmp_path, worker, **options) as (gate, _):

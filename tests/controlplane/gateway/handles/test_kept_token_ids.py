@@ -34,7 +34,7 @@ async def first_turn(gate: Front) -> tuple[dict[str, Any], list[int]]:
     return answer["prompt_cache_ref"], IDS + choice["token_ids"]
 
 
-async def test_a_turn_carries_only_its_new_ids(tmp_path: Path) -> None:
+async def test_a5_a_turn_carries_only_its_new_ids(tmp_path: Path) -> None:
     async with keyed() as worker, talking(tmp_path, worker) as (gate, _):
         ref, ids = await first_turn(gate)
         assert ref["prefix_token_count"] == len(ids)
@@ -84,7 +84,7 @@ LOSSES: Final[dict[str, Callable[[FakeEngine, dict[str, Any]], object]]] = {
 
 
 @pytest.mark.parametrize("code", list(LOSSES))
-async def test_what_cannot_be_continued_is_told_by_its_code(tmp_path: Path, code: str) -> None:
+async def test_a16_what_cannot_be_continued_is_told_by_its_code(tmp_path: Path, code: str) -> None:
     """The client has the ids: it sends them all."""
     async with keyed() as worker, talking(tmp_path, worker) as (gate, _):
         ref, ids = await first_turn(gate)
@@ -94,7 +94,7 @@ async def test_what_cannot_be_continued_is_told_by_its_code(tmp_path: Path, code
         assert (await complete(gate, prompt=ids + MORE))[0] == 200
 
 
-async def test_a_guessed_handle_is_the_same_as_an_unknown_one(tmp_path: Path) -> None:
+async def test_a8_a_guessed_handle_is_the_same_as_an_unknown_one(tmp_path: Path) -> None:
     async with keyed() as worker, talking(tmp_path, worker) as (gate, _):
         ref, _ = await first_turn(gate)
         server = ref["handle"].removeprefix("vllm_prefix_").partition("_")[0]
@@ -131,7 +131,7 @@ async def test_bad_members_are_named(tmp_path: Path, fields: dict[str, Any], par
         assert (status, answer["error"]["param"]) == (400, param), answer
 
 
-async def test_nothing_to_append_leaves_nothing_to_compute(tmp_path: Path) -> None:
+async def test_a6_nothing_to_append_leaves_nothing_to_compute(tmp_path: Path) -> None:
     async with keyed() as worker, talking(tmp_path, worker) as (gate, _):
         ref, _ = await first_turn(gate)
         status, answer = await complete(gate, prompt_cache_ref=ref, append_token_ids=[])
