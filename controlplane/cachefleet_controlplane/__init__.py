@@ -1,6 +1,7 @@
 """The control plane: an index of all cached blocks, routing decisions, an OpenAI-compatible gateway and an admin API.
 
 __main__         ``python -m cachefleet_controlplane``: two HTTP servers, signals, drain, exit status
+client_websocket  uvicorn's WebSockets for clients: deadlines of messages, a shutdown that ends answers first
 control_plane    one replica: two ASGI applications, their tasks, /metrics, /healthz and /readyz
 http_heads       bounds on the bytes and fields of a request's head
 http_protocol    uvicorn's HTTP protocol with deadlines for slow clients and a shutdown in two steps
@@ -8,7 +9,7 @@ http_server      a uvicorn server of that protocol
 metrics          Prometheus counters, gauges and histograms, one method per event
 settings         environment variables
 tls              TLS of the internal port, and how workers are verified
-websocket_protocol  uvicorn's WebSockets with a smaller bound on a connection's first message
+websocket_protocol  uvicorn's WebSockets for agents: a smaller bound on a connection's first message
 wiring           builds the parts of a replica from the settings
 admin/           admin API under /admin/v1
 internal_auth/   who may report and who may use the admin API

@@ -15,6 +15,7 @@ import sys
 import uvloop
 from prometheus_client import disable_created_metrics
 
+from cachefleet_controlplane.client_websocket import MessageBounds, UnfinishedMessages, client_websocket
 from cachefleet_controlplane.control_plane import ControlPlane
 from cachefleet_controlplane.http_server import HttpServer, http_server
 from cachefleet_controlplane.settings import Settings, SettingsError, load
@@ -86,12 +87,19 @@ async def _tell(name: str, server: HttpServer) -> None:
 
 def servers(plane: ControlPlane, settings: Settings) -> tuple[HttpServer, HttpServer]:
     """The gateway's server and the internal one; the gateway bounds the time of request bodies itself."""
+    messages = MessageBounds(
+        seconds=settings.request_body_seconds,
+        stall_seconds=settings.request_stall_seconds,
+        unfinished=UnfinishedMessages(settings.buffer_bytes),
+    )
     gateway = http_server(
         plane.gateway,
         host=settings.gateway_host,
         port=settings.gateway_port,
         head_seconds=settings.request_head_seconds,
         drain_seconds=settings.drain_seconds,
+        websocket_bytes=settings.request_max_bytes,
+        websocket=client_websocket(messages),
     )
     internal = http_server(
         plane.internal,

@@ -29,6 +29,7 @@ from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
+from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.metrics import CONTENT_TYPE, Metrics
@@ -140,6 +141,7 @@ class ControlPlane:
             turns=self.conversations.turns,
             hot=self.hot.observer,
             json_excess=self.backend.json_excess,
+            sockets=SocketLimits.of(settings),
         )
 
     async def __aenter__(self) -> Self:

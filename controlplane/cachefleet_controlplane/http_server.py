@@ -20,7 +20,7 @@ from typing import Any, Final
 import uvicorn
 
 from cachefleet_controlplane.http_protocol import ClientTimeouts, ShutdownState, TimedProtocol, timed_protocol
-from cachefleet_controlplane.websocket_protocol import CautiousWebSocket
+from cachefleet_controlplane.websocket_protocol import CautiousWebSocket, RefusingWebSocket
 
 logger = logging.getLogger(__name__)
 
@@ -107,11 +107,12 @@ def http_server(
     body_seconds: float = 0.0,
     stall_seconds: float = 10.0,
     websocket_bytes: int = 0,
+    websocket: type[RefusingWebSocket] = CautiousWebSocket,
     tls: ssl.SSLContext | None = None,
 ) -> HttpServer:
     """Make a server. Times as in ``ClientTimeouts``; ``websocket_bytes`` bounds a WebSocket message, 0 serves none.
 
-    ``tls`` serves HTTPS; without it the server is plain.
+    ``websocket`` is their protocol. ``tls`` serves HTTPS; without it the server is plain.
     """
     bounds = ClientTimeouts(head_seconds=head_seconds, body_seconds=body_seconds, stall_seconds=stall_seconds)
     shutdown = ShutdownState()
@@ -120,7 +121,7 @@ def http_server(
         host=host,
         port=port,
         http=timed_protocol(bounds, shutdown),
-        ws=CautiousWebSocket if websocket_bytes else "none",
+        ws=websocket if websocket_bytes else "none",
         ws_max_size=max(websocket_bytes, 1),
         ws_per_message_deflate=False,
         lifespan="off",

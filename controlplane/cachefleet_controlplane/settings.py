@@ -108,6 +108,12 @@ class Settings(BaseSettings):
     """How long a worker may be silent within one answer."""
     upstream_connections: int = Field(1024, ge=1, le=65536)
     """Open connections to workers, over all of them."""
+    websocket_connections: int = Field(2048, ge=0, le=65536)
+    """Responses over WebSocket: open connections, 0 for none; each tenant as many as are free."""
+    websocket_idle_seconds: float = Field(600, ge=1, le=86400)
+    """How long such a connection may be open while nothing is asked on it."""
+    websocket_seconds: float = Field(3600, ge=1, le=86400)
+    """How long it may be open at all; an answer under way is ended first."""
     render_timeout_seconds: float = Field(5, ge=0.05, le=120)
     renderer_urls: Names = ()
     """Addresses of renderers without a GPU, comma separated: asked for a prompt's ids before any worker."""

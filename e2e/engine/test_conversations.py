@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import openai
 import pytest
+from openai.resources.responses.responses import ResponsesConnection
+from openai.types.responses import Response
 
 from e2e.engine.fleet import READY_SECONDS, Up, running_up, until
 
@@ -24,6 +26,8 @@ spec:
 """
 FIRST: Final = "Tell me what is in the first box, and who put it there. " * 8
 SECOND: Final = "And what about the second one?"
+CLIENT_WARNS: Final = "ignore:connect.. must be used as a context manager:DeprecationWarning"
+"""The client's own way of connecting, which its WebSocket library means to end."""
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +97,63 @@ def test_a12_a_response_is_continued_by_its_id(client: openai.OpenAI) -> None:
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(first.id)
+
+
+def over_socket(connection: ResponsesConnection, **fields: Any) -> Response:
+    """The response of one request that is to be answered."""
+    given: dict[str, Any] = {"model": "tiny", "max_output_tokens": 6, "temperature": 0} | fields
+    connection.response.create(**given)
+    last = next(event for event in connection if event.type in {"response.completed", "error"})
+    assert last.type == "response.completed", last
+    return last.response
+
+
+def cached(response: Response) -> int:
+    assert response.usage is not None
+    return response.usage.input_tokens_details.cached_tokens
+
+
+@pytest.mark.filterwarnings(CLIENT_WARNS)
+def test_a24_a_response_is_continued_over_a_websocket(fleet: Up, client: openai.OpenAI) -> None:
+    """Its answers are those of the whole conversation by POST, and each turn finds the one before in cache."""
+    turns: list[Any] = []
+    previous: Any = openai.omit
+    with client.responses.connect() as connection:
+        for text in (f"By another way. {FIRST}", SECOND, "And the third?"):
+            new: list[Any] = [{"role": "user", "content": text}]
+            done = over_socket(connection, input=new, previous_response_id=previous, store=False)
+            turns += new
+            whole = client.responses.create(model="tiny", input=turns, max_output_tokens=6, temperature=0, store=False)
+            assert done.output_text == whole.output_text
+            assert done.usage is not None
+            assert whole.usage is not None
+            assert done.usage.input_tokens == whole.usage.input_tokens
+            assert bool(cached(done)) == bool(previous)
+            turns += [item.model_dump(exclude_none=True) for item in done.output]
+            previous = done.id
+
+
+@pytest.mark.filterwarnings(CLIENT_WARNS)
+def test_a24_what_another_connection_said_is_told_to_be_unknown(fleet: Up, client: openai.OpenAI) -> None:
+    with client.responses.connect() as connection:
+        other = over_socket(connection, input=SECOND, store=False)
+    with client.responses.connect() as connection:
+        connection.response.create(model="tiny", input="x", previous_response_id=other.id)
+        refused = connection.recv()
+        assert refused.type == "error"
+        assert refused.error.code == "previous_response_not_found"
+        stored = client.responses.create(model="tiny", input=FIRST, max_output_tokens=6)
+        assert over_socket(connection, input=SECOND, previous_response_id=stored.id).previous_response_id == stored.id
+
+
+@pytest.mark.filterwarnings(CLIENT_WARNS)
+def test_a24_a_warm_up_is_found_in_cache(fleet: Up, client: openai.OpenAI) -> None:
+    instructions = f"Be of good cheer. {FIRST}"
+    with client.responses.connect() as connection:
+        warm = over_socket(connection, input=[], instructions=instructions, generate=False)
+        assert (warm.output, cached(warm)) == ([], 0)
+        done = over_socket(connection, input="x", instructions=instructions, previous_response_id=warm.id)
+        assert cached(done) > 0
 
 
 def test_a21_a_profile_is_examined_and_certified(fleet: Up) -> None:

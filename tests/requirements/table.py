@@ -9,7 +9,7 @@ REQUIREMENTS: Final = MappingProxyType(
     {
         "A1": "A finished turn leaves a compact checkpoint: prefix hash, token count, fingerprints, boundary, keys",
         "A2": "The first turn has no checkpoint and takes the ordinary way",
-        "A3": "Later turns are rendered once, from what is kept and what is new; a share is held against a plain render",
+        "A3": "Later turns are rendered once, from what is kept and what is new; some are held against a plain render",
         "A4": "No token ids are stored",
         "A5": "`prompt_cache_ref` and `append_token_ids` have fixed fields; unknown ones are refused",
         "A6": "A prefix is not continued where a fingerprint, count or boundary differs, or nothing follows it",

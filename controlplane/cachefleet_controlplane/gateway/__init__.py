@@ -10,12 +10,15 @@ hot_observer       feeds the tracker of hot prefixes with placed requests
 model_cards        /v1/models: models with the capabilities of their fleets
 openapi            /openapi.json
 openapi_schemas    its JSON Schemas of bodies, answers and errors
+request_account    metrics, usage and records of requests as they end
 request_bodies     reads and parses bodies within their bounds
 shortfall_records  why less of a prompt was cached than predicted, and what that tells of the worker
 apis/              what differs between the APIs: bodies, answers, streams
 attempts/          sends a request to workers: retries, prefill, resuming
+handles/           what workers keep of conversations, and requests that refer to it
 conversations/     turns of conversations: checkpoints, stored responses
 placement/         the input of a decision, the wait for room, refusals, the trace
+responses_socket/  responses over WebSocket
 rendering/         a prompt's length and block keys
 upstream/          the HTTP client of the workers, and what their answers say
 """

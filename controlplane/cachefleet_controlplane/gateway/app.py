@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from cachefleet_controlplane.gateway.apis.parse import parse, understand
+from cachefleet_controlplane.gateway.apis.parse import understand
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.apis.responses import not_stored, without_history
 from cachefleet_controlplane.gateway.attempts.attempt_plan import foreseen
 from cachefleet_controlplane.gateway.attempts.exchange import Exchange
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
+from cachefleet_controlplane.gateway.conversations.rehydration import continued
 from cachefleet_controlplane.gateway.conversations.retention import allowance
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
 from cachefleet_controlplane.gateway.conversations.turn_plan import with_handle
@@ -28,7 +28,6 @@ from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.model_cards import card
 from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serve_document
 from cachefleet_controlplane.gateway.placement.decision_trace import (
-    CLIENT_GONE_STATUS,
     Basis,
     DecisionTrace,
     decision_body,
@@ -36,15 +35,17 @@ from cachefleet_controlplane.gateway.placement.decision_trace import (
 )
 from cachefleet_controlplane.gateway.placement.refusals import RETRY_AFTER_SECONDS
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
+from cachefleet_controlplane.gateway.request_account import Record, RequestAccount
 from cachefleet_controlplane.gateway.request_bodies import RequestBodies
-from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, take_evidence
+from cachefleet_controlplane.gateway.responses_socket.create_event import memory_of, parser_of
+from cachefleet_controlplane.gateway.responses_socket.response_memory import Before, ResponseMemory
+from cachefleet_controlplane.gateway.responses_socket.responses_socket import ResponsesSocket, upgrade_required
+from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
 from cachefleet_controlplane.gateway.tenant_admission import (
     ADMITTED,
     AdmissionMiddleware,
-    AdmittedRequest,
     admitted_request,
 )
-from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header, identified, permitted_headers
@@ -66,7 +67,6 @@ logger = logging.getLogger(__name__)
 ROUTE_PATH: Final = "/v1/route"
 MODELS_PATH: Final = "/v1/models"
 
-Record = Callable[[DecisionRecord], None]
 Handler = Callable[[Scope, Receive, Reply], Awaitable[None]]
 
 
@@ -84,6 +84,7 @@ class Gateway:
         turns: Turns | None = None,
         hot: HotObserver | None = None,
         json_excess: NativeExcess | None = None,
+        sockets: SocketLimits | None = None,
         wall_clock: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: secrets.token_hex(12),
     ) -> None:
@@ -92,15 +93,17 @@ class Gateway:
         self._turns = turns
         self._hot = hot
         self._admission = admission
-        self._record = record
+        self._account = RequestAccount(context, record, admission.salt_version)
         self._bounds = bounds
         self.bodies = RequestBodies(bounds, json_excess)
         self._wall_clock = wall_clock
         self._new_id = new_id
         self.explain = Explainer(input_builder, context, admission, whole=self._whole, wall_clock=wall_clock)
         self.under_way = 0
+        self._socket = ResponsesSocket(self, admission, self.bodies, metrics=context.metrics, limits=sockets)
         self._routes: Mapping[str, Mapping[str, Handler]] = {
             **{endpoint: {"POST": self._ask} for endpoint in Endpoint},
+            Endpoint.RESPONSES: {"POST": self._ask, "GET": upgrade_required},
             ROUTE_PATH: {"POST": self._route},
             MODELS_PATH: {"GET": self._models, "HEAD": self._models},
             OPENAPI_PATH: {"GET": serve_document},
@@ -111,8 +114,8 @@ class Gateway:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            raise RuntimeError(f"the gateway serves no {scope['type']}")
+        if scope["type"] == "websocket":
+            return await self._socket(scope, receive, send)
         reply = Reply(send, seconds=self._bounds.send_seconds, path=scope["path"])
         self.under_way += 1
         self._parts.metrics.request_started()
@@ -163,8 +166,8 @@ class Gateway:
         endpoint = Endpoint(scope["path"])
         trace = DecisionTrace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=endpoint)
         admitted = admitted_request(scope)
-        understood = partial(parse, endpoint=endpoint, trusted=admitted.tenant.trusted)
-        with self._accounted(trace, reply, admitted), self.bodies.share(admitted.tenant.name) as share:
+        understood = partial(parser_of(scope), endpoint=endpoint, trusted=admitted.tenant.trusted)
+        with self._account.of(trace, reply, admitted), self.bodies.share(admitted.tenant.name) as share:
             info = await self.bodies.read(scope, receive, share, understood)
             work = self._answer(info, scope, reply, trace, began)
             if not await while_present(work, receive, reply):
@@ -174,7 +177,7 @@ class Gateway:
         model, tenant = self._input_builder.find(info.model), admitted_request(scope).tenant
         headers = permitted_headers(scope["headers"], trusted=tenant.trusted)
         trace.model = model.name
-        turn = await self._turn(info, headers, tenant, model)
+        turn = await self._turn(info, headers, tenant, model, memory=memory_of(scope))
         continuing = None
         try:
             routing_input = await self._input_builder.place(turn.info, tenant, keep_ids=turn.keeps_ids, answered=True)
@@ -192,10 +195,21 @@ class Gateway:
             if self._turns is not None:
                 self._turns.over(turn)
 
-    async def _turn(self, info: RequestInfo, headers: list[Header], tenant: TenantRecord, model: ServedModel) -> Turn:
-        if self._turns is None:
-            return PlainTurn(without_history(info))
-        return await self._turns.begin(info, headers, tenant=tenant, model=model)
+    async def _turn(
+        self,
+        info: RequestInfo,
+        headers: list[Header],
+        tenant: TenantRecord,
+        model: ServedModel,
+        *,
+        memory: ResponseMemory | None,
+    ) -> Turn:
+        async def begin(info: RequestInfo, before: Before = None) -> Turn:
+            if self._turns is not None:
+                return await self._turns.begin(info, headers, tenant=tenant, model=model, before=before)
+            return PlainTurn(without_history(info) if before is None else continued(info, before))
+
+        return await begin(info) if memory is None else await memory.turn(info, begin)
 
     async def _whole(self, info: RequestInfo, tenant: TenantRecord, model: ServedModel) -> RequestInfo:
         """Return the request with the stored conversation that it continues."""
@@ -204,7 +218,7 @@ class Gateway:
     async def _route(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         trace = DecisionTrace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=ROUTE_PATH)
         admitted = admitted_request(scope)
-        with self._accounted(trace, reply, admitted), self.bodies.share(admitted.tenant.name) as share:
+        with self._account.of(trace, reply, admitted), self.bodies.share(admitted.tenant.name) as share:
             fields = await self.bodies.read(scope, receive, share, parse_fields)
             info = understand(fields, endpoint_of(fields))
             if not await while_present(self._decide(info, scope, reply, trace), receive, reply):
@@ -244,43 +258,3 @@ class Gateway:
         await self._turns.histories.deleted(tenant, response)
         told = {"id": response, "object": "response", "deleted": True}
         await reply.whole(200, [JSON], msgspec.json.encode(told))
-
-    @contextmanager
-    def _accounted(self, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> Iterator[None]:
-        """Account for a request however it ends, with the status that its client gets."""
-        try:
-            yield
-        except ClientGoneError:
-            raise
-        except Exception as error:
-            trace.status = error.status if isinstance(error, ApiError) else 500
-            raise
-        finally:
-            self._account(trace, reply)
-            admitted.settle(trace)
-
-    def _account(self, trace: DecisionTrace, reply: Reply) -> None:
-        if reply.started:
-            trace.status = reply.status
-        metrics, decision = self._parts.metrics, trace.decision
-        trace.shortfall = find_shortfall(trace, self._parts.fleet, self._admission.salt_version)
-        take_evidence(trace, self._parts.fleet, self._admission.salt_version)
-        metrics.request(model=trace.model, endpoint=trace.endpoint, status=trace.status or CLIENT_GONE_STATUS)
-        record = trace.record()
-        if decision is None or record is None:
-            return
-        metrics.decision(
-            policy=decision.policy, verdict=decision.verdict, knowledge=decision.knowledge, reason=decision.reason
-        )
-        if trace.ttft_seconds is not None:
-            metrics.first_token(model=trace.model, seconds=trace.ttft_seconds)
-        if trace.usage is not None:
-            metrics.tokens(
-                model=trace.model,
-                prompt=trace.usage.prompt_tokens,
-                predicted=decision.predicted_tokens,
-                cached=trace.usage.cached_tokens,
-            )
-        if trace.shortfall is not None:
-            metrics.shortfall(trace.shortfall.cause)
-        self._record(record)

@@ -1,4 +1,4 @@
-"""A budget for the bytes of all request bodies that are held at once, shared fairly between tenants.
+"""A budget shared fairly between tenants, of the bytes of all request bodies that are held at once, or of other things.
 
 A tenant may hold as much as is still free (the dynamic threshold of shared-memory switches: Choudhury and Hahne, 1998):
 one alone at most half of the budget, n greedy ones 1/(n+1) each, and whoever comes next finds as much again.
@@ -15,10 +15,11 @@ RETRY_AFTER_SECONDS: Final = 2
 
 
 class BodyBudget:
-    """Counts held bytes by tenant against ``limit`` bytes over all."""
+    """Counts what is held by tenant against a ``limit`` over all; ``over`` says of what there is too much."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, over: str = "Too many bytes of request bodies are under way.") -> None:
         self._limit = limit
+        self._over = over
         self._by_tenant: dict[str, int] = {}
         self.held = 0
 
@@ -27,7 +28,7 @@ class BodyBudget:
         held = self._by_tenant.get(tenant, 0) + size
         if held > self._limit - self.held - size:
             retry = {"retry-after": str(RETRY_AFTER_SECONDS), "connection": "close"}
-            raise ApiError(503, "Too many bytes of request bodies are under way.", headers=retry)
+            raise ApiError(503, self._over, headers=retry)
         self._by_tenant[tenant] = held
         self.held += size
 
@@ -62,5 +63,9 @@ class BodyShare:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Give back all that was taken."""
         self._budget.give_back(self._tenant, self._held)
         self._held = 0

@@ -25,6 +25,7 @@ _ABOUT: Final = (
 _EVENTS: Final = "text/event-stream"
 _EVENT: Final = listed(data=TEXT) | {"description": "Where `stream` is true: one of the API's own events."}
 
+UPGRADE_REQUIRED: Final = 426
 _STATUSES: Final[Mapping[int, str]] = {
     400: "The body cannot be read, or asks for what is not served; or the worker's own refusal.",
     401: "An API key is needed, or this one is not known or has ended.",
@@ -35,12 +36,15 @@ _STATUSES: Final[Mapping[int, str]] = {
     412: "`Prefer: if-available`, and nothing of the prompt is cached.",
     413: "The body is too large.",
     415: "The worker takes no body of this content type (vLLM to 0.33 says 400).",
+    UPGRADE_REQUIRED: "No WebSocket handshake.",
     429: "A limit of the tenant, or no room in time: see `Retry-After`.",
     500: "The worker's own error, after all attempts.",
     502: "The worker's answer could not be relayed, or it does not take the gateway's own key.",
     503: "No worker is ready, or too many requests are under way: see `Retry-After`.",
     504: "The worker was silent for too long.",
 }
+_UPGRADED: Final = (401, 403, 404, 405, UPGRADE_REQUIRED, 503)
+"""Statuses in place of the upgrade to a WebSocket."""
 _LOCAL: Final = (400, 401, 403, 404, 405, 503)
 """Statuses of operations that ask no worker."""
 _HEADERS: Final[Mapping[str, str]] = {
@@ -58,6 +62,7 @@ class _Operation:
     path: str
     summary: str
     answer: str
+    """"" where the answer is the upgrade to a WebSocket."""
     method: str = "post"
     takes: str = ""
     streams: bool = False
@@ -65,7 +70,7 @@ class _Operation:
     """Its answers have the headers of a decision."""
     parameters: tuple[str, ...] = ()
     """Names in the path."""
-    statuses: tuple[int, ...] = tuple(_STATUSES)
+    statuses: tuple[int, ...] = tuple(status for status in _STATUSES if status != UPGRADE_REQUIRED)
 
 
 _OPERATIONS: Final = (
@@ -79,6 +84,14 @@ _OPERATIONS: Final = (
     ),
     _Operation(
         path=Endpoint.RESPONSES, summary="Make a response", takes="ResponseRequest", answer="Response", streams=True
+    ),
+    _Operation(
+        path=Endpoint.RESPONSES,
+        method="get",
+        summary="Connect by WebSocket, and make responses with `response.create`",
+        answer="",
+        decided=False,
+        statuses=_UPGRADED,
     ),
     _Operation(
         path=Endpoint.MESSAGES, summary="Answer a message", takes="MessageRequest", answer="Message", streams=True
@@ -158,12 +171,18 @@ def _told(operation: _Operation) -> dict[str, Any]:
 
 
 def _responses(operation: _Operation) -> dict[str, Any]:
+    errors = {str(status): _error(operation, status) for status in operation.statuses}
+    return _answers(operation) | errors
+
+
+def _answers(operation: _Operation) -> dict[str, Any]:
+    if not operation.answer:
+        return {"101": {"description": "A WebSocket: a JSON text for each event."}}
     content = _json(ref(operation.answer))
     if operation.streams:
         content[_EVENTS] = {"schema": _EVENT}
     headers = _headers(_HEADERS) if operation.decided else {}
-    answers = {"200": {"description": "The answer.", "content": content, "headers": headers}}
-    return answers | {str(status): _error(operation, status) for status in operation.statuses}
+    return {"200": {"description": "The answer.", "content": content, "headers": headers}}
 
 
 def _error(operation: _Operation, status: int) -> dict[str, Any]:

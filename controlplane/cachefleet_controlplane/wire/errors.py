@@ -24,6 +24,7 @@ _OPENAI_TYPES: Final = {
     408: "RequestTimeoutError",
     412: "PreconditionFailedError",
     413: "RequestTooLargeError",
+    426: "UpgradeRequiredError",
     429: "RateLimitError",
     500: "InternalServerError",
     502: "BadGatewayError",

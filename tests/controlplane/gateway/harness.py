@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import aiohttp
 from msgspec.structs import replace
 
+from cachefleet_controlplane.client_websocket import MessageBounds, client_websocket
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.app import Gateway
 from cachefleet_controlplane.gateway.conversations.turns import Turns
@@ -25,11 +26,12 @@ from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
+from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
 from cachefleet_controlplane.gateway.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
-from cachefleet_controlplane.http_server import http_server
+from cachefleet_controlplane.http_server import HttpServer, http_server
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
@@ -138,6 +140,7 @@ class Front:
     queue: Queue
     records: list[DecisionRecord] = field(default_factory=list)
     engines: Sequence[Worker] = ()
+    server: HttpServer | None = None
 
     def forget_fingerprints(self) -> None:
         for worker in self.engines:
@@ -204,6 +207,19 @@ def chat(text: str, **changes: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 4} | changes
 
 
+def _server(gateway: Gateway, bounds: GatewayBounds, drain_seconds: float) -> HttpServer:
+    messages = MessageBounds(seconds=bounds.body_seconds, stall_seconds=bounds.stall_seconds)
+    return http_server(
+        gateway,
+        host="127.0.0.1",
+        port=0,
+        head_seconds=30,
+        drain_seconds=drain_seconds,
+        websocket_bytes=bounds.body_bytes,
+        websocket=client_websocket(messages),
+    )
+
+
 @asynccontextmanager
 async def front(
     engines: Sequence[Worker],
@@ -228,12 +244,14 @@ async def front(
     known: Known | None = None,
     used: Callable[[UsageRecord], None] = lambda _: None,
     handles: Callable[[Fleet, Metrics], Handles] | None = None,
+    sockets: SocketLimits | None = None,
+    drain_seconds: float = 1,
 ) -> AsyncIterator[Front]:
     """A gateway before ``engines``, which the caller runs."""
     async with AsyncExitStack() as stack:
         metrics = Metrics()
-        known_texts = PythonIndex() if texts else None
-        fleet = Fleet(PythonIndex(), index_key=FLEET_KEY.index_key, texts=known_texts, clock=clock)
+        bounds = bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=30, requests=100)
+        fleet = Fleet(PythonIndex(), index_key=FLEET_KEY.index_key, texts=PythonIndex() if texts else None, clock=clock)
         upstream = await stack.enter_async_context(Upstream(connect_seconds=1, idle_seconds=idle_seconds))
         credentials = _OneKey(key)
         options = GatewayOptions(
@@ -264,15 +282,16 @@ async def front(
                 known or Known(), hash_key=FLEET_KEY.api_key_hash_key, metrics=metrics, record=used, clock=loop_time
             ),
             record=records.append,
-            bounds=bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=30, requests=100),
+            bounds=bounds,
+            sockets=sockets,
             turns=continued,
             new_id=lambda: f"d{next(numbers)}",
         )
-        server = http_server(gateway, host="127.0.0.1", port=0, head_seconds=30, drain_seconds=1)
+        server = _server(gateway, bounds, drain_seconds)
         serving = asyncio.create_task(server.serve())
         url = f"http://127.0.0.1:{await server.listening()}"
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        made = Front(url, gateway, fleet, metrics, http, context.fingerprints, context.queue, records, engines)
+        made = Front(url, gateway, fleet, metrics, http, context.fingerprints, context.queue, records, engines, server)
         declared = pool(
             isolation=isolation,
             model=model,

@@ -45,5 +45,7 @@ async def test_it_names_every_path_and_method() -> None:
 @pytest.mark.parametrize(("path", "method"), sorted(operations()))
 def test_errors_have_the_shape_of_their_api(path: str, method: str) -> None:
     for status, answer in operations()[path, method]["responses"].items():
+        if status == "101":
+            continue
         schema = answer["content"]["application/json"]["schema"]["$ref"]
         assert (schema == ANTHROPIC) == (path.startswith("/v1/messages") and status != "200")

@@ -26,7 +26,7 @@ async def test_what_is_not_here_is_told_as_openai_does() -> None:
         ("GET", "/", 404),
         ("POST", "/v1/rerank", 404),
         ("GET", "/v1/chat/completions", 405),
-        ("GET", "/v1/responses", 405),
+        ("GET", "/v1/responses", 426),
         ("PUT", "/v1/responses/resp_1", 405),
         ("PUT", "/v1/completions", 405),
         ("POST", "/v1/models", 405),

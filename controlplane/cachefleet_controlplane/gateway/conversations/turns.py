@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Raw
+
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import GENERATING, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.conversations.checkpoint import (
@@ -22,7 +24,7 @@ from cachefleet_controlplane.gateway.conversations.checkpoint import (
 )
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
 from cachefleet_controlplane.gateway.conversations.records import Turn as TurnRecord
-from cachefleet_controlplane.gateway.conversations.rehydration import finished, previous_id
+from cachefleet_controlplane.gateway.conversations.rehydration import continued, finished, previous_id
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
 from cachefleet_controlplane.gateway.conversations.retention import Allowance, allowance
 from cachefleet_controlplane.gateway.conversations.sessions import (
@@ -79,26 +81,46 @@ class Turns:
         self._on_plan = on_plan
         self.histories = parts.histories
 
-    async def whole(self, info: RequestInfo, tenant: TenantRecord, model: ServedModel) -> RequestInfo:
-        """Return the request with the stored conversation that it continues, if any. ApiError 400, 404, 413, 503."""
+    async def whole(
+        self,
+        info: RequestInfo,
+        tenant: TenantRecord,
+        model: ServedModel,
+        before: tuple[Raw, ...] | None = None,
+    ) -> RequestInfo:
+        """Return the request with the conversation that it continues, if any: ``before``, or the stored one.
+
+        ApiError 400, 404, 413, 503.
+        """
         previous = previous_id(info) if info.endpoint is Endpoint.RESPONSES else ""
         if not previous:
             return info
+        if before is not None:
+            return continued(info, before)
         return await self._parts.histories.continued(info, previous, tenant=tenant.name, model=model)
 
     async def begin(
-        self, info: RequestInfo, headers: Iterable[Header], *, tenant: TenantRecord, model: ServedModel
+        self,
+        info: RequestInfo,
+        headers: Iterable[Header],
+        *,
+        tenant: TenantRecord,
+        model: ServedModel,
+        before: tuple[Raw, ...] | None = None,
     ) -> Turn:
-        """Look up the conversation of a request. ApiError 400 for an invalid name or state, and as ``whole``."""
+        """Look up the conversation of a request. ApiError 400 for an invalid name or state, and as ``whole``.
+
+        ``before`` are the items up to the previous response, where the caller has them.
+        """
         given, allowed = list(headers), allowance(model.declared)
         previous = previous_id(info) if info.endpoint is Endpoint.RESPONSES else ""
-        whole = await self.whole(info, tenant, model)
-        stores = self._parts.histories.stores(info, allowed)
+        whole = await self.whole(info, tenant, model, before)
+        stores = self._parts.histories.stores(whole, allowed)
         if not allowed.enabled:
             named = any(name == SESSION_HEADER for name, _ in given)
             return PlainTurn(whole, TurnOutcome.OFF if named else None)
         session = session_name(given) if info.endpoint in GENERATING else b""
-        if not (session or previous or stores):
+        if not (session or stores or (previous and allowed.history)):
             return PlainTurn(whole)
         owner = Owner(tenant.name, f"{model.namespace}/{model.upstream}")
         settling = _Settling(self._parts, owner, tenant, model, allowed, session_event(given), self._on_plan)

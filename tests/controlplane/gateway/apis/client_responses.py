@@ -6,6 +6,8 @@ from typing import Any
 
 import openai
 import pytest
+from openai.resources.responses.responses import AsyncResponsesConnection
+from openai.types.responses import Response
 
 from tests.controlplane.gateway.apis.client_setup import MANY, RESPONSE_TOOLS, TOOL_NAME, USER, Clients, Reading
 
@@ -74,6 +76,59 @@ async def responses_are_not_stored(ours: Clients) -> None:
     ):
         with pytest.raises(openai.BadRequestError, match="not stored"):
             await refused
+
+
+async def responses_over_a_websocket(ours: Clients) -> None:
+    """Three turns, each with its new input alone; the answers are those of the whole conversation by POST."""
+    turns: list[Any] = []
+    previous: Any = openai.omit
+    async with ours.openai.responses.connect() as connection:
+        for text in ("Tell me what is in the first box. " * 8, "And in the second one?", "Who put it there?"):
+            new: list[Any] = [{"role": "user", "content": text}]
+            asked: Any = {"model": ours.model, "max_output_tokens": 6, "temperature": 0, "store": False}
+            await connection.response.create(input=new, previous_response_id=previous, **asked)
+            done = await _socket_response(connection)
+            turns += new
+            whole = await ours.openai.responses.create(input=turns, **asked)
+            assert (done.output_text, done.previous_response_id) == (whole.output_text, previous or None)
+            assert done.usage is not None
+            assert whole.usage is not None
+            assert done.usage.input_tokens == whole.usage.input_tokens
+            turns += [item.model_dump(exclude_none=True) for item in done.output]
+            previous = done.id
+        await connection.response.create(model=ours.model, input="x", previous_response_id="resp_nobody")
+        refused = await connection.recv()
+        assert refused.type == "error"
+        assert (refused.status, refused.error.code) == (400, "previous_response_not_found")
+        await connection.response.create(input=turns, **asked)
+        assert (await _socket_response(connection)).output
+
+
+async def responses_warmed_up(ours: Clients) -> None:
+    """Instructions alone are computed ahead; the answer to what follows is that of both at once."""
+    asked: Any = {"model": ours.model, "instructions": "Be brief, and of good cheer. " * 12, "temperature": 0}
+    async with ours.openai.responses.connect() as connection:
+        await connection.response.create(input=[], generate=False, **asked)
+        warm = await _socket_response(connection)
+        assert (warm.status, warm.output) == ("completed", [])
+        await connection.response.create(input="hello", previous_response_id=warm.id, max_output_tokens=4, **asked)
+        done = await _socket_response(connection)
+    whole = await ours.openai.responses.create(input="hello", max_output_tokens=4, **asked)
+    assert (done.output_text, done.previous_response_id) == (whole.output_text, warm.id)
+
+
+async def _socket_response(connection: AsyncResponsesConnection) -> Response:
+    """The response of the answer under way, whose text is what its events said."""
+    said, numbers = "", []
+    async for event in connection:
+        assert event.type != "error", event
+        numbers.append(getattr(event, "sequence_number", None))
+        said += event.delta if event.type == "response.output_text.delta" else ""
+        if event.type in {"response.completed", "response.incomplete"}:
+            assert numbers == list(range(len(numbers)))
+            assert event.response.output_text == said
+            return event.response
+    raise AssertionError("the connection has ended")
 
 
 async def models(ours: Clients) -> None:

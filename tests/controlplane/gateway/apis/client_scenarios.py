@@ -33,9 +33,11 @@ from tests.controlplane.gateway.apis.client_responses import (
     models,
     openai_errors,
     responses_are_not_stored,
+    responses_over_a_websocket,
     responses_stream,
     responses_structured,
     responses_tool,
+    responses_warmed_up,
     responses_whole,
 )
 from tests.controlplane.gateway.apis.client_setup import Scenario
@@ -44,7 +46,7 @@ GENERATING: Final[tuple[Scenario, ...]] = (
     *(chat_whole, chat_stream, chat_stream_with_usage, chat_several_choices, chat_log_probabilities),
     *(chat_tool_by_name, chat_some_tool, chat_tool_streamed, chat_structured, completions, completions_stream),
     *(responses_whole, responses_stream, responses_tool, responses_structured, responses_are_not_stored),
-    *(models, openai_errors),
+    *(responses_over_a_websocket, responses_warmed_up, models, openai_errors),
     *(messages_whole, messages_stream, messages_tool, messages_count_tokens, anthropic_errors),
 )
 POOLING: Final[tuple[Scenario, ...]] = (embeddings,)

@@ -1,0 +1,66 @@
+"""Accounts for requests as they end: metrics, the tenant's usage, the decision's record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
+from cachefleet_controlplane.gateway.placement.decision_trace import CLIENT_GONE_STATUS, DecisionTrace
+from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, take_evidence
+from cachefleet_controlplane.gateway.tenant_admission import AdmittedRequest
+from cachefleet_controlplane.store.decision_records import DecisionRecord
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Reply
+from cachefleet_core.tenancy import TenantId
+
+Record = Callable[[DecisionRecord], None]
+
+
+class RequestAccount:
+    """``record`` takes the records of decisions; ``salt_version`` is each tenant's at present."""
+
+    def __init__(self, context: GatewayContext, record: Record, salt_version: Callable[[TenantId], int]) -> None:
+        self._context = context
+        self._record = record
+        self._salt_version = salt_version
+
+    @contextmanager
+    def of(self, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> Iterator[None]:
+        """Account for a request however it ends, with the status that its client gets."""
+        try:
+            yield
+        except ClientGoneError:
+            raise
+        except Exception as error:
+            trace.status = error.status if isinstance(error, ApiError) else 500
+            raise
+        finally:
+            self._end(trace, reply)
+            admitted.settle(trace)
+
+    def _end(self, trace: DecisionTrace, reply: Reply) -> None:
+        if reply.started:
+            trace.status = reply.status
+        metrics, decision = self._context.metrics, trace.decision
+        trace.shortfall = find_shortfall(trace, self._context.fleet, self._salt_version)
+        take_evidence(trace, self._context.fleet, self._salt_version)
+        metrics.request(model=trace.model, endpoint=trace.endpoint, status=trace.status or CLIENT_GONE_STATUS)
+        record = trace.record()
+        if decision is None or record is None:
+            return
+        metrics.decision(
+            policy=decision.policy, verdict=decision.verdict, knowledge=decision.knowledge, reason=decision.reason
+        )
+        if trace.ttft_seconds is not None:
+            metrics.first_token(model=trace.model, seconds=trace.ttft_seconds)
+        if trace.usage is not None:
+            metrics.tokens(
+                model=trace.model,
+                prompt=trace.usage.prompt_tokens,
+                predicted=decision.predicted_tokens,
+                cached=trace.usage.cached_tokens,
+            )
+        if trace.shortfall is not None:
+            metrics.shortfall(trace.shortfall.cause)
+        self._record(record)

@@ -1,0 +1,40 @@
+"""Bounds of WebSocket connections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+from cachefleet_controlplane.settings import Settings
+
+MAX_WAITING: Final = 8
+"""Requests of one connection that may wait behind the one under way."""
+MAX_REFUSED: Final = 64
+"""Requests beyond that whose refusals may wait to be told; one more ends the connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocketLimits:
+    """How many connections there may be, how long one may be idle and open, in seconds, and what one remembers.
+
+    ``memory_bytes`` bounds the last response of one connection, ``all_memory_bytes`` those of all.
+    """
+
+    connections: int = 2048
+    idle_seconds: float = 600.0
+    seconds: float = 3600.0
+    memory_bytes: int = 8 * 1024 * 1024
+    all_memory_bytes: int = 256 * 1024 * 1024
+    send_seconds: float = 120.0
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """The limits that the settings name."""
+        return cls(
+            connections=settings.websocket_connections,
+            idle_seconds=settings.websocket_idle_seconds,
+            seconds=settings.websocket_seconds,
+            memory_bytes=settings.continuation_history_bytes,
+            all_memory_bytes=settings.buffer_bytes,
+            send_seconds=settings.reply_send_seconds,
+        )
