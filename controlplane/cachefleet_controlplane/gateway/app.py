@@ -17,6 +17,7 @@ from cachefleet_controlplane.gateway.apis.responses import not_stored, without_h
 from cachefleet_controlplane.gateway.attempts.attempt_plan import foreseen
 from cachefleet_controlplane.gateway.attempts.exchange import Exchange
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
+from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.conversations.rehydration import continued
 from cachefleet_controlplane.gateway.conversations.retention import allowance
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
@@ -34,7 +35,7 @@ from cachefleet_controlplane.gateway.placement.decision_trace import (
     decision_headers,
 )
 from cachefleet_controlplane.gateway.placement.refusals import RETRY_AFTER_SECONDS
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
+from cachefleet_controlplane.gateway.placement.routing_input import Answering, RoutingInput, RoutingInputBuilder
 from cachefleet_controlplane.gateway.request_account import Record, RequestAccount
 from cachefleet_controlplane.gateway.request_bodies import RequestBodies
 from cachefleet_controlplane.gateway.responses_socket.create_event import memory_of, parser_of
@@ -178,17 +179,23 @@ class Gateway:
         headers = permitted_headers(scope["headers"], trusted=tenant.trusted)
         trace.model = model.name
         turn = await self._turn(info, headers, tenant, model, memory=memory_of(scope))
-        continuing = None
+        headers = identified(headers, trace.id) if turn.named else headers
+        continuing = held = None
         try:
-            routing_input = await self._input_builder.place(turn.info, tenant, keep_ids=turn.keeps_ids, answered=True)
-            continuing = routing_input.continuing
+            answering = Answering(headers, self._marked)
+            routing_input = await self._input_builder.place(
+                turn.info, tenant, keep_ids=turn.keeps_ids, answering=answering
+            )
+            continuing, held = routing_input.continuing, routing_input.rendering.held
             trace.basis = Basis.of(routing_input)
             if self._hot is not None:
                 self._hot.note(routing_input)
             routing_input = turn.placed(routing_input, lambda: trace.decision)
             exchange = Exchange(self._parts, routing_input, reply=reply, trace=trace, began=began, turn=turn)
-            await exchange.run(headers if turn.outcome is None else identified(headers, trace.id))
+            await exchange.run(headers)
         finally:
+            if held is not None:
+                held.answer.drop()
             used = None if continuing is None else continuing.ended(trace.decision.url if trace.decision else "")
             trace.continuation = with_handle(turn.outcome, used)
             turn.outcome = turn.outcome and trace.continuation
@@ -210,6 +217,10 @@ class Gateway:
             return PlainTurn(without_history(info) if before is None else continued(info, before))
 
         return await begin(info) if memory is None else await memory.turn(info, begin)
+
+    def _marked(self, routing_input: RoutingInput) -> bytes:
+        """Return the body of a request's first attempt."""
+        return Resumption.of(self._parts.fleet, routing_input).routing_input.body
 
     async def _whole(self, info: RequestInfo, tenant: TenantRecord, model: ServedModel) -> RequestInfo:
         """Return the request with the stored conversation that it continues."""

@@ -17,6 +17,8 @@ PROMPTS_FEATURE: Final = "prompts"
 """Name of the feature that keeps what it rendered for the request that follows."""
 CONVERSATIONS_FEATURE: Final = "conversations"
 """Name of the feature that keeps conversations by handle."""
+HELD_FEATURE: Final = "held"
+"""Name of the feature that renders requests and holds them until they are to be answered."""
 _OFF: Final = "off"
 
 
@@ -71,6 +73,8 @@ class RenderFacts:
     """URLs of workers whose plugin keeps rendered prompts, and renders for every API."""
     conversations_at: frozenset[str] = frozenset()
     """URLs of workers whose plugin keeps conversations by handle."""
+    held_at: frozenset[str] = frozenset()
+    """URLs of workers whose plugin holds requests."""
     rendered_by: RenderedBy = RenderedBy()
     """What all ready workers render by."""
     certifiable: frozenset[Profile] = frozenset()
@@ -118,6 +122,7 @@ def _facts(pools: list[Pool]) -> RenderFacts:
         profiles=rendered_by(hellos).profiles,
         keys_at=frozenset(w.endpoint.url for w in workers if w.endpoint and contract and _gives_keys(w, contract)),
         prompts_at=_urls(workers, PROMPTS_FEATURE),
+        held_at=_urls(workers, HELD_FEATURE),
         conversations_at=_urls(workers, CONVERSATIONS_FEATURE),
         rendered_by=rendered_by(hellos),
         certifiable=frozenset(map(profile_of, hellos)),

@@ -2,4 +2,5 @@
 
 engine_arguments      vLLM's command line, environment and policy for a pool
 engine_configuration  what a pool asks of an engine, what the engine has, and where they differ
+held_requests         a request that waits in its worker between rendering and answer: header and frames
 """

@@ -34,6 +34,7 @@ from cachefleet_worker.plugin.conversations import conversation_middleware
 from cachefleet_worker.plugin.conversations.exchange import FEATURE as CONVERSATIONS
 from cachefleet_worker.plugin.conversations.turn_store import TurnStore
 from cachefleet_worker.plugin.engine_calls import EngineCallError, EngineCalls, StockEngineError
+from cachefleet_worker.plugin.keys import held_requests
 from cachefleet_worker.plugin.keys.key_service import KeyService
 from cachefleet_worker.plugin.keys.render import RefusedError
 from cachefleet_worker.plugin.plugin_process import Process, this_process
@@ -66,6 +67,8 @@ class FleetRoutes:
             offered_prompt.install(app, self._process)
         with self._process.faults.guard(CONVERSATIONS):
             conversation_middleware.install(app, self._process)
+        with self._process.faults.guard(held_requests.FEATURE):
+            held_requests.install(app, self._process, lambda: self._app.keys)
         with self._process.faults.guard(access_guard.FEATURE):
             access_guard.install(app, self._process)
         with self._process.faults.guard(FEATURE):
@@ -109,6 +112,11 @@ class FleetApp:
             "/conversations": Route({"DELETE": self._forget}),
             "/keys": Route({"POST": self._ask_keys}, at_once=process.settings.keys_at_once),
         }
+
+    @property
+    def keys(self) -> KeyService | None:
+        """What gives block keys; None before the server is started up."""
+        return self._keys
 
     async def connect(self, engine_client: Any, state: Any) -> None:
         """Set the engine that these routes speak for; None on a server without one."""

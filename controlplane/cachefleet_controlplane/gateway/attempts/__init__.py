@@ -7,6 +7,7 @@ prefill              an attempt to have a Prefill worker compute the prompt
 resume_eligibility   which requests can be resumed, and the body for the rest
 resume               resumes an interrupted answer on another worker
 retry_state_machine  what to do after each outcome of an attempt, as a table
+sent_attempt         sends one attempt: as word to go on, by handle, or whole
 stop_strings         stop strings across two workers' texts
 stream_join          joins several workers' events into one answer
 worker_choice        chooses a worker, and waits for room

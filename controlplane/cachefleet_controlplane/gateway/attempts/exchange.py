@@ -9,11 +9,12 @@ from typing import TypeVar
 from cachefleet_controlplane.gateway.apis.api import Api, StreamTransformer
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.request_info import APPLIED, GENERATING, wants_cached
-from cachefleet_controlplane.gateway.attempts.attempt_plan import Attempt, AttemptPlanner
+from cachefleet_controlplane.gateway.attempts.attempt_plan import AttemptPlanner
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.prefill import Transfer
 from cachefleet_controlplane.gateway.attempts.resume import Resumption, detokenizer
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Action, Progress, State, step
+from cachefleet_controlplane.gateway.attempts.sent_attempt import send_attempt
 from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
 from cachefleet_controlplane.gateway.conversations.turn import Turn
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace, decision_headers
@@ -139,7 +140,9 @@ class Exchange:
         kept, key = self._routing_input.rendering.kept.at(chosen.url), self._context.credentials.of(chosen.url)
         headers = upstream_headers(given, key=key, hooked=attempt.hooked, prompt=kept)
         self._opened = Opened(Outcome.LOST)  # in case the attempt is cancelled
-        self._opened = await self._open(chosen.url, attempt, headers)
+        self._opened = await send_attempt(
+            self._context.upstream, self._routing_input, attempt, chosen.url, headers, resumed=self._resuming.resumed
+        )
         outcome, refusal = self._planner.outcome(self._opened)
         if refusal is not None:
             self._placement.free()
@@ -150,17 +153,6 @@ class Exchange:
             self._placement.inflight.first_token()
             self._context.fleet.refuted_blocks.settle(chosen.id, self._resuming.routing_input.prompt.keys)
         return Outcome.HANDED_BACK if self._resuming.takes_back(self._opened.answer) else outcome
-
-    async def _open(self, url: str, attempt: Attempt, headers: list[tuple[str, str]]) -> Opened:
-        """Send an attempt: by handle where the worker keeps the conversation. The rest of an answer is sent whole."""
-        continuing = None if self._resuming.resumed else self._routing_input.continuing
-        told = [] if continuing is None else continuing.headers(url)
-
-        async def send(body: bytes) -> Opened:
-            upstream = self._context.upstream
-            return await upstream.open(url, attempt.path, body, headers=[*headers, *told], watch=attempt.watch)
-
-        return await (send(attempt.body) if continuing is None else continuing.send(url, attempt.body, send))
 
     async def _prefill(self, given: list[Header]) -> Outcome:
         """Have a Prefill worker compute the prompt of the next attempt."""

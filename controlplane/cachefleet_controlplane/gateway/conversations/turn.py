@@ -59,6 +59,11 @@ class Turn(Protocol):
     keeps_ids: bool
     outcome: TurnOutcome | None
 
+    @property
+    def named(self) -> bool:
+        """Its request has an id, the same in every attempt."""
+        ...
+
     def placed(self, routing_input: RoutingInput, served: Served) -> RoutingInput:
         """Plan the turn; ``served`` returns who answered. Return the routing input with the worker to prefer."""
         ...
@@ -79,6 +84,10 @@ class PlainTurn:
     info: RequestInfo
     outcome: TurnOutcome | None = None
     keeps_ids: bool = False
+
+    @property
+    def named(self) -> bool:
+        return self.outcome is not None
 
     def placed(self, routing_input: RoutingInput, served: Served) -> RoutingInput:  # noqa: ARG002 # as Turn has it
         return routing_input
@@ -109,6 +118,8 @@ class Thread:
 
 class NamedTurn:
     """A turn of a conversation with a name: the client's, or that of its first response."""
+
+    named = True
 
     def __init__(
         self,

@@ -53,6 +53,7 @@ class Continuing:
         self._known = bool(self._held)
         """A handle of an earlier request could serve."""
         self._continued: set[str] = set()
+        self._unchecked = b""
 
     @property
     def first(self) -> str:
@@ -82,6 +83,12 @@ class Continuing:
         self._metrics.spared(len(body) - len(short))
         if opened.succeeded and self._earlier.get(url) == found:
             self._note(url, opened.kept, body)
+        return self._learnt(url, opened)
+
+    def answered(self, url: str, opened: Opened) -> Opened:
+        """Learn what the worker keeps, now that it has answered."""
+        if url in self._continued and self._unchecked:
+            self._check(opened.kept, self._unchecked)
         return self._learnt(url, opened)
 
     def rendered(self, tokens: int) -> None:
@@ -122,7 +129,14 @@ class Continuing:
     def _note(self, url: str, told: str, body: bytes) -> None:
         first = not self._continued
         self._continued.add(url)
-        if first and (kept := kept_prefix(told)) is not None:
+        if first:
+            self._check(told, body)
+
+    def _check(self, told: str, body: bytes) -> None:
+        """Tell of the first request by handle, once its worker has said what it has rendered."""
+        kept = kept_prefix(told)
+        self._unchecked = b"" if kept else body
+        if kept is not None:
             self._on_continued(kept, body)
 
     def _lost(self, url: str, count: int, held: Held, code: str) -> None:

@@ -50,6 +50,10 @@ class Sending(Protocol):
         """Send a body to a worker, by handle where that serves; ``send`` may be called more than once."""
         ...
 
+    def answered(self, url: str, opened: Opened) -> Opened:
+        """Learn from the answer of a worker that held the request; return it."""
+        ...
+
     def rendered(self, tokens: int) -> None:
         """Take notice of a prompt's length, 0 where nobody gave its keys. ApiError 409 where nobody can answer it."""
         ...

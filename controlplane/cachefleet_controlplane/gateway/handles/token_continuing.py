@@ -70,6 +70,10 @@ class TokenContinuing:
         opened = await send(body if url in self._keepers else plain_body(body))
         return self._learnt(url, opened)
 
+    def answered(self, url: str, opened: Opened) -> Opened:
+        """Learn what the worker keeps, now that it has answered."""
+        return self._learnt(url, opened)
+
     def rendered(self, tokens: int) -> None:
         """Refuse what the worker that keeps its ids gives no keys for. ApiError 409."""
         if self.only and not tokens:

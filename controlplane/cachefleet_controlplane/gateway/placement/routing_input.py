@@ -17,6 +17,7 @@ from cachefleet_controlplane.gateway.handles.token_reference import about_tokens
 from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
+from cachefleet_controlplane.gateway.rendering.outgoing import Outgoing
 from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer, render_ask
 from cachefleet_controlplane.gateway.rendering.rendering_result import Reason, Rendering
@@ -28,9 +29,11 @@ from cachefleet_controlplane.routing.decision import Chunks, Decision, Knowledge
 from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.json_members import Fields, encode
 from cachefleet_controlplane.workers.views import ServedModel
 
+NO_PROMPT: Final = Prompt()
 _TEXTLESS: Final = frozenset({Reason.REFUSED, Reason.MULTIMODAL})
 """Reasons for no ids where the text tells nothing either."""
 
@@ -86,6 +89,22 @@ class RoutingInput:
         return self.fleet.route(self.model.name, self.prompt, exclude=exclude | others, duty=self.duty)
 
 
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """How a request will be answered: with the client's headers, and a body that ``marked`` makes of its own."""
+
+    headers: Sequence[Header] = field(repr=False)
+    marked: Callable[[RoutingInput], bytes] = lambda routing_input: routing_input.body
+
+    def outgoing(self, before: RoutingInput) -> Outgoing | None:
+        """Return what a worker will be sent; None where that depends on the decision, as hit thresholds do."""
+        gate, info = before.gate, before.info
+        if gate.speaks or gate.split or gate.callers or info.prompts != 1:
+            return None
+        model = before.model.declared[0].spec.model.name
+        return Outgoing(info.endpoint, self.marked(before), self.headers, model)
+
+
 class RoutingInputBuilder:
     """Builds routing inputs: finds the model, salts, renders and keys the prompt."""
 
@@ -127,36 +146,35 @@ class RoutingInputBuilder:
         return served
 
     async def place(
-        self, info: RequestInfo, tenant: TenantRecord, *, keep_ids: bool = False, answered: bool = False
+        self, info: RequestInfo, tenant: TenantRecord, *, keep_ids: bool = False, answering: Answering | None = None
     ) -> RoutingInput:
         """Build the routing input of a tenant's request. ApiError where the model is not served.
 
-        ``keep_ids``: with the prompt's token ids, where they can be had. ``answered``: it will be sent to a worker.
+        ``keep_ids``: with the prompt's token ids, where they can be had. ``answering``: it will be sent to a worker.
         """
         model = self.find(info.model)
         salt = self._salter.salt(model.declared, tenant.name, tenant.salt_version)
         engine_name = model.declared[0].spec.model.name
         gate = HitThresholds.of(info, model)
         fields = upstream_fields(info, model=engine_name, salt=salt, gated=gate.ours)
-        continuing = self._continuing(info, fields, model, tenant, salt) if answered or about_tokens(info) else None
+        continuing = self._continuing(info, fields, model, tenant, salt) if answering or about_tokens(info) else None
         body = encode(fields)
         began = self._clock()
         text = self._text(info, model, salt=salt)
         workers = self._asked(model, text, continuing)
-        rendering = await self._render(
-            *(info, model, body, continuing), salt=salt, workers=workers, keep_ids=keep_ids, answered=answered
+        before = RoutingInput(
+            *(self._fleet, info, model, body, len(fields), NO_PROMPT, Rendering(), 0.0, tenant, salt),
+            gate=gate,
+            continuing=continuing,
         )
+        rendering = await self._render(before, workers, answering, keep_ids=keep_ids)
         if continuing is not None:
             continuing.rendered(rendering.prompt.tokens)
             body = await continuing.whole(body) if gate.split else body
         seconds = self._clock() - began
         learn = self._learner(info, model, rendering, text)
         rendering, prompt = self._known(info, model, rendering, text)
-        return RoutingInput(
-            *(self._fleet, info, model, body, len(fields), prompt, rendering, seconds, tenant, salt, learn),
-            gate=gate,
-            continuing=continuing,
-        )
+        return replace(before, body=body, prompt=prompt, rendering=rendering, render_seconds=seconds, learn=learn)
 
     def _continuing(
         self, info: RequestInfo, fields: Fields, model: ServedModel, tenant: TenantRecord, salt: str
@@ -223,34 +241,26 @@ class RoutingInputBuilder:
         return self._fleet.policy is RoutingPolicy.ROUND_ROBIN
 
     async def _render(
-        self,
-        info: RequestInfo,
-        model: ServedModel,
-        body: bytes,
-        continuing: Sending | None,
-        *,
-        salt: str,
-        workers: Sequence[WorkerEndpoint],
-        keep_ids: bool,
-        answered: bool,
+        self, before: RoutingInput, workers: Sequence[WorkerEndpoint], answering: Answering | None, *, keep_ids: bool
     ) -> Rendering:
         if self._blind:
             return Rendering()
+        info, model, salt, body = before.info, before.model, before.salt, before.body
         if self._knowledge is not Knowledge.EXACT:
             return self._renderer.switched_off(info)
         first = render_ask(info)
         if first is not info:
             body, _ = upstream_body(first, model=model.declared[0].spec.model.name, salt=salt)
         keyer = partial(self._fleet.keyer, model.name, salt=salt)
-        keying = Keying(keyer, model.max_model_len, self._cache, keep_ids, answered)
         return await self._renderer.render(
             first,
             body,
             workers=workers,
-            keying=keying,
+            keying=Keying(keyer, model.max_model_len, self._cache, keep_ids, answering is not None),
             facts=self._fleet.render_facts(model.name),
             salt=salt,
-            continuing=continuing,
+            continuing=before.continuing,
+            outgoing=None if answering is None else answering.outgoing(before),
         )
 
 

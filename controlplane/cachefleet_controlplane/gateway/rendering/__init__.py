@@ -3,6 +3,7 @@
 dedicated_renderers  renderers without a GPU: whose turn it is, and their health
 key_cache            block keys of prompts that begin like earlier ones
 keying               token ids to block keys
+outgoing             the request itself, held by the worker that is asked for its keys
 render_ladder        which routes of which workers to try, in which order
 render_cache         rendered prompts by a digest of the request
 renderer             goes through the ladder within a timeout

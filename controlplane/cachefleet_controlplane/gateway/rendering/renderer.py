@@ -22,6 +22,7 @@ from cachefleet_controlplane.gateway.apis.request_info import Bypass, RequestInf
 from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.rendering.dedicated_renderers import Renderers
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
+from cachefleet_controlplane.gateway.rendering.outgoing import HeldRequest, Outgoing, may_be_held
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache, digest
 from cachefleet_controlplane.gateway.rendering.render_ladder import (
     Rung,
@@ -98,8 +99,11 @@ class Renderer:
         facts: RenderFacts = NO_FACTS,
         salt: str = "",
         continuing: Sending | None = None,
+        outgoing: Outgoing | None = None,
     ) -> Rendering:
         """Render the first prompt of ``info``; ``body`` is what a worker is sent for it (see ``render_ask``).
+
+        With ``outgoing`` a worker that can hold the request is sent that instead.
 
         A worker that keeps the prompt for the answer keeps the conversation too, and is asked by handle.
         """
@@ -115,7 +119,7 @@ class Renderer:
         rendering = None if keying.keep_ids else self._recall(name)
         if rendering is None:
             rendering = await self._climb(
-                info, body, workers=workers, keying=keying, facts=facts, continuing=continuing
+                *(info, body, continuing, outgoing), workers=workers, keying=keying, facts=facts
             )
             self._remember(name, rendering.prompt)
         self._metrics.render(rung=rendering.rung, seconds=self._clock() - began)
@@ -145,6 +149,7 @@ class Renderer:
         info: RequestInfo,
         body: bytes,
         continuing: Sending | None,
+        outgoing: Outgoing | None,
         *,
         workers: Sequence[WorkerEndpoint],
         keying: Keying,
@@ -159,14 +164,18 @@ class Renderer:
             if left <= 0 or not self._open(attempt) or (only and (attempt.rung is not Rung.KEYS or attempt.dedicated)):
                 continue
             keeps = attempt.keeps and keying.answered
-            if attempt.rung is Rung.KEYS:
-                asked = attempt.query + WITH_IDS * keying.keep_ids + KEPT * keeps
-                attempt = replace(attempt, query=asked)  # noqa: PLW2901
             by_handle = continuing if keeps else None
-            opened = await self._ask(*(attempt, info, body, by_handle), seconds=self._share(attempt, left), facts=facts)
-            last = read(opened, attempt.rung, info.endpoint, keying=keying)
-            if keeps and last.prompt.tokens and opened.answer is not None:
-                last = replace(last, kept=KeptPrompt(attempt.worker.url, opened.answer.prompt))
+            seconds = self._share(attempt, left)
+            if outgoing is not None and may_be_held(attempt, outgoing, facts):
+                opened = await self._hold(
+                    *(attempt.worker.url, outgoing, by_handle), seconds=seconds, facts=facts, ids=keying.keep_ids
+                )
+            else:
+                if attempt.rung is Rung.KEYS:
+                    asked = attempt.query + WITH_IDS * keying.keep_ids + KEPT * keeps
+                    attempt = replace(attempt, query=asked)  # noqa: PLW2901
+                opened = await self._ask(*(attempt, info, body, by_handle), seconds=seconds, facts=facts)
+            last = _with_request(read(opened, attempt.rung, info.endpoint, keying=keying), opened, attempt, outgoing)
             self._note(attempt, opened, last)
             if last.prompt.tokens or _final(attempt, last.reason):
                 break
@@ -209,6 +218,26 @@ class Renderer:
 
         return await (send(question) if continuing is None else continuing.send(url, question, send))
 
+    async def _hold(
+        self,
+        url: str,
+        outgoing: Outgoing,
+        continuing: Sending | None,
+        *,
+        seconds: float,
+        facts: RenderFacts,
+        ids: bool,
+    ) -> Opened:
+        """Send a worker the request itself, to render and hold it."""
+        key = self._credentials.of(url)
+        told = [] if continuing is None else continuing.headers(url)
+
+        async def send(body: bytes) -> Opened:
+            headers = [*outgoing.held_headers(body, facts, key=key, ids=ids), *told]
+            return await self._upstream.hold(url, outgoing.path, body, headers=headers, seconds=seconds)
+
+        return await (send(outgoing.body) if continuing is None else continuing.send(url, outgoing.body, send))
+
     def _note(self, attempt: Try, opened: Opened, rendering: Rendering) -> None:
         now, url = self._clock(), attempt.worker.url
         if attempt.dedicated and rendering.reason in {Reason.FAILED, Reason.TIMEOUT}:
@@ -219,6 +248,18 @@ class Renderer:
         stranger = attempt.dedicated and opened.answer is not None and opened.answer.status == 404
         if pause := ABSENT_SECONDS if stranger else left_out_for(rendering.reason):
             self._memory.leave_out(*attempt.slot, until=now + pause)
+
+
+def _with_request(rendering: Rendering, opened: Opened, attempt: Try, outgoing: Outgoing | None) -> Rendering:
+    """A rendering with what its worker has of the request: the request itself, or its prompt."""
+    url = attempt.worker.url
+    if opened.held is not None and outgoing is not None:
+        if rendering.prompt.tokens:
+            return replace(rendering, held=HeldRequest(url, outgoing.path, outgoing.body, opened.held))
+        opened.held.drop()
+    elif attempt.keeps and rendering.prompt.tokens and opened.answer is not None:
+        return replace(rendering, kept=KeptPrompt(url, opened.answer.prompt))
+    return rendering
 
 
 def _final(attempt: Try, reason: object) -> bool:

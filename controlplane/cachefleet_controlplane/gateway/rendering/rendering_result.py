@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint
 from cachefleet_controlplane.gateway.rendering.keying import NOTHING, Keyed, Keying
+from cachefleet_controlplane.gateway.rendering.outgoing import HeldRequest
 from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened
@@ -81,6 +82,8 @@ class Rendering:
     rung: Rung = Rung.NONE
     reason: Reason | Bypass | None = None
     kept: KeptPrompt = NOT_KEPT
+    held: HeldRequest | None = field(default=None, compare=False)
+    """The request itself, where the worker that gave the keys holds it."""
 
 
 class _Rendered(Struct, frozen=True):
@@ -108,6 +111,8 @@ _error = msgspec.json.Decoder(_Error)
 
 def read(opened: Opened, rung: Rung, endpoint: Endpoint, *, keying: Keying) -> Rendering:
     """Return what a worker's answer on a rung says of the prompt."""
+    if opened.held is not None:
+        return _of_held(opened.keys, keying)
     if opened.answer is None:
         return Rendering(reason=Reason.TIMEOUT if opened.outcome is Outcome.SILENT else Reason.FAILED)
     if opened.answer.status != 200:
@@ -116,6 +121,15 @@ def read(opened: Opened, rung: Rung, endpoint: Endpoint, *, keying: Keying) -> R
         return _rendering(opened.answer.body, rung, endpoint, keying=keying)
     except (*READ_ERRORS, BodyError, PromptKeysError):
         return Rendering(reason=Reason.UNREADABLE)
+
+
+def _of_held(document: bytes, keying: Keying) -> Rendering:
+    """Without a document the prompt has no keys of its own: media, embeddings."""
+    try:
+        prompts = decode(document) if document else []
+    except PromptKeysError:
+        return Rendering(reason=Reason.UNREADABLE)
+    return Rendering(keying.take(prompts[0]), Rung.KEYS) if prompts else Rendering(reason=Reason.DECLINED)
 
 
 def left_out_for(reason: Reason | Bypass | None) -> float:

@@ -104,6 +104,7 @@ class RememberedTurn:
         self._previous = previous
         self.info = turn.info
         self.keeps_ids = turn.keeps_ids
+        self.named = turn.named
 
     @property
     def outcome(self) -> TurnOutcome | None:

@@ -6,6 +6,7 @@ token_id_cutting     token ids cut out of JSON
 client               sends one attempt
 worker_answer        what it brings: a whole answer, or a stream with its first event
 credentials          the key that each worker accepts, by URL
+held_answer          a request that a worker has rendered and holds
 gate_refusals        whether a worker's gate refused the request
 usage                a worker's counts of tokens, held to what was possible
 outcome              outcomes of an attempt, and which count against the worker

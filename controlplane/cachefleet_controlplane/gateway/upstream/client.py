@@ -5,18 +5,29 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
 
 import aiohttp
 
 from cachefleet_controlplane.gateway.upstream.gate_refusals import Watch
+from cachefleet_controlplane.gateway.upstream.held_answer import HeldAnswer, HeldBody
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened, Stream, outcome_of, told
+from cachefleet_controlplane.gateway.upstream.worker_answer import (
+    Answer,
+    Opened,
+    Stream,
+    WorkerResponse,
+    outcome_of,
+    told,
+)
 from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
 from cachefleet_controlplane.wire.headers import answer_headers
 from cachefleet_core.continuation import CONVERSATION_HEADER
+from cachefleet_core.engine.held_requests import MEDIA_TYPE, HoldError
 from cachefleet_core.prompt_keys import PROMPT_HEADER
 from cachefleet_runtime.lru import LruMap
 from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError
@@ -35,6 +46,14 @@ _READ_BYTES: Final = 64 * 1024
 _LARGE_BYTES: Final = 1024 * 1024
 """Longer bodies are passed as a file, which aiohttp writes piece by piece."""
 _EVENT_STREAM: Final = "text/event-stream"
+
+
+@dataclass(slots=True)
+class _Caught:
+    """What has come of an attempt so far."""
+
+    response: WorkerResponse | None = None
+    opened: Opened = field(default_factory=lambda: Opened(Outcome.LOST))
 
 
 class Upstream:
@@ -82,21 +101,48 @@ class Upstream:
 
         With a ``watch`` a stream is held back until it has decided.
         """
-        response: aiohttp.ClientResponse | None = None
+        data = body if len(body) < _LARGE_BYTES else io.BytesIO(body)
+        async with self._caught(url) as caught:
+            caught.response = await self._post(url, path, data, headers=headers)
+            caught.opened = await _read(caught.response, watch)
+        return caught.opened
+
+    async def hold(
+        self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]], seconds: float
+    ) -> Opened:
+        """Send a request that the worker renders and holds; as ``ask`` where it answers at once, and for failures."""
+        parts = HeldBody(body)
         try:
-            response = await self._post(url, path, body, headers=headers)
-            if response.content_type == _EVENT_STREAM and response.status == 200:
-                return await _open_stream(response, watch)
-            return await _whole(response)
-        except StreamTooLargeError:
-            _cut(response)
-            return Opened(Outcome.OVERSIZED)
+            async with asyncio.timeout(seconds), self._caught(url) as caught:
+                response = caught.response = await self._post(url, path, parts, headers=headers)
+                caught.opened = await _held(response, parts)
+        except TimeoutError:
+            return Opened(Outcome.SILENT)
+        return caught.opened
+
+    async def go(self, url: str, held: HeldAnswer, *, watch: Watch | None = None) -> Opened:
+        """Have a worker answer the request that it holds; as ``open``."""
+        async with self._caught(url) as caught:
+            caught.response = held
+            await held.answered()
+            caught.opened = await _read(held, watch)
+        return caught.opened
+
+    @asynccontextmanager
+    async def _caught(self, url: str) -> AsyncIterator[_Caught]:
+        """Turn what fails while a worker is asked into an outcome; its connection is cut."""
+        caught = _Caught()
+        try:
+            yield caught
+        except (StreamTooLargeError, HoldError):
+            _cut(caught.response)
+            caught.opened = Opened(Outcome.OVERSIZED)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            _cut(response)
+            _cut(caught.response)
             self._tell(url, error)
-            return Opened(outcome_of(error))
+            caught.opened = Opened(outcome_of(error))
         except asyncio.CancelledError:
-            _cut(response)
+            _cut(caught.response)
             raise
 
     def _tell(self, url: str, error: Exception) -> None:
@@ -116,11 +162,10 @@ class Upstream:
             return Opened(Outcome.SILENT)
 
     async def _post(
-        self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]]
+        self, url: str, path: str, data: bytes | io.BytesIO | HeldBody, *, headers: Sequence[tuple[str, str]]
     ) -> aiohttp.ClientResponse:
         if self._session is None:
             raise RuntimeError("Upstream is used outside its context")
-        data = body if len(body) < _LARGE_BYTES else io.BytesIO(body)
         response = await self._session.post(
             url + path, data=data, headers=headers, allow_redirects=False, **self._verified(url)
         )
@@ -136,7 +181,26 @@ class Upstream:
         return {"ssl": self._tls.trusted.context(), "server_hostname": name}
 
 
-async def _open_stream(response: aiohttp.ClientResponse, watch: Watch | None) -> Opened:
+async def _read(response: WorkerResponse, watch: Watch | None = None) -> Opened:
+    """Read a whole answer, or a stream up to its first event."""
+    if response.content_type == _EVENT_STREAM and response.status == 200:
+        return await _open_stream(response, watch)
+    return await _whole(response)
+
+
+async def _held(response: aiohttp.ClientResponse, parts: HeldBody) -> Opened:
+    """Read the keys of a held request; its answer where it has one already."""
+    if response.content_type != MEDIA_TYPE:
+        return await _read(response)
+    held = HeldAnswer(response, parts)
+    keys = await held.keys()
+    if keys is None:
+        await held.answered()
+        return await _read(held)
+    return Opened(Outcome.ANSWERED, held=held, keys=keys)
+
+
+async def _open_stream(response: WorkerResponse, watch: Watch | None) -> Opened:
     stream = Stream(response, EventSplitter(MAX_EVENT_BYTES))
     try:
         outcome = await stream.hold(watch)
@@ -158,7 +222,7 @@ async def _rest(stream: Stream) -> Answer:
     return Answer(stream.status, stream.headers, b"".join(events))
 
 
-async def _whole(response: aiohttp.ClientResponse) -> Opened:
+async def _whole(response: WorkerResponse) -> Opened:
     pieces: list[bytes] = []
     size = 0
     while piece := await response.content.readany():
@@ -179,6 +243,6 @@ def _judged(status: int) -> Outcome:
     return Outcome.SERVER_ERROR if failed else Outcome.ANSWERED
 
 
-def _cut(response: aiohttp.ClientResponse | None) -> None:
+def _cut(response: WorkerResponse | None) -> None:
     if response is not None:
         response.close()

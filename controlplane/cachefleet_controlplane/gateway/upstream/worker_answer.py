@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import aiohttp
 
 from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.gate_refusals import Watch
+from cachefleet_controlplane.gateway.upstream.held_answer import HeldAnswer
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.wire.headers import Header, answer_headers
 from cachefleet_core.continuation import CONVERSATION_HEADER
@@ -20,6 +21,27 @@ MAX_HELD_EVENTS: Final = 1024
 MAX_TOLD: Final = 1024
 """Longest header of the plugin's."""
 _SUCCESS: Final = 200
+
+
+class _Content(Protocol):
+    async def readany(self) -> bytes: ...
+
+
+class WorkerResponse(Protocol):
+    """A worker's response whose head has been read: aiohttp's, or that of a held request."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def raw_headers(self) -> Sequence[tuple[bytes, bytes]]: ...
+    @property
+    def content_type(self) -> str: ...
+    @property
+    def content(self) -> _Content: ...
+    def release(self) -> object: ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +60,7 @@ class Answer:
 class Stream:
     """A worker's answer that has begun, read event by event; ``first`` are the events already read."""
 
-    def __init__(self, response: aiohttp.ClientResponse, splitter: EventSplitter) -> None:
+    def __init__(self, response: WorkerResponse, splitter: EventSplitter) -> None:
         self._response = response
         self._splitter = splitter
         self.status = response.status
@@ -104,12 +126,15 @@ class Opened:
     outcome: Outcome
     answer: Answer | None = None
     stream: Stream | None = None
+    held: HeldAnswer | None = None
+    """A request that the worker has rendered and holds; ``keys`` is the document of its block keys."""
+    keys: bytes = b""
 
     @property
     def succeeded(self) -> bool:
-        """The worker answers with status 200."""
+        """The worker answers with status 200, or would."""
         begun = self.answer or self.stream
-        return begun is not None and begun.status == _SUCCESS
+        return self.held is not None or (begun is not None and begun.status == _SUCCESS)
 
     @property
     def kept(self) -> str:
@@ -118,7 +143,7 @@ class Opened:
         return "" if begun is None else begun.kept
 
 
-def told(response: aiohttp.ClientResponse, header: str) -> str:
+def told(response: WorkerResponse, header: str) -> str:
     """A header of the plugin's; "" where it is absent, or longer than any that is one."""
     value = response.headers.get(header, "")
     return value if len(value) <= MAX_TOLD else ""

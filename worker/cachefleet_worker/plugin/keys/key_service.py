@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cachefleet_core.block_keys import Namespace, pack_tokens
+from cachefleet_core.engine.held_requests import Hold
 from cachefleet_core.native import Code, NativeError, choose
 from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE, PROMPT_HEADER, PackedPrompt, encode
 from cachefleet_worker.plugin.asgi import Headers, HttpError, Response
@@ -126,6 +127,30 @@ class KeyService:
             raise
         self._in_a_row = 0
         return Response(content, media_type=MEDIA_TYPE, headers=self._kept(record))
+
+    async def of_prompt(self, hold: Hold, prompt: Mapping[str, Any] | None) -> bytes:
+        """The document of a held request's prompt, as vLLM's renderer made it; b"" where it has no keys."""
+        if prompt is None or self._source is None or self.cache is None or not self._faults.on(FEATURE):
+            return b""
+        content = b""
+        with self._faults.guard(FEATURE):
+            try:
+                content = await self._document(hold, prompt, self._source, self.cache)
+            except TokenIdError:
+                return b""
+        return content
+
+    async def _document(self, hold: Hold, prompt: Mapping[str, Any], source: PromptSource, cache: KeyCache) -> bytes:
+        asked = Asked(hold.contract, "", hold.block_size, hold.ids)
+        namespace = Namespace(hold.contract, prompt.get("cache_salt") or "", source.adapter(hold.model))
+        ids = prompt["prompt_token_ids"]
+        tokenizer, rendered = source.tokenizer(), Prompt(ids, len(ids))
+
+        def document() -> bytes:
+            keyed = self._keyed(rendered, asked, namespace, cache=cache, tokenizer=tokenizer)
+            return encode([keyed], ids=asked.ids)
+
+        return document() if len(ids) < self._offloop else await asyncio.to_thread(document)
 
     def _kept(self, record: Recording) -> Headers:
         """The header with the handle of what was rendered; none where it is not kept."""

@@ -111,7 +111,7 @@ class PromptSource:
         return Rendered(
             prompts=tuple(_prompt(each) for each in inputs),
             salt=getattr(request, "cache_salt", None) or "",
-            adapter=self._adapter(request.model),
+            adapter=self.adapter(request.model),
         )
 
     async def _whole(self, api: Api, value: Any) -> Rendered:
@@ -123,14 +123,14 @@ class PromptSource:
         found = _accepted(await method(request))
         plain = len(found.token_ids) if found.features is None else 0
         prompts = (Prompt(found.token_ids, plain),)
-        return Rendered(prompts, salt=found.cache_salt or "", adapter=self._adapter(request.model))
+        return Rendered(prompts, salt=found.cache_salt or "", adapter=self.adapter(request.model))
 
     async def _check(self, request: Any) -> None:
         refusal = await self._serving._check_model(request)  # noqa: SLF001 - what vLLM's own route calls
         if refusal is not None:
             raise RefusedError(_response(refusal))
 
-    def _adapter(self, model: str | None) -> str:
+    def adapter(self, model: str | None) -> str:
         """The LoRA adapter that a request's model names; a server without an engine knows none."""
         known = getattr(self._serving.models, "lora_requests", None) or {}
         return model if model and model in known else ""

@@ -11,6 +11,7 @@ from typing import Any, Final
 from cachefleet_worker.plugin.capabilities import OFF, Capabilities
 from cachefleet_worker.plugin.method_hooks import wrap_method
 from cachefleet_worker.plugin.plugin_faults import Faults
+from cachefleet_worker.plugin.prompts.held_prompt import held
 from cachefleet_worker.plugin.prompts.offered_prompt import offered, recorded
 from cachefleet_worker.plugin.prompts.prompt_store import PromptStore
 from cachefleet_worker.plugin.prompts.render_call import RenderedPrompt, call, rendered
@@ -53,6 +54,19 @@ def patch(renderer: type[Any], faults: Faults) -> None:
 
 
 def _hooked(name: str, faults: Faults, stock: Callable[..., Any]) -> Callable[..., Any]:
+    answer = _answering(name, faults, stock)
+
+    @functools.wraps(stock)
+    async def render(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = await answer(self, args, kwargs)
+        if (waiting := held.get()) is not None:
+            await waiting.rendered(result)
+        return result
+
+    return render
+
+
+def _answering(name: str, faults: Faults, stock: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(stock)
 
     def described(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -71,23 +85,22 @@ def _hooked(name: str, faults: Faults, stock: Callable[..., Any]) -> Callable[..
                 return prompt.result(arrival=arrival)
         return None
 
-    @functools.wraps(stock)
-    async def render(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = kept(self, args, kwargs)
-        if found is not None:
-            return found
+    async def made(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if recorded.get() is None or not faults.on(FEATURE):
             return await stock(self, *args, **kwargs)
-        made = prompt = None
+        given = prompt = None
         with faults.guard(FEATURE):  # before the call, which may change what it is given
-            made = described(self, args, kwargs)
+            given = described(self, args, kwargs)
         result = await stock(self, *args, **kwargs)
         with faults.guard(FEATURE):
-            prompt = rendered(made, result) if made is not None else None
+            prompt = rendered(given, result) if given is not None else None
         _note(prompt)
         return result
 
-    return render
+    async def answer(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return kept(self, args, kwargs) or await made(self, args, kwargs)
+
+    return answer
 
 
 def _note(prompt: RenderedPrompt | None) -> None:

@@ -1,0 +1,46 @@
+"""A request as the worker that is asked for its keys may be sent it at once, to hold it until it is to be answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cachefleet_controlplane.gateway.rendering.render_ladder import Try
+from cachefleet_controlplane.gateway.upstream.held_answer import HeldAnswer
+from cachefleet_controlplane.wire.headers import Header, upstream_headers
+from cachefleet_controlplane.workers.render_profiles import RenderFacts
+from cachefleet_core.engine.held_requests import HOLD_HEADER, Hold
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What any worker would be sent; ``headers`` are the client's, ``model`` is the engine's name for it."""
+
+    path: str
+    body: bytes = field(repr=False)
+    headers: Sequence[Header] = field(repr=False)
+    model: str
+
+    def held_headers(self, body: bytes, facts: RenderFacts, *, key: str, ids: bool) -> list[tuple[str, str]]:
+        """Return the headers of a request that is to be held; ``body`` is what is sent of it."""
+        hold = Hold(length=len(body), contract=facts.contract, block_size=facts.block_size, model=self.model, ids=ids)
+        return [*upstream_headers(self.headers, key=key), (HOLD_HEADER, hold.header())]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRequest:
+    """A request that a worker holds."""
+
+    url: str
+    path: str
+    body: bytes = field(repr=False)
+    answer: HeldAnswer = field(repr=False)
+
+    def serves(self, url: str, path: str, body: bytes) -> bool:
+        """Whether this is what the worker at a URL would be sent."""
+        return (url, path, body) == (self.url, self.path, self.body)
+
+
+def may_be_held(attempt: Try, outgoing: Outgoing | None, facts: RenderFacts) -> bool:
+    """Whether to have the worker hold the request, instead of asking for its keys alone."""
+    return outgoing is not None and attempt.keeps and attempt.worker.url in facts.held_at

@@ -1,0 +1,181 @@
+"""Takes the two parts of a held request, and frames its answer (cachefleet_core/held_requests.py).
+
+Inside, vLLM sees an ordinary request whose renderer takes a while. Whoever goes away, or says nothing in time, is gone
+for vLLM too, which cancels its own work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from cachefleet_core.engine.held_requests import (
+    GO,
+    HOLD_HEADER,
+    KEYS,
+    MEDIA_TYPE,
+    Head,
+    Hold,
+    HoldError,
+    frame,
+    read_hold,
+)
+from cachefleet_core.engine.held_requests import head_frame as framed
+from cachefleet_worker.plugin.access_guard import bears
+from cachefleet_worker.plugin.asgi import HttpError, Receive, Scope, Send, error_response
+from cachefleet_worker.plugin.capabilities import OFF
+from cachefleet_worker.plugin.keys.key_service import KeyService
+from cachefleet_worker.plugin.plugin_process import Process
+from cachefleet_worker.plugin.prompts.held_prompt import HeldPrompt, held
+
+FEATURE: Final = "held"
+WORD_SECONDS: Final = 30.0
+"""How long a rendered prompt waits for word."""
+_HEADER: Final = HOLD_HEADER.encode()
+_REPLACED: Final = frozenset({b"content-length", b"transfer-encoding", _HEADER})
+_START: Final = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [(b"content-type", MEDIA_TYPE.encode()), (b"cache-control", b"no-store")],
+}
+_DISCONNECT: Final = {"type": "http.disconnect"}
+
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Service = Callable[[], KeyService | None]
+
+
+def install(app: Any, process: Process, service: Service) -> None:
+    """Hold requests before the routes of vLLM's application; ``service`` gives their keys once there is one."""
+    key = process.worker_key()
+    if FEATURE in process.settings.plugin_off:
+        process.faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
+    elif not key:
+        process.faults.off(FEATURE, "CACHEFLEET_WORKER_KEY_FILE names no key")
+    elif process.capabilities.mode("prompts") == OFF:
+        process.faults.off(FEATURE, "prompts is off, whose hook in the renderer it needs")
+    else:
+        app.add_middleware(HeldRequests, process=process, worker_key=key, service=service)
+        process.capabilities.add(FEATURE, "on")
+
+
+class HeldRequests:
+    """ASGI middleware: requests with the header and the worker key wait between rendering and answer."""
+
+    def __init__(self, app: App, process: Process, worker_key: bytes, service: Service) -> None:
+        self._app = app
+        self._settings = process.settings
+        self._key = worker_key
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        value = self._value(scope) if scope["type"] == "http" else b""
+        if not value:
+            await self._app(scope, receive, send)
+            return
+        try:
+            hold = read_hold(value)
+            body, rest = await self._body(hold, receive)
+        except HoldError as error:
+            await error_response(HttpError(400, "bad_hold", str(error))).send(send)
+            return
+        except HttpError as error:
+            await error_response(error).send(send)
+            return
+        exchange = _Exchange(hold, rest, receive, send, self._service())
+        await exchange.run(self._app, scope, body)
+
+    def _value(self, scope: Scope) -> bytes:
+        given: bytes = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+        return given if given and bears(scope, self._key) else b""
+
+    async def _body(self, hold: Hold, receive: Receive) -> tuple[bytes, bytes]:
+        """The body, and what came after it. HttpError 413, 408, 400."""
+        if hold.length > self._settings.max_body_bytes:
+            raise HttpError(413, "too_large", f"the body is over {self._settings.max_body_bytes} bytes")
+        data = bytearray()
+        try:
+            async with asyncio.timeout(self._settings.body_timeout_seconds):
+                while len(data) < hold.length:
+                    message = await receive()
+                    data += message.get("body", b"")
+                    if message["type"] != "http.request" or (
+                        not message.get("more_body", False) and len(data) < hold.length
+                    ):
+                        raise HttpError(400, "short_body", "the body is shorter than its length says")
+        except TimeoutError:
+            raise HttpError(408, "slow_body", "the body did not come in time") from None
+        return bytes(data[: hold.length]), bytes(data[hold.length :])
+
+
+class _Exchange:
+    """One held request on its way through vLLM's application."""
+
+    def __init__(self, hold: Hold, rest: bytes, receive: Receive, send: Send, service: KeyService | None) -> None:
+        self._hold = hold
+        self._receive = receive
+        self._send = send
+        self._service = service
+        self._word = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._pending: list[dict[str, Any]] = []
+        self._head: bytes = b""
+        self._begun = False
+        if GO in rest:
+            self._word.set()
+
+    async def run(self, app: App, scope: Scope, body: bytes) -> None:
+        self._pending = [{"type": "http.request", "body": body, "more_body": False}]
+        headers = [(name, value) for name, value in scope["headers"] if name not in _REPLACED]
+        passed = {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
+        listening = asyncio.create_task(self._listen())
+        token = held.set(HeldPrompt(self._told))
+        try:
+            await app(passed, self._given, self._answer)
+        finally:
+            held.reset(token)
+            listening.cancel()
+
+    async def _listen(self) -> None:
+        """Take the second part, then the end of the connection."""
+        said = b""
+        while True:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                self._gone.set()
+                return
+            said = (said + message.get("body", b""))[-2 * len(GO) :]
+            if GO in said:
+                self._word.set()
+
+    async def _given(self) -> Any:
+        if self._pending:
+            return self._pending.pop()
+        await self._gone.wait()
+        return _DISCONNECT
+
+    async def _told(self, prompt: Mapping[str, Any] | None) -> None:
+        """Say a prompt's keys, and wait for word; without it the request is gone."""
+        await self._begin()
+        document = b"" if self._service is None else await self._service.of_prompt(self._hold, prompt)
+        await self._send({"type": "http.response.body", "body": frame(KEYS, document), "more_body": True})
+        try:
+            async with asyncio.timeout(WORD_SECONDS):
+                await self._word.wait()
+        except TimeoutError:
+            self._gone.set()
+            await asyncio.Event().wait()  # vLLM cancels it
+
+    async def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            await self._send(_START)
+
+    async def _answer(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
+            self._head = framed(Head(message["status"], tuple(headers)))
+            return
+        await self._begin()
+        head, self._head = self._head, b""
+        await self._send({**message, "body": head + message.get("body", b"")})
