@@ -7,7 +7,7 @@ pool/              PrefixCachePool: schema, validation, CRD
 block_keys         block keys
 request_bodies     token ids in a JSON body
 budget             memory arithmetic of a device
-continuation       schemas of /v1/continue and /v1/handles
+continuation       what workers keep of conversations, and how requests continue them
 index_contract     index contract and render profile
 digest             digest of a set of held blocks
 exit_statuses      why a process of a worker pod has ended

@@ -1,7 +1,8 @@
-"""The agent beside real vLLM with the plugin: prompts continued by handle, policies in force, prefixes kept warm."""
+"""The agent beside real vLLM with the plugin: policies in force, prefixes kept warm, conversations ended."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import shutil
@@ -14,7 +15,7 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from cachefleet_core.continuation import MISMATCHES, prefix_hash
+from cachefleet_core.continuation import CONVERSATION_HEADER
 from cachefleet_core.engine.engine_arguments import ENVIRONMENT
 from cachefleet_core.report_frames import Phase, Policy, Prefix, Warm
 from cachefleet_worker.agent.agent import Agent, running
@@ -55,42 +56,21 @@ class Desk:
         async with self._http.get(self._server.url + "/v1/models", headers=self._server.headers) as response:
             return await response.json()
 
-    async def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        url = f"http://127.0.0.1:{self.agent.http_port}{path}"
-        async with self._http.post(url, json=body, headers=self._server.headers) as response:
-            return response.status, await response.json(content_type=None)
+    async def kept(self, messages: list[dict[str, str]]) -> str:
+        """The handle of a conversation that the plugin keeps."""
+        body = {"model": "tiny", "messages": messages, "max_tokens": 1}
+        headers = {CONVERSATION_HEADER: json.dumps(MADE), **self._server.headers}
+        async with self._http.post(self._server.url + "/v1/chat/completions", json=body, headers=headers) as response:
+            return str(json.loads(response.headers[CONVERSATION_HEADER])["handle"])
 
-    async def events(self, body: dict[str, Any]) -> list[Any]:
-        url = f"http://127.0.0.1:{self.agent.http_port}/v1/continue"
-        async with self._http.post(url, json=body, headers=self._server.headers) as response:
-            assert response.status == 200, await response.text()
-            data = [line[6:].strip() async for line in response.content if line.startswith(b"data: ")]
-        assert data.pop() == b"[DONE]"
-        return [json.loads(each) for each in data]
-
-    async def render(self, messages: list[dict[str, str]], salt: str) -> list[int]:
-        body = {"model": "tiny", "messages": messages, "cache_salt": salt}
-        return list((await self.engine("/v1/chat/completions/render", body))["token_ids"])
+    async def turns(self) -> int:
+        """How many turns of conversations the plugin keeps."""
+        async with self._http.get(self._server.url + "/v1/fleet/stats", headers=self._server.headers) as response:
+            return int((await response.json())["conversations"]["turns"])
 
     async def generate(self, ids: list[int], salt: str) -> list[int]:
         body = {"model": "tiny", "token_ids": ids, "sampling_params": GREEDY, "cache_salt": salt}
         return list((await self.engine("/inference/v1/generate", body))["choices"][0]["token_ids"])
-
-    async def keep(self, ids: list[int], salt: str) -> dict[str, Any]:
-        body = {"fingerprints": MADE, "prompt_token_ids": ids, "ends_at_boundary": True, "cache_salt": salt}
-        status, cache = await self.post("/v1/handles", body)
-        assert status == 201, cache
-        return dict(cache)
-
-
-def following(cache: dict[str, Any], append: Any, salt: str, **fields: Any) -> dict[str, Any]:
-    reference = {name: cache[name] for name in ("handle", "prefix_hash", "prefix_token_count")} | MADE
-    body = {"prompt_cache_ref": reference, "append_token_ids": append, "sampling_params": GREEDY, "cache_salt": salt}
-    return body | fields
-
-
-def tokens(events: list[Any]) -> list[int]:
-    return [token for event in events for choice in event["choices"] for token in choice["token_ids"]]
 
 
 @pytest.fixture
@@ -132,66 +112,6 @@ CONVERSATION: Final = [
     {"role": "system", "content": "You are terse. " * 20},
     {"role": "user", "content": "Name a colour of the rainbow. " * 10},
 ]
-MARKER: Final = "<|im_start|>"
-
-
-@on_engine
-async def test_a_turn_that_is_continued_by_handle_is_the_turn_of_all_ids(desk: Desk) -> None:
-    salt = "by-handle"
-    turn = await desk.render(CONVERSATION, salt)
-    answer = await desk.generate(turn, salt)
-    longer = [*CONVERSATION, {"role": "assistant", "content": "Red."}, {"role": "user", "content": "Another one."}]
-    fresh = await desk.render(longer, salt)
-    pairs = enumerate(zip(turn, fresh, strict=False))
-    same = next((i for i, (a, b) in pairs if a != b), len(turn))
-    marker = (await desk.engine("/tokenize", {"model": "tiny", "prompt": MARKER, "add_special_tokens": False}))[
-        "tokens"
-    ]
-    boundary = max(i + 1 for i in range(same) if turn[i] == marker[0])
-    assert boundary > 2 * BLOCK
-    cache = await desk.keep(fresh[:boundary], salt)
-    status, continued = await desk.post("/v1/continue", following(cache, fresh[boundary:], salt))
-    assert status == 200, continued
-    assert continued["choices"][0]["token_ids"] == await desk.generate(fresh, salt)
-    assert continued["usage"]["prompt_tokens_details"]["cached_tokens"] >= boundary // BLOCK * BLOCK > 0
-    produced = continued["choices"][0]["token_ids"]
-    assert continued["prompt_cache"]["prefix_hash"] == prefix_hash([*fresh, *produced])
-    assert len(answer) == len(produced) == GREEDY["max_tokens"]
-
-
-@on_engine
-async def test_a_stream_is_continued_too(desk: Desk) -> None:
-    salt = "by-stream"
-    fresh = await desk.render(CONVERSATION, salt)
-    expected = await desk.generate(fresh, salt)
-    cache = await desk.keep(fresh[:-5], salt)
-    *events, last = await desk.events(following(cache, fresh[-5:], salt, stream=True, output_mode="text"))
-    assert tokens(events) == expected
-    assert last["prompt_cache"]["prefix_token_count"] == len(fresh) + len(expected)
-    assert "".join(choice["text"] for event in events for choice in event["choices"])
-
-
-@on_engine
-async def test_what_is_not_to_be_continued_is_refused_with_its_code(desk: Desk) -> None:
-    facts = desk.agent.controller.limits
-    cache = await desk.keep(list(range(10, 74)), "s")
-    wrong: list[tuple[dict[str, Any], str]] = [({field: "x"}, code.value) for field, code in MISMATCHES.items()]
-    wrong += [
-        ({"prefix_token_count": 63}, "count_mismatch"),
-        ({"prefix_hash": prefix_hash([1])}, "prefix_hash_mismatch"),
-        ({"handle": "vllm_prefix_other"}, "stale_epoch"),
-    ]
-    for change, code in wrong:
-        body = following(cache, [7], "s")
-        body["prompt_cache_ref"] |= change
-        status, answer = await desk.post("/v1/continue", body)
-        assert (status, answer["error"]["code"]) == (409, code)
-    status, answer = await desk.post("/v1/continue", following(cache, [5_000_000], "s"))
-    if facts.vocab_size is None:  # then the engine says it
-        assert (status, answer["error"]["message"]) == (400, "Token id 5000000 is out of vocabulary")
-    else:
-        assert (status, answer["error"]["code"]) == (409, "token_out_of_vocabulary")
-    assert (await desk.post("/v1/continue", following(cache, [7], "s")))[0] == 200
 
 
 @on_engine
@@ -253,21 +173,24 @@ async def test_a_warm_prefix_that_can_never_fit_is_told_with_tokens_and_limit(de
 
 
 @on_engine
-@pytest.mark.requirement("A8")
-async def test_a_restarted_agent_takes_the_engine_for_the_same_and_refuses_old_handles(
-    desk: Desk, settings: dict[str, Any]
-) -> None:
-    cache = await desk.keep(list(range(10, 74)), "s")
-    async with ControlPlane() as other, running(AgentSettings(control_planes=other.url, **settings)) as agent:
+@pytest.mark.requirement("A9")
+async def test_conversations_end_with_the_cache_that_they_were_kept_for(desk: Desk) -> None:
+    handle = await desk.kept(CONVERSATION)
+    assert handle == await desk.kept(CONVERSATION)
+    await desk.engine("/reset_prefix_cache", {})
+    await desk.generate([1, 2, 3], "other")  # the event may leave with a step
+    async with asyncio.timeout(60):
+        while await desk.turns():  # noqa: ASYNC110 (they end in another process)
+            await asyncio.sleep(0.1)
+
+
+@on_engine
+async def test_a_restarted_agent_takes_the_engine_for_the_same(desk: Desk, settings: dict[str, Any]) -> None:
+    async with ControlPlane() as other, running(AgentSettings(control_planes=other.url, **settings)):
         await other.until(lambda: other.state and other.state.phase is Phase.READY, 60)
         assert other.hello is not None
         assert desk.plane.hello is not None
         assert other.hello.epoch == desk.plane.hello.epoch
-        first, desk.agent = desk.agent, agent
-        status, answer = await desk.post("/v1/continue", following(cache, [7], "s"))
-        assert (status, answer["error"]["code"]) in {(409, "handle_unknown"), (409, "stale_epoch")}
-        desk.agent = first
-        assert (await desk.post("/v1/continue", following(cache, [7], "s")))[0] == 200
 
 
 @pytest.fixture

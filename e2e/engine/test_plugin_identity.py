@@ -16,8 +16,9 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
+from cachefleet_core.continuation import REF_MEMBER
 from cachefleet_worker.plugin.access_guard import OPEN_PATHS
-from e2e.engine.requests import ANSWERED, COMPLETION, IDS, REFUSED, WARM, Sent
+from e2e.engine.requests import ANSWERED, CHAT, COMPLETION, IDS, REFUSED, WARM, Sent
 from e2e.engine.side import Side
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 
@@ -43,6 +44,8 @@ REQUESTS: Final = [
     *REFUSED,
     Sent(COMPLETION, {"prompt": IDS, "max_tokens": 5, "temperature": 0, "logprobs": 3, "stream": True}),
     Sent(COMPLETION, {"prompt": "a b c", "max_tokens": 5, "temperature": 0, "vllm_xargs": {"session_id": "s"}}),
+    Sent(COMPLETION, {"prompt": "a b c", "max_tokens": 5, "temperature": 0, "return_prompt_cache_ref": True}),
+    Sent(CHAT, {"messages": [{"role": "user", "content": "a"}], "max_tokens": 5, "temperature": 0, REF_MEMBER: {}}),
 ]
 NAMED: Final = {f"{number} {sent}": sent for number, sent in enumerate(REQUESTS)}
 RECORDED: Final = 5

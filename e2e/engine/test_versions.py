@@ -23,6 +23,8 @@ from e2e.engine.plugin_client import CONTRACT, ask_keys, call, features, fleet, 
 from e2e.engine.requests import COMPLETION
 from e2e.engine.side import Side
 from e2e.engine.storm import MARK, OUTPUT_TOKENS, prompts, storm
+from e2e.engine.test_plugin_conversations import CHAT, asked, by_ref, completed, kept, said
+from e2e.engine.test_plugin_conversations import COMPLETION as PLAIN
 from e2e.engine.versions import OLDEST, OTHERS
 from e2e.engine.vllm import INDEX_KEY, VllmOptions, VllmServer
 
@@ -40,6 +42,7 @@ EXPECTED: Final = {
     "tokens": "cache",
     "keys": "render",
     "prompts": "on",
+    "conversations": "on",
     "guard": "on",
     "routes": "on",
 }
@@ -168,3 +171,20 @@ def test_ids_are_the_plain_encoders(vllm_server: VllmServer) -> None:
         found = keys_of(vllm_server, {"messages": TALK[:turns]})
         assert list(found.ids) == tokenizer(text, add_special_tokens=False)["input_ids"]
     assert fleet(vllm_server, "/stats")["tokens"]["memoised"] > before
+
+
+def test_a_conversation_goes_on_by_handle(vllm_server: VllmServer) -> None:
+    body = {"model": "tiny", "messages": TALK[:2], "max_tokens": 4, "temperature": 0, "cache_salt": "by-handle"}
+    first = asked(vllm_server, CHAT, body)
+    turn = by_ref(CHAT, body, TALK[2:], kept(first))
+    assert said(asked(vllm_server, CHAT, turn)) == said(
+        call(vllm_server, "POST", f"/v1/{CHAT}", body | {"messages": TALK})
+    )
+
+
+def test_a_completion_goes_on_by_handle(vllm_server: VllmServer) -> None:
+    body = {"model": "tiny", "prompt": [300, 301, 302], "max_tokens": 4, "temperature": 0, "return_token_ids": True}
+    answer, given = completed(asked(vllm_server, PLAIN, body | {"return_prompt_cache_ref": True}))
+    turn = {name: value for name, value in body.items() if name != "prompt"}
+    again = asked(vllm_server, PLAIN, turn | {"prompt_cache_ref": given, "append_token_ids": [7]})
+    assert again.json["choices"][0]["prompt_token_ids"] == [300, 301, 302, *answer, 7]

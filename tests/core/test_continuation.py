@@ -1,21 +1,21 @@
-"""The body of a continuation: the names of its fields are fixed, and there are no others."""
+"""A reference to a kept conversation: the names of its fields are fixed, and there are no others."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from cachefleet_core.continuation import (
+    APPEND_MEMBER,
     MISMATCHES,
-    ContinueRequest,
+    REF_MEMBER,
     Fingerprints,
+    KeptPrefix,
     PromptCacheRef,
-    RequestError,
-    appended,
+    RefusalCode,
     prefix_hash,
-    read_request,
 )
 
 REF: dict[str, Any] = {
@@ -32,29 +32,34 @@ REF: dict[str, Any] = {
 }
 
 
-def body(ref: dict[str, Any], **more: Any) -> bytes:
-    return json.dumps({"prompt_cache_ref": ref, "append_token_ids": [4, 5]} | more).encode()
+def read(ref: dict[str, Any]) -> PromptCacheRef:
+    return msgspec.json.decode(msgspec.json.encode(ref), type=PromptCacheRef)
 
 
 def test_a5_a_reference_has_exactly_these_fields() -> None:
+    assert (REF_MEMBER, APPEND_MEMBER) == ("prompt_cache_ref", "append_token_ids")
     assert set(PromptCacheRef.__struct_fields__) == set(REF)
-    assert set(Fingerprints.__struct_fields__) == set(REF) - {"handle", "prefix_hash", "prefix_token_count"}
+    assert set(Fingerprints.__struct_fields__) == set(REF) - set(KeptPrefix.__struct_fields__)
     assert set(MISMATCHES) == set(Fingerprints.__struct_fields__)
-    request = read_request(body(REF), ContinueRequest)
-    assert (request.prompt_cache_ref.handle, appended(request)) == ("vllm_prefix_1", [4, 5])
+    assert len(set(MISMATCHES.values())) == len(MISMATCHES)
+    assert set(MISMATCHES.values()) < set(RefusalCode)
+    assert msgspec.to_builtins(read(REF)) == REF
 
 
 @pytest.mark.parametrize("name", sorted(REF))
 def test_a5_each_of_them_is_needed(name: str) -> None:
-    with pytest.raises(RequestError, match=name):
-        read_request(body({key: value for key, value in REF.items() if key != name}), ContinueRequest)
+    with pytest.raises(msgspec.ValidationError, match=name):
+        read({key: value for key, value in REF.items() if key != name})
 
 
 def test_a5_no_other_field_is_taken() -> None:
-    with pytest.raises(RequestError, match="prompt_cache_ref"):
-        read_request(body(REF | {"prompt_token_ids": [1]}), ContinueRequest)
-    with pytest.raises(RequestError, match="more"):
-        read_request(body(REF, more=1), ContinueRequest)
+    with pytest.raises(msgspec.ValidationError, match="prompt_token_ids"):
+        read(REF | {"prompt_token_ids": [1]})
+
+
+def test_what_is_kept_and_the_fingerprints_are_the_reference() -> None:
+    kept = msgspec.convert({name: REF[name] for name in KeptPrefix.__struct_fields__}, KeptPrefix)
+    assert kept.ref(msgspec.convert({name: REF[name] for name in MISMATCHES}, Fingerprints)) == read(REF)
 
 
 def test_a5_a_prefix_is_named_by_the_hash_of_its_ids() -> None:

@@ -23,8 +23,8 @@ START: Final = ByteTokenizer().encode("<|im_start|>")[0]
 _MIB: Final = 1024 * 1024
 _MAX_POLICY: Final = 64 * 1024
 _NOT_HERE: Final = "the fake engine has no such feature"
-_MODES: Final = {"routes": "http", "guard": "on", "budget": "blocks", "gate": "in_loop"}
-_KEYED: Final = {"keys": "render", "prompts": "on", "conversations": "on"}
+_MODES: Final = {"routes": "http", "guard": "on", "budget": "blocks", "gate": "in_loop", "conversations": "on"}
+_KEYED: Final = {"keys": "render", "prompts": "on"}
 _FEATURES: Final = (
     "routes",
     "guard",
@@ -51,6 +51,8 @@ class FleetRoutes:
         self.refuse_policies = 0
         self.handles: list[str] = []
         """Of prompts it was asked to keep, in order."""
+        self.endings = 0
+        """How often all conversations were ended; the fake keeps none."""
         self.lacking: set[str] = set()
         """APIs that its vLLM does not render."""
         self._worker = worker
@@ -64,6 +66,7 @@ class FleetRoutes:
             web.get(f"{PREFIX}/capabilities", self._guarded(self._capabilities), allow_head=False),
             web.get(f"{PREFIX}/stats", self._guarded(self._stats), allow_head=False),
             web.put(f"{PREFIX}/policy", self._guarded(self._put_policy)),
+            web.delete(f"{PREFIX}/conversations", self._guarded(self._end_conversations)),
             web.post(f"{PREFIX}/keys", self._guarded(self._keys)),
         ]
 
@@ -113,6 +116,10 @@ class FleetRoutes:
 
     def _error(self, status: int, code: str) -> web.Response:
         return self._reply({"error": {"code": code, "message": code}}, status)
+
+    async def _end_conversations(self, _: web.Request) -> web.Response:
+        self.endings += 1
+        return self._reply({"turns": self.conversations.store.clear()})
 
     async def _capabilities(self, _: web.Request) -> web.Response:
         options = self._worker.options

@@ -410,8 +410,8 @@ async def test_conversations_are_bounded_by_the_policy_and_ended(settings: Plugi
     assert (await get(app, "/stats")).json["conversations"] == {}
     assert (await ask(app, "DELETE", "/v1/fleet/conversations", headers=HEADERS)).json == {"turns": 0}
     turns = app._process.parts["conversations"] = store()
-    for _ in range(3):
-        turns.keep(turn())
+    for added in (b"1", b"2", b"3"):
+        turns.keep(turn(added))
     fewer = msgspec.structs.replace(POLICY, max_entries=2)
     for policy, left in ((POLICY, 3), (fewer, 2), (msgspec.structs.replace(POLICY, generation=2, max_entries=0), 2)):
         await ask(app, "PUT", "/v1/fleet/policy", body=msgspec.json.encode(policy), headers=HEADERS)

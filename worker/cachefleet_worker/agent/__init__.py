@@ -6,12 +6,10 @@ blocks/            the blocks that an engine rank holds, as block keys
 duties/            what control planes ask of a worker: policy, warm prefixes, drain; and its readiness
 engine/            HTTP client of the engine: facts, metrics, prompts run for their cache
 events/            the engine's KV event stream: order, gaps, replays, snapshots
-handles/           prefixes kept by handle, and requests that continue them
 reports/           WebSocket reports to the control planes
 wire/              messages read from vLLM and from the plugin
 __main__           the process: settings, signals, drain, exit status
 agent              wires the parts together; one session per epoch
-auth               checks the worker key
 worker_controller  applies policy, warm-up, health and drain across engine restarts
 health             withdraws an engine that answers with broken numbers or with errors only
 metrics            Prometheus metrics

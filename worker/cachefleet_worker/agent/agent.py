@@ -22,8 +22,6 @@ from cachefleet_worker.agent.engine.client import EngineClient, EngineError, Eng
 from cachefleet_worker.agent.engine.tls import engine_tls
 from cachefleet_worker.agent.engine_arrival import EngineArrival
 from cachefleet_worker.agent.engine_session import Session
-from cachefleet_worker.agent.handles.continuation_relay import Relay
-from cachefleet_worker.agent.handles.prompt_routes import PromptRoutes
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.feed import Feed
 from cachefleet_worker.agent.reports.targets import Registration
@@ -95,7 +93,6 @@ class Agent:
         )
         if settings.policy_file:
             self.controller.policy(read_policy(settings.policy_file))
-        self._prompts = self._make_prompts(http)
         self._drain_route = DrainRoute(
             settings.drain_path, self.controller, self._idle, seconds=settings.drain_seconds, clock=clock
         )
@@ -111,27 +108,6 @@ class Agent:
             registration=self.registration,
             clock=clock,
             key_refused=lambda: self._arrival.key_refused,
-        )
-
-    def _make_prompts(self, http: aiohttp.ClientSession) -> PromptRoutes:
-        settings = self._settings
-        relay = Relay(
-            http,
-            settings.engine_url,
-            self.controller.handles,
-            key=self._key,
-            idle_seconds=settings.continue_idle_seconds,
-            answer_bytes=settings.continue_answer_bytes,
-            corrupted=self.controller.corrupted,
-            tls=self._tls,
-        )
-        return PromptRoutes(
-            self.controller.handles,
-            relay,
-            self.controller,
-            self.metrics,
-            key=self._key,
-            requests=settings.continue_requests,
         )
 
     @property
@@ -182,8 +158,7 @@ class Agent:
         return agent_app(
             self.metrics,
             lambda: (controller.phase, controller.unready, controller.note),
-            (self._prompts, self._drain_route),
-            max_bytes=self._settings.continue_max_bytes,
+            (self._drain_route,),
         )
 
     async def _work(self) -> None:

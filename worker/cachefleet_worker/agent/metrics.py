@@ -72,20 +72,6 @@ class AgentMetrics:
         )
         for finding in FINDINGS:  # a series that starts at 1 shows no increase to an alert
             self.withdrawals.labels(finding)
-        self.handles = Gauge("cachefleet_agent_handles", "Prefixes kept as handles", registry=registry)
-        self.handle_bytes = Gauge("cachefleet_agent_handle_bytes", "Bytes of these", registry=registry)
-        self.handle_turns = Gauge(
-            "cachefleet_agent_handle_turns",
-            "What became of handles since the start: minted, replaced, evicted, expired, ...",
-            ["what"],
-            registry=registry,
-        )
-        self.continues = Counter(
-            "cachefleet_agent_continues",
-            "Requests to continue a prefix or to keep one, by outcome: ok, engine, or the code of the refusal",
-            ["route", "outcome"],
-            registry=registry,
-        )
         self.ready = Gauge("cachefleet_agent_ready", "1 where the worker takes traffic", registry=registry)
         self.crashes = Counter(
             "cachefleet_agent_task_failures", "Unexpected errors of a task", ["task"], registry=registry

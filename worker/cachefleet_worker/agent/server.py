@@ -22,12 +22,10 @@ def agent_app(
     metrics: AgentMetrics,
     worker_state: Callable[[], tuple[Phase, list[str], str]],
     parts: Iterable[Routes],
-    *,
-    max_bytes: int,
 ) -> web.Application:
     """``/healthz``, ``/readyz``, ``/metrics`` and the routes of ``parts``.
 
-    ``worker_state`` gives the phase, the reasons against readiness and a remark; ``max_bytes`` bounds a request body.
+    ``worker_state`` gives the phase, the reasons against readiness and a remark.
     """
 
     async def healthz(_request: web.Request) -> web.Response:
@@ -42,7 +40,7 @@ def agent_app(
         metrics.ready.set(0 if worker_state()[1] else 1)
         return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    app = web.Application(client_max_size=max_bytes)
+    app = web.Application()
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", exposition)

@@ -129,16 +129,6 @@ class AgentSettings(BaseSettings):
     error_polls: Positive = 5
     """Polls with errors of the engine's own, and no request that ended well in between, which are not."""
 
-    handle_bytes: Positive = 64 * 1024 * 1024
-    max_handle_entries: Annotated[int, Field(ge=0)] = 8
-    """Until a policy says how many."""
-    continue_requests: Positive = 256
-    """Requests to continue a prefix at one time."""
-    continue_max_bytes: Positive = 4 * 1024 * 1024
-    continue_answer_bytes: Positive = 64 * 1024 * 1024
-    continue_idle_seconds: Seconds = 300.0
-    """Longest silence of the engine within one answer."""
-
     @field_validator("asked", mode="before")
     @classmethod
     def _read_asked(cls, value: object) -> object:

@@ -1,4 +1,4 @@
-"""Applies policy, warm-up, health, handles and drain to a worker, across the epochs of its engine.
+"""Applies policy, warm-up, health and drain to a worker, across the epochs of its engine.
 
 It observes the present session from outside and computes phase and readiness.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 
 from cachefleet_core.report_frames import Drain, Phase, Policy, Warm
 from cachefleet_runtime.tasks import restarting
+from cachefleet_worker.agent.duties.conversation_ending import ConversationEnding
 from cachefleet_worker.agent.duties.draining import Draining
 from cachefleet_worker.agent.duties.phases import Condition, phase, unready
 from cachefleet_worker.agent.duties.policy_delivery import Enforcer, PolicyFile
@@ -21,13 +21,12 @@ from cachefleet_worker.agent.duties.warmup import WarmUp
 from cachefleet_worker.agent.engine.client import EngineClient, EngineFacts
 from cachefleet_worker.agent.engine.load_metrics import Load
 from cachefleet_worker.agent.engine_session import Session
-from cachefleet_worker.agent.handles.continuation import Limits
-from cachefleet_worker.agent.handles.prompt_handles import Handles
 from cachefleet_worker.agent.health import Health, Reading, Tolerance, step
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.stream import WorkerState
 from cachefleet_worker.agent.reports.targets import Registration
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wire.plugin_api import OFF
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,6 @@ class WorkerController:
         self._began: float | None = None
         """When the first epoch began; nothing is reported before it."""
         self._session: Session | None = None
-        self._facts: EngineFacts | None = None
         self._epoch = ""
         """Name of the last epoch, also after its end."""
         self._lost_at: float | None = None
@@ -66,7 +64,7 @@ class WorkerController:
         self._tolerance = Tolerance(settings.corrupted_requests, settings.error_polls)
         self._clears = 0
         self.draining = Draining(settings.drain_settle_seconds)
-        self.handles = _handles(settings)
+        self._conversations = ConversationEnding(client)
         self._warm_up = self._warming(client)
         self.enforcer = Enforcer(
             client,
@@ -105,23 +103,6 @@ class WorkerController:
         """A remark for ``/readyz`` (warm-up late or partial); "" for none."""
         return self._warm_up.note if self._session else ""
 
-    @property
-    def closed(self) -> str:
-        """Why the agent's prompt routes refuse requests, as a code; "" where they accept."""
-        if self._session is None:
-            return "engine_not_ready"
-        if self.draining.until is not None:
-            return "draining"
-        return self._health.finding
-
-    @property
-    def limits(self) -> Limits:
-        """The engine's vocabulary size and longest model length; None for each that is unknown."""
-        facts = self._facts
-        if facts is None:
-            return Limits()
-        return Limits(facts.fleet.vocab_size if facts.fleet else None, facts.max_model_len or None)
-
     def worker_state(self, rank: int) -> WorkerState:
         """What a State of this rank reports besides its stream."""
         return WorkerState(
@@ -157,7 +138,6 @@ class WorkerController:
     def policy(self, policy: Policy) -> None:
         """Accept a pool's policy; an older one, or another pool's, changes nothing."""
         if self.enforcer.accept(policy):
-            self.handles.resize(policy.max_entries)
             self._warm_up.policy = policy
             self._changed()
 
@@ -199,11 +179,12 @@ class WorkerController:
 
     @asynccontextmanager
     async def epoch(self, session: Session, facts: EngineFacts) -> AsyncIterator[None]:
-        """Attach one epoch's session; ``closed`` is set before and after."""
+        """Attach one epoch's session for as long as it lasts."""
         self._begin(session, facts)
         tasks = [
             asyncio.create_task(self._keep("warmth", partial(self._warm_up.run, session.model))),
             asyncio.create_task(self._keep("policy", self.enforcer.run)),
+            asyncio.create_task(self._keep("conversations", self._conversations.run)),
         ]
         try:
             yield
@@ -212,20 +193,20 @@ class WorkerController:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             session.forget()
-            self._session, self._facts, self._lost_at = None, None, self._clock()
+            self._session, self._lost_at = None, self._clock()
 
     def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> Coroutine[None, None, None]:
         """Run ``work``, which never returns; restart it where it fails."""
         return restarting(name, work, pause_seconds=self._settings.poll_seconds, failed=self._metrics.crashed)
 
     def _begin(self, session: Session, facts: EngineFacts) -> None:
-        self._session, self._facts, self._lost_at = session, facts, None
+        self._session, self._lost_at = session, None
         self._epoch = session.epoch
         self._began = self._clock() if self._began is None else self._began
         if self.draining.lives(session.epoch):
             log.info("the engine was started anew, work is taken again")
         self._health, self._clears = Health(), 0
-        self.handles.begin(session.epoch)
+        self._conversations.begin(kept=facts.fleet is not None and facts.fleet.mode("conversations") != OFF)
         self._warm_up.begin(facts)
         if self.draining.until is not None:
             self._warm_up.rest()
@@ -249,17 +230,13 @@ class WorkerController:
         self.flushed()
 
     def flushed(self) -> None:
-        """Called after deltas were sent: where the cache was cleared, drop handles and warm up again."""
+        """Called after deltas were sent: where the cache was cleared, end conversations and warm up again."""
         clears = sum(stream.clears for stream in self._session.streams.values()) if self._session else 0
         if clears > self._clears and not self._health.finding:
-            log.info("cache cleared, warm prefixes run again", extra={"handles": len(self.handles)})
-            self.handles.clear("engine")
+            log.info("cache cleared, warm prefixes run again")
+            self._conversations.end()
             self._warm_up.again()
         self._clears = clears
-        self._metrics.handles.set(len(self.handles))
-        self._metrics.handle_bytes.set(self.handles.bytes)
-        for what, count in self.handles.counts.items():
-            self._metrics.handle_turns.labels(what).set(count)
 
     def corrupted(self) -> None:
         """Called where the agent itself got an answer with NaN or infinite log-probabilities."""
@@ -275,7 +252,7 @@ class WorkerController:
         self._metrics.withdrawals.labels(health.finding).inc()
         for stream in self._session.streams.values():
             stream.disowned = True
-        self.handles.clear(health.finding)
+        self._conversations.end()
         self._changed()
 
     def _in_force(self, policy: Policy) -> None:
@@ -289,11 +266,3 @@ class WorkerController:
         kept = policy.budget_mib is None or policy.budget_mib > 0
         log.info("prefix cache enabled for this model" if kept else "prefix cache off for this model", extra=fields)
         self._changed()
-
-
-def _handles(settings: AgentSettings) -> Handles:
-    return Handles(
-        max_entries=settings.max_handle_entries,
-        max_bytes=settings.handle_bytes,
-        token=lambda: secrets.token_hex(16),
-    )

@@ -16,10 +16,10 @@ from cachefleet_core.continuation import (
     REF_MEMBER,
     RETURN_MEMBER,
     PromptCacheRef,
-    RefusalCode,
     TokenId,
 )
 
+NO_SUFFIX: Final = "no_marginal_suffix"
 _PROMPT: Final = "prompt"
 _EXCLUDED: Final = (_PROMPT, "prompt_embeds", "echo", "suffix", "truncate_prompt_tokens")
 """Members that have no meaning beside a reference, or would change what it stands for."""
@@ -48,7 +48,7 @@ def reference(info: RequestInfo) -> PromptCacheRef | None:
         raise ApiError(400, f"`{present}` must be left out beside `{REF_MEMBER}`.", param=present)
     if not _read(_ids, info.fields, APPEND_MEMBER):
         message = f"`{APPEND_MEMBER}` must have at least one id: a prefix alone leaves nothing to compute."
-        raise ApiError(409, message, param=APPEND_MEMBER, code=RefusalCode.NO_MARGINAL_SUFFIX)
+        raise ApiError(409, message, param=APPEND_MEMBER, code=NO_SUFFIX)
     return found
 
 

@@ -168,6 +168,7 @@ async def test_what_is_new_is_joined_to_what_is_kept(
     assert server.outcomes == {"kept": 3, "continued": 3}
 
 
+@pytest.mark.requirement("A7")
 async def test_bytes_are_not_changed(server: Server) -> None:
     first = await server.keep(b'{"messages":[ {"a": 1.0, "a":2},"\\u0061" ]}')
     await server.ask(b'{"messages":[\n{"b":1e30}], "prompt_cache_ref":' + msgspec.json.encode(ref(first)) + b"}")
@@ -205,6 +206,7 @@ async def test_keys_of_ids_are_asked_for_in_the_same_way(server: Server) -> None
     assert (answer.headers, server.last) == ({b"a": b"b"}, {"input": "x"})
 
 
+@pytest.mark.requirement("A9")
 async def test_what_is_not_here_and_what_is_anothers_are_refused_alike(server: Server) -> None:
     first = await server.keep(chat(ITEMS, cache_salt="s"))
     turn = chat(NEW, cache_salt="s", prompt_cache_ref=ref(first))
@@ -225,6 +227,14 @@ async def test_what_is_not_here_and_what_is_anothers_are_refused_alike(server: S
     assert server.outcomes == {"kept": 1, "handle_unknown": 5}
 
 
+@pytest.mark.requirement("A8")
+async def test_another_life_of_the_server_knows_no_handle(server: Server, settings: PluginSettings) -> None:
+    turn = chat(NEW, prompt_cache_ref=ref(await server.keep(chat(ITEMS))))
+    answer = await Server(settings).ask(turn)
+    assert (answer.status, answer.code) == (409, "handle_unknown")
+
+
+@pytest.mark.requirement("A6")
 @pytest.mark.parametrize(
     ("name", "code"),
     [
@@ -393,6 +403,7 @@ async def test_without_a_worker_key_it_is_not_there() -> None:
     assert (told.mode, told.reason) == ("off", "CACHEFLEET_WORKER_KEY_FILE names no key")
 
 
+@pytest.mark.requirement("C12")
 async def test_a_fault_turns_it_off_and_whole_requests_are_served(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -58,7 +60,7 @@ def find(among: TurnStore, wanted: Turn) -> Turn | None:
 
 def test_a_handle_is_one_of_the_protocol_and_never_twice_the_same() -> None:
     turns = store()
-    handles = [kept(turns, turn()).handle for _ in range(9)]
+    handles = [kept(turns, turn(b"%d" % number)).handle for number in range(9)]
     assert len(set(handles)) == 9
     assert [msgspec.convert(each, Handle) for each in handles] == handles
     assert len({re.split("_", each)[2] for each in handles}) == 1
@@ -71,6 +73,37 @@ def test_a_handle_of_another_salt_or_api_is_unknown() -> None:
     for api, salt in ((Api.CHATS, ""), (Api.CHATS, "S"), (Api.MESSAGES, "s")):
         assert turns.find(made.handle, api=api, salt=salt) is None
     assert turns.find(made.handle[:-1] + "x", api=Api.CHATS, salt="s") is None
+
+
+@pytest.mark.requirement("C3")
+def test_equal_turns_are_one_and_a_growing_conversation_holds_its_bytes_once() -> None:
+    turns = store()
+    for _ in range(2):
+        last = kept(turns, turn(b"1" * 1000))
+        for _ in range(4):
+            last = kept(turns, turn(b"2", last))
+    assert (turns.stats()["turns"], turns.stats()["bytes"]) == (5, 5 * TURN_BYTES + 1004)
+    assert last.whole == b"1" * 1000 + b",2" * 4
+
+
+def test_turns_that_differ_in_anything_are_not_one() -> None:
+    turns = store()
+    first = turn(b"1", of=common(tools=b"[]"))
+    other = msgspec.structs.replace(FINGERPRINTS, model="n")
+    different = [
+        first,
+        turn(b"2", of=first.common),
+        turn(b"1", of=common()),
+        turn(b"1", of=common(tools=b"{}")),
+        turn(b"1", of=common(system=b"[]")),
+        turn(b"1", of=common(salt="s", tools=b"[]")),
+        turn(b"1", of=common(Api.MESSAGES, tools=b"[]")),
+        turn(b"1", of=replace(first.common, fingerprints=other)),
+        replace(first, prefix_hash=HASH.replace("0", "1")),
+    ]
+    handles = {kept(turns, each).handle for each in different}
+    assert len(handles) == len(different)
+    assert kept(turns, replace(first, common=common(tools=b"[]"))).handle in handles
 
 
 def test_ids_are_joined_as_ids() -> None:
@@ -104,7 +137,7 @@ def test_one_that_is_used_stays_with_its_ancestors() -> None:
     clock = Clock()
     turns = store(clock=clock)
     root = kept(turns, turn(b"1"))
-    branches = [kept(turns, turn(b"2", root)) for _ in range(2)]
+    branches = [kept(turns, turn(each, root)) for each in (b"2", b"3")]
     clock.now = SECONDS
     assert find(turns, branches[1])
     clock.now = SECONDS + 1
@@ -138,7 +171,8 @@ class Turns(RuleBasedStateMachine):
             self.used = [each.handle for each in self.turns]
             return
         whole = b",".join(filter(None, (before, added)))
-        self.made.append((made, whole, {each.handle for each in made.ancestry()} - {made.handle}))
+        if made.handle not in {each.handle for each, _, _ in self.made}:
+            self.made.append((made, whole, {each.handle for each in made.ancestry()} - {made.handle}))
         self.use(made)
         self.used = self.used[len(self.used) - len(list(self.turns)) :]
 

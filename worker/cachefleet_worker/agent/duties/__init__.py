@@ -1,9 +1,10 @@
 """What control planes ask of a worker: policy, warm prefixes, drain; and the phase and readiness that follow.
 
-draining         state of a drain, and the route that a preStop hook calls
-phases           phase and reasons against readiness, from the worker's condition
-policy_delivery  applies a pool's policy, from a file or a control plane, to the engine
-warm_prefixes    the prompts to cache, their progress, and the readiness gate that waits for them
-warmup_requests  caches prompts by running them through the engine
-warmup           warm prefixes across the epochs of a worker
+conversation_ending  ends the conversations that the plugin keeps, once the cache is cleared
+draining             state of a drain, and the route that a preStop hook calls
+phases               phase and reasons against readiness, from the worker's condition
+policy_delivery      applies a pool's policy, from a file or a control plane, to the engine
+warm_prefixes        the prompts to cache, their progress, and the readiness gate that waits for them
+warmup_requests      caches prompts by running them through the engine
+warmup               warm prefixes across the epochs of a worker
 """

@@ -17,12 +17,14 @@ from cachefleet_worker.agent.engine.tls import PLAIN, EngineTls
 from cachefleet_worker.agent.engine.tokenizer_probes import PROBE_CONVERSATIONS, PROBE_TEXT, digest
 from cachefleet_worker.agent.wire.plugin_api import (
     CAPABILITIES_PATH,
+    CONVERSATIONS_PATH,
     POLICY_PATH,
     STATS_PATH,
     TOKEN_HEADER,
     FleetFacts,
     RankStats,
     read_capabilities,
+    read_ended,
     read_generations,
     read_stats,
 )
@@ -164,6 +166,10 @@ class EngineClient:
     async def put_policy(self, policy: Policy) -> Mapping[int, int]:
         """Give the plugin a policy; returns the generation then in force at each rank."""
         return _understood(read_generations, await self._fleet_request("PUT", POLICY_PATH, msgspec.to_builtins(policy)))
+
+    async def end_conversations(self) -> int:
+        """Have the plugin end every conversation that it keeps; returns their turns."""
+        return _understood(read_ended, await self._fleet_request("DELETE", CONVERSATIONS_PATH))
 
     async def cache_prompt(
         self, path: str, body: Json, *, timeout_seconds: float, rank: int | None = None

@@ -15,6 +15,7 @@ from cachefleet_core.report_frames import Capability
 CAPABILITIES_PATH: Final = "/v1/fleet/capabilities"
 STATS_PATH: Final = "/v1/fleet/stats"
 POLICY_PATH: Final = "/v1/fleet/policy"
+CONVERSATIONS_PATH: Final = "/v1/fleet/conversations"
 TOKEN_HEADER: Final = "X-Cachefleet-Token"  # noqa: S105 (the name of a header)
 OFF: Final = "off"
 
@@ -30,7 +31,6 @@ class RankFacts(Struct, frozen=True):
     block_bytes: Count = 0
     blocks_total: Count = 0
     block_size: Count = 0
-    vocab_size: Count | None = None
 
 
 class ServerFacts(Struct, frozen=True):
@@ -53,8 +53,6 @@ class FleetFacts:
     ranks: Mapping[int, RankFacts]
     features: tuple[Capability, ...] = ()
     plugin: str = ""
-    vocab_size: int | None = None
-    """Token ids are below it; None where the plugin does not report it."""
     server: ServerFacts = NOT_TOLD
     modes: Mapping[str, str] = field(init=False)
 
@@ -86,7 +84,6 @@ class _Document(ServerFacts, frozen=True, kw_only=True):
     ranks: dict[Rank, RankFacts]
     features: tuple[Capability, ...] = ()
     plugin: str = ""
-    vocab_size: Count | None = None
 
 
 class _Stats(Struct):
@@ -101,18 +98,21 @@ class _PolicyAnswer(Struct):
     ranks: dict[Rank, _InForce]
 
 
+class _Ended(Struct):
+    turns: Count
+
+
 _document = msgspec.json.Decoder(_Document, strict=False)  # JSON object keys are strings, ranks are integers
 _stats = msgspec.json.Decoder(_Stats, strict=False)
 _policy = msgspec.json.Decoder(_PolicyAnswer, strict=False)
+_ended = msgspec.json.Decoder(_Ended)
 
 
 def read_capabilities(content: bytes) -> FleetFacts:
     """The capability document. ValueError where ``content`` is none."""
     document = _read(_document, content)
-    sizes = [rank.vocab_size for rank in document.ranks.values() if rank.vocab_size is not None]
-    vocabulary = document.vocab_size if document.vocab_size is not None else min(sizes, default=None)
     told = ServerFacts(*(getattr(document, name) for name in ServerFacts.__struct_fields__))
-    return FleetFacts(document.ranks, document.features, document.plugin, vocabulary, told)
+    return FleetFacts(document.ranks, document.features, document.plugin, told)
 
 
 def read_stats(content: bytes) -> Mapping[int, RankStats]:
@@ -123,6 +123,11 @@ def read_stats(content: bytes) -> Mapping[int, RankStats]:
 def read_generations(content: bytes) -> Mapping[int, int]:
     """The generation in force at each rank, from the answer to a policy. ValueError where it is none."""
     return {rank: answer.generation for rank, answer in _read(_policy, content).ranks.items()}
+
+
+def read_ended(content: bytes) -> int:
+    """How many turns were kept, from the answer to their ending. ValueError where it is none."""
+    return _read(_ended, content).turns
 
 
 def _read(decoder: msgspec.json.Decoder[Answer], content: bytes) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections.abc import Callable
 from typing import Any, Final
@@ -15,6 +16,8 @@ from cachefleet_worker.plugin.conversations.turn import Turn
 from cachefleet_worker.plugin.conversations.turn_store import Outcome, TurnStore
 from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.prompts.offered_prompt import Recording
+
+log = logging.getLogger("vllm.cachefleet")
 
 FEATURE: Final = "conversations"
 HEADER: Final = CONVERSATION_HEADER.encode()
@@ -57,8 +60,11 @@ class Exchange:
         turn = kept(self._joined, ids, prefix_hash(ids)) if ids else None
         if turn is None:
             self._store.count(Outcome.NOT_KEPT)
-            return None
-        return turn if turn.handle else self._store.keep(turn)
+        elif not turn.handle:
+            turn = self._store.keep(turn)
+        if turn is None:
+            log.debug("prefix cache: snapshot failed; not cached")
+        return turn
 
 
 class KeepingAnswer:

@@ -6,7 +6,10 @@ from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
 from typing import Final
+
+import msgspec
 
 from cachefleet_core.continuation import MISMATCHES, Fingerprints, KeptPrefix, PromptCacheRef, RefusalCode
 
@@ -72,6 +75,13 @@ class Turn:
     def kept(self) -> KeptPrefix:
         """What is said of it."""
         return KeptPrefix(handle=self.handle, prefix_hash=self.prefix_hash, prefix_token_count=self.prefix_token_count)
+
+    @property
+    def name(self) -> bytes:
+        """Digest of all that it is, equal for equal turns."""
+        common = self.common
+        above = self.parent.handle if self.parent else [common.api, common.fingerprints, common.salt, common.members]
+        return sha256(msgspec.msgpack.encode([above, self.prefix_hash, self.added], order="sorted")).digest()
 
     def ancestry(self) -> Iterator[Turn]:
         """This turn, then the one before, up to the first."""

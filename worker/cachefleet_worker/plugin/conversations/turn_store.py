@@ -23,6 +23,7 @@ class Outcome(StrEnum):
 
     CONTINUED = "continued"
     KEPT = "kept"
+    """Its turn is kept, or its equal was."""
     NOT_KEPT = "not_kept"
     """Several prompts, media, an input that is no list, or no room."""
 
@@ -42,6 +43,8 @@ class TurnStore:
         self._clock = clock
         self._server = secrets.token_hex(8)
         self._kept: OrderedDict[str, tuple[float, Turn]] = OrderedDict()
+        self._names: dict[str, bytes] = {}
+        self._named: dict[bytes, Turn] = {}
         self._bytes = 0
         self._outcomes: Counter[str] = Counter()
 
@@ -59,12 +62,12 @@ class TurnStore:
         return turn
 
     def keep(self, turn: Turn) -> Turn | None:
-        """The turn with a handle, which cannot be guessed; None where there is no room for it."""
+        """The turn with a handle, which cannot be guessed, or its equal; None where there is no room for it."""
         self._drop_old()
         if turn.parent is not None and turn.parent.handle not in self._kept:
             turn = dataclasses.replace(turn, added=turn.whole, parent=None)
-        kept = dataclasses.replace(turn, handle=f"{HANDLE_PREFIX}{self._server}_{secrets.token_hex(16)}")
-        self._bytes += kept.size
+        name = turn.name
+        kept = self._named.get(name) or self._add(turn, name)
         self._use(kept)
         self._bound()
         found = kept.handle in self._kept
@@ -79,7 +82,8 @@ class TurnStore:
     def clear(self) -> int:
         """Drop every turn; how many there were."""
         dropped = len(self._kept)
-        self._kept.clear()
+        for held in (self._kept, self._names, self._named):
+            held.clear()
         self._bytes = 0
         return dropped
 
@@ -92,6 +96,12 @@ class TurnStore:
         self._drop_old()
         counts = {outcome.value: self._outcomes[outcome] for outcome in OUTCOMES}
         return {**counts, "turns": len(self._kept), "bytes": self._bytes}
+
+    def _add(self, turn: Turn, name: bytes) -> Turn:
+        kept = dataclasses.replace(turn, handle=f"{HANDLE_PREFIX}{self._server}_{secrets.token_hex(16)}")
+        self._names[kept.handle], self._named[name] = name, kept
+        self._bytes += kept.size
+        return kept
 
     def _use(self, turn: Turn) -> None:
         now = self._clock()
@@ -109,5 +119,6 @@ class TurnStore:
             self._drop_first()
 
     def _drop_first(self) -> None:
-        _, (_, turn) = self._kept.popitem(last=False)
+        handle, (_, turn) = self._kept.popitem(last=False)
+        del self._named[self._names.pop(handle)]
         self._bytes -= turn.size

@@ -1,0 +1,41 @@
+"""Ends the conversations that the plugin keeps, once the cache that they were kept for is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from cachefleet_worker.agent.engine.client import EngineClient, EngineError
+
+log = logging.getLogger(__name__)
+
+
+class ConversationEnding:
+    """Asks an engine to end them; what fails is left: they cost memory alone, until their time is over."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+        self._due = asyncio.Event()
+        self._kept = False
+
+    def begin(self, *, kept: bool) -> None:
+        """Begin an epoch, of an engine that keeps conversations or does not."""
+        self._kept = kept
+        self._due.clear()
+
+    def end(self) -> None:
+        """End every conversation soon."""
+        if self._kept:
+            self._due.set()
+
+    async def run(self) -> None:
+        """Do what is due, until cancelled."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            try:
+                turns = await self._client.end_conversations()
+            except EngineError as error:
+                log.warning("conversations not ended", extra={"error": str(error)})
+            else:
+                log.info("conversations ended", extra={"turns": turns})
