@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import msgspec
 import pytest
 
-from cachefleet_core.continuation import CONVERSATION_HEADER, Fingerprints, KeptPrefix
+from cachefleet_core.continuation import CONVERSATION_HEADER, Fingerprints, KeptPrefix, prefix_hash
 from cachefleet_core.prompt_keys import PROMPT_HEADER
 from e2e.engine.plugin_client import Answer, ask_keys, call, features, fleet, keys_of
 from e2e.engine.test_plugin_prompts import CALLED, PARTS, SYSTEM, TOOLED, TOOLS
@@ -140,6 +141,18 @@ def test_completions_go_by_ids(vllm_server: VllmServer) -> None:
     assert second.json["choices"][0]["prompt_token_ids"] == [*ids, 300, 301]
     keyed = ask_keys(vllm_server, turn, "&ids=1", headers=vllm_server.headers | HEADER)
     assert keyed.content == ask_keys(vllm_server, whole, "&ids=1").content
+
+
+def test_turns_at_once_on_one_head_are_each_their_own(vllm_server: VllmServer) -> None:
+    body = COMMON | {"messages": [SYSTEM, USER], "cache_salt": "at-once"}
+    prefix = kept(asked(vllm_server, CHAT, body))
+    branches = [[SAID, {"role": "user", "content": f"What of number {number}?"}] for number in range(8)]
+    with ThreadPoolExecutor(len(branches)) as pool:
+        answers = list(pool.map(lambda new: asked(vllm_server, CHAT, by_ref(CHAT, body, new, prefix)), branches))
+    for new, answer in zip(branches, answers, strict=True):
+        named = keys_of(vllm_server, grown(CHAT, body, new))
+        assert kept(answer).prefix_hash == prefix_hash(named.ids)
+    assert len({kept(answer).handle for answer in answers}) == len(branches)
 
 
 def test_any_other_handle_is_an_unknown_one(vllm_server: VllmServer) -> None:

@@ -159,7 +159,8 @@ async def test_what_is_new_is_joined_to_what_is_kept(
     turn = {member: NEW, "temperature": 1, "prompt_cache_ref": ref(first)}
     second = await server.keep(turn, path)
     assert server.last == {member: ITEMS + NEW, "temperature": 1, **common}
-    assert dict(server.scopes[-1]["headers"])[b"content-length"] == str(len(server.bodies[-1])).encode()
+    lengths = [value for name, value in server.scopes[-1]["headers"] if name == b"content-length"]
+    assert lengths == [str(len(server.bodies[-1])).encode()]
     again = await server.keep({member: [], "temperature": 1, "prompt_cache_ref": ref(second)}, path)
     assert server.last == {member: ITEMS + NEW, "temperature": 1, **common}
     assert again == second
@@ -364,6 +365,17 @@ async def test_one_prompt_rendered_otherwise_has_a_handle_of_its_own(server: Ser
     other = await server.keep(chat([], add_generation_prompt=False, prompt_cache_ref=ref(first)))
     assert other.handle != first.handle
     await server.keep(chat(NEW, prompt_cache_ref=ref(other)))
+    assert server.last["messages"] == ITEMS + NEW
+
+
+async def test_items_that_render_to_nothing_are_kept_all_the_same(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "rendered", lambda _body: array("I", [3, 4]))
+    first = await server.keep(chat(ITEMS))
+    second = await server.keep(chat(NEW, prompt_cache_ref=ref(first)))
+    assert (second.handle != first.handle, second.prefix_hash) == (True, first.prefix_hash)
+    await server.keep(chat([], prompt_cache_ref=ref(second)))
     assert server.last["messages"] == ITEMS + NEW
 
 

@@ -119,6 +119,30 @@ async def test_two_calls_are_not_one_prompt() -> None:
     assert record.only is None
 
 
+async def test_what_a_kept_prompt_stands_for_is_recorded_too() -> None:
+    hooked = Hooked()
+    handle = await hooked.kept()
+    with recording() as record:
+        await hooked.ask(handle)
+    assert hooked.renderer.calls == 1
+    assert record.only is not None
+    assert record.only.ids.tolist() == list(map(ord, "hello"))
+
+
+async def test_a_recording_learns_of_what_is_recorded_inside_of_it() -> None:
+    hooked = Hooked()
+    with recording() as outer:
+        with recording() as inner:
+            await hooked.render(CHAT)
+        assert outer.only is inner.only is not None
+        with recording():
+            pass
+        assert outer.only is inner.only
+        await hooked.render(CHAT)
+    assert outer.calls == 2
+    assert inner.calls == 1
+
+
 async def test_what_cannot_be_compared_is_rendered_and_not_kept() -> None:
     hooked = Hooked()
     with recording() as record:
