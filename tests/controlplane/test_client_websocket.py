@@ -96,13 +96,11 @@ async def side(*, accepted: bool = True, limit: int = 1 << 20, seconds: float = 
 async def test_nothing_is_read_before_the_connection_is_accepted() -> None:
     async with side(accepted=False) as one:
         await until(lambda: bool(one.app.received))
-        one.send(b"x" * 100_000)
-        one.send(b"y" * 100_000, upto=50_000)
+        one.send(b"x" * 100_000, upto=50_000)
         await asyncio.sleep(0.04)
         assert one.unfinished.held == 0
         one.app.may_accept.set()
-        await until(lambda: one.app.said == ["x" * 100_000])
-        await until(lambda: one.unfinished.held > 40_000)
+        await until(lambda: one.unfinished.held > 49_000)
 
 
 async def test_a_message_that_stalls_closes_the_connection() -> None:

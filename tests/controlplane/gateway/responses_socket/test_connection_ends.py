@@ -85,7 +85,9 @@ async def test_a_client_that_goes_frees_its_worker() -> None:
             await socket.send(create(max_output_tokens=200))
             assert "response.created" in str(await socket.recv())
             assert worker.worker.scheduler.busy
+            worker.worker.going.clear()  # it says nothing more that could not be sent
         await until(lambda: gate.gateway.under_way == 0)
+        worker.worker.going.set()
         await until(lambda: not worker.worker.scheduler.busy)
         assert gate.fleet.view().inflight_requests == 0
         assert [attempt.outcome for attempt in gate.records[0].attempts] == ["cancelled"]

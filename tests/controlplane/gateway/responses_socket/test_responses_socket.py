@@ -16,6 +16,7 @@ from cachefleet_controlplane.gateway.responses_socket.socket_limits import Socke
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from tests.controlplane.gateway.attempts.test_failover import Scripted, serving
 from tests.controlplane.gateway.conversations.talk import SESSION, STORED, Kept, introduce, keyed, outcomes
+from tests.controlplane.gateway.handles.test_handles import ASKED, LONG, carried, talking
 from tests.controlplane.gateway.harness import Front, Known, engine, events, front
 from tests.controlplane.gateway.responses_socket.sockets import (
     PREVIOUS,
@@ -256,6 +257,31 @@ async def test_other_ids_are_those_of_stored_responses(kept: Kept) -> None:
             assert await refused(socket, create("x", "resp_0")) == NOT_FOUND
     users = [item["content"] for item in sent(own)["input"] if item["role"] == "user"]
     assert users == ["one", "two again", "more"]
+
+
+async def test_below_it_a_turn_goes_by_handle(tmp_path: Path) -> None:
+    """So neither the client nor the gateway sends what the worker keeps, though nothing is stored."""
+    async with keyed() as own, talking(tmp_path, own) as (gate, _), connected(gate) as socket:
+        previous = None
+        for turn in range(3):
+            response = await respond(socket, [{"role": "user", "content": f"{turn}{LONG}"}], previous, store=False)
+            assert carried(own)[-2:] == [(ASKED, 1 if not turn else 2, bool(turn)), (PATH, 0, True)]
+            previous = response["id"]
+
+
+async def test_what_is_stored_is_bounded_as_by_post(kept: Kept) -> None:
+    kept.max_bytes = 600
+    async with keyed() as own, front([own], turns=kept, continuation=STORED) as gate, connected(gate) as socket:
+        first = await respond(socket, "x" * 300)
+        assert (await refused(socket, create("y" * 300, first["id"]))) == (413, "input", "413")
+        assert await respond(socket, "y" * 300, first["id"], store=False)
+
+
+async def test_where_nothing_is_stored_nothing_is_looked_up(kept: Kept) -> None:
+    async with keyed() as own, front([own], turns=kept) as gate, connected(gate) as socket:
+        first = await respond(socket, "one")
+        assert (await respond(socket, "two", first["id"]))[PREVIOUS] == first["id"]
+        assert outcomes(gate) == [None, None]
 
 
 async def test_without_a_store_the_connection_s_own_responses_are_continued(kept: Kept) -> None:
