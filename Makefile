@@ -19,7 +19,7 @@ CLUSTER_WORKERS ?= 4
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo crds cluster node e2e image bench bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-vllm-matrix requirements requirements-table soak clean
+.PHONY: help setup check test flakes demo crds cluster node e2e image bench bench-continuation bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-vllm-matrix requirements requirements-table soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -109,10 +109,13 @@ image: setup ## The product's image from wheels of this tree (BUILDER=podman, do
 cluster: setup ## A real Kubernetes API for trying things, with a kubeconfig; Ctrl-C ends it
 	@$(BIN)/python -m e2e.cluster
 
-bench: bench-gateway bench-proxies bench-index bench-replay bench-worker ## All benchmarks there are
+bench: bench-gateway bench-proxies bench-index bench-replay bench-worker bench-continuation ## All benchmarks there are
 
 bench-gateway: setup ## What the gateway adds to a request, against going direct
 	@$(BIN)/python -m bench.gateway
+
+bench-continuation: setup ## A turn by handle against its whole history to stock vLLM (five minutes; QUICK=1: one)
+	@$(BIN)/python -m bench.continuation $(if $(QUICK),--quick --only "ChatML with thinking")
 
 bench-proxies: setup ## The gateway as a proxy, beside sglang-router and vllm-router (about six minutes)
 	@$(BIN)/python -m bench.proxies

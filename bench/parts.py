@@ -135,11 +135,20 @@ def control_plane(
 
 @contextlib.contextmanager
 def plane(
-    folder: Path, key: FleetKey, engines: Mapping[str, Engine], *, core: set[int], **settings: str
+    folder: Path,
+    key: FleetKey,
+    engines: Mapping[str, Engine],
+    *,
+    core: set[int],
+    spec: Sequence[str] = (),
+    **settings: str,
 ) -> Iterator[Running]:
-    """The control plane alone, before workers of these names; ``settings`` of its own, as in ``knowledge="load"``."""
+    """The control plane alone, before workers of these names; ``settings`` of its own, as in ``knowledge="load"``.
+
+    ``spec`` are further lines of the pool's.
+    """
     ports = take_ports({"gateway": 0, "internal": 0})
-    _write(folder, key, engines)
+    _write(folder, key, engines, spec)
     own = {f"CACHEFLEET_{name.upper()}": value for name, value in settings.items()}
     with process(
         ["-m", "cachefleet_controlplane"],
@@ -152,14 +161,14 @@ def plane(
         yield running
 
 
-def _write(folder: Path, key: FleetKey, engines: Mapping[str, Engine]) -> None:
+def _write(folder: Path, key: FleetKey, engines: Mapping[str, Engine], spec: Sequence[str]) -> None:
     engine = next(iter(engines.values()))
     endpoints = [{"name": name, "url": one.url, "ready": True} for name, one in engines.items()]
     pool = _POOL_FILE.format(
         model=engine.model, block_size=engine.block_size, max_model_len=engine.max_model_len, resource=engine.resource
     )
     files = {
-        "pool.yaml": pool,
+        "pool.yaml": pool + "".join(f"  {line}\n" for line in spec),
         "endpoints.json": json.dumps({POOL: endpoints}),
         "fleet.key": key.format(),
         "index.key": base64.urlsafe_b64encode(fleet_index_key(key.index_key, "default", engine.model)).decode(),

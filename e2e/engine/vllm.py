@@ -173,7 +173,8 @@ def _arguments(options: VllmOptions, folder: Path, ports: dict[str, int]) -> lis
         "kv-events-config": json.dumps(events),
         "distributed-executor-backend": engine_arguments.IN_PROCESS,
     }
-    keys = ["--api-key", options.api_key, *filter(None, [options.user_key])]
+    both = ["--api-key", options.api_key, options.user_key]
+    keys = both if options.user_key else [f"--api-key={options.api_key}"]  # a worker key may begin with a dash
     switches = ["--enforce-eager", "--enable-prompt-tokens-details", *engine_arguments.scale_out(options.version)]
     plugin = ["--scheduler-cls", engine_arguments.SCHEDULER] if options.plugin else []
     return [*keys, *(f"--{name}={value}" for name, value in named.items()), *switches, *plugin, *options.extra]
