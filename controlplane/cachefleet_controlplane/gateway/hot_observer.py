@@ -1,7 +1,8 @@
 """Notes placed requests in the tracker of hot prefixes, and fetches the token ids of hot ones in the background.
 
-A request's own rendering has no ids: the worker's plugin and the render cache give keys alone, and arrays of ids are
-not parsed for nothing. So one request of those that share a prefix is rendered once more, after it was placed.
+A request's own rendering has no ids, unless it is a named conversation's: the worker's plugin and the render cache give
+keys alone, and arrays of ids are not parsed for nothing. So one request of those that share a prefix is rendered once
+more, after it was placed.
 """
 
 from __future__ import annotations
@@ -73,6 +74,9 @@ class HotObserver:
         wanted = self._hot.note(self._line(routing_input), prompt.keys, now, fetch=may)
         if wanted is None:
             return
+        if ids := _ids(wanted, routing_input, routing_input):
+            self._learn(wanted, ids)
+            return
         self._fetched_at = now
         self._tasks.start(self._fetch(wanted, routing_input))
 
@@ -106,7 +110,9 @@ class HotObserver:
         except ApiError:
             self._fetches.labels("failed").inc()
             return
-        ids = _ids(wanted, routing_input, again)
+        self._learn(wanted, _ids(wanted, routing_input, again))
+
+    def _learn(self, wanted: Wanted, ids: bytes) -> None:
         self._fetches.labels("learnt" if ids else "failed").inc()
         self._hot.learn(wanted.key, ids)
 

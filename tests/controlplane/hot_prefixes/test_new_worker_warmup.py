@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp, budget_tokens
@@ -207,6 +208,29 @@ async def test_a_new_worker_holds_what_is_hot_before_its_first_request(
         assert set(asked) == {"/v1/completions"}  # the agent's own
         assert {salt for salt, _ in new.held_chains()} == {SALT}
     assert value(made.plane.metrics, "hot_warmed_workers_total") == 1
+
+
+async def test_a_named_conversation_is_not_rendered_again_for_its_ids(
+    tmp_path: Path, worker_settings: dict[str, Any]
+) -> None:
+    """It was rendered with its ids, for its checkpoint."""
+    async with (
+        engine(plugin=True) as worker,
+        running(tmp_path, worker) as made,
+        agent(worker, made, name="demo-0", told=worker_settings),
+        aiohttp.ClientSession(headers={"x-cachefleet-session": "talk"}) as http,
+    ):
+        await until(partial(_reported, made))
+        messages, url = [{"role": "system", "content": SYSTEM}], made.gateway + "/v1/chat/completions"
+        for number in range(200):
+            messages.append({"role": "user", "content": f"q{number}"})
+            async with http.post(url, json={"messages": messages, "max_tokens": 1}) as answer:
+                assert answer.status == 200, await answer.text()
+            if value(made.plane.metrics, "hot_prefix_fetches_total", outcome="learnt"):
+                break
+        assert value(made.plane.metrics, "hot_prefix_fetches_total", outcome="learnt") == 1
+        rendered = [seen.path for seen in worker.requests if "/render" in seen.path]
+        assert len(rendered) == number + 1
 
 
 async def test_two_replicas_both_tell_and_nothing_is_computed_twice(
