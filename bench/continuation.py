@@ -53,14 +53,12 @@ def measure(family: Family, lengths: Sequence[Length]) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="cachefleet-bench-") as name, both_sides(Path(name), family) as sides:
         for length in lengths:
             turns = Writer(family, length.tokens).turns(length.tokens)
-            pairs = asyncio.run(_pairs(sides, turns, f"{length.name}", length.rounds))
+            pairs = asyncio.run(_pairs(sides, turns, length.rounds))
             yield from rows_of(f"{family.name}, {length.name}", length, pairs)
 
 
-async def _pairs(sides: Sides, turns: Iterator[Messages], session: str, rounds: int) -> list[Pair]:
+async def _pairs(sides: Sides, turns: Iterator[Messages], rounds: int) -> list[Pair]:
     """Turn by turn on both sides, which take turns at being first."""
-    ours = replace(sides.ours, headers=sides.ours.headers | {"x-cachefleet-session": session})
-    sides = replace(sides, ours=ours)
     pairs: list[Pair] = []
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=300)) as http:
         for messages in islice(turns, WARM_TURNS):

@@ -64,7 +64,12 @@ def kept(server: VllmServer, api: str, body: dict[str, Any]) -> str:
 def answered(server: VllmServer, api: str, body: dict[str, Any], handle: str = "") -> str:
     answer = _asked(server, api, body, handle)
     assert answer.status == 200, answer.content
-    return _VARYING.sub("", answer.content.decode())
+    return unvaried(answer.content)
+
+
+def unvaried(content: bytes) -> str:
+    """An answer without what differs from one request to the next."""
+    return _VARYING.sub("", content.decode())
 
 
 def _asked(server: VllmServer, api: str, body: dict[str, Any], handle: str) -> Answer:

@@ -22,12 +22,14 @@ from typing import Any, Final, Self
 from aiohttp import web
 
 from cachefleet_core.block_keys import NO_PARENT, BlockKey, BlockKeyer
+from cachefleet_core.engine.held_requests import HOLD_HEADER
 from cachefleet_runtime.tls import server_context
 from cachefleet_worker.plugin.asgi import HttpError
 from tests.fakes.chain import Link, external_hash
 from tests.fakes.conversations import refused, tell
 from tests.fakes.failures import Refusal, internal
 from tests.fakes.fleet import FleetRoutes
+from tests.fakes.holding import INNER, first_part, hold
 from tests.fakes.options import EngineOptions
 from tests.fakes.routes import Routes, refuse, reply
 from tests.fakes.tokenizer import load_tokenizer
@@ -210,8 +212,10 @@ class FakeEngine:
     @web.middleware
     async def _middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         await self.worker.going.wait()
-        body = await request.read()
-        self.requests.append(Seen(time.time(), request.method, request.path, dict(request.headers), body))
+        held = self._fleet is not None and HOLD_HEADER in request.headers
+        body = await (first_part(request) if held else request.read())
+        if INNER not in request.headers:
+            self.requests.append(Seen(time.time(), request.method, request.path, dict(request.headers), body))
         guarded = request.path.startswith(_GUARDED)
         closed = self.options.plugin and request.path not in _OPEN
         if (guarded or closed) and not self._authorised(request):
@@ -219,18 +223,25 @@ class FakeEngine:
         try:
             if guarded and self._failures:
                 raise internal(self._failures.popleft())
-            if self._fleet is not None:
-                request._read_bytes = self._fleet.conversations.whole(request, body)
-            response: web.StreamResponse = await handler(request)
-            if self._fleet is not None:
-                response = self._fleet.conversations.referred(request, response)
+            if self._fleet is None:
+                answer: web.StreamResponse = await handler(request)
+                return answer
+            return await self._behind_plugin(self._fleet, request, handler, body)
         except Refusal as refusal:
             return refuse(refusal)
         except HttpError as error:
             return reply(*refused(error))
         except web.HTTPException as error:
             return reply({"detail": error.reason}, error.status)
-        return response
+
+    async def _behind_plugin(
+        self, plugin: FleetRoutes, request: web.Request, handler: Handler, body: bytes
+    ) -> web.StreamResponse:
+        whole = plugin.conversations.whole(request, body)
+        if HOLD_HEADER in request.headers:
+            return await hold(request, body, self.url, lambda asked, _: plugin.document(asked, request, whole))
+        request._read_bytes = whole
+        return plugin.conversations.referred(request, await handler(request))
 
     def _authorised(self, request: web.Request) -> bool:
         scheme, _, key = request.headers.get("Authorization", "").partition(" ")

@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from cachefleet_core.block_keys import BlockKeyer, Namespace
+from cachefleet_core.engine.held_requests import Hold
 from cachefleet_core.prompt_keys import MEDIA_TYPE, PROMPT_HEADER, PromptKeys, encode
 from cachefleet_core.report_frames import Policy
 from tests.fakes.asks import Reader
@@ -24,7 +25,7 @@ _MIB: Final = 1024 * 1024
 _MAX_POLICY: Final = 64 * 1024
 _NOT_HERE: Final = "the fake engine has no such feature"
 _MODES: Final = {"routes": "http", "guard": "on", "budget": "blocks", "gate": "in_loop", "conversations": "on"}
-_KEYED: Final = {"keys": "render", "prompts": "on"}
+_KEYED: Final = {"keys": "render", "prompts": "on", "held": "on"}
 _FEATURES: Final = (
     "routes",
     "guard",
@@ -37,6 +38,7 @@ _FEATURES: Final = (
     "keys",
     "prompts",
     "conversations",
+    "held",
 )
 
 
@@ -93,14 +95,23 @@ class FleetRoutes:
             return self._error(501, "no_api")
         if not body.keys() & {"messages", "prompt", "input"}:
             return self._error(400, "bad_body")
-        ids = self._ids(query.get("api", ""), body)
-        size = int(query.get("block_size", options.block_size))
-        keyer = BlockKeyer(options.index_key, Namespace(query["contract"], body.get("cache_salt") or ""), size)
-        starts = tuple(place + 1 for place, token in enumerate(ids) if token == START and place + 1 < len(ids))
-        with_ids = query.get("ids") == "1"
-        prompt = PromptKeys(len(ids), size, starts, tuple(keyer.keys(ids)), tuple(ids) if with_ids else ())
-        document = encode([prompt], ids=with_ids)
+        size, with_ids = int(query.get("block_size", options.block_size)), query.get("ids") == "1"
+        hold = Hold(length=1, contract=query["contract"], block_size=size, ids=with_ids)
+        document = self._document(hold, query.get("api", ""), body)
         return web.Response(body=document, content_type=MEDIA_TYPE, headers=self._kept(query))
+
+    def document(self, hold: Hold, request: web.Request, body: bytes) -> bytes:
+        """The keys of a held request; b"" for APIs that its vLLM does not render."""
+        api = {"/v1/responses": "responses", "/v1/messages": "messages"}.get(request.path, "")
+        return b"" if api in self.lacking else self._document(hold, api, self._read.body(body))
+
+    def _document(self, hold: Hold, api: str, body: dict[str, Any]) -> bytes:
+        ids, key = self._ids(api, body), self._worker.options.index_key or b""
+        keyer = BlockKeyer(key, Namespace(hold.contract, body.get("cache_salt") or ""), hold.block_size)
+        starts = tuple(place + 1 for place, token in enumerate(ids) if token == START and place + 1 < len(ids))
+        shown = tuple(ids) if hold.ids else ()
+        prompt = PromptKeys(len(ids), hold.block_size, starts, tuple(keyer.keys(ids)), shown)
+        return encode([prompt], ids=hold.ids)
 
     def _ids(self, api: str, body: dict[str, Any]) -> list[int]:
         readers = {"responses": self._read.responses, "messages": self._read.messages}

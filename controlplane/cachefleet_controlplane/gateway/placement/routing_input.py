@@ -99,7 +99,7 @@ class Answering:
     def outgoing(self, before: RoutingInput) -> Outgoing | None:
         """Return what a worker will be sent; None where that depends on the decision, as hit thresholds do."""
         gate, info = before.gate, before.info
-        if gate.speaks or gate.split or gate.callers or info.prompts != 1:
+        if gate.ours or gate.own is not None or info.prompts != 1:
             return None
         model = before.model.declared[0].spec.model.name
         return Outgoing(info.endpoint, self.marked(before), self.headers, model)

@@ -65,11 +65,12 @@ class HeldRequests:
     def __init__(self, app: App, process: Process, worker_key: bytes, service: Service) -> None:
         self._app = app
         self._settings = process.settings
+        self._faults = process.faults
         self._key = worker_key
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        value = self._value(scope) if scope["type"] == "http" else b""
+        value = self._value(scope) if scope["type"] == "http" and self._faults.on(FEATURE) else b""
         if not value:
             await self._app(scope, receive, send)
             return
@@ -84,6 +85,8 @@ class HeldRequests:
             return
         exchange = _Exchange(hold, rest, receive, send, self._service())
         await exchange.run(self._app, scope, body)
+        if exchange.answered_unasked:
+            self._faults.off(FEATURE, "prompts of this model do not come by the renderer's hook")
 
     def _value(self, scope: Scope) -> bytes:
         given: bytes = next((value for name, value in scope["headers"] if name == _HEADER), b"")
@@ -121,6 +124,8 @@ class _Exchange:
         self._pending: list[dict[str, Any]] = []
         self._head: bytes = b""
         self._begun = False
+        self.answered_unasked = False
+        """It was answered without its prompt's having waited for word."""
         if GO in rest:
             self._word.set()
 
@@ -173,6 +178,7 @@ class _Exchange:
 
     async def _answer(self, message: Any) -> None:
         if message["type"] == "http.response.start":
+            self.answered_unasked = message["status"] == 200 and not self._begun
             headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
             self._head = framed(Head(message["status"], tuple(headers)))
             return

@@ -1,0 +1,98 @@
+"""Held requests on real vLLM: the keys of the prompt first, then the same answer as to a request that was not held."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from cachefleet_controlplane.gateway.upstream.client import Upstream
+from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_core.engine.held_requests import HOLD_HEADER, Hold
+from cachefleet_core.prompt_keys import decode
+from e2e.engine.plugin_client import CONTRACT, Answer, ask_keys, call, features, fleet
+from e2e.engine.test_plugin_prompts import BODIES, CHAT, COMMON, MESSAGES, RESPONSES, SYSTEM, TOOLED, unvaried
+from e2e.engine.vllm import VllmServer
+
+pytestmark = pytest.mark.parametrize("vllm_server", [TOOLED], indirect=True)
+
+
+def asked(server: VllmServer, api: str, body: dict[str, Any]) -> Answer:
+    return call(server, "POST", f"/v1/{api}", body, headers=server.headers)
+
+
+@asynccontextmanager
+async def upstream() -> AsyncIterator[Upstream]:
+    async with Upstream(connect_seconds=5, idle_seconds=60) as made:
+        yield made
+
+
+async def hold(client: Upstream, server: VllmServer, api: str, body: dict[str, Any], **changes: Any) -> Opened:
+    sent = json.dumps(body).encode()
+    asked = Hold(length=len(sent), contract=CONTRACT, block_size=16, model="tiny")
+    headers = [(HOLD_HEADER, asked.header()), ("content-type", "application/json"), *server.headers.items()]
+    return await client.hold(server.url, f"/v1/{api}", sent, headers=headers, seconds=30)
+
+
+async def text(opened: Opened) -> bytes:
+    if opened.answer is not None:
+        return opened.answer.body
+    assert opened.stream is not None
+    events = list(opened.stream.first)
+    while opened.stream.outcome is None:
+        events += await opened.stream.more()
+    return b"".join(events)
+
+
+def test_it_is_announced(vllm_server: VllmServer) -> None:
+    assert features(vllm_server)["held"][0] == "on"
+
+
+@pytest.mark.parametrize(("api", "body"), BODIES)
+async def test_a_held_request_is_answered_as_any_other(vllm_server: VllmServer, api: str, body: dict[str, Any]) -> None:
+    expected = await asyncio.to_thread(asked, vllm_server, api, body)
+    async with upstream() as client:
+        opened = await hold(client, vllm_server, api, body)
+        assert opened.held is not None, opened
+        (prompt,) = decode(opened.keys)
+        named = f"&api={api}" if api in {RESPONSES, MESSAGES} else ""
+        answer = await asyncio.to_thread(ask_keys, vllm_server, body, f"&block_size=16{named}")
+        (keyed,) = decode(answer.content)
+        assert (prompt.tokens, prompt.keys, prompt.boundaries) == (keyed.tokens, keyed.keys, keyed.boundaries)
+        begun = await client.go(vllm_server.url, opened.held)
+        assert unvaried(await text(begun)) == unvaried(expected.content)
+
+
+async def test_whoever_goes_away_had_nothing_computed(vllm_server: VllmServer) -> None:
+    body = COMMON | {"messages": [SYSTEM, {"role": "user", "content": "never to be computed"}], "max_tokens": 200}
+    async with upstream() as client:
+        before = await asyncio.to_thread(fleet, vllm_server, "/stats")
+        opened = await hold(client, vllm_server, CHAT, body)
+        assert opened.held is not None
+        stats = await asyncio.to_thread(fleet, vllm_server, "/stats")
+        assert [rank["running"] + rank["waiting"] for rank in stats["ranks"].values()] == [0]
+        opened.held.drop()
+    await asyncio.sleep(0.2)  # what is not to happen would happen now
+    after = await asyncio.to_thread(fleet, vllm_server, "/stats")
+    assert after["ranks"]["0"]["sequence"] >= before["ranks"]["0"]["sequence"]
+    assert after["ranks"]["0"]["running"] == 0
+    assert after["faults"] == before["faults"]
+    assert features(vllm_server)["held"][0] == "on"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [COMMON | {"messages": [SYSTEM], "max_tokens": -1}, COMMON | {"model": "other", "messages": [SYSTEM]}, COMMON],
+)
+async def test_what_vllm_refuses_is_refused_as_ever(vllm_server: VllmServer, body: dict[str, Any]) -> None:
+    expected = await asyncio.to_thread(asked, vllm_server, CHAT, body)
+    async with upstream() as client:
+        opened = await hold(client, vllm_server, CHAT, body)
+        if opened.held is not None:  # vLLM looks at some members after it has rendered
+            opened = await client.go(vllm_server.url, opened.held)
+    assert opened.answer is not None
+    assert (opened.answer.status, json.loads(opened.answer.body)) == (expected.status, json.loads(expected.content))

@@ -1,0 +1,180 @@
+"""Requests that go to a worker once: it renders and holds them, and answers when they are placed there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import pytest
+
+from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
+from cachefleet_core.continuation import RefusalCode
+from cachefleet_core.engine.held_requests import HOLD_HEADER
+from cachefleet_core.report_frames import Capability
+from tests.controlplane.gateway.conversations.talk import PROFILE, keyed
+from tests.controlplane.gateway.handles.test_handles import carried, talking
+from tests.controlplane.gateway.harness import MODEL, Front, chat, direct, front
+from tests.controlplane.waiting import until
+from tests.fakes.engine import FakeEngine
+
+MODES: Final = {"keys": "render", "prompts": "on", "conversations": "on", "held": "on"}
+ON: Final = tuple(Capability(feature=name, mode=mode) for name, mode in MODES.items())
+CHATS: Final = "/v1/chat/completions"
+LONG: Final = "a long question about the weather " * 40
+BODIES: Final[list[tuple[str, dict[str, Any]]]] = [
+    (CHATS, chat(LONG, temperature=0)),
+    (CHATS, chat(LONG, stream=True, n=2)),
+    ("/v1/completions", {"model": MODEL, "prompt": LONG, "max_tokens": 2}),
+    ("/v1/responses", {"model": MODEL, "input": LONG, "max_output_tokens": 2}),
+    ("/v1/messages", {"model": MODEL, "messages": [{"role": "user", "content": LONG}], "max_tokens": 2}),
+]
+
+
+def introduce(gate: Front) -> None:
+    for number in range(len(gate.engines)):
+        gate.report(number, said={"capabilities": ON, "profile": PROFILE})
+
+
+def asked(worker: FakeEngine) -> list[tuple[str, bool]]:
+    """The path of each request, and whether it is to be held."""
+    return [(seen.path, HOLD_HEADER in seen.headers) for seen in worker.requests if seen.method == "POST"]
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES, ids=lambda value: value if isinstance(value, str) else "")
+async def test_a_request_goes_once(path: str, body: dict[str, Any]) -> None:
+    async with keyed() as worker, front([worker]) as gate:
+        introduce(gate)
+        status, told, answer = await gate.post(path, body)
+        assert (status, asked(worker)) == (200, [(path, True)]), answer
+        assert gate.records[-1].knowledge == "exact"
+        assert gate.records[-1].rung == "keys"
+        assert len(gate.records[-1].attempts) == 1
+        assert not any(name.startswith("x-cachefleet-hold") for name in told)
+
+
+async def test_its_answer_is_the_workers_own() -> None:
+    async with keyed() as worker, front([worker]) as gate:
+        introduce(gate)
+        _, _, answer = await gate.post(CHATS, chat(LONG, temperature=0))
+        _, plain = await direct(worker, CHATS, chat(LONG, temperature=0))
+        ours, theirs = json.loads(answer), json.loads(plain)
+        assert ours["choices"][0]["message"] == theirs["choices"][0]["message"]
+        assert ours.keys() == theirs.keys()
+
+
+async def test_an_invalid_request_gets_the_workers_refusal() -> None:
+    async with keyed() as worker, front([worker]) as gate:
+        introduce(gate)
+        body = chat(LONG, max_tokens=-1)
+        status, _, answer = await gate.post(CHATS, body)
+        refused, plain = await direct(worker, CHATS, body)
+        assert status == refused == 400
+        assert json.loads(answer)["error"]["type"] == json.loads(plain)["error"]["type"]
+
+
+async def test_what_is_placed_elsewhere_is_dropped_and_sent_there() -> None:
+    """Both at once, many of them: whoever holds one and is not chosen computes nothing of it."""
+    async with keyed() as first, keyed() as second, front([first, second]) as gate:
+        introduce(gate)
+        body = chat(LONG, max_tokens=30)
+        answers = await asyncio.gather(*(gate.post(CHATS, body) for _ in range(12)))
+        assert {status for status, _, _ in answers} == {200}
+        held = sum(held for worker in (first, second) for _, held in asked(worker))
+        assert held == 12
+        assert all(len(record.attempts) == 1 for record in gate.records)
+        for worker in (first, second):
+            assert not worker.worker.scheduler.running
+
+
+async def test_a_worker_that_is_gone_before_it_is_told_is_no_error() -> None:
+    async with keyed() as worker, front([worker], queue_requests=8) as gate:
+        introduce(gate)
+        found = gate.gateway._parts.upstream.go
+
+        async def late(*given: Any, **more: Any) -> Any:
+            given[1].close()  # as if it had waited too long
+            return await found(*given, **more)
+
+        gate.gateway._parts.upstream.go = late  # type: ignore[method-assign]
+        status, _, _ = await gate.post(CHATS, chat(LONG))
+        assert (status, asked(worker)) == (200, [(CHATS, True), (CHATS, False)])
+        assert len(gate.records[-1].attempts) == 1
+
+
+async def test_a_client_that_goes_leaves_nothing_in_the_worker() -> None:
+    async with keyed(inter_token_seconds=0.05, natural_tokens=500) as worker, front([worker]) as gate:
+        introduce(gate)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(gate.post(CHATS, chat(LONG, max_tokens=400)), 0.5)
+        assert asked(worker) == [(CHATS, True)]
+        await until(lambda: not worker.worker.scheduler.running)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.4])
+async def test_where_the_decision_shapes_the_body_it_is_not_held(threshold: float) -> None:
+    async with keyed() as worker, front([worker]) as gate:
+        introduce(gate)
+        assert (await gate.post(CHATS, chat(LONG, cache_hit_threshold=threshold)))[0] == 200
+        assert not any(held for _, held in asked(worker))
+
+
+async def test_a_prompt_without_keys_is_asked_for_on_other_rungs() -> None:
+    async with keyed() as worker, front([worker]) as gate:
+        introduce(gate)
+        worker.plugin.lacking = {"responses"}
+        status, _, answer = await gate.post(*BODIES[3])
+        assert status == 200, answer
+        assert asked(worker)[0] == ("/v1/responses", True)
+        await until(lambda: not worker.worker.scheduler.running)
+
+
+async def test_a_worker_that_hangs_between_is_left_within_the_time_for_rendering() -> None:
+    async with keyed() as worker, keyed() as other, front([worker, other], render_seconds=0.6) as gate:
+        introduce(gate)
+        for each in (worker, other):
+            each.hang()
+        asking = asyncio.create_task(gate.post(CHATS, chat(LONG)))
+        await until(lambda: any(seen for seen in gate.records) or asking.done() or not worker.worker.going.is_set())
+        await asyncio.sleep(0)
+        worker.resume()
+        other.resume()
+        assert (await asking)[0] == 200
+
+
+async def test_turns_by_handle_are_held_too(tmp_path: Path) -> None:
+    async with keyed() as worker, talking(tmp_path, worker) as (gate, _):
+        introduce(gate)
+        messages = [{"role": "user", "content": LONG}]
+        for turn in range(3):
+            assert (await gate.post(CHATS, chat("", messages=messages)))[0] == 200
+            assert carried(worker)[-1:] == [(CHATS, 1 if not turn else 2, bool(turn))]
+            messages += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": f"{turn}{LONG}"}]
+        assert len(carried(worker)) == 3
+        assert [record.continuation for record in gate.records] == [None, HandleOutcome.HIT, HandleOutcome.HIT]
+
+
+async def test_a_lost_handle_is_followed_by_the_whole_to_be_held(tmp_path: Path) -> None:
+    async with keyed() as worker, talking(tmp_path, worker) as (gate, _):
+        introduce(gate)
+        messages = [{"role": "user", "content": LONG}]
+        await gate.post(CHATS, chat("", messages=messages))
+        worker.plugin.conversations.store.clear()
+        messages += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": LONG}]
+        assert (await gate.post(CHATS, chat("", messages=messages)))[0] == 200
+        assert carried(worker) == [(CHATS, 1, False), (CHATS, 2, True), (CHATS, 3, False)]
+        assert worker.plugin.conversations.store.stats()[RefusalCode.HANDLE_UNKNOWN] == 1
+
+
+async def test_the_connection_is_used_again() -> None:
+    async with keyed() as worker, front([worker]) as gate:
+        introduce(gate)
+        for _ in range(3):
+            assert (await gate.post(CHATS, chat(LONG)))[0] == 200
+        session = gate.gateway._parts.upstream._session
+        assert isinstance(session, aiohttp.ClientSession)
+        assert session.connector is not None
+        assert len(session.connector._conns) == 1
