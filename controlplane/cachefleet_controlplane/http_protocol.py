@@ -22,6 +22,8 @@ LINGER_SECONDS: Final = 2.0
 """How long a client that is still sending may take to read its answer."""
 SETTLE_SECONDS: Final = 1.0
 """How long an idle connection stays open after the server stops, for a request already on its way."""
+_JOINED_BYTES: Final = 64 * 1024
+"""A larger piece is not copied behind its head."""
 _HEAD, _BODY, _STALL, _END = "head", "body", "stall", "end"
 
 
@@ -81,7 +83,7 @@ class TimedProtocol(BoundedHeads):
         self._answering = self.cycle
         if self.cycle is before:
             return  # it becomes a WebSocket
-        self.cycle.transport = _Ending(self.transport, self.end)  # type: ignore[assignment] # see there
+        self.cycle.transport = _AnswerTransport(self.loop, self.transport, self.end)  # type: ignore[assignment] # see there
         self.leave()
         if before is None or before.response_complete:
             self._await_body()
@@ -164,13 +166,37 @@ class TimedProtocol(BoundedHeads):
                 armed.cancel()
 
 
-class _Ending:
-    """The transport that one answer writes to; its ``close`` lets the protocol decide how the connection ends."""
+class _AnswerTransport:
+    """The transport that one answer writes to; its ``close`` lets the protocol decide how the connection ends.
 
-    def __init__(self, transport: asyncio.Transport, end: Callable[[], None]) -> None:
+    What is written first, the head, goes with what follows at once: two packets cost a client two turns.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, end: Callable[[], None]) -> None:
+        self._loop = loop
         self._transport = transport
-        self.write = transport.write  # called for each event; other attributes go through __getattr__
-        self.close = end
+        self._end = end
+        self._head = b""
+        self.write: Callable[[bytes], None] = self._hold  # called for each event; others go through __getattr__
+
+    def close(self) -> None:
+        """End the answer."""
+        self._flush()
+        self._end()
+
+    def _hold(self, data: bytes) -> None:
+        self._head, self.write = data, self._join
+        self._loop.call_soon(self._flush)
+
+    def _join(self, data: bytes) -> None:
+        if len(data) > _JOINED_BYTES:
+            self._flush()
+        head, self._head, self.write = self._head, b"", self._transport.write
+        self.write(head + data if head else data)
+
+    def _flush(self) -> None:
+        if self._head and not self._transport.is_closing():
+            self._join(b"")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

@@ -53,8 +53,10 @@ class TextSelector(Selector):
     ) -> str:
         """The URL of the one of ``workers`` whom a decision by the prompt's chunks would probably choose; "" for none.
 
-        A guess that costs little, whatever the number of workers: most of them are not judged.
+        A guess that costs little, whatever the number of workers: most of them are not judged, and none that is alone.
         """
+        if len(workers) == 1:
+            return workers[0].endpoint.url if workers[0].endpoint else ""
         try:
             depths = self._depths(workers, prompt.chunks.keys)
         except IndexDefectError:  # the decision itself will say so

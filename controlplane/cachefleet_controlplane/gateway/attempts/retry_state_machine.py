@@ -163,9 +163,9 @@ def _follow(progress: Progress, outcome: Outcome, *, worker: str, max_attempts: 
     if row is None or (outcome is Outcome.PREFILL_FIRST and progress.transferred):
         raise IllegalOutcomeError(f"{outcome} while {progress.state}")
     state, action = row
-    if progress.state in {State.WAITING, State.RELAYING}:
+    if progress.transferred and progress.state in {State.WAITING, State.RELAYING}:
         progress = replace(progress, transferred=False)
-    if outcome in {Outcome.PLACED, Outcome.REFUSED}:  # another one is asked, or has no room
+    if progress.key_refused and outcome in {Outcome.PLACED, Outcome.REFUSED}:  # another one is asked, or has no room
         progress = replace(progress, key_refused=False)
     progress = _noted(progress, outcome)
     if outcome is Outcome.PLACED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 from urllib.parse import urlencode
 
@@ -115,7 +115,7 @@ def ladder(
 ) -> list[Try]:
     """Return the tries in order: dedicated renderers; keys, then render routes of workers, best first; tokenizers."""
     first = workers[:MAX_WORKERS]
-    render, query = f"{info.endpoint}/render", _query(facts)
+    render, query = f"{info.endpoint}/render", _query(facts.contract, facts.block_size)
     keyed = bool(facts.contract) and info.endpoint in _APIS
     special = partial(Try, dedicated=True, model=facts.model)
     tries = [
@@ -139,8 +139,9 @@ def _asked(worker: WorkerEndpoint, info: RequestInfo, query: str, facts: RenderF
     return Try(worker, Rung.KEYS, KEYS_PATH, query + (f"&api={api}" if api else ""), api=api, keeps=keeps)
 
 
-def _query(facts: RenderFacts) -> str:
-    return "?" + urlencode({"contract": facts.contract, "block_size": facts.block_size})
+@lru_cache
+def _query(contract: str, block_size: int) -> str:
+    return "?" + urlencode({"contract": contract, "block_size": block_size})
 
 
 def tokenizable(info: RequestInfo) -> bool:

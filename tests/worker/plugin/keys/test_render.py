@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from cachefleet_worker.plugin.asgi import HttpError, Response
 from cachefleet_worker.plugin.keys import render
 from cachefleet_worker.plugin.keys.render import Prompt, PromptSource, RefusedError, UnsupportedError
+from cachefleet_worker.plugin.tokens.short_renders import stays
 
 
 class Chat(BaseModel):
@@ -174,3 +175,29 @@ def test_a_vllm_that_is_built_otherwise_is_not_asked(state: Any, reason: str, mo
     monkeypatch.setattr(render, "_request_types", lambda: (Chat, Completion))
     with pytest.raises(UnsupportedError, match=reason):
         PromptSource(state)
+
+
+@pytest.mark.parametrize(
+    ("changes", "stayed"),
+    [
+        ({}, True),
+        ({"chat_template": None, "chat_template_kwargs": {"enable_thinking": False}}, True),
+        ({"chat_template": "{{ messages }}"}, False),
+        ({"chat_template_kwargs": {"chat_template": "{{ messages }}"}}, False),
+        ({"chat_template_kwargs": [1]}, False),
+        ({"padding": "x" * render.SHORT_BYTES}, False),
+    ],
+)
+async def test_only_short_bodies_without_a_template_of_their_own_stay_on_the_event_loop(
+    source: PromptSource, monkeypatch: pytest.MonkeyPatch, *, changes: dict[str, Any], stayed: bool
+) -> None:
+    seen: list[bool] = []
+
+    async def check(_: Serving, __: Any) -> None:
+        seen.append(stays())
+
+    monkeypatch.setattr(Serving, "_check_model", check)
+    await source.render(json.dumps({"messages": [{"role": "user", "content": "a"}]} | changes).encode())
+
+    assert seen == [stayed]
+    assert not stays()

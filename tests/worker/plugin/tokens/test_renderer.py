@@ -7,6 +7,7 @@ import functools
 import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,6 +16,7 @@ from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.tokens.cached_encoder import CachedEncoder
 from cachefleet_worker.plugin.tokens.render_salts import SaltedPrompt, rendering, salt_of, salted
 from cachefleet_worker.plugin.tokens.renderer import HookError, examine, patch
+from cachefleet_worker.plugin.tokens.short_renders import staying
 from tests.worker.plugin.tokens.styles import trained
 from tests.worker.plugin.tokens.wrapped import Wrapped
 
@@ -118,6 +120,19 @@ async def test_the_salt_reaches_the_executors_threads(name: str) -> None:
     endings = {key.text.rpartition(" for ")[2]: key.salt for key in hooked.cache._cache._entries if " for " in key.text}
     assert endings == {tenant: tenant for tenant in tenants}
     assert hooked.renderer.plain == 0
+
+
+@pytest.mark.parametrize(("short", "text", "handed"), [(True, TEXT, 0), (False, TEXT, 1), (True, "short", 1)])
+async def test_a_short_render_hands_no_text_to_the_executor_that_is_memoised(
+    *, short: bool, text: str, handed: int
+) -> None:
+    hooked = Hooked()
+    hooked.renderer.pool = pool = Mock(wraps=hooked.renderer.pool)
+    with staying(short=short):
+        (found,) = await hooked.renderer.render_chat_async([{"prompt": text}], Params(), prompt_extras={})
+
+    assert found["prompt_token_ids"] == hooked.renderer.tokenizer._tokenizer.encode(text, add_special_tokens=False).ids
+    assert pool.submit.call_count == handed
 
 
 def test_a_prompts_own_salt_counts_where_the_call_has_none() -> None:

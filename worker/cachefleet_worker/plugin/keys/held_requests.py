@@ -26,8 +26,10 @@ from cachefleet_worker.plugin.access_guard import bears
 from cachefleet_worker.plugin.asgi import HttpError, Receive, Scope, Send, error_response
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.keys.key_service import KeyService
+from cachefleet_worker.plugin.keys.render import is_short
 from cachefleet_worker.plugin.plugin_process import Process
 from cachefleet_worker.plugin.prompts.held_prompt import HeldPrompt, held
+from cachefleet_worker.plugin.tokens.short_renders import staying
 
 FEATURE: Final = "held"
 WORD_SECONDS: Final = 30.0
@@ -136,7 +138,8 @@ class _Exchange:
         listening = asyncio.create_task(self._listen())
         token = held.set(HeldPrompt(self._told))
         try:
-            await app(passed, self._given, self._answer)
+            with staying(short=is_short(body)):
+                await app(passed, self._given, self._answer)
         finally:
             held.reset(token)
             listening.cancel()

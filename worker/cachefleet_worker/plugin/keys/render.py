@@ -17,10 +17,14 @@ from typing import Any, Final
 
 import msgspec
 
+from cachefleet_core.continuation import REF_MEMBER
 from cachefleet_worker.plugin.asgi import HttpError, Response
+from cachefleet_worker.plugin.tokens.short_renders import keep_templates, staying
 
 _RENDERS: Final = ("render_chat", "render_completion")
 _ENTRYPOINTS: Final = "vllm.entrypoints"
+SHORT_BYTES: Final = 16 * 1024
+"""Bodies up to this are rendered on the event loop: a few milliseconds, where nothing of one is memoised."""
 
 
 class UnsupportedError(Exception):
@@ -82,6 +86,7 @@ class PromptSource:
             method = getattr(self._renderer, name, None)
             if not inspect.iscoroutinefunction(method) or "skip_mm_cache" not in inspect.signature(method).parameters:
                 raise UnsupportedError(f"this vLLM's renderer has no {name} as known here")
+        keep_templates(getattr(self._renderer, "renderer", None))
         self._chat, self._completion = _request_types()
 
     def tokenizer(self) -> Any:
@@ -91,7 +96,9 @@ class PromptSource:
     async def render(self, body: bytes, api: Api = Api.OPENAI) -> Rendered:
         """The prompts of an unchanged body. RefusedError; HttpError for bodies of no such API."""
         try:
-            return await self._render(_json(body)) if api is Api.OPENAI else await self._whole(api, _json(body))
+            value = _json(body)
+            with staying(short=len(body) <= SHORT_BYTES and not _brings_template(value)):
+                return await self._render(value) if api is Api.OPENAI else await self._whole(api, value)
         except (HttpError, RefusedError):
             raise
         except Exception as error:
@@ -166,6 +173,25 @@ def _json(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise HttpError(400, "bad_json", f"the body is not JSON: {type(error).__name__}") from None
+
+
+def is_short(body: bytes) -> bool:
+    """Whether a body of any API is whole and may be rendered on the event loop."""
+    if len(body) > SHORT_BYTES:
+        return False
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return not _brings_template(value) and REF_MEMBER not in value
+
+
+def _brings_template(value: Any) -> bool:
+    """Whether a body has, or may have, a template of its own, of which nobody knows how long it takes."""
+    if not isinstance(value, dict):
+        return True
+    given = value.get("chat_template_kwargs") or {}
+    return bool(value.get("chat_template")) or not isinstance(given, dict) or "chat_template" in given
 
 
 def _validated(kind: Any, value: dict[str, Any]) -> Any:

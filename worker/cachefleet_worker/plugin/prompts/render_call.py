@@ -12,6 +12,7 @@ import marshal
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 _PLAIN: Final = 0
@@ -42,9 +43,14 @@ def call(method: str, arguments: Mapping[str, Any]) -> Call | None:
 
 def _data(value: Any) -> Any:
     """An object of vLLM's parameters as its fields; plain data as it is."""
-    if not dataclasses.is_dataclass(value):
-        return value
-    return [type(value).__name__, [[field.name, getattr(value, field.name)] for field in dataclasses.fields(value)]]
+    kind: Any = type(value)
+    return [kind.__name__, [[name, getattr(value, name)] for name in names]] if (names := _members(kind)) else value
+
+
+@cache
+def _members(kind: Any) -> tuple[str, ...]:
+    """Names of a dataclass's fields; none of anything else."""
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 
 
 @dataclass(frozen=True, slots=True)

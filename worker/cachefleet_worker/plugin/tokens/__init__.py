@@ -9,6 +9,7 @@ encoding_plan         whether and how a tokenizer's texts can be encoded in part
 renderer              the hook in vLLM's renderers
 render_salts          the salt of a text, on its way to the thread that encodes it
 segments              encodes a text part by part
+short_renders         what is short is rendered on the event loop
 exactness_check       compares part-wise with whole encoding, on adversarial texts
 splitter              splits a text at its cut tokens
 token_cache           ids of parts seen before, bounded and separate for each salt

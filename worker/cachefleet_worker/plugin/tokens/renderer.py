@@ -12,6 +12,7 @@ from cachefleet_worker.plugin.method_hooks import wrap_method
 from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.tokens.cached_encoder import FEATURE, CachedEncoder
 from cachefleet_worker.plugin.tokens.render_salts import rendering, salt_of, salted
+from cachefleet_worker.plugin.tokens.short_renders import stays
 
 ENCODES: Final = "_tokenize_prompt"
 ENCODES_ELSEWHERE: Final = "_tokenize_prompt_async"
@@ -32,7 +33,7 @@ def patch(renderer: type[Any], cache: CachedEncoder, faults: Faults) -> None:
     examine(renderer)
     wrap = partial(wrap_method, renderer, mark=_STOCK)
     wrap(ENCODES, lambda stock: _encoding(stock, cache, faults))
-    wrap("__init__", lambda stock: _carrying(stock, faults))
+    wrap("__init__", lambda stock: _carrying(stock, cache, faults))
     for name in RENDERS:
         wrap(name, lambda stock: _rendering(stock, cache, faults))
     for name in RENDERS_ASYNC:
@@ -65,15 +66,21 @@ def _parameters(renderer: type[Any], name: str) -> list[str]:
 def _encoding(original: Callable[..., Any], cache: CachedEncoder, faults: Faults) -> Callable[..., Any]:
     @functools.wraps(original)
     def encode(self: Any, prompt: Any, params: Any) -> Any:
-        ids = None
-        if faults.on(FEATURE):
-            with faults.guard(FEATURE):
-                ids = _memoised(self, prompt, params, cache)
+        ids = _ids(self, prompt, params, cache, faults)
         if ids is None:
             return original(self, prompt, params)
         return self._build_tokens_prompt(ids, prompt)
 
     return encode
+
+
+def _ids(renderer: Any, prompt: Any, params: Any, cache: CachedEncoder, faults: Faults) -> list[int] | None:
+    """The ids of a prompt's text; None where the plain encoder is to be used."""
+    ids = None
+    if faults.on(FEATURE):
+        with faults.guard(FEATURE):
+            ids = _memoised(renderer, prompt, params, cache)
+    return ids
 
 
 def _memoised(renderer: Any, prompt: Any, params: Any, cache: CachedEncoder) -> list[int] | None:
@@ -92,17 +99,26 @@ def _memoised(renderer: Any, prompt: Any, params: Any, cache: CachedEncoder) -> 
     )
 
 
-def _carrying(original: Callable[..., None], faults: Faults) -> Callable[..., None]:
-    """Wraps ``__init__``: prompts handed to the renderer's executor carry their salt."""
+def _carrying(original: Callable[..., None], cache: CachedEncoder, faults: Faults) -> Callable[..., None]:
+    """Wraps ``__init__``: prompts handed to the renderer's executor carry their salt; short ones are not."""
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         with faults.guard(FEATURE):
             elsewhere = getattr(self, ENCODES_ELSEWHERE)
-            setattr(self, ENCODES_ELSEWHERE, lambda prompt, params: elsewhere(salted(prompt), params))
+
+            def encode(prompt: Any, params: Any) -> Any:
+                ids = _ids(self, prompt, params, cache, faults) if stays() else None
+                return elsewhere(salted(prompt), params) if ids is None else _built(self, ids, prompt)
+
+            setattr(self, ENCODES_ELSEWHERE, encode)
 
     return init
+
+
+async def _built(renderer: Any, ids: list[int], prompt: Any) -> Any:
+    return renderer._build_tokens_prompt(ids, prompt)  # noqa: SLF001 - as where it is not called elsewhere
 
 
 def _rendering(original: Callable[..., Any], cache: CachedEncoder, faults: Faults) -> Callable[..., Any]:
