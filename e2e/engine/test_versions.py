@@ -43,6 +43,8 @@ EXPECTED: Final = {
     "keys": "render",
     "prompts": "on",
     "conversations": "on",
+    "held": "on",
+    "detokenizer": "on",
     "guard": "on",
     "routes": "on",
 }

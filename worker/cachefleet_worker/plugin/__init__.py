@@ -15,6 +15,7 @@ asgi                 requests and responses on plain ASGI
 capabilities         mode of each feature, with the reason where it is off
 capability_document  the answer of ``/v1/fleet/capabilities``
 compat               which vLLM this is, and what each feature needs of it
+detokenizer_hook     begins an answer's text from the prompt's last tokens
 engine_calls         calls from the API server to its engines
 engine_state         the plugin's state in one engine: policy, stats, calls
 method_hooks         wraps methods of vLLM's classes

@@ -104,6 +104,11 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
         Need(f"{_RENDERER}.render_chat_async", ("conversations", "chat_params", "tok_params", "prompt_extras")),
         Need(f"{_RENDERER}.render_cmpl_async", ("prompts", "tok_params", "prompt_extras")),
     ),
+    "detokenizer": (
+        Need("vllm.v1.engine.detokenizer:FastIncrementalDetokenizer.__init__", ("tokenizer", "request")),
+        Need("vllm.v1.engine:EngineCoreRequest", ("prompt_token_ids",)),
+        Need("tokenizers.decoders:DecodeStream"),
+    ),
     "keys": (
         Need("vllm.renderers.online_renderer:OnlineRenderer.render_chat", ("request", "skip_mm_cache")),
         Need("vllm.renderers.online_renderer:OnlineRenderer.render_completion", ("request", "skip_mm_cache")),

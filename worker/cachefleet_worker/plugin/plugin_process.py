@@ -31,6 +31,7 @@ PATCHES: Final[Mapping[str, Patch]] = {
     "fields": Patch("gate.request_fields", ("fields",)),
     "tokens": Patch("tokens.hook_installation", ("tokens",)),
     "prompts": Patch("prompts.renderer_hook", ("prompts",)),
+    "detokenizer": Patch("detokenizer_hook", ("detokenizer",)),
 }
 """Patches by name, in the order they are installed."""
 
