@@ -38,6 +38,8 @@ class Server:
         self.headers: dict[bytes, bytes] = {}
         self.gone = False
         self.rendered = asyncio.Event()
+        self.may_render = asyncio.Event()
+        self.may_render.set()
         self.app: Any = self
         held_requests.install(self, self.process, Service)  # type: ignore[arg-type]
 
@@ -56,9 +58,13 @@ class Server:
         for task in (handler, listener):
             task.cancel()
         await asyncio.gather(handler, listener, return_exceptions=True)
+        if self.gone:  # what vLLM's routes answer to whom they take for gone
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"null"})
 
     async def _handle(self, send: Any) -> None:
         waiting = held.get()
+        await self.may_render.wait()
         if waiting is not None and self.renders is not None:
             await waiting.rendered(self.renders)
         await send({"type": "http.response.start", "status": self.status, "headers": [(b"a", b"b")]})
@@ -126,8 +132,9 @@ async def test_word_that_came_with_the_body_is_heard(key_settings: PluginSetting
     assert client.data.endswith(b"one two")
 
 
-async def test_word_in_two_pieces_is_heard(key_settings: PluginSettings) -> None:
-    server, client = Server(key_settings), Client(part(BODY), part(GO[:1]), part(GO[1:], more=False))
+@pytest.mark.parametrize("pieces", [(BODY, GO[:1], GO[1:]), (BODY + GO[:1], GO[1:])])
+async def test_word_in_two_pieces_is_heard(key_settings: PluginSettings, pieces: tuple[bytes, ...]) -> None:
+    server, client = Server(key_settings), Client(*map(part, pieces))
     await server.app(scope(), client.queue.get, client.send)
     assert client.data.endswith(b"one two")
 
@@ -148,6 +155,18 @@ async def test_who_says_nothing_is_gone_after_a_while(
     server, client = Server(key_settings), Client(part(BODY))
     await server.app(scope(), client.queue.get, client.send)
     assert (server.gone, client.data) == (True, frame(KEYS, b"keys of 3"))
+    assert not client.ended  # or what vLLM says to nobody would be taken for the answer
+
+
+async def test_who_goes_away_before_the_keys_leaves_it_on(key_settings: PluginSettings) -> None:
+    server, client = Server(key_settings), Client(part(BODY))
+    server.may_render.clear()
+    asking = asyncio.create_task(server.app(scope(), client.queue.get, client.send))
+    await server.rendered.wait()
+    client.queue.put_nowait({"type": "http.disconnect"})
+    await asking
+    assert (server.gone, client.starts) == (True, [])
+    assert server.process.capabilities.mode(FEATURE) == "on"
 
 
 @pytest.mark.parametrize("renders", [[PROMPT, PROMPT], ([], [{"type": "multimodal"}]), [{"type": "embeds"}]])

@@ -118,6 +118,7 @@ class _Exchange:
 
     def __init__(self, hold: Hold, rest: bytes, receive: Receive, send: Send, service: KeyService | None) -> None:
         self._hold = hold
+        self._said = b""
         self._receive = receive
         self._send = send
         self._service = service
@@ -128,7 +129,12 @@ class _Exchange:
         self._begun = False
         self.answered_unasked = False
         """It was answered without its prompt's having waited for word."""
-        if GO in rest:
+        self._hear(rest)
+
+    def _hear(self, part: bytes) -> None:
+        """Take a piece of the second part."""
+        self._said = (self._said + part)[-2 * len(GO) :]
+        if GO in self._said:
             self._word.set()
 
     async def run(self, app: App, scope: Scope, body: bytes) -> None:
@@ -146,15 +152,12 @@ class _Exchange:
 
     async def _listen(self) -> None:
         """Take the second part, then the end of the connection."""
-        said = b""
         while True:
             message = await self._receive()
             if message["type"] != "http.request":
                 self._gone.set()
                 return
-            said = (said + message.get("body", b""))[-2 * len(GO) :]
-            if GO in said:
-                self._word.set()
+            self._hear(message.get("body", b""))
 
     async def _given(self) -> Any:
         if self._pending:
@@ -180,6 +183,8 @@ class _Exchange:
             await self._send(_START)
 
     async def _answer(self, message: Any) -> None:
+        if self._gone.is_set():  # vLLM still answers 200 and "null" to whom it takes for gone
+            return
         if message["type"] == "http.response.start":
             self.answered_unasked = message["status"] == 200 and not self._begun
             headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
