@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 from aiohttp import web
 
 from cachefleet_core.block_keys import NO_PARENT, BlockKey, BlockKeyer
-from cachefleet_core.engine.held_requests import HOLD_HEADER
+from cachefleet_core.engine.held_requests import HOLD_HEADER, NOT_HELD
 from cachefleet_runtime.tls import server_context
 from cachefleet_worker.plugin.asgi import HttpError
 from tests.fakes.chain import Link, external_hash
@@ -237,6 +237,8 @@ class FakeEngine:
     async def _behind_plugin(
         self, plugin: FleetRoutes, request: web.Request, handler: Handler, body: bytes
     ) -> web.StreamResponse:
+        if HOLD_HEADER in request.headers and not plugin.holds:
+            raise HttpError(501, NOT_HELD, "requests are not held any more")
         whole = plugin.conversations.whole(request, body)
         if HOLD_HEADER in request.headers:
             return await hold(request, body, self.url, lambda asked, _: plugin.document(asked, request, whole))

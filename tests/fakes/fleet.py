@@ -55,6 +55,8 @@ class FleetRoutes:
         """Of prompts it was asked to keep, in order."""
         self.endings = 0
         """How often all conversations were ended; the fake keeps none."""
+        self.holds = True
+        """Whether it holds requests; where it is off by now, a request that is to be held is refused."""
         self.lacking: set[str] = set()
         """APIs that its vLLM does not render."""
         self._worker = worker

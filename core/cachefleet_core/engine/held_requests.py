@@ -7,7 +7,8 @@ has status 200, type MEDIA_TYPE, and frames: a kind (one byte), a length (u32, l
     K   the document of prompt_keys.py, as soon as the prompt is rendered; empty where it has no keys
     H   status and headers of the answer, as JSON: {"status": 200, "headers": [["content-type", "..."], ...]}
 
-followed by the answer's own body. What is refused before it is rendered begins with H.
+followed by the answer's own body. What is refused before it is rendered begins with H. A server that holds requests
+no more answers 501 with the code NOT_HELD, and has read nothing of the body.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ MEDIA_TYPE: Final = "application/vnd.cachefleet.held"
 GO: Final = b"go"
 KEYS: Final = b"K"
 HEAD: Final = b"H"
+NOT_HELD: Final = "not_held"
 MAX_FRAME: Final = 256 * 1024 * 1024
 _FRAME: Final = struct.Struct("<cI")
 

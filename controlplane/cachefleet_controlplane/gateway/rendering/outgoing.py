@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from cachefleet_controlplane.gateway.rendering.render_ladder import Try
 from cachefleet_controlplane.gateway.upstream.held_answer import HeldAnswer
+from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.wire.headers import Header, upstream_headers
 from cachefleet_controlplane.workers.render_profiles import RenderFacts
-from cachefleet_core.engine.held_requests import HOLD_HEADER, Hold
+from cachefleet_core.engine.held_requests import HOLD_HEADER, NOT_HELD, Hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,12 @@ class HeldRequest:
         return (url, path, body) == (self.url, self.path, self.body)
 
 
-def may_be_held(attempt: Try, outgoing: Outgoing | None, facts: RenderFacts) -> bool:
+def may_be_held(attempt: Try, facts: RenderFacts) -> bool:
     """Whether to have the worker hold the request, instead of asking for its keys alone."""
-    return outgoing is not None and attempt.keeps and attempt.worker.url in facts.held_at
+    return attempt.keeps and attempt.worker.url in facts.held_at
+
+
+def is_not_held(opened: Opened) -> bool:
+    """Whether a worker says that it holds requests no more."""
+    answer = opened.answer
+    return answer is not None and answer.status == 501 and NOT_HELD.encode() in answer.body

@@ -22,7 +22,7 @@ from cachefleet_controlplane.gateway.apis.request_info import Bypass, RequestInf
 from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.rendering.dedicated_renderers import Renderers
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
-from cachefleet_controlplane.gateway.rendering.outgoing import HeldRequest, Outgoing, may_be_held
+from cachefleet_controlplane.gateway.rendering.outgoing import HeldRequest, Outgoing, is_not_held, may_be_held
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache, digest
 from cachefleet_controlplane.gateway.rendering.render_ladder import (
     Rung,
@@ -47,6 +47,7 @@ from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFacts
+from cachefleet_core.engine.held_requests import HOLD_HEADER
 from cachefleet_core.prompt_keys import TOKEN_HEADER
 from cachefleet_core.request_bodies import BodyError
 
@@ -166,11 +167,10 @@ class Renderer:
             keeps = attempt.keeps and keying.answered
             by_handle = continuing if keeps else None
             seconds = self._share(attempt, left)
-            if outgoing is not None and may_be_held(attempt, outgoing, facts):
-                opened = await self._hold(
-                    *(attempt.worker.url, outgoing, by_handle), seconds=seconds, facts=facts, ids=keying.keep_ids
-                )
-            else:
+            opened = await self._hold(
+                *(attempt, outgoing, by_handle), seconds=seconds, facts=facts, ids=keying.keep_ids
+            )
+            if opened is None:
                 if attempt.rung is Rung.KEYS:
                     asked = attempt.query + WITH_IDS * keying.keep_ids + KEPT * keeps
                     attempt = replace(attempt, query=asked)  # noqa: PLW2901
@@ -220,15 +220,19 @@ class Renderer:
 
     async def _hold(
         self,
-        url: str,
-        outgoing: Outgoing,
+        attempt: Try,
+        outgoing: Outgoing | None,
         continuing: Sending | None,
         *,
         seconds: float,
         facts: RenderFacts,
         ids: bool,
-    ) -> Opened:
-        """Send a worker the request itself, to render and hold it."""
+    ) -> Opened | None:
+        """Send a worker the request itself, to render and hold it; None where it is to be asked for keys alone."""
+        url = attempt.worker.url
+        announced = may_be_held(attempt, facts) and self._memory.open(url, HOLD_HEADER, now=self._clock())
+        if outgoing is None or not announced:
+            return None
         key = self._credentials.of(url)
         told = [] if continuing is None else continuing.headers(url)
 
@@ -236,7 +240,11 @@ class Renderer:
             headers = [*outgoing.held_headers(body, facts, key=key, ids=ids), *told]
             return await self._upstream.hold(url, outgoing.path, body, headers=headers, seconds=seconds)
 
-        return await (send(outgoing.body) if continuing is None else continuing.send(url, outgoing.body, send))
+        opened = await (send(outgoing.body) if continuing is None else continuing.send(url, outgoing.body, send))
+        if is_not_held(opened):  # what it has announced holds until its engine is started anew
+            self._memory.leave_out(url, HOLD_HEADER, until=self._clock() + ABSENT_SECONDS)
+            return None
+        return opened
 
     def _note(self, attempt: Try, opened: Opened, rendering: Rendering) -> None:
         now, url = self._clock(), attempt.worker.url

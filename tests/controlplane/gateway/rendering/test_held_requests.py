@@ -14,6 +14,7 @@ import pytest
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
 from cachefleet_core.continuation import RefusalCode
 from cachefleet_core.engine.held_requests import HOLD_HEADER
+from cachefleet_core.prompt_keys import KEYS_PATH
 from cachefleet_core.report_frames import Capability
 from tests.controlplane.gateway.conversations.talk import PROFILE, keyed
 from tests.controlplane.gateway.handles.test_handles import carried, talking
@@ -143,6 +144,18 @@ async def test_a_worker_that_hangs_between_is_left_within_the_time_for_rendering
         worker.resume()
         other.resume()
         assert (await asking)[0] == 200
+
+
+async def test_a_worker_that_holds_none_any_more_is_asked_for_keys() -> None:
+    """What it announced stands until its engine is started anew."""
+    async with keyed() as worker, front([worker]) as gate:
+        introduce(gate)
+        worker.plugin.holds = False
+        for _ in range(2):
+            assert (await gate.post(CHATS, chat(LONG)))[0] == 200
+            assert gate.records[-1].rung == "keys"
+        asking = (KEYS_PATH, False), (CHATS, False)
+        assert asked(worker) == [(CHATS, True), *asking, *asking]
 
 
 async def test_turns_by_handle_are_held_too(tmp_path: Path) -> None:

@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.engine.held_requests import GO, HEAD, HOLD_HEADER, KEYS, MEDIA_TYPE, Hold, frame, read_head, split
+from cachefleet_core.engine.held_requests import (
+    GO,
+    HEAD,
+    HOLD_HEADER,
+    KEYS,
+    MEDIA_TYPE,
+    NOT_HELD,
+    Hold,
+    frame,
+    read_head,
+    split,
+)
 from cachefleet_worker.plugin.keys import held_requests
 from cachefleet_worker.plugin.keys.held_requests import FEATURE, HeldRequests
 from cachefleet_worker.plugin.prompts.held_prompt import held
@@ -192,7 +203,11 @@ async def test_an_answer_without_a_rendering_switches_it_off(key_settings: Plugi
     assert server.process.capabilities.mode(FEATURE) == "off"
     again = Client(part(BODY))
     await server.app(scope(), again.queue.get, again.send)
-    assert again.data == b"one two"  # as any request
+    assert (again.starts[0]["status"], NOT_HELD.encode() in again.data, again.ended) == (501, True, True)
+    assert len(server.bodies) == 1  # vLLM would have waited for the rest of the body
+    plain = Client(part(BODY, more=False))
+    await server.app(scope(header=""), plain.queue.get, plain.send)
+    assert plain.data == b"one two"
 
 
 @pytest.mark.parametrize(("key", "header"), [("other", None), (KEY, "")])

@@ -15,6 +15,7 @@ from cachefleet_core.engine.held_requests import (
     HOLD_HEADER,
     KEYS,
     MEDIA_TYPE,
+    NOT_HELD,
     Head,
     Hold,
     HoldError,
@@ -23,7 +24,7 @@ from cachefleet_core.engine.held_requests import (
 )
 from cachefleet_core.engine.held_requests import head_frame as framed
 from cachefleet_worker.plugin.access_guard import bears
-from cachefleet_worker.plugin.asgi import HttpError, Receive, Scope, Send, error_response
+from cachefleet_worker.plugin.asgi import CLOSE, HttpError, Receive, Scope, Send, error_response
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.keys.key_service import KeyService
 from cachefleet_worker.plugin.keys.render import is_short
@@ -72,11 +73,12 @@ class HeldRequests:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        value = self._value(scope) if scope["type"] == "http" and self._faults.on(FEATURE) else b""
+        value = self._value(scope) if scope["type"] == "http" else b""
         if not value:
             await self._app(scope, receive, send)
             return
         try:
+            self._check_on()
             hold = read_hold(value)
             body, rest = await self._body(hold, receive)
         except HoldError as error:
@@ -89,6 +91,11 @@ class HeldRequests:
         await exchange.run(self._app, scope, body)
         if exchange.answered_unasked:
             self._faults.off(FEATURE, "prompts of this model do not come by the renderer's hook")
+
+    def _check_on(self) -> None:
+        """HttpError 501 where it is off by now: vLLM would wait for the end of the body, which does not come."""
+        if not self._faults.on(FEATURE):
+            raise HttpError(501, NOT_HELD, "requests are not held any more", CLOSE)
 
     def _value(self, scope: Scope) -> bytes:
         given: bytes = next((value for name, value in scope["headers"] if name == _HEADER), b"")
