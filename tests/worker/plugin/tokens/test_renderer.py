@@ -16,13 +16,16 @@ from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.tokens.cached_encoder import CachedEncoder
 from cachefleet_worker.plugin.tokens.render_salts import SaltedPrompt, rendering, salt_of, salted
 from cachefleet_worker.plugin.tokens.renderer import HookError, examine, patch
-from cachefleet_worker.plugin.tokens.short_renders import staying
+from cachefleet_worker.plugin.tokens.short_renders import SHORT_TEXT, staying
 from tests.worker.plugin.tokens.styles import trained
 from tests.worker.plugin.tokens.wrapped import Wrapped
 
 pytestmark = pytest.mark.usefixtures("quick_self_test")
 
 TEXT = "<|im_start|>user\nA question with many words in it, and some more.<|im_end|>\n<|im_start|>assistant\n"
+
+LONG = TEXT * (SHORT_TEXT // len(TEXT) + 1)
+"""What a template may make of a short body: indentation, say, which encoding on the event loop would stop it for."""
 
 
 class Params:
@@ -122,14 +125,18 @@ async def test_the_salt_reaches_the_executors_threads(name: str) -> None:
     assert hooked.renderer.plain == 0
 
 
-@pytest.mark.parametrize(("short", "text", "handed"), [(True, TEXT, 0), (False, TEXT, 1), (True, "short", 1)])
+@pytest.mark.parametrize(
+    ("short", "text", "handed"), [(True, TEXT, 0), (False, TEXT, 1), (True, "short", 1), (True, LONG, 1)]
+)
 async def test_a_short_render_hands_no_text_to_the_executor_that_is_memoised(
     *, short: bool, text: str, handed: int
 ) -> None:
     hooked = Hooked()
     hooked.renderer.pool = pool = Mock(wraps=hooked.renderer.pool)
     with staying(short=short):
-        (found,) = await hooked.renderer.render_chat_async([{"prompt": text}], Params(), prompt_extras={})
+        (found,) = await hooked.renderer.render_chat_async(
+            [{"prompt": text}], Params(max_length=1 << 20), prompt_extras={}
+        )
 
     assert found["prompt_token_ids"] == hooked.renderer.tokenizer._tokenizer.encode(text, add_special_tokens=False).ids
     assert pool.submit.call_count == handed

@@ -12,7 +12,7 @@ from cachefleet_worker.plugin.method_hooks import wrap_method
 from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.tokens.cached_encoder import FEATURE, CachedEncoder
 from cachefleet_worker.plugin.tokens.render_salts import rendering, salt_of, salted
-from cachefleet_worker.plugin.tokens.short_renders import stays
+from cachefleet_worker.plugin.tokens.short_renders import text_stays
 
 ENCODES: Final = "_tokenize_prompt"
 ENCODES_ELSEWHERE: Final = "_tokenize_prompt_async"
@@ -109,7 +109,7 @@ def _carrying(original: Callable[..., None], cache: CachedEncoder, faults: Fault
             elsewhere = getattr(self, ENCODES_ELSEWHERE)
 
             def encode(prompt: Any, params: Any) -> Any:
-                ids = _ids(self, prompt, params, cache, faults) if stays() else None
+                ids = _ids(self, prompt, params, cache, faults) if text_stays(prompt["prompt"]) else None
                 return elsewhere(salted(prompt), params) if ids is None else _built(self, ids, prompt)
 
             setattr(self, ENCODES_ELSEWHERE, encode)

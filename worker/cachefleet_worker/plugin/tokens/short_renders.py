@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import Any, Final
 
 TEMPLATE_ELSEWHERE: Final = "_apply_chat_template_async"
+SHORT_TEXT: Final = 32 * 1024
+"""Characters that are encoded on the event loop; templates make 4 MB of 16 KiB of nested lists, which takes seconds."""
 _TEMPLATE: Final = ("vllm.renderers.hf", "safe_apply_chat_template")
 
 _staying: ContextVar[bool] = ContextVar("cachefleet_staying", default=False)
@@ -33,6 +35,11 @@ def staying(*, short: bool) -> Iterator[None]:
 def stays() -> bool:
     """Whether the present render is short."""
     return _staying.get()
+
+
+def text_stays(text: str) -> bool:
+    """Whether a text of the present render is encoded on the event loop."""
+    return stays() and len(text) <= SHORT_TEXT
 
 
 def keep_templates(renderer: Any) -> None:
