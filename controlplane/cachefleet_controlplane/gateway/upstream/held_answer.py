@@ -13,6 +13,8 @@ from cachefleet_core.engine.held_requests import GO, HEAD, KEYS, Head, HoldError
 from cachefleet_runtime.sse import StreamTooLargeError
 
 MAX_HELD_BYTES: Final = 256 * 1024 * 1024
+PIECE_BYTES: Final = 64 * 1024
+"""A longer body is written piece by piece."""
 
 
 class HeldBody:
@@ -27,7 +29,8 @@ class HeldBody:
         self._going.set()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield self._body
+        for start in range(0, len(self._body), PIECE_BYTES):
+            yield self._body[start : start + PIECE_BYTES]
         await self._going.wait()
         yield GO
 
