@@ -67,6 +67,7 @@ class HeldAnswer:
         """Return the document of the prompt's block keys; None where the answer comes without one. HoldError."""
         kind, payload = await self._frame()
         if kind == KEYS:
+            self._read_on(reading=False)
             return payload
         self._head = read_head(payload)
         return None
@@ -74,6 +75,7 @@ class HeldAnswer:
     async def answered(self) -> None:
         """Have the worker answer, and read the answer's head. HoldError."""
         self._body.go()
+        self._read_on(reading=True)
         if self._head is None:
             kind, payload = await self._frame()
             if kind != HEAD:
@@ -118,6 +120,12 @@ class HeldAnswer:
         if self._head is None:
             raise RuntimeError("read before it was answered")
         return self._head
+
+    def _read_on(self, *, reading: bool) -> None:
+        """Read the connection or, while the worker waits for word, do not: that is no silence of its own."""
+        protocol = self._response.connection.protocol if self._response.connection else None
+        if protocol is not None:  # else it has ended
+            (protocol.resume_reading if reading else protocol.pause_reading)()
 
     async def _frame(self) -> tuple[bytes, bytes]:
         data = self._rest
