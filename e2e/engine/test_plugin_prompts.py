@@ -101,7 +101,7 @@ def test_a_kept_prompt_gives_the_same_answer_and_is_used_once(
     assert counted(vllm_server, before) == {"used": 1}
     assert answered(vllm_server, api, body, handle) == plain
     assert counted(vllm_server, before) == {"used": 1, "unknown": 1}
-    assert outcomes(vllm_server)["bytes"] == 0
+    assert outcomes(vllm_server)["bytes"] <= before["bytes"]  # other tests' prompts expire meanwhile
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,9 @@ def test_several_prompts_are_not_kept(vllm_server: VllmServer) -> None:
 
 
 def test_nothing_is_kept_unless_asked_for(vllm_server: VllmServer) -> None:
+    before = outcomes(vllm_server)
     assert PROMPT_HEADER not in ask_keys(vllm_server, BODIES[0][1]).headers
-    assert outcomes(vllm_server)["prompts"] == 0
+    assert outcomes(vllm_server)["prompts"] <= before["prompts"]
 
 
 def test_a_refusal_is_vllms_own_with_a_handle_too(vllm_server: VllmServer) -> None:
