@@ -24,7 +24,7 @@ from cachefleet_core.engine.held_requests import (
 )
 from cachefleet_core.engine.held_requests import head_frame as framed
 from cachefleet_worker.plugin.access_guard import bears
-from cachefleet_worker.plugin.asgi import CLOSE, HttpError, Receive, Scope, Send, error_response
+from cachefleet_worker.plugin.asgi import HttpError, Receive, Scope, Send, error_response
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.keys.key_service import KeyService
 from cachefleet_worker.plugin.keys.render import is_short
@@ -95,7 +95,7 @@ class HeldRequests:
     def _check_on(self) -> None:
         """HttpError 501 where it is off by now: vLLM would wait for the end of the body, which does not come."""
         if not self._faults.on(FEATURE):
-            raise HttpError(501, NOT_HELD, "requests are not held any more", CLOSE)
+            raise HttpError(501, NOT_HELD, "requests are not held any more")
 
     def _value(self, scope: Scope) -> bytes:
         given: bytes = next((value for name, value in scope["headers"] if name == _HEADER), b"")
