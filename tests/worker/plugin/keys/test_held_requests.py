@@ -34,6 +34,8 @@ PROMPT = {"type": "token", "prompt_token_ids": [1, 2, 3]}
 class Service:
     """Gives a document for every prompt."""
 
+    on = True
+
     async def of_prompt(self, hold: Hold, prompt: Any) -> bytes:
         return b"" if prompt is None else b"keys of %d" % len(prompt["prompt_token_ids"])
 
@@ -208,6 +210,14 @@ async def test_an_answer_without_a_rendering_switches_it_off(key_settings: Plugi
     plain = Client(part(BODY, more=False))
     await server.app(scope(header=""), plain.queue.get, plain.send)
     assert plain.data == b"one two"
+
+
+async def test_without_keys_nothing_is_held(key_settings: PluginSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be rendered once more, elsewhere, each time."""
+    monkeypatch.setattr(Service, "on", False)
+    server, client = Server(key_settings), Client(part(BODY))
+    await server.app(scope(), client.queue.get, client.send)
+    assert (client.starts[0]["status"], NOT_HELD.encode() in client.data, server.bodies) == (501, True, [])
 
 
 @pytest.mark.parametrize(("key", "header"), [("other", None), (KEY, "")])

@@ -93,8 +93,9 @@ class HeldRequests:
             self._faults.off(FEATURE, "prompts of this model do not come by the renderer's hook")
 
     def _check_on(self) -> None:
-        """HttpError 501 where it is off by now: vLLM would wait for the end of the body, which does not come."""
-        if not self._faults.on(FEATURE):
+        """HttpError 501 where it or keys are off by now: vLLM would wait for the rest of the body, in vain."""
+        service = self._service()
+        if not self._faults.on(FEATURE) or service is None or not service.on:
             raise HttpError(501, NOT_HELD, "requests are not held any more")
 
     def _value(self, scope: Scope) -> bytes:

@@ -104,6 +104,11 @@ class KeyService:
         self.cache: KeyCache | None = None
         self._start(process, state)
 
+    @property
+    def on(self) -> bool:
+        """Whether it gives keys now."""
+        return self._source is not None and self.cache is not None and self._faults.on(FEATURE)
+
     def stats(self) -> dict[str, int]:
         """Counters of the key cache; empty while the feature is off."""
         return self.cache.stats() if self.cache else {}
