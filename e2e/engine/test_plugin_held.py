@@ -31,11 +31,11 @@ async def upstream() -> AsyncIterator[Upstream]:
         yield made
 
 
-async def hold(client: Upstream, server: VllmServer, api: str, body: dict[str, Any], **changes: Any) -> Opened:
+async def hold(client: Upstream, server: VllmServer, api: str, body: dict[str, Any], *, seconds: float = 30) -> Opened:
     sent = json.dumps(body).encode()
     asked = Hold(length=len(sent), contract=CONTRACT, block_size=16, model="tiny")
     headers = [(HOLD_HEADER, asked.header()), ("content-type", "application/json"), *server.headers.items()]
-    return await client.hold(server.url, f"/v1/{api}", sent, headers=headers, seconds=30)
+    return await client.hold(server.url, f"/v1/{api}", sent, headers=headers, seconds=seconds)
 
 
 async def text(opened: Opened) -> bytes:
@@ -81,6 +81,19 @@ async def test_whoever_goes_away_had_nothing_computed(vllm_server: VllmServer) -
     assert after["ranks"]["0"]["sequence"] >= before["ranks"]["0"]["sequence"]
     assert after["ranks"]["0"]["running"] == 0
     assert after["faults"] == before["faults"]
+    assert features(vllm_server)["held"][0] == "on"
+
+
+async def test_whoever_gives_up_before_the_keys_leaves_it_on(vllm_server: VllmServer) -> None:
+    body = COMMON | {"messages": [SYSTEM] * 500}
+    async with upstream() as client:
+        for milliseconds in range(2, 30, 2):
+            given_up = await hold(client, vllm_server, CHAT, body, seconds=milliseconds / 1000)
+            if given_up.held is not None:
+                given_up.held.drop()
+        opened = await hold(client, vllm_server, CHAT, COMMON | {"messages": [SYSTEM]})
+        assert opened.held is not None
+        opened.held.drop()
     assert features(vllm_server)["held"][0] == "on"
 
 
