@@ -254,6 +254,39 @@ def test_an_unanswered_probe_ends_nothing(driver: Driver) -> None:
     assert not any(isinstance(effect, Forget | NewEpoch) for effect in driver.effects)
 
 
+def test_batches_that_wait_in_the_agents_own_socket_are_no_loss(driver: Driver) -> None:
+    """The engine's replay has forgotten them long since, and the agent has only not come to read them."""
+    driver.wait(1.0)
+    assert driver.reply(15, 16, 17) == [Count("late_replays"), *3 * [Count("stale_replies")]]
+    driver.live(*range(3, 21))
+    driver.wait(LIMITS.retry_seconds)
+    assert driver.asks[-1].start == 21
+    driver.reply()
+    assert driver.applied == list(range(21))
+    assert driver.follower.settled
+    assert not any(isinstance(effect, Forget | NewEpoch) for effect in driver.effects)
+
+
+def test_a_lag_is_waited_for_as_long_as_it_becomes_less(driver: Driver) -> None:
+    driver.wait(1.0)
+    for seq in range(3, 9):
+        driver.reply(15, 16, end=False)
+        driver.live(seq)
+        driver.wait(LIMITS.retry_seconds)
+    assert driver.applied == list(range(9))
+
+
+def test_a_lag_that_does_not_end_is_a_loss_and_what_comes_late_no_restart(driver: Driver) -> None:
+    driver.wait(1.0)
+    driver.reply(15, 16, end=False)
+    driver.wait(LIMITS.retry_seconds)
+    assert driver.reply(15, 16)[0] == Forget(12)
+    assert driver.live(3) == [Count("late_batches"), PeekMark(payload(3))]
+    driver.live(15, 16, 17)
+    assert driver.applied == [0, 1, 2, 15, 16, 17]
+    assert not any(isinstance(effect, NewEpoch) for effect in driver.effects)
+
+
 @pytest.mark.parametrize("seq", [0, 1, 2])
 def test_a_number_that_does_not_rise_is_another_process(driver: Driver, seq: int) -> None:
     effects = driver.live(seq, process="b")

@@ -55,12 +55,18 @@ class Epoch:
             return self.held[seq] != payload
         return seq < self.next and self._seen.get(seq, hash(payload)) != hash(payload)
 
-    def is_late(self, seq: int) -> bool:
-        """Whether a live batch is covered by the snapshot that overtook it."""
-        return self.highest < seq <= self.covered
+    def is_late(self, seq: int, payload: bytes) -> bool:
+        """Whether a snapshot, a replay or a skip has overtaken a live batch that had to wait in the agent's socket."""
+        overtaken = seq <= self.covered or (seq < self.next and self._seen.get(seq, hash(payload)) == hash(payload))
+        return self.highest < seq and overtaken
+
+    @property
+    def behind(self) -> bool:
+        """Whether the next batch may still come by the live socket, which has given none after it."""
+        return self.started and self.highest < self.next
 
     def pass_over(self, seq: int, payload: bytes) -> None:
-        """Skip a late live batch, which the snapshot already holds."""
+        """Skip a late live batch: what it did is known."""
         self.highest = seq
         self._see(seq, payload)
 

@@ -6,6 +6,9 @@ holds, exact at a number. Failures and what is done:
 
 - *Gap*: a live number above the next expected one. Live batches are held back, the missing range is requested, and
   everything is applied in order. Applying late would let an old store resurrect a removed block.
+- *Lag*: the replay begins above the requested number, and the live socket has given nothing beyond it: what is missing
+  may still wait in the agent's own socket. The request is made again, as often as that brings something, and then for
+  as many attempts as any. A live batch that something else has overtaken is passed over.
 - *Loss*: the replay begins above the requested number, or repeatedly ends without it. Removals may have been among the
   lost batches. With a plugin a snapshot is taken; else everything held is withdrawn, and the batches after the loss
   are a sound subset of the truth.
@@ -128,7 +131,7 @@ class Follower:
         epoch = self._state.epoch
         if epoch.is_duplicate(event.seq, event.payload):
             return [Count("duplicates")]
-        if epoch.is_late(event.seq):
+        if epoch.is_late(event.seq, event.payload):
             epoch.pass_over(event.seq, event.payload)
             return [Count("late_batches"), PeekMark(event.payload)]
         if event.seq <= epoch.highest or event.seq < epoch.next:
@@ -145,7 +148,10 @@ class Follower:
             return state.restart("sequence")
         if event.seq < epoch.next:
             return []
-        effects = state.lose(event.seq) if first and event.seq > epoch.next else []
+        hole = first and event.seq > epoch.next
+        if hole and epoch.behind and state.postpone():
+            return [Count("late_replays")]
+        effects = state.lose(event.seq) if hole else []
         epoch.hold(event.seq, event.payload)
         return effects + state.drain()
 

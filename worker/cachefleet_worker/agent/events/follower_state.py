@@ -49,7 +49,7 @@ class State:
         self.phase = Phase.FOLLOWING
         self.ticket: Ticket | None = None
         self.first_reply = False
-        self.attempts = self.asked = 0
+        self.attempts = self.asked = self.postponed = 0
 
     @property
     def unrestored(self) -> bool:
@@ -90,6 +90,15 @@ class State:
         """Wait ``seconds`` until the next request."""
         self.phase, self.ticket = phase, None
         self.retry_at = self.now + seconds
+
+    def postpone(self) -> bool:
+        """Wait for batches that may be on their way, and then ask again; False where that was tried enough."""
+        if self.epoch.next > self.postponed:
+            self.attempts, self.postponed = 0, self.epoch.next
+        self.attempts += 1
+        if self.attempts < self.limits.attempts:
+            self.wait(Phase.WAITING, self.limits.retry_seconds)
+        return self.attempts < self.limits.attempts
 
     def progressed(self) -> bool:
         """Whether the last replay request brought batches that were applied."""

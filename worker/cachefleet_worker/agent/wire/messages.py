@@ -168,6 +168,7 @@ class Count:
         "held_back_overflows",
         "late_starts",
         "late_batches",
+        "late_replays",
         "snapshots",
         "snapshot_failures",
         "divergences",
