@@ -34,6 +34,7 @@ from bench.index_hash import hash_rows
 from bench.index_memory import held_bytes
 from bench.index_select import select_row
 from bench.index_sides import Dynamo, Ours, Side, versions
+from bench.index_windows import window_rows
 from bench.index_work import Work, cut, synthetic, traces
 from bench.rows import Row, percentile
 
@@ -131,6 +132,7 @@ def measured(blocks: Sequence[int]) -> Iterator[Row]:
     for name, work in traces():
         yield from store_rows(work, name)
         yield from query_rows(work, name)
+    yield from window_rows()
     yield from own_rows()
     yield select_row()  # last: its threads live on
 

@@ -31,7 +31,7 @@ class Digest:
 
 @final
 class Candidates:
-    def __new__(cls, names: Sequence[str]) -> Candidates: ...
+    def __new__(cls, names: Sequence[str], rules: Sequence[tuple[bool, Sequence[int]]] = ()) -> Candidates: ...
     def __len__(self) -> int: ...
 
 @final
@@ -42,10 +42,23 @@ class Index:
     def clear(self, worker: str) -> None: ...
     def forget(self, worker: str) -> None: ...
     def match(
-        self, keys: Sequence[int] | bytes, candidates: Sequence[str], *, tier: int = 0, limit: int | None = None
+        self,
+        keys: Sequence[int] | bytes,
+        candidates: Sequence[str],
+        *,
+        tier: int = 0,
+        limit: int | None = None,
+        rules: Sequence[tuple[bool, Sequence[int]]] = (),
+        usable: int | None = None,
     ) -> list[int]: ...
     def match_packed(
-        self, keys: Sequence[int] | bytes, candidates: Candidates, *, tier: int = 0, limit: int | None = None
+        self,
+        keys: Sequence[int] | bytes,
+        candidates: Candidates,
+        *,
+        tier: int = 0,
+        limit: int | None = None,
+        usable: int | None = None,
     ) -> bytes: ...
     def digest(self, worker: str) -> int: ...
     def held(self, worker: str) -> int: ...

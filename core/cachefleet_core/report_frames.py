@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cachefleet_core.block_keys import BlockKey, Tier, unpack_keys
+from cachefleet_core.hit_rule import PLAIN, HitRule
 from cachefleet_core.index_contract import Difference, IndexContract, RenderProfile
 from cachefleet_core.report_fields import Count, Key, Name, Rank, Ratio, Seconds, Text, Url
 from cachefleet_core.warmth import Warmth
@@ -106,6 +107,10 @@ class Hello(Struct, tag="hello", frozen=True, kw_only=True):
     max_batched_tokens: Count = 0
     configuration: Annotated[tuple[Difference, ...], Meta(max_length=32)] = ()
     """Fields in which the engine has something else than its pool asks for."""
+    rule: HitRule = PLAIN
+    """What a hit needs; keys of windows are among those reported (``hit_rule.window_key``)."""
+    not_indexed: Text = ""
+    """Why hits on this engine cannot be told from its blocks, so that none are reported; "" where they can."""
 
 
 class Snapshot(Struct, tag="snapshot", frozen=True, kw_only=True):

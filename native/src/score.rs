@@ -62,6 +62,13 @@ pub struct Choice {
 }
 
 impl Prompt {
+    /// Its blocks that a hit can have: all but the one with its last token.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "callers bound a prompt's tokens")]
+    pub fn usable_blocks(&self) -> usize {
+        self.tokens.saturating_sub(1).checked_div(self.block_size).unwrap_or(0) as usize
+    }
+
     fn usable_tokens(&self, blocks: u64) -> u64 {
         match (self.tokens.checked_sub(1), self.block_size) {
             (None, _) | (_, 0) => 0,

@@ -56,6 +56,7 @@ class Reason(StrEnum):
     # IndexBlind
     HITS_INDEXED = "HitsIndexed"
     SERVES_UNINDEXED = "ServesUnindexed"
+    NOT_UNDERSTOOD = "NotUnderstood"
     # ModelNameConflict
     NAME_OWNED = "NameOwned"
     NAME_OF_ANOTHER = "NameOfAnother"

@@ -183,6 +183,8 @@ class Worker(Schema):
     differences: tuple[Difference, ...]
     blind: bool = False
     """Its engine serves from a cache of which the index holds nothing."""
+    not_indexed: str = ""
+    """Why hits on its engine cannot be told from its blocks, so that it is routed to by text or load."""
     configuration: tuple[Difference, ...] = ()
     """Fields in which its engine has something else than its pool asks for, by vLLM's names."""
     backing_off: bool

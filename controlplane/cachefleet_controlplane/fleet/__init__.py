@@ -3,6 +3,7 @@
 agent_connections  agents' connections: applies their frames to the index, sends policy and warm prefixes
 fleet              ``Fleet``: pools, models, decisions, agents, views
 fleet_metrics      Prometheus gauges read at each scrape
+losses             why blocks that a decision counted on are gone
 startup_readiness  not ready until every ready worker's agent has reported, or a timeout
 view_builders      live state to frozen views
 """

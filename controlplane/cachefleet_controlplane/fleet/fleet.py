@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from cachefleet_controlplane.fleet.agent_connections import AgentConnections, Connection, Link
+from cachefleet_controlplane.fleet.losses import Losses
 from cachefleet_controlplane.fleet.view_builders import index_status, pool_status, worker_status
 from cachefleet_controlplane.index.frame_ingest import DeltaFrame, Report
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
@@ -72,6 +73,7 @@ class Fleet:
         self.refuted_blocks = self._registry.refuted_blocks
         self._render_facts = RenderProfiles(self._registry)
         self._agents = AgentConnections(index, self._registry)
+        self.losses = Losses(index, self._registry, clock)
         self._selector = selector(index, self._registry)
         self._texts = None if texts is None else TextSelector(texts, self._registry)
         self._warming = Warming(Salter(salt_key), salt_version) if salt_key else None
@@ -114,6 +116,11 @@ class Fleet:
     def render_facts(self, model: str) -> RenderFacts:
         """Facts that rendering for a model depends on now."""
         return self._render_facts.of(model)
+
+    def indexed(self, model: str) -> bool:
+        """Whether hits on any of a model's workers can be told from blocks; True before one has come."""
+        hellos = [one.hello for pool in self._registry.fleet(model) for one in pool.workers.values() if one.hello]
+        return not hellos or any(not hello.not_indexed for hello in hellos)
 
     def announced(self, model: str) -> list[Hello]:
         """The Hellos of a model's ready workers, one per rank."""
@@ -189,22 +196,6 @@ class Fleet:
         )
         inflight_requests.begin(inflight, prompt_tokens=prompt.tokens, held=held)
         return inflight
-
-    def restarted(self, worker: WorkerId, since: float) -> bool:
-        """Whether a worker began a new epoch after ``since``, or is gone."""
-        known = self._registry.worker(worker)
-        return known is None or known.history.began > since
-
-    def evicted(self, worker: WorkerId, keys: bytes, since: float) -> bool:
-        """Whether any of these packed keys was removed from a worker at ``since`` or later, or the index lacks it now.
-
-        Removals are kept while requests are in flight there, up to ``recent_removals.MAX_BYTES``.
-        """
-        known = self._registry.worker(worker)
-        if known is None or known.stream.stale(self._clock()) or known.unindexed:
-            return False
-        (held,) = self._index.match(keys, [worker]) if keys else [0]
-        return held < len(keys) // KEY_BYTES or known.history.lost(keys, since=since)
 
     def served(self, worker: WorkerId, claimed: int, served: int) -> None:
         """A worker has answered: of ``claimed`` tokens that the index said it holds, ``served`` came from cache."""

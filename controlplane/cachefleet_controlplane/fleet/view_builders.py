@@ -9,6 +9,7 @@ from cachefleet_controlplane.routing.hit_trust import WHOLE
 from cachefleet_controlplane.workers.registry import Pool
 from cachefleet_controlplane.workers.views import HitRatio, IndexStatus, PoolStatus, WorkerStatus
 from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.report_frames import Capability, Hello
 from cachefleet_core.warmth import Warmth
 
 _NOT_WARMED = Warmth()
@@ -94,9 +95,21 @@ def worker_status(
         policy_generation=load.state.generation if load else 0,
         block_bytes=hello.block_bytes if hello else 0,
         engine_version=hello.engine_version if hello else "",
-        capabilities=hello.capabilities if hello else (),
+        capabilities=(*hello.capabilities, *_index(hello)) if hello else (),
+        not_indexed=hello.not_indexed if hello else "",
         warmth=load.state.warmth if load else _NOT_WARMED,
     )
+
+
+def _index(hello: Hello) -> tuple[Capability, ...]:
+    """How its blocks are indexed, where that is not as for full attention alone."""
+    if hello.not_indexed:
+        return (Capability(feature="index", mode="off", reason=f"not indexed: {hello.not_indexed}"),)
+    if hello.rule.plain:
+        return ()
+    windows = ", ".join(map(str, hello.rule.windows))
+    before = "all blocks of a prefix and " if hello.rule.full else ""
+    return (Capability(feature="index", mode="windows", reason=f"a hit needs {before}the last {windows} blocks"),)
 
 
 def _fresh(worker: Worker, now: float) -> bool:

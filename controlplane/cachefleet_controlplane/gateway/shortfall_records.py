@@ -13,7 +13,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.usage import Usage
-from cachefleet_controlplane.index.protocol import IndexDefectError
+from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId
 from cachefleet_controlplane.routing.cache_shortfall import Cause, Facts, shortfall
 from cachefleet_controlplane.routing.decision import Decision, Knowledge
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
@@ -103,16 +103,17 @@ def _facts(
         prompt_tokens=usage.prompt_tokens if basis.single else None,
         salt_version=basis.salt_version,
         salt_version_now=salt_version(basis.tenant),
-        restarted=fleet.restarted(decision.id, decision.at),
-        evicted=exact and _evicted(fleet, decision, predicted),
+        restarted=fleet.losses.restarted(decision.id, decision.at),
+        evicted=exact and _gone(fleet.losses.evicted, decision, predicted),
+        left_window=exact and _gone(fleet.losses.left_window, decision, predicted),
         report_age=decision.leading[0].report_age if exact and decision.leading else 0.0,
     )
 
 
-def _evicted(fleet: Fleet, decision: Decision, keys: bytes) -> bool:
+def _gone(find: Callable[[WorkerId, bytes, float], bool], decision: Decision, keys: bytes) -> bool:
     """Whether predicted blocks were evicted; False where the index fails, since accounting has to go on."""
     try:
-        return fleet.evicted(decision.id, keys, decision.at)
+        return find(decision.id, keys, decision.at)
     except IndexDefectError:
         logger.exception("the index failed; what was evicted is not known", extra={"worker": decision.worker})
         return False

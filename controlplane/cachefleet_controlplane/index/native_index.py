@@ -20,6 +20,7 @@ from cachefleet_controlplane.index.protocol import (
     WorkerId,
 )
 from cachefleet_core.block_keys import Tier
+from cachefleet_core.hit_rule import HitRule
 from cachefleet_core.report_frames import Cleared, FrameError, Operation, Removed, Stored
 
 
@@ -57,10 +58,12 @@ class NativeIndex:
         *,
         tier: Tier = Tier.DEVICE,
         limit: int | None = None,
+        rules: Sequence[HitRule] = (),
+        usable: int | None = None,
     ) -> list[int]:
         """Matched keys of each candidate, in one native call."""
         with _errors():
-            return self.native.match(keys, candidates, tier=tier, limit=limit)
+            return self.native.match(keys, candidates, tier=tier, limit=limit, rules=native_rules(rules), usable=usable)
 
     def forget(self, worker: WorkerId) -> None:
         """Remove a worker."""
@@ -82,6 +85,11 @@ class NativeIndex:
         """Size by worker and in all."""
         held, keys, size = self.native.stats()
         return IndexStats(held=cast("dict[WorkerId, int]", held), keys=keys, bytes=size)
+
+
+def native_rules(rules: Sequence[HitRule]) -> list[tuple[bool, tuple[int, ...]]]:
+    """Rules as native code takes them; none where all are plain."""
+    return [] if all(rule.plain for rule in rules) else [(rule.full, rule.windows) for rule in rules]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NewType, Protocol
 
 from cachefleet_core.block_keys import BlockKey, Tier
+from cachefleet_core.hit_rule import HitRule
 from cachefleet_core.report_frames import Operation
 
 WorkerId = NewType("WorkerId", str)
@@ -65,8 +66,14 @@ class BlockIndex(Protocol):
         *,
         tier: Tier = Tier.DEVICE,
         limit: int | None = None,
+        rules: Sequence[HitRule] = (),
+        usable: int | None = None,
     ) -> list[int]:
-        """For each candidate, how many of the first ``limit`` keys it holds in ``tier`` before the first it lacks."""
+        """For each candidate, how many of the first ``limit`` keys it holds in ``tier`` before the first it lacks.
+
+        ``rules`` has one for each candidate, where any is not plain: of one that is not, how many of the first
+        ``usable`` keys a hit would be (``hit_rule.hit_blocks``).
+        """
         ...
 
     def forget(self, worker: WorkerId) -> None:

@@ -28,6 +28,7 @@ from cachefleet_controlplane.index.frame_ingest import delta_operations, snapsho
 from cachefleet_controlplane.index.protocol import IndexFullError, IndexStats, Keys, OperationError, WorkerId
 from cachefleet_core.block_keys import MASK, NO_PARENT, BlockKey, Tier, unpack_keys
 from cachefleet_core.digest import Digest
+from cachefleet_core.hit_rule import HitRule, hit_blocks, window_key
 from cachefleet_core.report_frames import Cleared, Operation, Removed, Stored
 
 SWEEP_KEYS: Final = 8192
@@ -97,8 +98,10 @@ class PythonIndex:
         *,
         tier: Tier = Tier.DEVICE,
         limit: int | None = None,
+        rules: Sequence[HitRule] = (),
+        usable: int | None = None,
     ) -> list[int]:
-        """Matched keys of each candidate, in one walk over the keys for all of them."""
+        """Matched keys of each candidate, in one walk over the keys for all of them; then each by its rule."""
         slots = self._slots
         bits = [slots[worker].bit if worker in slots else 0 for worker in candidates]
         depths = dict.fromkeys(bits, 0)
@@ -115,7 +118,18 @@ class PythonIndex:
                     break
             depth += 1
         _settle(depths, alive, depth)
-        return [depths[bit] for bit in bits]
+        matched = [depths[bit] for bit in bits]
+        if rules:
+            most = min(len(asked[:limit]), len(asked) if usable is None else usable)
+            for at, rule in enumerate(rules):
+                if not rule.plain:
+                    matched[at] = self._by_rule(rule, asked, bits[at], min(matched[at], most) if rule.full else most)
+        return matched
+
+    def _by_rule(self, rule: HitRule, keys: Sequence[BlockKey], bit: int, blocks: int) -> int:
+        """Of which of the first ``blocks`` keys, all of which full attention allows, a hit would be."""
+        held = self._tables[Tier.DEVICE].get
+        return hit_blocks(rule, blocks, lambda window, at: bool(held(window_key(keys[at], window), 0) & bit))
 
     def forget(self, worker: WorkerId) -> None:
         """Retire a worker's slot; later operations sweep its keys."""

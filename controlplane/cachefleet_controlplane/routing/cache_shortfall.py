@@ -10,6 +10,7 @@ rendered_differently  the engine counts another number of prompt tokens than the
 salted                the version of the tenant's salt changed between decision and answer
 restarted             the worker began a new epoch since the decision, or is gone
 evicted               by the index, blocks that were predicted were removed from the worker since the decision
+window                all of the prefix is held, but at its end blocks of a sliding window or a state were removed
 stale                 the worker's report was older than OLD_REPORT_SECONDS when it was decided
 unknown               none of these
 ====================  ==============================================================================================
@@ -34,6 +35,7 @@ class Cause(StrEnum):
     SALTED = "salted"
     RESTARTED = "restarted"
     EVICTED = "evicted"
+    WINDOW = "window"
     STALE = "stale"
     UNKNOWN = "unknown"
 
@@ -57,6 +59,7 @@ class Facts:
     salt_version_now: int | None = None
     restarted: bool = False
     evicted: bool = False
+    left_window: bool = False
     report_age: float | None = None
     """Seconds at the decision; 0 where the prediction did not rest on a report."""
 
@@ -67,6 +70,7 @@ RULES: Final[tuple[tuple[Cause, Callable[[Facts], bool]], ...]] = (
     (Cause.SALTED, lambda facts: _differ(facts.salt_version, facts.salt_version_now)),
     (Cause.RESTARTED, lambda facts: facts.restarted),
     (Cause.EVICTED, lambda facts: facts.evicted),
+    (Cause.WINDOW, lambda facts: facts.left_window),
     (Cause.STALE, lambda facts: facts.report_age is None or facts.report_age > OLD_REPORT_SECONDS),
 )
 

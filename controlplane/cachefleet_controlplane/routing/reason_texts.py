@@ -33,6 +33,7 @@ CAUSES: Final[Mapping[str, str]] = {
     Cause.SALTED: "The tenant's salt changed, so what was cached under the old one was not found.",
     Cause.RESTARTED: "The worker started anew, with an empty cache.",
     Cause.EVICTED: "The worker evicted some of it between decision and answer.",
+    Cause.WINDOW: "The worker holds the prefix, but not the last blocks of a sliding window, or the state, at its end.",
     Cause.STALE: "The worker's report was old when it was decided.",
     Cause.UNKNOWN: "Nothing that is known explains it.",
 }

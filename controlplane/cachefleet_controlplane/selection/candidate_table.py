@@ -12,6 +12,7 @@ from typing import Final
 
 import cachefleet_native
 
+from cachefleet_controlplane.index.native_index import native_rules
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView
 from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
@@ -73,7 +74,8 @@ class CandidateTable:
         self._percents = percents(pools)
         self.rows = tuple(self._row(worker, now) for worker in self.candidates)
         self.throughputs: list[Throughput] = []
-        self.names = cachefleet_native.Candidates([worker.id for worker in self.candidates])
+        rules = native_rules([worker.rule for worker in self.candidates])
+        self.names = cachefleet_native.Candidates([worker.id for worker in self.candidates], rules)
         self.loads = cachefleet_native.Loads(len(self.candidates))
         self._learn(range(len(self.candidates)))
         self._sum_up()
@@ -99,7 +101,8 @@ class CandidateTable:
         return [
             (place, blocks)
             for place, worker in enumerate(self.candidates)
-            if worker.inflight_requests.recent and (blocks := worker.inflight_requests.match(keys, now))
+            if worker.inflight_requests.recent
+            and (blocks := worker.inflight_requests.match(keys, now, whole=not worker.rule.plain))
         ]
 
     def strained(self, needed: int) -> list[int]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
 from cachefleet_controlplane.index.protocol import BlockIndex
 from cachefleet_controlplane.routing.decision import CandidateView, Decision, Prompt, RoutingPolicy
-from cachefleet_controlplane.routing.scoring import decide
+from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.routing.scoring import decide, usable_blocks
 from cachefleet_controlplane.workers.registry import Pool, Registry
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.pool.worker_spec import Role
@@ -44,9 +46,9 @@ def on_duty(pools: Sequence[Pool], duty: Duty) -> list[Pool]:
     return [pool for pool in pools if pool.declared.spec.role in _ROLES[duty]]
 
 
-def preference(worker: Worker, now: float) -> tuple[bool, ...]:
-    """All properties of a worker that ``eligible`` looks at."""
-    return worker.ready, *(rule(worker, now) for rule in _PREFERENCES)
+def preference(worker: Worker, now: float) -> tuple[object, ...]:
+    """All properties of a worker that ``eligible`` looks at, and its rule of hits."""
+    return worker.rule, worker.ready, *(rule(worker, now) for rule in _PREFERENCES)
 
 
 def eligible(pools: Sequence[Pool], exclude: frozenset[str], now: float) -> list[Worker]:
@@ -97,10 +99,22 @@ class Selector:
     ) -> list[CandidateView]:
         percent = percents(pools)
         workers = eligible(pools, exclude, now)
-        ids = [worker.id for worker in workers]
-        depths = self._index.match(prompt.keys, ids) if prompt.keys else [0] * len(ids)
-        believed = self._registry.refuted_blocks.bounds(prompt.keys)
+        depths = self._matched(workers, prompt) if prompt.keys else [0] * len(workers)
         return [
-            worker.candidate(prompt.keys, min(depth, believed.get(worker.id, depth)), now, percent=percent[worker.pool])
+            worker.candidate(prompt.keys, depth, now, percent=percent[worker.pool])
             for worker, depth in zip(workers, depths, strict=True)
         ]
+
+    def _matched(self, workers: Sequence[Worker], prompt: Prompt) -> list[int]:
+        """Blocks of the prompt that each worker would serve, less what it has just refuted."""
+        rules = [worker.rule for worker in workers]
+        rules = [] if all(rule.plain for rule in rules) else rules
+        match = partial(self._index.match, prompt.keys)
+        most = usable_blocks(len(prompt.keys) // KEY_BYTES, prompt)
+        depths = match([worker.id for worker in workers], rules=rules, usable=most)
+        for worker, bound in self._registry.refuted_blocks.bounds(prompt.keys).items():
+            for at, asked in enumerate(workers):
+                if asked.id == worker and bound < depths[at]:
+                    shorter = match([worker], rules=[asked.rule], usable=bound)
+                    depths[at] = bound if asked.rule.plain else shorter[0]
+        return depths

@@ -164,10 +164,16 @@ class InFlightRequests:
         """Number of requests whose prompt still has to be computed."""
         return sum(1 for inflight in self.open.values() if inflight.working(now))
 
-    def match(self, keys: bytes, now: float) -> int:
-        """The longest prefix, in blocks, that ``keys`` share with a prompt whose blocks are expected there."""
+    def match(self, keys: bytes, now: float, *, whole: bool = False) -> int:
+        """The longest prefix, in blocks, that ``keys`` share with a prompt whose blocks are expected there.
+
+        ``whole``: only with prompts that they go on from, as windows are kept at a prompt's end alone.
+        """
         while self.recent and not self.recent[0].expected(now):
             self.recent.popleft()
+        if whole:
+            prompts = (inflight.common for inflight in self.recent if inflight.expected(now))
+            return max((len(common) // 8 for common in prompts if keys.startswith(common)), default=0)
         best, start, wanted = 0, 0, keys[:8]
         for inflight in self.recent:
             # Most share no more than what was found already, and there may be many.

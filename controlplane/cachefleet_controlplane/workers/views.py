@@ -109,6 +109,8 @@ class WorkerStatus:
     differences: tuple[Difference, ...]
     blind: bool = False
     """Whether its engine serves from a cache of which the index holds nothing."""
+    not_indexed: str = ""
+    """Why hits on its engine cannot be told from its blocks, so that none are reported; "" where they can."""
     configuration: tuple[Difference, ...] = ()
     """Fields in which its engine has something else than its pool asks for."""
     backing_off: bool

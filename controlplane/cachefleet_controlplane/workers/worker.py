@@ -19,6 +19,7 @@ from cachefleet_controlplane.workers.hit_window import Counters
 from cachefleet_controlplane.workers.inflight import InFlightRequests
 from cachefleet_controlplane.workers.unindexed_hits import NONE as NO_HITS
 from cachefleet_controlplane.workers.unindexed_hits import UnindexedHits, expects_blocks
+from cachefleet_core.hit_rule import PLAIN, HitRule
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.spec import PoolSpec
 from cachefleet_core.report_frames import Hello, Phase, State
@@ -111,6 +112,11 @@ class Worker:
     def requests(self) -> int:
         """Requests that others sent there and that it has not answered, and ours."""
         return (self.load.others_requests if self.load else 0) + len(self.inflight_requests.open)
+
+    @property
+    def rule(self) -> HitRule:
+        """What a hit on its engine needs."""
+        return self.hello.rule if self.hello else PLAIN
 
     @property
     def leaving(self) -> bool:
@@ -249,7 +255,7 @@ class Worker:
             url=self.endpoint.url if self.endpoint else "",
             rank=self.rank,
             matched_blocks=matched if fresh else 0,
-            sent_blocks=sent if sent is not None else own.match(keys, now) if keys else 0,
+            sent_blocks=sent if sent is not None else own.match(keys, now, whole=not self.rule.plain) if keys else 0,
             report_age=now - load.at if load and fresh else None,
             queued_tokens=load.others_tokens if load else 0,
             inflight_tokens=own.tokens(now),

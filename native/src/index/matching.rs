@@ -53,6 +53,13 @@ impl Walk {
         self.depths.get(slot as usize).copied().unwrap_or(0)
     }
 
+    /// Sets the depth of a worker that was asked about.
+    pub fn set_depth(&mut self, slot: u32, depth: u32) {
+        if let Some(known) = self.depths.get_mut(slot as usize) {
+            *known = depth;
+        }
+    }
+
     /// Finds how many of `keys` each worker holds before the first it lacks.
     #[expect(clippy::cast_possible_truncation, reason = "callers bound a prompt's blocks")]
     pub fn run<K: Key>(&mut self, tier: &Tier, sets: &Sets, keys: &[K]) {

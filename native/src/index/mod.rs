@@ -3,7 +3,7 @@
 //!
 //! Layers, each knowing only those before it: `chunked`, `arena` (keys in pages), `pages`, `bucket`, `leaf` and `table`
 //! (key to block), `sets` (interned holder sets), `spans` (holders of stretches of a run), `runs` (keys with their
-//! spans), `tier` (all runs), `workers`, and here the index. `docs/index.md` has a picture.
+//! spans), `tier` (all runs), `windows` (hits of several KV cache groups), `workers`, and here the index. `docs/index.md` has a picture.
 
 mod arena;
 mod bucket;
@@ -21,11 +21,13 @@ mod spans;
 mod sweep;
 mod table;
 mod tier;
+mod windows;
 mod workers;
 
 pub use ingest::slices;
 pub use matching::{Asked, Walk};
 pub use operation::{Operation, OperationError, Seen, check};
+pub use windows::{Rule, Strips, window_key};
 
 use crate::digest;
 use crate::reader::Key;
@@ -33,6 +35,7 @@ use sets::Sets;
 use std::hash::{BuildHasher, RandomState};
 use sweep::Sweep;
 use tier::{Change, Tier};
+use windows::Blocks;
 use workers::Workers;
 
 /// Bounds of an index.
@@ -181,6 +184,19 @@ impl Index {
     pub fn walk<K: Key>(&self, walk: &mut Walk, asked: &Asked, keys: &[K], tier: digest::Tier) {
         walk.begin(asked);
         walk.run(&self.tiers[tier as usize], &self.sets, keys);
+    }
+
+    /// After a walk on the device's blocks: gives each worker with a rule of its own the depth of its hit.
+    pub fn settle<'r, K: Key>(
+        &self,
+        walk: &mut Walk,
+        strips: &mut Strips,
+        asked: impl Iterator<Item = (u32, &'r Rule)> + Clone,
+        keys: &[K],
+        usable: usize,
+    ) {
+        let tier = &self.tiers[digest::Tier::Device as usize];
+        strips.settle(walk, &Blocks { tier, sets: &self.sets, keys }, asked, usable);
     }
 
     fn store(&mut self, worker: &str, parent: u64, keys: &[u64], tier: digest::Tier) -> Result<(), Full> {

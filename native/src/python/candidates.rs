@@ -1,6 +1,7 @@
 //! `Candidates`: workers that are matched again and again.
 
-use crate::index::{Asked, Index};
+use crate::index::{Asked, Index, Rule};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[pyclass(frozen, module = "cachefleet_native")]
 pub struct Candidates {
     names: Vec<String>,
+    rules: Vec<Rule>,
     known: Mutex<Known>,
 }
 
@@ -21,7 +23,7 @@ pub struct Known {
 }
 
 /// No slot: larger than any.
-const NO_SLOT: u32 = u32::MAX;
+pub const NO_SLOT: u32 = u32::MAX;
 
 impl Known {
     pub fn new<'a>(index: &Index, names: impl Iterator<Item = &'a str>) -> Self {
@@ -33,9 +35,13 @@ impl Known {
 
 #[pymethods]
 impl Candidates {
+    /// `rules` has one for each name, as whether all blocks from the first on are needed, and the blocks of each
+    /// window; none where all are plain.
     #[new]
-    fn new(names: Vec<String>) -> Self {
-        Self { names, known: Mutex::default() }
+    #[pyo3(signature = (names, rules = Vec::new()))]
+    fn new(names: Vec<String>, rules: Vec<(bool, Vec<u32>)>) -> PyResult<Self> {
+        let rules = read_rules(rules, names.len())?;
+        Ok(Self { names, rules, known: Mutex::default() })
     }
 
     fn __len__(&self) -> usize {
@@ -48,6 +54,11 @@ impl Candidates {
         &self.names
     }
 
+    /// One for each name; none where all are plain.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
     /// Their slots in the present version of the index.
     pub fn known(&self, index: &Index) -> MutexGuard<'_, Known> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,4 +67,14 @@ impl Candidates {
         }
         known
     }
+}
+
+/// Rules of `names` candidates. `ValueError` for another number of them, or a window of no blocks.
+pub fn read_rules(rules: Vec<(bool, Vec<u32>)>, names: usize) -> PyResult<Vec<Rule>> {
+    if !rules.is_empty() && rules.len() != names {
+        return Err(PyValueError::new_err("rules: one for each candidate, or none"));
+    }
+    let rules: Option<Vec<Rule>> = rules.into_iter().map(|(full, windows)| Rule::new(full, &windows)).collect();
+    let rules = rules.ok_or_else(|| PyValueError::new_err("rules: up to four windows, of at least one block"))?;
+    Ok(if rules.iter().all(Rule::plain) { Vec::new() } else { rules })
 }

@@ -92,10 +92,10 @@ impl Index {
         let names = candidates.names();
         let (known, depths) = if let Ok(packed) = keys.cast::<PyBytes>() {
             let keys = ints::packed_keys(packed.as_bytes(), None)?;
-            (!keys.is_empty(), self.depths(keys, candidates)?)
+            (!keys.is_empty(), self.depths(keys, candidates, &prompt)?)
         } else {
             let keys = guard(|| ints::keys(keys, None))?;
-            (!keys.is_empty(), self.depths(&keys, candidates)?)
+            (!keys.is_empty(), self.depths(&keys, candidates, &prompt)?)
         };
         // Not before the keys are read: that may run Python code, which may want these rows.
         let loads = loads.rows();
@@ -118,10 +118,10 @@ impl Index {
 }
 
 impl Index {
-    fn depths<K: Key>(&self, keys: &[K], candidates: &Candidates) -> PyResult<Vec<u32>> {
+    fn depths<K: Key>(&self, keys: &[K], candidates: &Candidates, prompt: &Prompt) -> PyResult<Vec<u32>> {
         self.0.with(|state| {
             let known = candidates.known(&state.index);
-            state.walk(&known, keys, Tier::Device).collect()
+            state.walk(&known, candidates.rules(), keys, Tier::Device, Some(prompt.usable_blocks())).collect()
         })
     }
 }

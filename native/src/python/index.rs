@@ -1,11 +1,11 @@
 //! `Index`: which worker holds which block.
 
-use super::candidates::{Candidates, Known};
+use super::candidates::{Candidates, Known, NO_SLOT, read_rules};
 use super::errors::{OperationError, guard};
 use super::ints;
 use super::state::{Locked, State};
 use crate::digest::Tier;
-use crate::index::{Limits, Operation, Stats, check};
+use crate::index::{Limits, Operation, Rule, Stats, check};
 use crate::reader::{Key, unpack};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -63,13 +63,16 @@ impl Index {
     }
 
     /// For each candidate how many of the first `limit` keys it holds before the first it lacks.
-    #[pyo3(name = "match", signature = (keys, candidates, *, tier = 0, limit = None))]
+    /// Of those with a rule, how many of the first `usable` a hit would be.
+    #[pyo3(name = "match", signature = (keys, candidates, *, tier = 0, limit = None, rules = Vec::new(), usable = None))]
     fn match_names<'py>(
         &self,
         keys: &Bound<'py, PyAny>,
         candidates: &Bound<'py, PyAny>,
         tier: u64,
         limit: Option<isize>,
+        rules: Vec<(bool, Vec<u32>)>,
+        usable: Option<usize>,
     ) -> PyResult<Bound<'py, PyList>> {
         let (tier, asked) = (match_tier(tier)?, guard(|| ints::keys(keys, limit))?);
         let candidates = candidates
@@ -77,26 +80,28 @@ impl Index {
             .map(|name| Ok(name?.cast_into()?))
             .collect::<PyResult<Vec<Bound<'py, PyString>>>>()?;
         let names = candidates.iter().map(|name| name.to_str()).collect::<PyResult<Vec<_>>>()?;
+        let rules = read_rules(rules, names.len())?;
         let depths = self.0.with(|state| {
             let known = Known::new(&state.index, names.iter().copied());
-            state.walk(&known, &asked, tier).collect::<Vec<u32>>()
+            state.walk(&known, &rules, &asked, tier, usable).collect::<Vec<u32>>()
         })?;
         PyList::new(keys.py(), depths)
     }
 
     /// The same for candidates looked up before, as packed little-endian u32.
-    #[pyo3(signature = (keys, candidates, *, tier = 0, limit = None))]
+    #[pyo3(signature = (keys, candidates, *, tier = 0, limit = None, usable = None))]
     fn match_packed<'py>(
         &self,
         keys: &Bound<'py, PyAny>,
         candidates: &Candidates,
         tier: u64,
         limit: Option<isize>,
+        usable: Option<usize>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let tier = match_tier(tier)?;
         PyBytes::new_with(keys.py(), 4 * candidates.names().len(), |out| match keys.cast::<PyBytes>() {
-            Ok(packed) => self.0.depths(ints::packed_keys(packed.as_bytes(), limit)?, candidates, tier, out),
-            Err(_) => self.0.depths(&guard(|| ints::keys(keys, limit))?, candidates, tier, out),
+            Ok(packed) => self.0.depths(ints::packed_keys(packed.as_bytes(), limit)?, candidates, tier, usable, out),
+            Err(_) => self.0.depths(&guard(|| ints::keys(keys, limit))?, candidates, tier, usable, out),
         })
     }
 
@@ -138,11 +143,13 @@ impl Locked {
         keys: &[K],
         candidates: &Candidates,
         tier: Tier,
+        usable: Option<usize>,
         out: &mut [u8],
     ) -> PyResult<()> {
         self.with(|state| {
             let known = candidates.known(&state.index);
-            for (to, depth) in out.as_chunks_mut::<4>().0.iter_mut().zip(state.walk(&known, keys, tier)) {
+            let depths = state.walk(&known, candidates.rules(), keys, tier, usable);
+            for (to, depth) in out.as_chunks_mut::<4>().0.iter_mut().zip(depths) {
                 *to = depth.to_le_bytes();
             }
         })
@@ -150,15 +157,21 @@ impl Locked {
 }
 
 impl State {
-    /// Matched blocks of each known worker, in their order.
+    /// Matched blocks of each known worker, in their order; of those with a rule, the blocks of a hit.
     pub(super) fn walk<'a, K: Key>(
         &'a mut self,
         known: &'a Known,
+        rules: &[Rule],
         keys: &[K],
         tier: Tier,
-    ) -> impl Iterator<Item = u32> + 'a {
-        let Self { index, walk } = self;
+        usable: Option<usize>,
+    ) -> impl Iterator<Item = u32> + 'a + use<'a, K> {
+        let Self { index, walk, strips } = self;
         index.walk(walk, &known.asked, keys, tier);
+        if !rules.is_empty() {
+            let asked = known.slots.iter().copied().zip(rules).filter(|(slot, _)| *slot != NO_SLOT);
+            index.settle(walk, strips, asked, keys, usable.unwrap_or(usize::MAX));
+        }
         known.slots.iter().map(|slot| walk.depth(*slot))
     }
 }

@@ -5,7 +5,7 @@
 //! go first, and never acquires the GIL while it has a lock. Writers take turns for whole frames.
 
 use super::errors::InternalError;
-use crate::index::{Full, Index, Limits, Operation, Seen, Walk, slices};
+use crate::index::{Full, Index, Limits, Operation, Seen, Strips, Walk, slices};
 use pyo3::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -25,6 +25,7 @@ const SLICE: usize = 32;
 pub struct State {
     pub index: Index,
     pub walk: Walk,
+    pub strips: Strips,
 }
 
 pub struct Locked {
@@ -155,6 +156,6 @@ impl Locked {
 
 impl State {
     pub fn new(index: Index) -> Self {
-        Self { index, walk: Walk::default() }
+        Self { index, walk: Walk::default(), strips: Strips::default() }
     }
 }

@@ -103,6 +103,7 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
     excluded: bool = False
     differences: tuple[Difference, ...] = ()
     blind: bool = False
+    not_indexed: str = ""
     configuration: tuple[Difference, ...] = ()
     load: Load | None = None
 
@@ -186,7 +187,7 @@ def essence(facts: Facts) -> object:
 def _life(member: Member) -> object:
     cold = tuple((problem.name, problem.kind) for problem in member.warmth.problems)
     said = (member.phase, member.epoch, member.warmed, cold, member.differences, member.configuration)
-    wrong = (member.doubted, member.key_refused, member.blind, member.vouched)
+    wrong = (member.doubted, member.key_refused, member.blind, member.not_indexed, member.vouched)
     return (member.name, member.rank, member.ready, member.fresh, *said, *wrong)
 
 
@@ -223,6 +224,12 @@ def blind(facts: Facts) -> tuple[Member, ...]:
     """Workers whose engine serves from a cache of which the index holds nothing."""
     members = facts.known.members if facts.known else ()
     return tuple(member for member in members if member.blind)
+
+
+def not_indexed(facts: Facts) -> Member | None:
+    """The first worker on whose engine hits cannot be told from its blocks, None where there is none."""
+    members = facts.known.members if facts.known else ()
+    return next((member for member in members if member.not_indexed), None)
 
 
 def excluded(facts: Facts) -> Member | None:

@@ -12,6 +12,7 @@ from cachefleet_operator.controlplane_client.pool_facts import (
     blind,
     excluded,
     key_refusing,
+    not_indexed,
     unlike_asked,
 )
 from cachefleet_operator.reasons import Reason
@@ -125,6 +126,9 @@ def _blind(facts: Facts) -> Finding:
     kind = "IndexBlind"
     if facts.known is None:
         return _unknown(kind, facts)
+    if odd := not_indexed(facts):
+        words = f"worker {odd.name} is not indexed, requests reach it by text or load: {odd.not_indexed}"
+        return Finding(kind, "True", Reason.NOT_UNDERSTOOD, words)
     unseen = blind(facts)
     if unseen:
         more = f", and {len(unseen) - 1} more" if len(unseen) > 1 else ""

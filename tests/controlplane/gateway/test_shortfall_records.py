@@ -27,6 +27,7 @@ from cachefleet_controlplane.store.decision_records import AttemptRecord, Decisi
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.digest import Digest
+from cachefleet_core.hit_rule import PLAIN, HitRule, window_key
 from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.report_frames import Delta, Hello, Operation, Phase, Removed, Snapshot, State, Stored
 from cachefleet_core.tenancy import DEFAULT_TENANT
@@ -75,29 +76,30 @@ class _Link:
 class Agent:
     """Says of a worker what a test wants, true or not."""
 
-    def __init__(self, gate: Front, number: int, ids: list[int], *, salt: str = SALT) -> None:
+    def __init__(self, gate: Front, number: int, ids: list[int], *, salt: str = SALT, rule: HitRule = PLAIN) -> None:
         self._gate = gate
         self._number = number
         self._connection = gate.fleet.connect(_Link())
         self._sequence = 0
         keyer = BlockKeyer(INDEX_KEY, Namespace(CONTRACT.fingerprint(), salt), BLOCK_SIZE)
         self.keys = keyer.keys(ids)
+        self.rule = rule
+        self.held = [*self.keys, *(window_key(key, window) for window in rule.windows for key in self.keys)]
 
     def begin(self) -> None:
         """It holds the whole prompt."""
         self.hello("e")
-        chains = (Stored(0, pack_keys(self.keys)),)
+        chains = (Stored(0, pack_keys(self.held)),)
         self._gate.fleet.receive(self._connection, sent(Snapshot(sequence=0, part=0, last=True, chains=chains)))
         digest = Digest()
-        for key in self.keys:
-            digest.add((key,))
+        digest.add(self.held)
         load: dict[str, Any] = {"phase": Phase.READY, "running": 0, "waiting": 0}
-        state = State(sequence=0, digest=digest.value, held=len(self.keys), **load)
+        state = State(sequence=0, digest=digest.value, held=len(self.held), **load)
         self._gate.fleet.receive(self._connection, state)
 
     def hello(self, epoch: str) -> None:
         name, url = self._gate.name(self._number), self._gate.engines[self._number].url
-        hello = Hello(worker=name, pool=POOL, epoch=epoch, endpoint=url, contract=CONTRACT)
+        hello = Hello(worker=name, pool=POOL, epoch=epoch, endpoint=url, contract=CONTRACT, rule=self.rule)
         self._gate.fleet.hello(self._connection, hello)
 
     def tell(self, *operations: Operation) -> None:
@@ -113,10 +115,10 @@ async def rendered(worker: Worker) -> list[int]:
 
 
 @asynccontextmanager
-async def slow(**options: Any) -> AsyncIterator[tuple[Front, Agent]]:
+async def slow(*, rule: HitRule = PLAIN, **options: Any) -> AsyncIterator[tuple[Front, Agent]]:
     """A worker that takes its time for an answer, and its agent."""
     async with engine(inter_token_seconds=0.02) as one, front([one], **options) as gate:
-        agent = Agent(gate, 0, await rendered(one))
+        agent = Agent(gate, 0, await rendered(one), rule=rule)
         agent.begin()
         yield gate, agent
 
@@ -175,6 +177,24 @@ async def test_evicted_even_where_it_was_stored_again() -> None:
         assert the_cause(gate, await answered(gate, evict)) == "evicted"
 
 
+async def test_of_a_window_alone_what_was_needed_at_the_end_is_gone() -> None:
+    """The prediction is of all but the last block; its window is of two."""
+    async with slow(rule=HitRule(windows=(2,))) as (gate, agent):
+
+        def slide() -> None:
+            agent.tell(Removed(pack_keys([window_key(agent.keys[-2], 2)])))
+
+        record = await answered(gate, slide)
+        assert the_cause(gate, record) == "window"
+        assert record.predicted_tokens >= (len(agent.keys) - 1) * BLOCK_SIZE
+
+
+async def test_of_a_window_what_lies_before_it_is_not_needed() -> None:
+    async with slow(rule=HitRule(windows=(2,))) as (gate, agent):
+        far = window_key(agent.keys[0], 2)
+        assert the_cause(gate, await answered(gate, lambda: agent.tell(Removed(pack_keys([far]))))) == "unknown"
+
+
 async def test_what_was_evicted_beyond_the_prediction_explains_nothing() -> None:
     async with slow() as (gate, agent):
         assert the_cause(gate, await answered(gate, lambda: agent.tell(Removed(pack_keys([99]))))) == "unknown"
@@ -185,7 +205,7 @@ async def test_an_index_that_fails_costs_the_cause_alone(monkeypatch: pytest.Mon
         raise IndexDefectError("broken")
 
     async with slow() as (gate, _):
-        monkeypatch.setattr(gate.fleet, "evicted", fail)
+        monkeypatch.setattr(gate.fleet.losses, "evicted", fail)
         assert the_cause(gate, await answered(gate)) == "unknown"
 
 
@@ -364,11 +384,8 @@ class Listening(Fleet):
 
     def __init__(self, *, gone: bool) -> None:
         super().__init__(PythonIndex(), index_key=FLEET_KEY.index_key)
-        self.gone = gone
+        self.losses.restarted = lambda *_: gone  # type: ignore[method-assign]
         self.heard: list[tuple[str, int, int]] = []
-
-    def restarted(self, worker: WorkerId, since: float) -> bool:
-        return self.gone
 
     def served(self, worker: WorkerId, claimed: int, served: int) -> None:
         self.heard.append((worker, claimed, served))

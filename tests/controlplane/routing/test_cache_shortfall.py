@@ -26,6 +26,7 @@ BECAUSE: dict[Cause, dict[str, Any]] = {
     Cause.SALTED: {"salt_version_now": 2},
     Cause.RESTARTED: {"restarted": True},
     Cause.EVICTED: {"evicted": True},
+    Cause.WINDOW: {"left_window": True},
     Cause.STALE: {"report_age": OLD_REPORT_SECONDS + 0.1},
     Cause.UNKNOWN: {},
 }

@@ -200,6 +200,7 @@ def test_ranks_of_a_worker_are_one_worker() -> None:
         (facts(), {"IndexBlind": ("False", "HitsIndexed")}),
         (SILENT, {"IndexBlind": ("Unknown", "ControlPlaneUnreachable")}),
         (facts(member(), member("demo-b", blind=True)), {"IndexBlind": ("True", "ServesUnindexed")}),
+        (facts(member(not_indexed="group 1 is odd")), {"IndexBlind": ("True", "NotUnderstood")}),
         (facts(member(trust=0.5)), {"Degraded": ("False", "NothingWrong")}),
         (
             facts(member(key_refused=True), member("demo-b")),

@@ -41,17 +41,32 @@ def sliding() -> KVCacheSpec:
     return SlidingWindowSpec(block_size=BLOCK, sliding_window=WINDOW, **HEADS)
 
 
+def wide() -> KVCacheSpec:
+    return SlidingWindowSpec(block_size=BLOCK, sliding_window=5 * BLOCK, **HEADS)
+
+
 def mamba() -> KVCacheSpec:
     return MambaSpec(block_size=BLOCK, shapes=((65536,),), dtypes=(torch.float32,), mamba_cache_mode="all")
+
+
+def aligned() -> KVCacheSpec:
+    return MambaSpec(block_size=BLOCK, shapes=((65536,),), dtypes=(torch.float32,), mamba_cache_mode="align")
 
 
 class Engine:
     """One scheduler's blocks. Requests are run by hand: ``start``, ``grow``, ``finish``."""
 
-    def __init__(self, *specs: KVCacheSpec, blocks: int = 64, caching: bool = True) -> None:
+    def __init__(
+        self, *specs: KVCacheSpec, blocks: int = 64, caching: bool = True, retention: int | None = None
+    ) -> None:
         init_none_hash(sha256)
         groups = [KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(specs)]
-        config = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+        config = KVCacheConfig(
+            num_blocks=blocks,
+            kv_cache_tensors=[],
+            kv_cache_groups=groups,
+            prefix_cache_retention_interval=retention,
+        )
         self.manager = KVCacheManager(
             config,
             max_model_len=4096,

@@ -20,7 +20,7 @@ from cachefleet_worker.agent.events.snapshot_client import SnapshotClient, Snaps
 from cachefleet_worker.agent.events.source import Endpoints, Source, SourceLimits
 from cachefleet_worker.agent.health import Reading
 from cachefleet_worker.agent.metrics import AgentMetrics
-from cachefleet_worker.agent.reports.hello import build_hello, endpoints_of
+from cachefleet_worker.agent.reports.hello import build_hello, endpoints_of, groups_of
 from cachefleet_worker.agent.reports.stream import Stream
 from cachefleet_worker.agent.settings import AgentSettings
 from cachefleet_worker.agent.wire.plugin_api import OFF, RankStats
@@ -71,6 +71,7 @@ class Session:
                 index_key,
                 hello.contract.fingerprint(),
                 block_size=hello.contract.block_size,
+                groups=groups_of(facts, rank),
                 remembered=settings.remembered_blocks,
                 namespaces=settings.namespaces,
                 code=code,

@@ -6,12 +6,13 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from cachefleet_core.hit_rule import CacheGroup
 from cachefleet_core.report_frames import Policy
 from cachefleet_worker.plugin.capabilities import OFF, Capabilities
 from cachefleet_worker.plugin.live_policy import STOCK, LivePolicy, succeed
@@ -32,6 +33,8 @@ class EngineState:
         self.rank = rank
         self.block_bytes = block_bytes
         """Bytes of one block on one device; 0 where unknown."""
+        self.groups: Sequence[CacheGroup] = ()
+        """The KV cache groups that take part in prefix caching; none where unknown."""
         self.boot = secrets.token_hex(16)
         """Identifies this engine process; unique."""
         self.capabilities = Capabilities()
@@ -112,6 +115,7 @@ class EngineState:
                 "block_bytes": self.block_bytes,
                 "blocks_total": int(self.scheduler.kv_cache_manager.block_pool.num_gpu_blocks),
                 "block_size": int(self.scheduler.block_size),
+                "groups": self.groups,
                 "features": self.capabilities.document(),
             }
         )

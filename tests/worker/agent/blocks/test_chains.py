@@ -1,20 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_core.block_keys import BlockKey, Tier
 from cachefleet_core.report_frames import Cleared, Removed, Stored
-from cachefleet_worker.agent.blocks.chains import MAX_CHAIN_KEYS, Changes, chains
+from cachefleet_worker.agent.blocks.chains import MAX_CHAIN_KEYS, Changes, Link, chains
 from tests.worker.agent.receiver import Receiver, checked
-
-
-@dataclass(frozen=True)
-class Node:
-    key: BlockKey
-    parent: BlockKey
 
 
 def key(number: int) -> BlockKey:
@@ -76,8 +68,8 @@ def test_chains_and_removals_are_cut() -> None:
 
 
 def test_a_long_line_is_cut_with_its_branches() -> None:
-    line = [Node(key(n), key(n - 1)) for n in range(1, MAX_CHAIN_KEYS + 3)]
-    branches = [Node(key(10**6 + n), key(MAX_CHAIN_KEYS + n)) for n in range(2)]
+    line = [Link(key(n), key(n - 1)) for n in range(1, MAX_CHAIN_KEYS + 3)]
+    branches = [Link(key(10**6 + n), key(MAX_CHAIN_KEYS + n)) for n in range(2)]
     receiver = Receiver()
     receiver.apply(checked(list(chains([*line, *branches], Tier.DEVICE))))
     assert receiver.keys == {node.key for node in (*line, *branches)}
@@ -85,7 +77,7 @@ def test_a_long_line_is_cut_with_its_branches() -> None:
 
 @given(st.lists(st.integers(0, 30), max_size=60), st.sets(st.integers(1, 60)))
 def test_any_forest_with_holes_arrives_whole_and_parents_first(parents: list[int], gone: set[int]) -> None:
-    nodes = [Node(key(n), key(min(parent, n - 1))) for n, parent in enumerate(parents, start=1) if n not in gone]
+    nodes = [Link(key(n), key(min(parent, n - 1))) for n, parent in enumerate(parents, start=1) if n not in gone]
     receiver = Receiver()
     receiver.apply(checked(list(chains(nodes, Tier.DEVICE))))
     assert receiver.keys == {node.key for node in nodes}

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cachefleet_core.block_keys import Tier
+from cachefleet_core.block_keys import BlockKey, Tier
+from cachefleet_core.hit_rule import HitRule, window_key
 from cachefleet_core.report_frames import Cleared, Removed, Stored
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.wire.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, Total, Unreadable
@@ -191,15 +192,67 @@ def test_blocks_of_another_size_are_not_reported(held: Held, hashes: list[int], 
     assert held.residents.counts["unknown_parent"] == 0
 
 
-def test_only_the_full_attention_group_is_reported(held: Held) -> None:
-    held.apply(stored(HASHES, TOKENS, group_idx=0, kv_cache_spec_kind="sliding_window"))
-    held.apply(stored(HASHES[:2], TOKENS[:4], group_idx=1, kv_cache_spec_kind="full_attention"))
-    held.apply(stored(HASHES, TOKENS, group_idx=2, kv_cache_spec_kind="full_attention"))
-    assert held.keys == set(keys_of(TOKENS)[:2])
-    held.apply(removed(HASHES[0], group_idx=0))
-    assert held.keys == set(keys_of(TOKENS)[:2])
-    held.apply(removed(HASHES[0], group_idx=1))
-    assert held.keys == {keys_of(TOKENS)[1]}
+SLIDING: dict[str, Any] = {"kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 4}
+FULL: dict[str, Any] = {"kv_cache_spec_kind": "full_attention"}
+
+
+def window_keys(window: int, keys: list[BlockKey]) -> set[BlockKey]:
+    return {window_key(key, window) for key in keys}
+
+
+def test_a_windows_blocks_have_keys_of_their_own(held: Held) -> None:
+    """Listed are the last two; the window is of two blocks, its hashes are named by full attention's event after it."""
+    keys = keys_of(TOKENS)
+    held.apply(stored(HASHES[2:], TOKENS, group_idx=0, **SLIDING), stored(HASHES, TOKENS, group_idx=1, **FULL))
+    assert held.residents.rule == HitRule(windows=(2,))
+    assert held.keys == {*keys, *window_keys(2, keys[2:])}
+    held.apply(removed(HASHES[3], group_idx=1))
+    assert held.keys == {*keys[:3], *window_keys(2, keys[2:])}
+    held.apply(removed(HASHES[2], group_idx=0))
+    assert held.keys == {*keys[:3], *window_keys(2, keys[3:])}
+    held.apply(AllBlocksCleared())
+    assert held.keys == set()
+    assert not held.residents.unkeyed
+
+
+def test_groups_of_one_rule_are_held_where_all_of_them_hold(held: Held) -> None:
+    keys = keys_of(TOKENS)
+    held.apply(stored(HASHES, TOKENS, group_idx=0, **FULL))
+    held.apply(stored(HASHES[:3], TOKENS[:6], group_idx=1, **FULL))
+    assert held.keys == set(keys[:3])
+    held.apply(stored(HASHES[1:], TOKENS, group_idx=2, **SLIDING))
+    held.apply(stored(HASHES[1:2], TOKENS, group_idx=3, **SLIDING))
+    assert held.keys == {*keys[:3], *window_keys(2, keys[1:2])}
+    held.apply(removed(HASHES[0], group_idx=0), removed(HASHES[1], group_idx=2))
+    assert held.keys == set(keys[1:3])
+
+
+def test_a_model_of_windows_alone_has_their_keys_alone(held: Held) -> None:
+    held.apply(stored(HASHES, TOKENS, **SLIDING), removed(*HASHES[:2]))
+    assert held.residents.rule == HitRule(full=False, windows=(2,))
+    assert held.keys == window_keys(2, keys_of(TOKENS)[2:])
+
+
+def test_blocks_that_nothing_names_are_not_reported(held: Held) -> None:
+    held.apply(stored(HASHES[2:], TOKENS, **SLIDING))
+    assert (held.keys, held.residents.unkeyed) == (set(), True)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"kv_cache_spec_kind": "chunked_local_attention"},
+        {"kv_cache_spec_kind": "sliding_window"},
+        {"kv_cache_spec_kind": "mamba", "block_size": 4},
+    ],
+)
+def test_with_a_group_that_is_not_understood_nothing_is_reported(held: Held, odd: dict[str, Any]) -> None:
+    held.apply(stored(HASHES, TOKENS, group_idx=0, **FULL))
+    assert held.keys == set(keys_of(TOKENS))
+    held.apply(stored(HASHES[: 8 // odd.get("block_size", BLOCK_SIZE)], TOKENS, group_idx=1, **odd))
+    assert (held.keys, held.residents.unkeyed) == (set(), True)
+    assert "KV cache group 1" in held.residents.unknown
+    assert held.residents.agrees(totals(1))
 
 
 def test_tiers_are_apart(held: Held) -> None:
@@ -367,6 +420,6 @@ def test_blocks_without_a_key_are_told_of_also_out_of_a_snapshot(held: Held) -> 
     held.apply(stored([1], TOKENS[:2]))
     assert not held.residents.unkeyed
     draft = held.residents.draft()
-    draft.apply([stored([2], TOKENS[:2], kv_cache_spec_kind="mamba")])
+    draft.apply([stored([2], TOKENS[:2], group_idx=1, kv_cache_spec_kind="unknown")])
     held.residents.adopt(draft)
     assert held.residents.unkeyed

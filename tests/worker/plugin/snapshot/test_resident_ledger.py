@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_core.digest import engine_number
+from cachefleet_worker.plugin.snapshot.ancestry import Hash
 from cachefleet_worker.plugin.snapshot.event_batches import BlockRemoved, BlockStored, batches, parents_first
-from cachefleet_worker.plugin.snapshot.resident_ledger import MASK, Hash, ResidentLedger, Total
+from cachefleet_worker.plugin.snapshot.resident_ledger import MASK, ResidentLedger, Total
 
 SIZE = 2
 FULL = "full_attention"
@@ -172,8 +173,19 @@ def test_window_groups_are_given_by_hash_alone() -> None:
     first, second = events_of(ledger)
     assert first == stored([1, 2, 3, 4])
     assert second == stored([3, 4], token_ids=[], **window)
-    assert [total.group for total in ledger.totals()] == [0]
+    assert [(total.group, total.blocks) for total in ledger.totals()] == [(0, 4), (1, 2)]
     assert ledger.device_hashes() == {(0, 1), (0, 2), (0, 3), (0, 4), (1, 3), (1, 4)}
+
+
+def test_of_the_named_group_ancestors_that_came_first_are_kept() -> None:
+    """A prefill in chunks of which the window keeps only the last blocks: they are named by those before."""
+    window: dict[str, Any] = {"kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 64}
+    ledger = ResidentLedger(named=0)
+    ledger.apply([stored([1, 2], **window), removed(1, 2), stored([3, 4], 2, **window), removed(3)])
+    assert events_of(ledger) == [stored([1, 2, 3, 4], **window), removed(1, 2, 3)]
+    assert len(ledger) == 1
+    ledger.apply([removed(4), stored([1], **window), stored([9], **window)])
+    assert [event.block_hashes for event in events_of(ledger)] == [[1], [9]]
 
 
 @pytest.mark.parametrize("tokens", [[1, 2, 3], [-1, 2, 3, 4], [2**32, 2, 3, 4]])

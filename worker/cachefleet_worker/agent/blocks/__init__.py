@@ -1,8 +1,9 @@
 """The blocks that one engine rank holds, as block keys: pure.
 
 chains            held keys as report operations: merged changes, whole sets
-checksum          sum of the device's block hashes, compared with the engine's
+checksum          sums of the device's block hashes by group, compared with the engine's
 hash_names        blocks by engine hash, of now and (bounded) of before
+naming            keys of blocks, from events whose tokens line up with their hashes
 resident_blocks   the held set, updated by KV events
-scope             which groups, tiers and blocks are reported
+scope             KV cache groups, tiers and blocks that are reported, and in which ways a block is held
 """

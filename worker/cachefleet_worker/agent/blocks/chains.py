@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final, NamedTuple
 
 from cachefleet_core.block_keys import NO_PARENT, BlockKey, Tier, pack_keys
 from cachefleet_core.report_frames import Cleared, Operation, Removed, Stored
@@ -12,13 +12,11 @@ MAX_CHAIN_KEYS: Final = 8192
 """Longest chain or removal, so that several always fit a frame."""
 
 
-class Linked(Protocol):
-    """A held block: its key and the key before it."""
+class Link(NamedTuple):
+    """A held block's key, and the key before it."""
 
-    @property
-    def key(self) -> BlockKey: ...
-    @property
-    def parent(self) -> BlockKey: ...
+    key: BlockKey
+    parent: BlockKey
 
 
 class Changes:
@@ -70,7 +68,7 @@ class Changes:
             self._keys = []
 
 
-def chains(blocks: Iterable[Linked], tier: Tier) -> Iterator[Stored]:
+def chains(blocks: Iterable[Link], tier: Tier) -> Iterator[Stored]:
     """All ``blocks`` once, as chains; a chain that continues another comes after it."""
     children: dict[BlockKey, list[BlockKey]] = {}
     parents: dict[BlockKey, BlockKey] = {}

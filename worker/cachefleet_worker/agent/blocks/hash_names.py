@@ -13,13 +13,13 @@ from cachefleet_worker.agent.wire.kv_events import EngineHash
 
 @dataclass(slots=True)
 class Block:
-    """One block of known identity; ``tiers`` has a bit for each tier that holds it."""
+    """One block of known identity; ``claims`` has a bit for each way in which it is held (``scope.Claim``)."""
 
     key: BlockKey
     parent: BlockKey
     depth: int
     keyer: BlockKeyer
-    tiers: int = 0
+    claims: int = 0
 
 
 class Keyers:
@@ -74,12 +74,17 @@ class Names:
         if self._beneath is None:
             return False, None
         known, block = self._beneath.find(block_hash)
-        return known, replace(block, tiers=0) if block else None
+        return known, replace(block, claims=0) if block else None
 
     def hold(self, block_hash: EngineHash, block: Block) -> None:
         """Add a held block."""
         self._past.pop(block_hash, None)
         self.live[block_hash] = block
+
+    def keep(self, block_hash: EngineHash, block: Block) -> None:
+        """Remember a block that is not held as far as is known."""
+        if block_hash not in self.live:
+            self._remember(block_hash, block)
 
     def let_go(self, block_hash: EngineHash) -> None:
         """Move a held block to the remembered ones."""
@@ -88,7 +93,7 @@ class Names:
     def let_go_of_all(self) -> None:
         """Move all held blocks to the remembered ones."""
         for block_hash, block in self.live.items():
-            block.tiers = 0
+            block.claims = 0
             self._past[block_hash] = block
         self.live.clear()
         self._bound()
@@ -104,7 +109,7 @@ class Names:
         held, self.live = self.live, other.live
         for block_hash, block in held.items():
             if block_hash not in self.live:
-                block.tiers = 0
+                block.claims = 0
                 self._past[block_hash] = block
         for block_hash, known in other._past.items():
             if known is not None or block_hash not in self._past:

@@ -4,9 +4,12 @@ A block counts as held only after the engine reported it stored and not removed 
 Sets, not counts: vLLM keeps duplicate copies of a block, announces the removal of each and announces reused blocks as
 stored again; the first removal withdraws the block.
 
-Reported is the first full-attention group seen, in device and host memory. A chain ends at the first block whose
-identity holds more than tokens, cache salt and LoRA name (an image, embeddings), and at blocks of another size than the
-contract's. The key of a removed block is remembered (bounded), so that a child stored later can be keyed.
+A block is reported once for each way in which it is held (``scope.Claim``): on the device in every full-attention
+group, there in every group of one window, in host memory. Which blocks a group holds is known by hash; the key of a
+hash is told by full attention's events, whose tokens line up with their hashes, or where a model has none, by those of
+the other groups that do. A chain ends at the first block whose identity holds more than tokens, cache salt and LoRA
+name (an image, embeddings), and at blocks of another size than the contract's. The key of a removed block is remembered
+(bounded), so that a child stored later can be keyed.
 
 A *draft* is filled from the engine's snapshot and then adopted as a whole: only the differences are reported.
 """
@@ -14,18 +17,17 @@ A *draft* is filled from the engine's snapshot and then adopted as a whole: only
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import chain
-from typing import Final
+from collections.abc import Iterable, Iterator
 
-from cachefleet_core.block_keys import NO_PARENT, BlockKey, BlockKeyer, Tier
+from cachefleet_core.block_keys import BlockKey, Tier
+from cachefleet_core.hit_rule import CacheGroup, HitRule
 from cachefleet_core.native import PYTHON, Code
 from cachefleet_core.report_frames import Operation, Stored
-from cachefleet_worker.agent.blocks.chains import Changes, chains
-from cachefleet_worker.agent.blocks.checksum import Checksum
+from cachefleet_worker.agent.blocks.chains import Changes, Link, chains
+from cachefleet_worker.agent.blocks.checksum import Checksum, agree
 from cachefleet_worker.agent.blocks.hash_names import Block, Keyers, Names
-from cachefleet_worker.agent.blocks.scope import Scope, salt_of, tier_of, usable_blocks
+from cachefleet_worker.agent.blocks.naming import Naming
+from cachefleet_worker.agent.blocks.scope import Claim, Scope, tier_of
 from cachefleet_worker.agent.wire.kv_events import (
     AllBlocksCleared,
     BlockRemoved,
@@ -36,23 +38,13 @@ from cachefleet_worker.agent.wire.kv_events import (
     Unreadable,
 )
 
-_BIT: Final = {Tier.DEVICE: 1, Tier.HOST: 2}
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Position where a chain continues: after ``key``, ``depth`` blocks deep, in the keyer's namespace."""
-
-    key: BlockKey
-    depth: int
-    keyer: BlockKeyer
-
 
 class Residents:
     """The held set of one rank in one epoch.
 
-    ``contract`` is the index contract's fingerprint. ``remembered`` bounds the keys kept of blocks no longer held,
-    ``namespaces`` the keyers kept. ``code`` computes keys and the digest.
+    ``contract`` is the index contract's fingerprint. ``groups`` are the engine's KV cache groups where it tells them.
+    ``remembered`` bounds the keys kept of blocks no longer held, ``namespaces`` the keyers kept. ``code`` computes keys
+    and the digest.
     """
 
     def __init__(
@@ -61,29 +53,46 @@ class Residents:
         contract: str,
         *,
         block_size: int,
+        groups: Iterable[CacheGroup] = (),
         remembered: int = 262_144,
         namespaces: int = 1024,
         code: Code = PYTHON,
     ) -> None:
         keyers = Keyers(index_key, contract, block_size=block_size, ready=namespaces, make=code.keyer)
-        self._start(code, keyers, Names(remembered=remembered), scope=Scope())
+        self._start(code, keyers, Names(remembered=remembered), scope=Scope(block_size, groups))
 
     def _start(self, code: Code, keyers: Keyers, names: Names, *, scope: Scope) -> None:
         self._code = code
         self._keyers = keyers
-        self._block_size = keyers.block_size
         self._names = names
         self._scope = scope
         self._owners: dict[BlockKey, EngineHash] = {}
-        self._checksum = Checksum()
+        self._sums: dict[int, Checksum] = {}
         self._digest = code.digest()
         self._changes = Changes()
         self.held = 0
         """Number of distinct (key, tier) held."""
         self.counts: Counter[str] = Counter()
         """Events applied, and blocks not reported, by reason."""
-        self.unkeyed = False
-        """Whether the engine has stored blocks that have no key: of another group or medium, or beyond tokens."""
+        self._naming = Naming(keyers, names, self.counts)
+        self._unkeyed = False
+        self._unnamed = False
+        """Whether a window left out some blocks of an event, which only full attention's could name."""
+
+    @property
+    def unkeyed(self) -> bool:
+        """Whether the engine has stored blocks without a key: of another medium, not understood, or beyond tokens."""
+        return self._unkeyed or self._naming.unkeyed or (self._unnamed and not self._scope.full)
+
+    @property
+    def rule(self) -> HitRule:
+        """What a hit on this engine needs."""
+        return self._scope.rule
+
+    @property
+    def unknown(self) -> str:
+        """Why nothing is reported; "" where hits can be told from blocks."""
+        return self._scope.unknown
 
     @property
     def digest(self) -> int:
@@ -112,17 +121,20 @@ class Residents:
 
     def forget(self) -> None:
         """Withdraw everything held; the keys are remembered."""
+        self._withdraw()
+        self._sums.clear()
+
+    def _withdraw(self) -> None:
         if self._names.live:
             self._changes.cleared()
         self._names.let_go_of_all()
         self._owners.clear()
-        self._checksum.clear()
         self._digest.clear()
         self.held = 0
 
     def agrees(self, totals: Iterable[Total]) -> bool:
         """Whether the engine's totals equal the hashes seen here, reported or not."""
-        return self._checksum.agrees(totals, self._scope.group)
+        return bool(self._scope.unknown) or agree(self._sums, totals, self._scope.full)
 
     def draft(self) -> Residents:
         """An empty set that knows every hash known here."""
@@ -132,8 +144,8 @@ class Residents:
 
     def adopt(self, draft: Residents) -> None:
         """Hold what a draft holds. Removals are reported before additions; a clear where that is shorter."""
-        before = {tier: self._claims(tier) for tier in Tier}
-        after = {tier: draft._claims(tier) for tier in Tier}
+        before = {tier: self._claimed(tier) for tier in Tier}
+        after = {tier: draft._claimed(tier) for tier in Tier}
         gone = {tier: [key for key in before[tier] if key not in after[tier]] for tier in Tier}
         new = {tier: [key for key in after[tier] if key not in before[tier]] for tier in Tier}
         if sum(len(gone[tier]) + len(new[tier]) - len(after[tier]) for tier in Tier) > 0:
@@ -146,15 +158,22 @@ class Residents:
             for key in keys:
                 self._changes.stored(after[tier][key], key, tier)
         self._names.adopt(draft._names)
-        self._owners, self._checksum, self._scope = draft._owners, draft._checksum, draft._scope
+        self._owners, self._sums, self._scope = draft._owners, draft._sums, draft._scope
         self._digest, self.held = draft._digest, draft.held
         self.counts.update(draft.counts)
-        self.unkeyed |= draft.unkeyed
+        self._unkeyed |= draft.unkeyed
+        self._unnamed |= draft._unnamed
 
-    def _claims(self, tier: Tier) -> dict[BlockKey, BlockKey]:
-        """The parent of every key held in a tier, in the order they were stored."""
-        bit = _BIT[tier]
-        return {block.key: block.parent for block in self._names.live.values() if block.tiers & bit}
+    def _claimed(self, tier: Tier) -> dict[BlockKey, BlockKey]:
+        """The key before each key held in a tier, in the order of claims and as stored."""
+        return {
+            link.key: link.parent for claim in self._scope.claims if claim.tier is tier for link in self._links(claim)
+        }
+
+    def _links(self, claim: Claim) -> Iterator[Link]:
+        for block in self._names.live.values():
+            if block.claims & claim.bit:
+                yield Link(claim.key(block.key), claim.key(block.parent))
 
     def take(self) -> list[Operation]:
         """The changes since the last call, in order."""
@@ -162,128 +181,117 @@ class Residents:
 
     def snapshot(self) -> list[Stored]:
         """Everything held, parents first, including changes that ``take`` has not returned yet."""
-        blocks = list(self._names.live.values())
-        return list(
-            chain.from_iterable(chains((b for b in blocks if b.tiers & bit), tier) for tier, bit in _BIT.items())
-        )
+        return [each for claim in self._scope.claims for each in chains(self._links(claim), claim.tier)]
 
     # Stored
 
     def _store(self, event: BlockStored) -> None:
-        tier = tier_of(event)
-        if tier is None or not self._scope.covers_store(event):
+        tier, group = tier_of(event), event.group_idx or 0
+        if tier is not None and self._scope.learn(event):
+            self._withdraw()
+            self._settle_all()
+        if tier is None or group not in self._scope.groups:
             self.counts["other_medium" if tier is None else "other_group"] += 1
-            self.unkeyed = True
+            self._unkeyed = True
             return
         self.counts["stored"] += 1
         if tier is Tier.DEVICE:
-            self._checksum.add(event.block_hashes)
-        if not event.token_ids:  # tiers below the device announce by hash alone
-            self._store_known(event.block_hashes, tier)
-            return
-        sized = event.block_size == self._block_size
-        if not sized or len(event.token_ids) != len(event.block_hashes) * self._block_size:
-            self._skip(event.block_hashes, "block_size")
-            return
-        place = self._place(event)
-        if place is None:
-            return
-        blocks = self._identify(event, place)
-        for block_hash, block in zip(event.block_hashes, blocks, strict=False):
-            self._hold(block_hash, block, tier)
-        if len(blocks) < len(event.block_hashes):
-            self._skip(event.block_hashes[len(blocks) :], "extra_key")
+            self._sum(group).add(event.block_hashes)
+        if event.token_ids and self._scope.names(group):
+            self._name(event, tier)
+        else:
+            self._store_known(event, tier)
 
-    def _place(self, event: BlockStored) -> _Place | None:
-        """Where the event's chain begins; None where that is unknown."""
-        if event.lora_id is not None and not event.lora_name:
-            self._skip(event.block_hashes, "extra_key")
-            return None
-        if event.parent_block_hash is None:
-            return _Place(NO_PARENT, 0, self._keyers.of(salt_of(event), event.lora_name or ""))
-        return self._after(event.parent_block_hash, event.block_hashes)
+    def _name(self, event: BlockStored, tier: Tier) -> None:
+        """Store blocks that the event's tokens name."""
+        if not self._naming.lines_up(event):
+            self._store_unnamed(event, tier)
+            return
+        for block_hash, block in zip(event.block_hashes, self._naming.blocks(event), strict=False):
+            self._settle(block_hash, block, tier)
 
-    def _after(self, parent_hash: EngineHash, block_hashes: list[EngineHash]) -> _Place | None:
-        known, parent = self._names.find(parent_hash)
-        if parent is None:
-            reason = "extra_key" if known else "unknown_parent"
-            self.counts[reason] += len(block_hashes)
-            if known:
-                self.unkeyed = True
-                self._names.mark(block_hashes)
-            return None
-        return _Place(parent.key, parent.depth + 1, parent.keyer)
+    def _store_unnamed(self, event: BlockStored, tier: Tier) -> None:
+        """Tokens and hashes do not line up: some blocks of a window are left out, or they have another size."""
+        if event.block_size == self._keyers.block_size and not self._scope.full:
+            self._unnamed = True
+            self._store_known(event, tier)
+        else:
+            self._naming.skip(event.block_hashes, "block_size")
 
-    def _identify(self, event: BlockStored, place: _Place) -> list[Block]:
-        """The event's blocks as far as they can be reported; only unknown ones are hashed."""
-        usable = usable_blocks(event, place.depth)
-        blocks: list[Block] = []
-        for block_hash in event.block_hashes[:usable]:
+    def _store_known(self, event: BlockStored, tier: Tier) -> None:
+        """Announced by hash alone: a tier below the device, or a group that names no blocks."""
+        for block_hash in event.block_hashes:
             _, block = self._names.find(block_hash)
-            if block is None:
-                break
-            blocks.append(block)
-        if len(blocks) == usable:
-            return blocks
-        previous = blocks[-1].key if blocks else place.key
-        start, depth = len(blocks), place.depth + len(blocks)
-        tokens = event.token_ids[start * self._block_size : usable * self._block_size]
-        for key in place.keyer.keys(tokens, previous, depth):
-            blocks.append(Block(key, previous, depth, place.keyer))
-            previous, depth = key, depth + 1
-        return blocks
-
-    def _store_known(self, block_hashes: list[EngineHash], tier: Tier) -> None:
-        for block_hash in block_hashes:
-            _, block = self._names.find(block_hash)
-            if block is None:
+            if block is not None:
+                self._settle(block_hash, block, tier)
+            elif not self._scope.full or event.group_idx in self._scope.full or tier is Tier.HOST:
                 self.counts["unknown_hash"] += 1
-            else:
-                self._hold(block_hash, block, tier)
 
-    def _hold(self, block_hash: EngineHash, block: Block, tier: Tier) -> None:
+    def _settle(self, block_hash: EngineHash, block: Block, tier: Tier = Tier.DEVICE) -> None:
+        """Hold a block that a tier has now in every way that is complete with it."""
+        alone, held = tier is Tier.HOST or len(self._scope.groups) == 1, False
+        for claim in self._scope.in_tier[tier]:
+            if alone or all(block_hash in self._sum(group) for group in claim.groups):
+                self._hold(block_hash, block, claim)
+                held = True
+        if not held:
+            self._names.keep(block_hash, block)
+
+    def _settle_all(self) -> None:
+        for block_hash in {each for own in self._sums.values() for each in own}:
+            _, block = self._names.find(block_hash)
+            if block is not None:
+                self._settle(block_hash, block)
+
+    def _hold(self, block_hash: EngineHash, block: Block, claim: Claim) -> None:
         block = self._names.live.get(block_hash, block)
         owner = self._owners.get(block.key)
         if owner is not None and owner != block_hash:
             self._release(owner)  # two hashes with one key: the adapter of that name was replaced
-        if block.tiers & _BIT[tier]:
+        if block.claims & claim.bit:
             return
         self._names.hold(block_hash, block)
         self._owners[block.key] = block_hash
-        block.tiers |= _BIT[tier]
-        self._digest.add((block.key,), tier)
+        block.claims |= claim.bit
+        key = claim.key(block.key)
+        self._digest.add((key,), claim.tier)
         self.held += 1
-        self._changes.stored(block.parent, block.key, tier)
+        self._changes.stored(claim.key(block.parent), key, claim.tier)
 
     # Removed
 
     def _remove(self, event: BlockRemoved) -> None:
-        tier = tier_of(event)
-        if tier is None or not self._scope.covers_removal(event):
+        tier, groups = tier_of(event), self._scope.removed_from(event)
+        if tier is None or not groups:
             return
         self.counts["removed"] += 1
         if tier is Tier.DEVICE:
-            self._checksum.remove(event.block_hashes)
+            for group in groups:
+                self._sum(group).remove(event.block_hashes)
+        claims = [claim for claim in self._scope.in_tier[tier] if claim.groups & groups]
         for block_hash in event.block_hashes:
-            self._drop(block_hash, tier)
+            for claim in claims:
+                self._drop(block_hash, claim)
 
-    def _drop(self, block_hash: EngineHash, tier: Tier) -> None:
+    def _drop(self, block_hash: EngineHash, claim: Claim) -> None:
         block = self._names.live.get(block_hash)
-        if block is None or not block.tiers & _BIT[tier]:
+        if block is None or not block.claims & claim.bit:
             return
-        block.tiers &= ~_BIT[tier]
-        self._digest.remove((block.key,), tier)
+        block.claims &= ~claim.bit
+        key = claim.key(block.key)
+        self._digest.remove((key,), claim.tier)
         self.held -= 1
-        self._changes.removed(block.key, tier)
-        if not block.tiers:
+        self._changes.removed(key, claim.tier)
+        if not block.claims:
             del self._owners[block.key]
             self._names.let_go(block_hash)
 
     def _release(self, block_hash: EngineHash) -> None:
-        for tier in Tier:
-            self._drop(block_hash, tier)
+        for claim in self._scope.claims:
+            self._drop(block_hash, claim)
 
-    def _skip(self, block_hashes: list[EngineHash], reason: str) -> None:
-        self.unkeyed |= reason == "extra_key"
-        self.counts[reason] += len(block_hashes)
-        self._names.mark(block_hashes)
+    def _sum(self, group: int) -> Checksum:
+        own = self._sums.get(group)
+        if own is None:
+            own = self._sums[group] = Checksum()
+        return own

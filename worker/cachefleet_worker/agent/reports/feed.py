@@ -106,13 +106,14 @@ class Feed:
         """Begin an epoch: every connection starts again. ``worker_state`` is called for what each State reports."""
         self._streams, self._worker_state = streams, worker_state
         self.begun.set()
-        for outbox in self._outboxes:
-            outbox.reopen()
+        self._reopen()
 
     def flush(self) -> None:
         """Queue the changes since the last call for all connections."""
         for rank, stream in self._streams.items():
             self._send(stream.deltas(), "delta")
+            if stream.renewed():
+                self._reopen()
             self._metrics.held.labels(rank).set(stream.residents.held)
 
     def publish_state(self) -> None:
@@ -134,6 +135,10 @@ class Feed:
             return []
         self.flush()
         return stream.snapshot()
+
+    def _reopen(self) -> None:
+        for outbox in self._outboxes:
+            outbox.reopen()
 
     def _states(self) -> list[bytes]:
         state = self._worker_state

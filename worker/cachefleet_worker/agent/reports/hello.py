@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import Final
 
 from cachefleet_core.engine.engine_configuration import differences
+from cachefleet_core.hit_rule import CacheGroup, membership
 from cachefleet_core.index_contract import IndexContract, RenderProfile
 from cachefleet_core.report_frames import Capability, Hello
 from cachefleet_worker.agent.engine.client import EngineError, EngineFacts
@@ -41,6 +42,7 @@ def build_hello(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch
     if cache is None:
         raise EngineError(f"the engine has no data-parallel rank {rank}")
     fleet = facts.fleet.ranks.get(rank) if facts.fleet else None
+    members = membership(groups_of(facts, rank), cache.block_size)
     return Hello(
         worker=settings.worker,
         pool=settings.pool,
@@ -69,7 +71,15 @@ def build_hello(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch
         max_model_len=facts.max_model_len,
         max_batched_tokens=settings.max_batched_tokens,
         configuration=differences(settings.asked, real_configuration(facts, rank)),
+        rule=members.rule,
+        not_indexed=members.unknown,
     )
+
+
+def groups_of(facts: EngineFacts, rank: int) -> tuple[CacheGroup, ...]:
+    """A rank's KV cache groups, as the plugin tells them; none of a stock engine."""
+    known = facts.fleet.ranks.get(rank) if facts.fleet else None
+    return known.groups if known else ()
 
 
 def capabilities(endpoints: Endpoints | None, fleet: FleetFacts | None) -> tuple[Capability, ...]:

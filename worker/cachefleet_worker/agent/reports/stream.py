@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from msgspec.structs import replace
+
 from cachefleet_core.report_frames import (
     MAX_KEYS_PER_FRAME,
     Cleared,
@@ -53,6 +55,13 @@ class Stream:
         """The engine is withdrawn: none of its blocks are reported."""
         self.clears = 0
         """How often everything held was withdrawn at once: the engine cleared it, or it became unproven."""
+
+    def renewed(self) -> bool:
+        """Whether the Hello is another one now: a stock engine's groups are learnt from its events."""
+        residents = self.residents
+        before = self.hello
+        self.hello = replace(before, rule=residents.rule, not_indexed=residents.unknown)
+        return self.hello != before
 
     def deltas(self) -> list[bytes]:
         """The changes since the last call, as frames."""

@@ -9,6 +9,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from cachefleet_core.hit_rule import CacheGroup
 from cachefleet_core.report_fields import Rank
 from cachefleet_core.report_frames import Capability
 
@@ -31,6 +32,8 @@ class RankFacts(Struct, frozen=True):
     block_bytes: Count = 0
     blocks_total: Count = 0
     block_size: Count = 0
+    groups: Annotated[tuple[CacheGroup, ...], Meta(max_length=256)] = ()
+    """The KV cache groups that take part in prefix caching; empty from an older plugin."""
 
 
 class ServerFacts(Struct, frozen=True):

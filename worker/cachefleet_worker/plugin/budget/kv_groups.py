@@ -21,7 +21,7 @@ class Group:
     def needed(self, tokens: int) -> int:
         """Blocks that a hit on ``tokens`` tokens needs."""
         blocks = tokens // self.block_size
-        return blocks if self.window is None else min(blocks, self.window // self.block_size + 1)
+        return blocks if self.window is None else min(blocks, max(1, -(-(self.window - 1) // self.block_size)))
 
 
 def block_bytes(kv_cache_config: Any) -> int:

@@ -10,7 +10,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from cachefleet_worker.plugin.snapshot.resident_ledger import Block, Hash, Place, TierCopy, Total, Traits
+from cachefleet_worker.plugin.snapshot.ancestry import Block, Hash, Traits
+from cachefleet_worker.plugin.snapshot.resident_ledger import Place, TierCopy, Total
 
 SLICE_BLOCKS: Final = 256
 """Blocks per frame: the work done before the engine's threads may run again."""

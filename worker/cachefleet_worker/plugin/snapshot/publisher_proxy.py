@@ -17,7 +17,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from cachefleet_worker.plugin.plugin_faults import Faults
-from cachefleet_worker.plugin.snapshot.resident_ledger import Hash, ResidentLedger, TierCopy, Total
+from cachefleet_worker.plugin.snapshot.ancestry import Hash
+from cachefleet_worker.plugin.snapshot.resident_ledger import ResidentLedger, TierCopy, Total
 
 SNAPSHOT: Final = "snapshot"
 HEARTBEAT: Final = "heartbeat"

@@ -1,11 +1,12 @@
 """The resident blocks, exactly as the published events tell: pure.
 
 A *tier set* holds the blocks of one KV cache group in one medium: for each block hash what an agent needs to name the
-block: parent, token ids, and the rest of its identity. Blocks of groups whose tokens do not line up with their hashes
-(sliding windows list only the blocks they keep) are there by hash alone.
+block: parent, token ids, and the rest of its identity. Blocks of a window or a state are there by hash alone, where
+full attention's blocks have the same hashes; in a model without full attention one group's are there whole.
 
 A block removed from every tier set while blocks after it remain is kept as a *tombstone*: without it those could not be
-named. It is in no copy's count, and tombstones are bounded.
+named. It is in no copy's count, and tombstones are bounded. Of the named group a few that nothing comes after yet are
+kept as *leaves*, for a prefill of which only the last blocks will be cached.
 
 Memory: one object per block without a garbage collector's header, its tokens packed, the rest shared.
 """
@@ -20,30 +21,13 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 
 from cachefleet_core.digest import engine_number
-
-Hash = int | bytes
+from cachefleet_worker.plugin.snapshot.ancestry import Block, Family, Hash, Traits
 
 FULL_ATTENTION: Final = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
 DEVICE: Final = frozenset({None, "GPU"})
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 _SHARED_TRAITS: Final = 4096
-
-
-class Traits(Struct, frozen=True, gc=False):
-    """A block's identity besides its tokens; shared between blocks."""
-
-    block_size: int
-    lora_id: int | None = None
-    lora_name: str | None = None
-    extra_keys: tuple[Any, ...] | None = None
-
-
-class Block(Struct, frozen=True, gc=False):
-    """A resident block; ``tokens`` are native u32, b"" where the block is known by its hash alone."""
-
-    parent: Hash | None
-    tokens: bytes
-    traits: Traits
+_LEAVES: Final = 4096
 
 
 class Place(Struct, frozen=True):
@@ -89,50 +73,10 @@ class TierCopy:
     tombstones: dict[Hash, Block]
 
 
-class _Family:
-    """The ancestry of one group's blocks, over all its tier sets."""
-
-    def __init__(self, max_tombstones: int) -> None:
-        self._max_tombstones = max_tombstones
-        self.tier_sets: list[_TierSet] = []
-        self.children: dict[Hash, int] = {}  # number of (block, tier set) and tombstones right after a hash
-        self.tombstones: dict[Hash, Block] = {}
-
-    def find(self, block_hash: Hash) -> Block | None:
-        for tier in self.tier_sets:
-            if block_hash in tier.blocks:
-                return tier.blocks[block_hash]
-        return self.tombstones.get(block_hash)
-
-    def leave(self, block_hash: Hash, block: Block) -> None:
-        """A block was removed from a tier set; keep it as a tombstone where it has children."""
-        needed = block_hash in self.children and block.tokens
-        if needed and not any(block_hash in tier.blocks for tier in self.tier_sets):
-            self.tombstones[block_hash] = block
-            if len(self.tombstones) > self._max_tombstones:
-                oldest = next(iter(self.tombstones))
-                self._unlink(self.tombstones.pop(oldest).parent)
-            return
-        self._unlink(block.parent)
-
-    def _unlink(self, parent: Hash | None) -> None:
-        """Count one child less; drop tombstones without children."""
-        while parent is not None:
-            left = self.children.pop(parent, 0) - 1
-            if left > 0:
-                self.children[parent] = left
-                return
-            tombstone = self.tombstones.pop(parent, None)
-            parent = tombstone.parent if tombstone else None
-
-    def clear(self) -> None:
-        self.children, self.tombstones = {}, {}
-
-
 @dataclass(slots=True)
 class _TierSet:
     place: Place
-    family: _Family
+    family: Family
     blocks: dict[Hash, Block] = field(default_factory=dict)
     digest: int = 0
 
@@ -140,12 +84,15 @@ class _TierSet:
 class ResidentLedger:
     """Apply every published event in order. ``max_tombstones`` bounds the tombstones of each group.
 
+    ``named`` is the group whose blocks' tokens are kept besides those of full attention.
+
     Events are vLLM's own objects, distinguished by class name; unknown ones change nothing.
     """
 
-    def __init__(self, *, max_tombstones: int = 262_144) -> None:
+    def __init__(self, *, max_tombstones: int = 262_144, named: int | None = None) -> None:
         self._max_tombstones = max_tombstones
-        self._families: dict[int, _Family] = {}
+        self._named = named
+        self._families: dict[int, Family] = {}
         self._tier_sets: dict[tuple[Any, ...], _TierSet] = {}
         self._traits: dict[Traits, Traits] = {}
 
@@ -161,11 +108,11 @@ class ResidentLedger:
                 handler(self, event)
 
     def totals(self) -> list[Total]:
-        """Totals on the device of each group whose tokens line up with hashes."""
+        """Totals of each group on the device."""
         return [
             Total(tier.place.group, len(tier.blocks), tier.digest & MASK)
             for tier in self._tier_sets.values()
-            if tier.place.on_device and tier.place.full
+            if tier.place.on_device
         ]
 
     def device_hashes(self) -> set[tuple[int, Hash]]:
@@ -190,20 +137,21 @@ class ResidentLedger:
         if not event.token_ids:
             self._stored_by_hash(tier, event)
             return
-        tokens = _packed(event) if tier.place.full else b""
+        tokens = _packed(event) if tier.place.full or tier.place.group == self._named else b""
         size = len(tokens) // len(hashes)
         plain, extras = self._shared(event, None), event.extra_keys
-        blocks, children, tombstones = tier.blocks, tier.family.children, tier.family.tombstones
+        blocks, family = tier.blocks, tier.family
+        children, quick = family.children, not family.tombstones and not family.leaves
         parent = event.parent_block_hash if size else None
         for index, block_hash in enumerate(hashes):
             if block_hash not in blocks:
                 traits = self._shared(event, extras[index]) if extras and extras[index] else plain
                 blocks[block_hash] = Block(parent, tokens[index * size : index * size + size], traits)
                 tier.digest += engine_number(block_hash)
-                if tombstones and tombstones.pop(block_hash, None) is not None:
-                    pass  # its tombstone was counted as a child already
-                elif parent is not None:
+                if quick and parent is not None:
                     children[parent] = children.get(parent, 0) + 1
+                elif not quick and not family.counted(block_hash) and parent is not None:
+                    family.link(parent)
             parent = block_hash if size else None
 
     def _stored_by_hash(self, tier: _TierSet, event: Any) -> None:
@@ -214,8 +162,8 @@ class ResidentLedger:
                 continue
             block = tier.blocks[block_hash] = family.find(block_hash) or unknown
             tier.digest += engine_number(block_hash)
-            if family.tombstones.pop(block_hash, None) is None and block.parent is not None:
-                family.children[block.parent] = family.children.get(block.parent, 0) + 1
+            if not family.counted(block_hash) and block.parent is not None:
+                family.link(block.parent)
 
     def _removed(self, event: Any) -> None:
         tier = self._tier_sets.get(_key(event))
@@ -239,7 +187,8 @@ class ResidentLedger:
         key = _key(event)
         tier = self._tier_sets.get(key)
         if tier is None:
-            family = self._families.setdefault(key[0], _Family(self._max_tombstones))
+            leaves = _LEAVES if key[0] == self._named else 0
+            family = self._families.setdefault(key[0], Family(self._max_tombstones, leaves))
             tier = self._tier_sets[key] = _TierSet(_place(event), family)
             family.tier_sets.append(tier)
         return tier

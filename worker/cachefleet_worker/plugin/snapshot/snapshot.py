@@ -18,9 +18,12 @@ from msgspec import Struct
 
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.engine_state import EngineState
+from cachefleet_worker.plugin.snapshot import window_events
+from cachefleet_worker.plugin.snapshot.ancestry import Hash
+from cachefleet_worker.plugin.snapshot.cache_groups import cache_groups
 from cachefleet_worker.plugin.snapshot.event_batches import END, Header, batches, framed
 from cachefleet_worker.plugin.snapshot.publisher_proxy import HEARTBEAT, SNAPSHOT, Copies, PointInTime, PublisherProxy
-from cachefleet_worker.plugin.snapshot.resident_ledger import Hash, ResidentLedger
+from cachefleet_worker.plugin.snapshot.resident_ledger import ResidentLedger
 
 log = logging.getLogger("vllm.cachefleet")
 
@@ -127,6 +130,8 @@ def rested(frames: Iterator[bytes]) -> Iterator[bytes]:
 
 def install(scheduler: Any, state: EngineState) -> Snapshots | None:
     """Put the proxy before the publisher. None, with the reason, where the engine publishes no events."""
+    manager = scheduler.kv_cache_manager
+    state.groups = cache_groups(manager)
     if not state.enabled(SNAPSHOT):
         return None
     inner = scheduler.kv_event_publisher
@@ -134,7 +139,8 @@ def install(scheduler: Any, state: EngineState) -> Snapshots | None:
         for feature in (SNAPSHOT, HEARTBEAT):
             state.capabilities.add(feature, OFF, "the engine publishes no block events")
         return None
-    ledger = ResidentLedger()
+    named = window_events.install(manager.block_pool, state.groups, lambda: state.faults.guard(SNAPSHOT))
+    ledger = ResidentLedger(named=named)
     copies = _copies(scheduler)
     proxy = PublisherProxy(inner, ledger, state.faults, boot=state.boot, copies=copies)
     snapshots = Snapshots(state, proxy, ledger)

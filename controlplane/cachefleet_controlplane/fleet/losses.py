@@ -1,0 +1,49 @@
+"""Why blocks that a decision counted on are gone: restarts, evictions, windows that have moved on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cachefleet_controlplane.index.protocol import BlockIndex, WorkerId
+from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.workers.registry import Registry
+from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.hit_rule import last_keys
+
+
+class Losses:
+    """What became of workers' blocks since a decision; reads the live state, changes nothing."""
+
+    def __init__(self, index: BlockIndex, registry: Registry, clock: Callable[[], float]) -> None:
+        self._index = index
+        self._registry = registry
+        self._clock = clock
+
+    def restarted(self, worker: WorkerId, since: float) -> bool:
+        """Whether a worker began a new epoch after ``since``, or is gone."""
+        known = self._registry.worker(worker)
+        return known is None or known.history.began > since
+
+    def evicted(self, worker: WorkerId, keys: bytes, since: float) -> bool:
+        """Whether any of these packed keys was removed from a worker at ``since`` or later, or the index lacks it now.
+
+        Removals are kept while requests are in flight there, up to ``recent_removals.MAX_BYTES``.
+        """
+        known = self._informed(worker)
+        if known is None or not known.rule.full:
+            return False
+        (held,) = self._index.match(keys, [worker]) if keys else [0]
+        return held < len(keys) // KEY_BYTES or known.history.lost(keys, since=since)
+
+    def left_window(self, worker: WorkerId, keys: bytes, since: float) -> bool:
+        """Whether a window's or a state's blocks at the end of these packed keys are gone, as for ``evicted``."""
+        known, blocks = self._informed(worker), len(keys) // KEY_BYTES
+        if known is None or known.rule.plain or not keys:
+            return False
+        (hit,) = self._index.match(keys, [worker], rules=[known.rule], usable=blocks)
+        return hit < blocks or known.history.lost(last_keys(known.rule, keys), since=since)
+
+    def _informed(self, worker: WorkerId) -> Worker | None:
+        """A worker whose blocks are known now."""
+        known = self._registry.worker(worker)
+        return None if known is None or known.stream.stale(self._clock()) or known.unindexed else known

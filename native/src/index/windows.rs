@@ -1,0 +1,222 @@
+//! Hits of models with several KV cache groups, as `core/cachefleet_core/hit_rule.py` has them: of the prefix that
+//! full attention allows, the longest at whose end each window has its last blocks.
+
+use super::matching::Walk;
+use super::sets::{NOBODY, SetId, Sets};
+use super::spans::pieces;
+use super::tier::Tier;
+use crate::mixing::splitmix64;
+use crate::reader::Key;
+
+/// Windows of one rule at most.
+pub const MOST_WINDOWS: usize = 4;
+
+/// What a hit on a worker needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// All blocks from the first on.
+    pub full: bool,
+    count: u8,
+    windows: [u32; MOST_WINDOWS],
+}
+
+impl Rule {
+    /// The windows by the number of their last blocks; None for too many, or one of no blocks.
+    #[must_use]
+    pub fn new(full: bool, windows: &[u32]) -> Option<Self> {
+        let count = u8::try_from(windows.len()).ok().filter(|_| windows.len() <= MOST_WINDOWS)?;
+        let mut lengths = [0; MOST_WINDOWS];
+        lengths[..windows.len()].copy_from_slice(windows);
+        (!windows.contains(&0)).then_some(Self { full, count, windows: lengths })
+    }
+
+    #[must_use]
+    pub fn plain(&self) -> bool {
+        self.full && self.count == 0
+    }
+
+    #[inline]
+    fn windows(&self) -> &[u32] {
+        &self.windows[..usize::from(self.count)]
+    }
+}
+
+/// A stretch of a prompt's blocks that the same workers hold in one window, known for the prompt of this number.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stretch {
+    set: SetId,
+    start: u32,
+    end: u32,
+    prompt: u32,
+}
+
+/// Places that are fetched ahead of the one that is looked up.
+const AHEAD: u32 = 8;
+
+/// A prompt's blocks in one window, looked up when they are asked for.
+#[derive(Debug, Default)]
+struct Strip {
+    window: u32,
+    prompt: u32,
+    known: Vec<Stretch>,
+    mixed: Vec<u64>,
+}
+
+/// The strips of one prompt; kept between prompts, so that few allocate and none has to be cleared.
+#[derive(Debug, Default)]
+pub struct Strips {
+    strips: Vec<Strip>,
+    prompt: u32,
+}
+
+/// Where the blocks lie.
+pub struct Blocks<'a, K> {
+    pub tier: &'a Tier,
+    pub sets: &'a Sets,
+    pub keys: &'a [K],
+}
+
+impl<K: Key> Blocks<'_, K> {
+    /// Fetches what finds a block in a window.
+    #[inline]
+    fn soon(&self, window: u32, at: u32) {
+        if let Some(key) = self.keys.get(at as usize) {
+            self.tier.table.soon(window_key(key.key(), window));
+        }
+    }
+}
+
+/// The key under which a block is held in the window of this many blocks.
+#[inline]
+#[must_use]
+pub fn window_key(key: u64, window: u32) -> u64 {
+    (key ^ splitmix64(u64::from(window))).max(1)
+}
+
+impl Strips {
+    /// Begins another prompt; numbers that come again find nothing of their first time.
+    fn begin(&mut self) {
+        if self.prompt == u32::MAX {
+            *self = Self::default();
+        }
+        self.prompt += 1;
+    }
+
+    /// Gives each worker of `asked` whose rule is not plain the depth of its hit, of at most `usable` blocks.
+    #[expect(clippy::cast_possible_truncation, reason = "callers bound a prompt's blocks")]
+    pub fn settle<'r, K: Key>(
+        &mut self,
+        walk: &mut Walk,
+        blocks: &Blocks<K>,
+        asked: impl Iterator<Item = (u32, &'r Rule)> + Clone,
+        usable: usize,
+    ) {
+        self.begin();
+        let most = usable.min(blocks.keys.len()) as u32;
+        let allowed = |walk: &Walk, slot, rule: &Rule| if rule.full { walk.depth(slot).min(most) } else { most };
+        let mut last = 0;
+        for (slot, rule) in asked.clone() {
+            let depth = allowed(walk, slot, rule);
+            if depth != 0 && depth != last {
+                last = depth;
+                rule.windows().iter().for_each(|window| blocks.soon(*window, depth.saturating_sub(*window)));
+            }
+        }
+        for (slot, rule) in asked.filter(|(_, rule)| !rule.plain()) {
+            let depth = allowed(walk, slot, rule);
+            walk.set_depth(slot, if depth == 0 { 0 } else { self.hit(blocks, rule, slot, depth) });
+        }
+    }
+
+    fn hit<K: Key>(&mut self, blocks: &Blocks<K>, rule: &Rule, slot: u32, allowed: u32) -> u32 {
+        let mut end = allowed;
+        loop {
+            let reached = end;
+            for window in rule.windows() {
+                end = self.strip(*window, blocks.keys.len()).end(blocks, slot, end);
+            }
+            if end == reached {
+                return end;
+            }
+        }
+    }
+
+    fn strip(&mut self, window: u32, length: usize) -> &mut Strip {
+        let at = self.strips.iter().position(|strip| strip.window == window).unwrap_or_else(|| {
+            self.strips.push(Strip { window, ..Strip::default() });
+            self.strips.len() - 1
+        });
+        let strip = &mut self.strips[at];
+        strip.prompt = self.prompt;
+        if strip.known.len() < length {
+            strip.known.resize(length, Stretch::default());
+        }
+        strip
+    }
+}
+
+impl Strip {
+    /// The last place up to `end` before which `window` blocks, or all from the first on, are held.
+    fn end<K: Key>(&mut self, blocks: &Blocks<K>, slot: u32, mut end: u32) -> u32 {
+        while end > self.window {
+            let probe = end - self.window; // lies in every window that ends after it, up to `end`
+            let Some(found) = self.held(blocks, slot, probe) else {
+                end = probe;
+                blocks.soon(self.window, probe.saturating_sub(AHEAD * self.window));
+                continue;
+            };
+            let mut right = found.end.min(end);
+            while right < end
+                && let Some(next) = self.held(blocks, slot, right)
+            {
+                right = next.end.min(end);
+            }
+            let least = right.saturating_sub(self.window);
+            let mut left = found.start.min(probe);
+            while left > least
+                && let Some(before) = self.held(blocks, slot, left - 1)
+            {
+                left = before.start;
+            }
+            if left <= least {
+                return right;
+            }
+            end = left - 1;
+        }
+        let mut from = 0;
+        while from < end
+            && let Some(next) = self.held(blocks, slot, from)
+        {
+            from = next.end.min(end);
+        }
+        from
+    }
+
+    /// The stretch around a block that a worker holds.
+    #[inline]
+    fn held<K: Key>(&mut self, blocks: &Blocks<K>, slot: u32, at: u32) -> Option<Stretch> {
+        if self.known[at as usize].prompt != self.prompt {
+            self.look_up(blocks, at);
+        }
+        let stretch = self.known[at as usize];
+        blocks.sets.has(stretch.set, slot).then_some(stretch)
+    }
+
+    /// Looks up a block, and with it those of the window after it that lie in the same run.
+    fn look_up<K: Key>(&mut self, blocks: &Blocks<K>, at: u32) {
+        let Some(place) = blocks.tier.find(window_key(blocks.keys[at as usize].key(), self.window)) else {
+            self.known[at as usize] = Stretch { set: NOBODY, start: at, end: at + 1, prompt: self.prompt };
+            return;
+        };
+        let after = blocks.keys[at as usize..].iter().take(self.window as usize);
+        self.mixed.clear();
+        self.mixed.extend(after.map(|key| window_key(key.key(), self.window)));
+        let run = &blocks.tier.runs[place.run];
+        let same = run.common(&blocks.tier.arena, place.offset, &self.mixed);
+        for piece in pieces(run.spans(), place.offset, place.offset + same) {
+            let start = at + (piece.start - place.offset);
+            let stretch = Stretch { set: piece.set, start, end: start + piece.len(), prompt: self.prompt };
+            self.known[start as usize..stretch.end as usize].fill(stretch);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+"""The rule of hits, and what agent and index make of the events, held to vLLM's real KV cache manager."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from cachefleet_controlplane.index.protocol import BlockIndex, worker_id
+from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_core.block_keys import BlockKeyer, Namespace
+from cachefleet_core.hit_rule import CacheGroup, hit_blocks, membership
+from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.wire.kv_events import decode_batch
+from cachefleet_worker.plugin.snapshot.event_batches import batches
+from cachefleet_worker.plugin.snapshot.snapshot import install, pool_hashes
+from tests.worker.agent.model import CONTRACT, INDEX_KEY
+from tests.worker.plugin.loaded import BLOCK, engine
+
+W = worker_id("ns/p", "w")
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+
+MODELS = [
+    ("full",),
+    ("full", "full"),
+    ("sliding",),
+    ("wide",),
+    ("sliding", "wide"),
+    ("full", "sliding"),
+    ("sliding", "full"),
+    ("sliding", "sliding", "full"),
+    ("full", "wide", "sliding"),
+    ("full", "mamba"),
+    ("mamba", "full", "wide"),
+    ("aligned", "full"),
+]
+
+
+class Conversations:
+    """A random history: prompts that go on, fork, step back; answers; a small pool, now and then under a budget."""
+
+    def __init__(self, made: Any, seed: int) -> None:
+        self.engine = made
+        self.chance = random.Random(seed)
+        self.known: list[list[int]] = [[]]
+        self._running: list[Any] = []
+
+    def prompt(self) -> list[int]:
+        """A prompt that shares a random part with one before."""
+        before = self.chance.choice(self.known)
+        kept = before if self.chance.random() < 0.6 else before[: self.chance.randrange(len(before) + 1)]
+        fresh = [self.chance.randrange(3) for _ in range(self.chance.randrange(1, 3 * BLOCK + 2))]
+        return ([*kept, *fresh])[: 16 * BLOCK]
+
+    def turn(self) -> None:
+        turn = self.chance.random()
+        if turn < 0.55:
+            self._start()
+        elif turn < 0.9 and self._running:
+            self._finish(self._running.pop(self.chance.randrange(len(self._running))))
+        elif turn < 0.95:
+            self.engine.bound(self.chance.choice([None, None, 4, 8]))
+        elif turn < 0.96 and not self._running:
+            self.engine.pool.reset_prefix_cache()
+
+    def _start(self) -> None:
+        request = self.engine.start(self.prompt(), chunk=self.chance.choice([BLOCK, 3 * BLOCK, 4096]))
+        if request is None:
+            return
+        answer = [self.chance.randrange(3) for _ in range(self.chance.randrange(4 * BLOCK))]
+        if not self.engine.grow(request, answer):
+            self.engine.finish(request)
+            return
+        self.known = [*self.known[-12:], list(request.all_token_ids)]
+        self._running.append(request)
+
+    def _finish(self, request: Any) -> None:
+        self.engine.finish(request)
+
+
+def groups(made: Any) -> list[CacheGroup]:
+    """The groups, as the plugin describes them."""
+    kinds = made.manager.kv_cache_event_metadata
+    return [CacheGroup(at, kind, window, BLOCK) for at, (kind, window) in enumerate(kinds)]
+
+
+def from_table(made: Any, tokens: list[int]) -> int:
+    """The hit on a prompt by the rule alone, from the pool's own table."""
+    from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash  # noqa: PLC0415
+
+    hashes = [maybe_convert_block_hash(each) for each in made.request(tokens).block_hashes]
+    table, parts = pool_hashes(made.pool), membership(groups(made), BLOCK)
+    windows = dict(parts.windows)
+
+    def held(needed: frozenset[int], block: int) -> bool:
+        return all((group, hashes[block]) in table for group in needed)
+
+    most = (len(tokens) - 1) // BLOCK
+    blocks = next((at for at in range(most) if not held(parts.full, at)), most)
+    return hit_blocks(parts.rule, blocks, lambda window, block: held(windows[window], block)) * BLOCK
+
+
+@pytest.mark.parametrize("retention", [None, 0, 4 * BLOCK])
+@pytest.mark.parametrize("kinds", MODELS, ids="+".join)
+def test_the_rule_is_vllms(kinds: tuple[str, ...], retention: int | None) -> None:
+    if retention and not set(kinds) & {"sliding", "wide", "mamba", "aligned"}:
+        pytest.skip("vLLM refuses it")
+    made = engine(*kinds, blocks=72 * len(kinds), retention=retention)
+    history = Conversations(made, seed=len(kinds) + (retention or 0))
+    hits = 0
+    for _ in range(250):
+        history.turn()
+        prompt = history.prompt()
+        served = int(made.manager.get_computed_blocks(made.request(prompt))[1])
+        assert from_table(made, prompt) == served
+        hits += served > 0
+    assert hits > 20
+
+
+class Route:
+    """The way of events from a pool behind the plugin to an index, and predictions out of it."""
+
+    def __init__(self, made: Any, *, plugin: bool = True) -> None:
+        self.made = made
+        told = groups(made) if plugin else ()
+        self.residents = Residents(INDEX_KEY, CONTRACT, block_size=BLOCK, groups=told)
+        self.index = PythonIndex()
+        self.point: Any = None
+        scheduler = made.state.scheduler
+        scheduler.kv_event_publisher = self
+        if plugin:
+            object.__setattr__(made.state.settings, "heartbeat_seconds", 1e6)
+            snapshots = install(scheduler, made.state)
+            assert snapshots is not None
+            self.point = scheduler.kv_event_publisher.point
+
+    def publish(self, batch: Any) -> None:
+        """What leaves the engine; the publisher's end."""
+        batch.data_parallel_rank = 0
+        self.residents.apply(decode_batch(msgspec.msgpack.encode(batch)).events)
+        for operation in self.residents.take():
+            self.index.apply(W, operation)
+
+    def predicted(self, tokens: list[int]) -> int:
+        """What a decision would predict."""
+        self.made.state.publish_events()
+        return predicted(self.index, self.residents, tokens)
+
+    def from_snapshot(self) -> tuple[PythonIndex, Residents]:
+        """What an agent that comes now makes of a snapshot, and its index."""
+        point = self.point()
+        fresh = Residents(INDEX_KEY, CONTRACT, block_size=BLOCK, groups=groups(self.made))
+        for payload in batches(point.copies, rank=0, now=0.0):
+            fresh.apply(decode_batch(payload).events)
+        assert self.residents.agrees(point.totals)
+        assert fresh.agrees(point.totals)
+        index = PythonIndex()
+        for operation in fresh.snapshot():
+            index.apply(W, operation)
+        return index, fresh
+
+
+def predicted(index: BlockIndex, residents: Residents, tokens: list[int]) -> int:
+    keys = BlockKeyer(INDEX_KEY, Namespace(CONTRACT), BLOCK).keys(tokens)
+    usable = (len(tokens) - 1) // BLOCK
+    return min(usable, index.match(keys, [W], rules=[residents.rule], usable=usable)[0]) * BLOCK
+
+
+@pytest.mark.parametrize("retention", [None, 0])
+@pytest.mark.parametrize("kinds", MODELS, ids="+".join)
+def test_agent_and_index_predict_what_vllm_serves(kinds: tuple[str, ...], retention: int | None) -> None:
+    made = engine(*kinds, blocks=72 * len(kinds), retention=retention)
+    route, history = Route(made), Conversations(made, seed=17 + len(kinds))
+    hits = 0
+    for step in range(250):
+        history.turn()
+        prompt = history.prompt()
+        served = int(made.manager.get_computed_blocks(made.request(prompt))[1])
+        assert route.predicted(prompt) == served
+        hits += served > 0
+        if step % 25 == 0:
+            assert route.index.digest(W) == route.residents.digest
+            index, fresh = route.from_snapshot()
+            assert index.digest(W) == fresh.digest
+        assert predicted(index, fresh, prompt) == served or step % 25
+    assert hits > 20
+    assert not made.state.faults.counts
+
+
+@pytest.mark.parametrize("kinds", [each for each in MODELS if "full" in each], ids="+".join)
+def test_a_stock_engines_groups_are_learnt_from_its_events(kinds: tuple[str, ...]) -> None:
+    """A removal of one of two copies is announced too, so less may be predicted; never more."""
+    made = engine(*kinds, blocks=72 * len(kinds), retention=0)
+    route, history = Route(made, plugin=False), Conversations(made, seed=3)
+    exact = 0
+    for _ in range(250):
+        history.turn()
+        prompt = history.prompt()
+        served = int(made.manager.get_computed_blocks(made.request(prompt))[1])
+        predicted = route.predicted(prompt)
+        assert predicted <= served
+        exact += predicted == served > 0
+    assert exact > 20
+    assert route.residents.rule == membership(groups(made), BLOCK).rule

@@ -1,0 +1,92 @@
+"""Gives blocks their keys: from an event's tokens where they line up with its hashes, else by a hash known before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from cachefleet_core.block_keys import NO_PARENT, BlockKey, BlockKeyer
+from cachefleet_worker.agent.blocks.hash_names import Block, Keyers, Names
+from cachefleet_worker.agent.blocks.scope import salt_of, usable_blocks
+from cachefleet_worker.agent.wire.kv_events import BlockStored, EngineHash
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Position where a chain continues: after ``key``, ``depth`` blocks deep, in the keyer's namespace."""
+
+    key: BlockKey
+    depth: int
+    keyer: BlockKeyer
+
+
+class Naming:
+    """Names the blocks of events; ``counts`` gets those that have no key, by reason."""
+
+    def __init__(self, keyers: Keyers, names: Names, counts: Counter[str]) -> None:
+        self._keyers = keyers
+        self._block_size = keyers.block_size
+        self._names = names
+        self._counts = counts
+        self.unkeyed = False
+        """Whether there were blocks that have no key."""
+
+    def lines_up(self, event: BlockStored) -> bool:
+        """Whether an event's tokens are those of its blocks, of the contract's size."""
+        return (
+            event.block_size == self._block_size and len(event.token_ids) == len(event.block_hashes) * self._block_size
+        )
+
+    def blocks(self, event: BlockStored) -> list[Block]:
+        """The event's blocks as far as they can be named; only unknown ones are hashed."""
+        place = self._place(event)
+        if place is None:
+            return []
+        blocks = self._identify(event, place)
+        if len(blocks) < len(event.block_hashes):
+            self.skip(event.block_hashes[len(blocks) :], "extra_key")
+        return blocks
+
+    def skip(self, block_hashes: list[EngineHash], reason: str) -> None:
+        """These blocks, and so their children, have no key."""
+        self.unkeyed |= reason == "extra_key"
+        self._counts[reason] += len(block_hashes)
+        self._names.mark(block_hashes)
+
+    def _place(self, event: BlockStored) -> _Place | None:
+        """Where the event's chain begins; None where that is unknown."""
+        if event.lora_id is not None and not event.lora_name:
+            self.skip(event.block_hashes, "extra_key")
+            return None
+        if event.parent_block_hash is None:
+            return _Place(NO_PARENT, 0, self._keyers.of(salt_of(event), event.lora_name or ""))
+        return self._after(event.parent_block_hash, event.block_hashes)
+
+    def _after(self, parent_hash: EngineHash, block_hashes: list[EngineHash]) -> _Place | None:
+        known, parent = self._names.find(parent_hash)
+        if parent is None:
+            reason = "extra_key" if known else "unknown_parent"
+            self._counts[reason] += len(block_hashes)
+            if known:
+                self.unkeyed = True
+                self._names.mark(block_hashes)
+            return None
+        return _Place(parent.key, parent.depth + 1, parent.keyer)
+
+    def _identify(self, event: BlockStored, place: _Place) -> list[Block]:
+        usable = usable_blocks(event, place.depth)
+        blocks: list[Block] = []
+        for block_hash in event.block_hashes[:usable]:
+            _, block = self._names.find(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        if len(blocks) == usable:
+            return blocks
+        previous = blocks[-1].key if blocks else place.key
+        start, depth = len(blocks), place.depth + len(blocks)
+        tokens = event.token_ids[start * self._block_size : usable * self._block_size]
+        for key in place.keyer.keys(tokens, previous, depth):
+            blocks.append(Block(key, previous, depth, place.keyer))
+            previous, depth = key, depth + 1
+        return blocks
