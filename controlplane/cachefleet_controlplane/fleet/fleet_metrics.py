@@ -44,8 +44,8 @@ _WORKER: Final[Mapping[str, tuple[str, Callable[[WorkerStatus], float | None]]]]
     "worker_held_blocks": ("Blocks the index has for it", lambda worker: worker.held_blocks),
     "worker_indexed": ("0 where its blocks did not fit into the index", lambda worker: worker.indexed),
     "worker_index_blind": (
-        "1 where its engine serves from a cache of which the index holds nothing",
-        lambda worker: worker.blind,
+        "1 where its engine serves from a cache of which the index holds nothing, or cannot",
+        lambda worker: worker.blind or bool(worker.not_indexed),
     ),
     "worker_cache_value": ("What its cache is worth", lambda worker: worker.cache_value),
     "worker_trust": ("Share of its claims that is counted on", lambda worker: worker.trust),

@@ -33,6 +33,7 @@ MAX_PREFIXES: Final = 256
 """The protocol's bound of prefixes in one frame."""
 MAX_REMEMBERED: Final = 8192
 """Workers whose epoch is kept; more than may report."""
+_TOKEN_BYTES: Final = 4
 MAX_IDS_BYTES: Final = 1024 * 1024
 """The protocol's bound of one prefix's ids."""
 _PREFIX_BYTES: Final = 2048
@@ -114,7 +115,7 @@ class NewWorkerWarmUp:
             return (line.model, line.contract) == (model, contract)
 
         found = self._hot.hottest(serves, self._clock(), tokens=tokens, most=MAX_PREFIXES)
-        prefixes = _carried(found)
+        prefixes = _carried(found, 0 if hello.rule.plain else hello.contract.block_size)
         if not prefixes:
             return None
         self._workers.inc()
@@ -159,17 +160,21 @@ def standing_tokens(pool: PrefixCachePool, hello: Hello) -> int:
     )
 
 
-def _carried(found: Sequence[HotPrefix]) -> tuple[Prefix, ...]:
-    """The prefixes that fit into one frame, hottest first."""
+def _carried(found: Sequence[HotPrefix], block: int) -> tuple[Prefix, ...]:
+    """The prefixes that fit into one frame, hottest first.
+
+    A window is kept before a prompt's last token: of whole blocks of ``block`` tokens one more makes it their end.
+    """
     room = MAX_BYTES
     prefixes: list[Prefix] = []
     for one in found:
-        if len(one.ids) <= min(room, MAX_IDS_BYTES):
+        if len(one.ids) + _TOKEN_BYTES <= min(room, MAX_IDS_BYTES):
             room -= len(one.ids) + _PREFIX_BYTES
-            prefixes.append(_prefix(len(prefixes), one))
+            more = one.ids[-_TOKEN_BYTES:] if block and not len(one.ids) % (_TOKEN_BYTES * block) else b""
+            prefixes.append(_prefix(len(prefixes), one, more))
     return tuple(prefixes)
 
 
-def _prefix(number: int, hot: HotPrefix) -> Prefix:
+def _prefix(number: int, hot: HotPrefix, more: bytes) -> Prefix:
     """Its name tells only its rank among the hot ones."""
-    return Prefix(name=f"hot-{number}", ids=hot.ids, salt=hot.line.salt)
+    return Prefix(name=f"hot-{number}", ids=hot.ids + more, salt=hot.line.salt)

@@ -209,6 +209,17 @@ async def test_an_index_that_fails_costs_the_cause_alone(monkeypatch: pytest.Mon
         assert the_cause(gate, await answered(gate)) == "unknown"
 
 
+async def test_a_model_whose_hits_are_not_understood_is_decided_by_text() -> None:
+    async with engine() as one, front([one], texts=True) as gate:
+        link = gate.fleet.connect(_Link())
+        said: dict[str, Any] = {"worker": gate.name(0), "pool": POOL, "epoch": "e", "endpoint": one.url}
+        gate.fleet.hello(link, Hello(contract=CONTRACT, not_indexed="KV cache group 1 is odd", **said))
+        for _ in range(2):
+            await gate.chat(LONG)
+        await until(lambda: len(gate.records) == 2)
+        assert [record.knowledge for record in gate.records] == [Knowledge.LOAD, Knowledge.APPROXIMATE]
+
+
 async def test_restarted() -> None:
     async with slow() as (gate, agent):
         assert the_cause(gate, await answered(gate, lambda: agent.hello("another"))) == "restarted"

@@ -14,12 +14,14 @@ from typing import Any
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp, budget_tokens
 from cachefleet_controlplane.hot_prefixes.tracker import HotBounds, HotPrefixes, Line
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_core.block_keys import BlockKeyer, Namespace
+from cachefleet_core.hit_rule import HitRule
 from cachefleet_core.report_frames import Hello, Phase, State, Warm, decode_down, encode
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, tenant_salt
 from cachefleet_core.warmth import Warmth
@@ -82,6 +84,16 @@ def test_a_new_worker_is_told_once_hottest_first() -> None:
     assert fleet.told(said=hello("demo-1", epoch="e2")) != []
     assert value(fleet.metrics, "hot_warmed_workers_total") == 2
     assert value(fleet.metrics, "hot_warmed_prefixes_total") == 4
+
+
+def test_where_windows_count_a_prefix_is_told_with_a_token_after_its_last_block() -> None:
+    """Of a prompt an engine keeps the window before its last token."""
+    fleet = Fleet()
+    fleet.heat(1, 2)
+    said = replace(HELLO, rule=HitRule(windows=(2,)))
+    warm = fleet.new_workers.reported(said, state(0, held=0, digest=0))
+    assert warm is not None
+    assert list(array("I", warm.prefixes[0].ids)) == [*[1] * BLOCK, *[2] * BLOCK, 2]
 
 
 def test_a_worker_that_held_something_when_it_was_first_heard_of_is_not_new() -> None:

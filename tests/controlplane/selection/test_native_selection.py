@@ -15,7 +15,8 @@ from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.selection.selection import Duty, Selector
 from cachefleet_controlplane.workers.inflight import InFlightRequest
-from cachefleet_core.block_keys import pack_keys
+from cachefleet_core.block_keys import BlockKey, pack_keys
+from cachefleet_core.hit_rule import PLAIN, HitRule, window_key
 from cachefleet_core.report_frames import Operation, Phase
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, ranked, view
@@ -35,6 +36,7 @@ ENGINE = {
     "kvTransfer": {"kv_connector": "x"},
     "dataParallelSize": 2,
 }
+RULES = [PLAIN, PLAIN, HitRule(windows=(3,)), HitRule(windows=(1, 3)), HitRule(full=False, windows=(3,))]
 NAMES = ["demo-0", "demo-1", "demo-2"]
 Who = tuple[str, str, int]
 WHO: list[Who] = [
@@ -101,8 +103,8 @@ class BoardMachine(RuleBasedStateMachine):
 
     # The agents.
 
-    @rule(one=who, strange=st.booleans())
-    def greet(self, one: Who, *, strange: bool) -> None:
+    @rule(one=who, strange=st.booleans(), hits=st.sampled_from(RULES))
+    def greet(self, one: Who, *, strange: bool, hits: HitRule = PLAIN) -> None:
         of, name, rank = one
         if of not in self.pools:
             return
@@ -110,7 +112,8 @@ class BoardMachine(RuleBasedStateMachine):
         link = self.links[one] = FakeLink()
         link.connection = self.fleet.connect(link)
         contract = replace(CONTRACT, tokenizer="sha256:bb") if strange else CONTRACT
-        greeting = hello(name, f"e{self.epochs}", pool=of, rank=rank, max_batched_tokens=512 * rank, contract=contract)
+        said: dict[str, Any] = {"max_batched_tokens": 512 * rank, "contract": contract, "rule": hits}
+        greeting = hello(name, f"e{self.epochs}", pool=of, rank=rank, **said)
         self.fleet.hello(link.connection, greeting)
         self.sequences[one] = 0
         self.resume(one, held=self.epochs % 7)
@@ -123,6 +126,15 @@ class BoardMachine(RuleBasedStateMachine):
     @rule(one=who, line=st.sampled_from(CHAINS), held=st.integers(1, 12), step=st.sampled_from([1, 1, 1, 2]))
     def store(self, one: Who, line: list[int], held: int, step: int) -> None:
         self.change(one, stored(line[:held]), step)
+
+    @rule(one=who, line=st.sampled_from(CHAINS), window=st.sampled_from([1, 3]), at=st.integers(0, 12))
+    def store_windows(self, one: Who, line: list[int], window: int, at: int) -> None:
+        keys = [window_key(BlockKey(key), window) for key in line]
+        self.change(one, stored(keys[at - 2 : at + 4] if at > 1 else keys[:6]), 1)
+
+    @rule(one=who, line=st.sampled_from(CHAINS), window=st.sampled_from([1, 3]), at=st.integers(0, 11))
+    def evict_windows(self, one: Who, line: list[int], window: int, at: int) -> None:
+        self.change(one, removed([window_key(BlockKey(line[at]), window)]), 1)
 
     @rule(one=who, line=st.sampled_from(CHAINS), kept=st.integers(0, 11))
     def evict(self, one: Who, line: list[int], kept: int) -> None:

@@ -222,9 +222,9 @@ class RoutingInputBuilder:
         """What decisions rest on: blocks, else the text where it may be used, else load."""
         longest = model.max_model_len
         keyed = rendering.prompt
-        if not self._fleet.indexed(model.name):
-            keyed = replace(keyed, keys=b"")
         prompt = _prompt(info, keyed, text.measured(keyed.tokens), longest=longest)
+        if not self._fleet.indexed(model.name):
+            prompt = replace(prompt, keys=b"", knowledge=Knowledge.LOAD)
         if prompt.knowledge is Knowledge.EXACT or not text.size or rendering.reason in _TEXTLESS:
             return rendering, prompt
         if prompt.tokens and longest is not None and prompt.tokens > longest:

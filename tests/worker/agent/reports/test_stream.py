@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from cachefleet_core.hit_rule import HitRule
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.report_frames import Delta, Hello, Phase, Snapshot, State, decode_up
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
@@ -48,6 +49,33 @@ def received(frames: list[bytes]) -> Receiver:
             assert frame.digest == receiver.digest
             assert frame.held == len(receiver.held)
     return receiver
+
+
+async def test_a_stream_begins_again_where_events_tell_another_rule() -> None:
+    """A stock engine's: its second group is learnt from its first event."""
+    feed, stream = make_feed(), make_stream()
+    feed.begin({0: stream}, ready)
+    outbox = feed.attach(max_frames=100, max_bytes=10**6)
+    assert [type(decode_up(frame)) for frame in await outbox.take()] == [Hello, Snapshot, State]
+    store(stream, 1, blocks=2)
+    feed.flush()
+    assert [type(decode_up(frame)) for frame in await outbox.take()] == [Delta]
+    sliding = {"group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 3}
+    stream.residents.apply([BlockStored([1001], None, [1, 2, 3, 4], BLOCK_SIZE, **sliding)])  # type: ignore[arg-type]
+    feed.flush()
+    frames = await outbox.take()
+    hello, _, _ = map(decode_up, frames)
+    assert isinstance(hello, Hello)
+    assert (hello.rule, hello.epoch) == (HitRule(windows=(1,)), "e")
+    assert len(received(frames).held) == 3
+    odd = {"group_idx": 2, "kv_cache_spec_kind": "chunked_local_attention"}
+    stream.residents.apply([BlockStored([1001], None, [1, 2], BLOCK_SIZE, **odd)])  # type: ignore[arg-type]
+    feed.flush()
+    frames = await outbox.take()
+    hello = decode_up(frames[0])
+    assert isinstance(hello, Hello)
+    assert "KV cache group 2" in hello.not_indexed
+    assert not received(frames).held
 
 
 def test_deltas_are_numbered_without_a_break() -> None:
