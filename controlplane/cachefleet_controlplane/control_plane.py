@@ -116,6 +116,7 @@ class ControlPlane:
             index_key=fleet_key.index_key,
             salt_key=fleet_key.salt_key,
             salt_version=self.tenancy.tenants.salt_version,
+            tenants=self.tenancy.tenants.names,
             keyer=self.backend.code.keyer,
             selector=self.backend.selector,
             texts=None if settings.knowledge == "load" else self.backend.index(),

@@ -22,6 +22,9 @@ CONVERSATION_HEADER: Final = "x-cachefleet-conversation"
 REF_MEMBER: Final = "prompt_cache_ref"
 APPEND_MEMBER: Final = "append_token_ids"
 RETURN_MEMBER: Final = "return_prompt_cache_ref"
+KEEP_MEMBER: Final = "cachefleet_keep"
+"""In a request's ``vllm_xargs``: for how many seconds its blocks are to be kept, one of KEEP_SECONDS."""
+KEEP_SECONDS: Final = (300, 3600, 86_400)
 KEPT_MEMBERS: Final = ("tools", "instructions", "system")
 """Members that a worker keeps besides a conversation's items; a body with a reference has none of them."""
 

@@ -19,6 +19,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from cachefleet_core import report_fields
 from cachefleet_core.block_keys import BlockKey, Tier, unpack_keys
 from cachefleet_core.hit_rule import PLAIN, HitRule
 from cachefleet_core.index_contract import Difference, IndexContract, RenderProfile
@@ -30,7 +31,6 @@ PATH: Final = "/v1/reports"
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
 MAX_KEYS_PER_FRAME: Final = 131_072
 MAX_OPERATIONS: Final = 16_384
-
 PackedKeys = Annotated[bytes, Meta(min_length=8, max_length=8 * MAX_KEYS_PER_FRAME)]
 
 
@@ -155,6 +155,8 @@ class State(Struct, tag="state", frozen=True, kw_only=True):
     """Blocks a new request may take, idle cached ones included."""
     blocks_idle: Count | None = None
     """Idle cached blocks: kept for reuse, used by no request."""
+    idle_by_salt: report_fields.IdleBySalt = msgspec.field(default_factory=dict)
+    """Of these, the blocks of the tenants that have most; none where the engine does not tell."""
     preemptions: Count = 0
     prefill_tokens_per_second: Seconds | None = None
     inter_token_seconds: Seconds | None = None
@@ -178,6 +180,12 @@ class Policy(Struct, tag="policy", frozen=True, kw_only=True):
     reject_below: Ratio = 0.0
     budget_mib: Count | None = None
     """Bound on idle cached blocks per device, in MiB; None removes the bound, 0 keeps no idle cache."""
+    cache_share: Ratio = 1.0
+    """Share of that bound that each tenant may keep where others need it as well."""
+    tenant_shares: report_fields.SaltShares | None = None
+    """Tenants with a share of their own; None where the sender does not know salts: what was told before holds."""
+    keep_share: Ratio = 0.0
+    """Share of the bound that is evicted last because its requests ask for it."""
     max_entries: Count = 1024
     """Turns of conversations that a worker keeps by handle."""
     warm_prefixes: Count = 0

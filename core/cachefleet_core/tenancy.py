@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import hmac
 import secrets
 from typing import Final, NewType
@@ -22,6 +23,7 @@ DEFAULT_TENANT = TenantId("default")
 API_KEY_PREFIX: Final = "cf-"
 API_KEY_HINT: Final = len(API_KEY_PREFIX) + 6
 """Number of leading characters of an API key that are kept to recognise it: 36 bits of its 256."""
+SALT_DIGEST_CHARACTERS: Final = 32
 _KEY_BYTES = 32
 
 
@@ -119,6 +121,11 @@ def tenant_salt(salt_key: bytes, tenant: TenantId, version: int = 1) -> str:
     """The ``cache_salt`` of a tenant: stable, unpredictable without the salt key, new with each ``version``."""
     message = f"{version}/{tenant}".encode()
     return base64.urlsafe_b64encode(hmac.digest(salt_key, message, "sha256")).decode().rstrip("=")
+
+
+def salt_digest(salt: str) -> str:
+    """What names a tenant to an engine's agent where its salt itself is not to be told: 128 bits, in hexadecimal."""
+    return hashlib.sha256(b"cachefleet/salt/" + salt.encode()).hexdigest()[:SALT_DIGEST_CHARACTERS]
 
 
 def new_api_key(secret: bytes) -> str:

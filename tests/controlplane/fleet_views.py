@@ -3,7 +3,15 @@
 from typing import Any
 
 from cachefleet_controlplane.index.protocol import WorkerId
-from cachefleet_controlplane.workers.views import FleetView, HitRatio, IndexStatus, PoolStatus, WorkerStatus
+from cachefleet_controlplane.workers.views import (
+    OTHERS,
+    FleetView,
+    HitRatio,
+    IndexStatus,
+    PoolStatus,
+    TenantIdle,
+    WorkerStatus,
+)
 from cachefleet_core.index_contract import Difference, IndexContract
 from cachefleet_core.report_frames import Capability, Phase, State
 from cachefleet_core.warmth import Warmth
@@ -28,6 +36,11 @@ REPORT = State(
 )
 
 
+TENANTS = (
+    TenantIdle("default/demo", "acme", 0.25, 30, 2),
+    TenantIdle("default/demo", OTHERS, 1.0, 10, 1),
+    TenantIdle("default/other", "acme", 1.0, 5, 1),
+)
 INDEX = IndexStatus(keys=40, held=50, bytes=4000, refused_frames=3, shed_frames=2, excess_claims=1)
 
 
@@ -98,7 +111,9 @@ def fleet_view(*workers: WorkerStatus, queried: int = 1000, hits: int = 700) -> 
         fresh=sum(not worker.stale for worker in workers),
         excluded=sum(worker.excluded for worker in workers),
     )
-    return FleetView(policy="cacheAware", pools=(pool,), workers=workers, inflight_requests=2, index=INDEX)
+    return FleetView(
+        policy="cacheAware", pools=(pool,), workers=workers, inflight_requests=2, index=INDEX, tenants=TENANTS
+    )
 
 
 DIFFERENT = (Difference("weights", "tiny", "other"),)

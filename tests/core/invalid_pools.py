@@ -118,6 +118,24 @@ INVALID: Final[tuple[Invalid, ...]] = (
     _spec("unknown policy", "preemption.policy", "preemption.policy: Unsupported", preemption={"policy": "Drop"}),
     _spec("unknown isolation", "tenancy.isolation", "tenancy.isolation: Unsupported", tenancy={"isolation": "None"}),
     _spec(
+        "share above 1",
+        "spec.tenancy.cacheShare.default: 2: must be a number from 0 to 1",
+        "spec.tenancy.cacheShare.default: Invalid value: 2",
+        tenancy={"cacheShare": {"default": 2}},
+    ),
+    _spec(
+        "share of a tenant twice",
+        "spec.tenancy.cacheShare.tenants: a list of 2: must not name a tenant twice",
+        'spec.tenancy.cacheShare.tenants[1]: Duplicate value: {"name":"acme"}',
+        tenancy={"cacheShare": {"tenants": [{"name": "acme", "share": 0.5}, {"name": "acme", "share": 0.2}]}},
+    ),
+    _spec(
+        "shares where blocks are shared",
+        "spec.tenancy.cacheShare: a mapping: must not be set when isolation is Shared: there blocks are of no tenant",
+        "must not be set when isolation is Shared: there blocks are of no tenant",
+        tenancy={"isolation": "Shared", "cacheShare": {"default": 0.5}},
+    ),
+    _spec(
         "threshold above 1",
         "spec.hit.threshold: 1.1: must be a number from 0 to 1",
         "spec.hit.threshold: Invalid value: 1.1",

@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from cachefleet_controlplane.admin import presenters, problem_responses, schemas
+from cachefleet_controlplane.admin import presenters, problem_responses, schemas, tenant_schemas
 from cachefleet_controlplane.admin.access_routes import access_routes
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals, told
 from cachefleet_controlplane.admin.auth_middleware import BodyBound, Guard
@@ -99,6 +99,12 @@ def _fleet_routes(fleet: LiveFleet) -> APIRouter:
     async def workers(pool: Filter = None, limit: ManyLimit = 1000) -> schemas.WorkerList:
         found = [status for status in fleet.view().workers if pool is None or status.pool == pool]
         return schemas.WorkerList(items=tuple(presenters.worker(status) for status in found[:limit]), total=len(found))
+
+    @router.get("/idle-cache", summary="What tenants have of the idle caches", tags=["tenants"])
+    async def idle_cache(pool: Filter = None) -> tenant_schemas.IdleCacheList:
+        found = [one for one in fleet.view().tenants if pool is None or one.pool == pool]
+        items = tuple(tenant_schemas.IdleCache.model_validate(one) for one in found)
+        return tenant_schemas.IdleCacheList(items=items)
 
     return router
 

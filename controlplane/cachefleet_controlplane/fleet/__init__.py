@@ -5,5 +5,6 @@ fleet              ``Fleet``: pools, models, decisions, agents, views
 fleet_metrics      Prometheus gauges read at each scrape
 losses             why blocks that a decision counted on are gone
 startup_readiness  not ready until every ready worker's agent has reported, or a timeout
+tenant_frames      tenants' shares and warm prefixes, sent to agents
 view_builders      live state to frozen views
 """

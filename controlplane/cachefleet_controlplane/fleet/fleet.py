@@ -14,10 +14,10 @@ from typing import Any
 
 from cachefleet_controlplane.fleet.agent_connections import AgentConnections, Connection, Link
 from cachefleet_controlplane.fleet.losses import Losses
+from cachefleet_controlplane.fleet.tenant_frames import TenantFrames
 from cachefleet_controlplane.fleet.view_builders import index_status, pool_status, worker_status
 from cachefleet_controlplane.index.frame_ingest import DeltaFrame, Report
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
-from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
@@ -27,10 +27,9 @@ from cachefleet_controlplane.selection.selection import Duty, Selector, eligible
 from cachefleet_controlplane.selection.text_selection import TextSelector
 from cachefleet_controlplane.workers.block_keyers import Keyers
 from cachefleet_controlplane.workers.inflight import InFlightRequest, InFlightRequests
-from cachefleet_controlplane.workers.registry import Registry
+from cachefleet_controlplane.workers.registry import Pool, Registry
 from cachefleet_controlplane.workers.render_profiles import RenderFacts, RenderProfiles
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
-from cachefleet_controlplane.workers.warm_prefixes import Warming
 from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.pool.model_names import Claim, NameRules
 from cachefleet_core.report_frames import DownFrame, Hello, State
@@ -46,7 +45,8 @@ class Fleet:
     """Live state and decisions; ``clock`` is monotonic, ``wall`` Unix time, in seconds; ``index_key`` seeds block keys.
 
     With ``texts``, an index of its own, prompts of unknown blocks are decided by their text. With a ``salt_key``
-    workers are told of warm prefixes, salted with it; ``salt_version`` gives the version of a tenant's salt.
+    workers are told of warm prefixes, salted with it, and of tenants' shares; ``salt_version`` gives the version of a
+    tenant's salt, ``tenants`` the names of all.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Fleet:
         index_key: bytes,
         salt_key: bytes | None = None,
         salt_version: Callable[[TenantId], int] = lambda _: 1,
+        tenants: Callable[[], Iterable[TenantId]] = tuple,
         keyer: type[BlockKeyer] = BlockKeyer,
         selector: MakeSelector = Selector,
         texts: BlockIndex | None = None,
@@ -76,7 +77,7 @@ class Fleet:
         self.losses = Losses(index, self._registry, clock)
         self._selector = selector(index, self._registry)
         self._texts = None if texts is None else TextSelector(texts, self._registry)
-        self._warming = Warming(Salter(salt_key), salt_version) if salt_key else None
+        self._tenant_frames = TenantFrames(salt_key, salt_version, tenants) if salt_key else None
         self._decisions = 0
         self._listeners: list[Callable[[], None]] = []
         self.informed = asyncio.Event()
@@ -89,11 +90,9 @@ class Fleet:
         change = self._registry.update(views, unread)
         for worker in change.removed:
             self._agents.removed(worker)
-        for pool in change.new_policy:
-            self._agents.announce_policy(pool)
         if self._texts:
             self._texts.keep([worker.id for worker in self._registry.workers()])
-        self.update_tenants()
+        self.update_tenants(change.new_policy)
         self.informed.set()
         self._changed()
 
@@ -132,17 +131,13 @@ class Fleet:
         found = next(((pool.fleet, pool.contract) for pool in self._registry.fleet(model) if pool.contract), None)
         return self._keyers.get(*found, salt=salt, lora=lora) if found else None
 
-    def update_tenants(self) -> None:
-        """Send workers their warm prefixes where prefixes or tenants' salts have changed."""
-        if self._warming is None:
+    def update_tenants(self, fresh: Sequence[Pool] = ()) -> None:
+        """Send workers the policies of ``fresh`` pools, and what has changed with tenants' salts."""
+        if self._tenant_frames is not None:
+            self._tenant_frames.update(self._registry, self._agents, fresh)
             return
-        self._warming.keep(frozenset(self._registry.pools))
-        for pool in self._registry.admitted():
-            fleet = [other.declared for other in self._registry.pools.values() if other.fleet == pool.fleet]
-            warm = self._warming.frame(pool.declared, fleet)
-            if warm is not pool.warm:
-                pool.warm = warm
-                self._agents.announce_warm(pool)
+        for pool in fresh:
+            self._agents.announce_policy(pool)
 
     # Decisions.
 
@@ -284,6 +279,7 @@ class Fleet:
             ),
             inflight_requests=sum(len(worker.inflight_requests.open) for worker in workers),
             index=index_status(stats, self._agents),
+            tenants=self._tenant_frames.idle(self._registry.pools.values()) if self._tenant_frames else (),
         )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cachefleet_controlplane.workers.views import FleetView, IndexStatus, PoolStatus, WorkerStatus
+from cachefleet_controlplane.tenants.tenant_metrics import MAX_TENANTS, OTHER
+from cachefleet_controlplane.workers.views import FleetView, IndexStatus, PoolStatus, TenantIdle, WorkerStatus
 from cachefleet_core.report_frames import State
 
 _RANK: Final = ("pool", "worker", "rank")
@@ -59,6 +61,7 @@ _REPORT: Final[Mapping[str, tuple[str, Callable[[State], float | None]]]] = {
     "worker_free_blocks": ("Blocks a request may take", lambda report: report.blocks_free),
     "worker_idle_blocks": ("Idle cached blocks", lambda report: report.blocks_idle),
 }
+_TENANT_IDLE: Final = "Idle cached blocks of a tenant over a pool's workers, as far as they tell"
 _REPORT_TOTALS: Final[Mapping[str, tuple[str, Callable[[State], float | None]]]] = {
     "worker_preemptions": ("Requests its engine preempted", lambda report: report.preemptions),
     "worker_prefix_queried_tokens": ("Prompt tokens its engine looked up", lambda report: report.prefix_queries),
@@ -88,10 +91,23 @@ class FleetCollector(Collector):
             yield _family(GaugeMetricFamily, name, text, ("pool",), (((p.key,), read(p)) for p in view.pools))
         for name, (text, of) in _WORKER.items():
             yield _family(GaugeMetricFamily, name, text, _RANK, ((_rank(w), of(w)) for w in view.workers))
+        told_of = tenant_idle(view.tenants)
+        yield _family(GaugeMetricFamily, "tenant_idle_blocks", _TENANT_IDLE, ("pool", "tenant"), told_of)
         for kind, table in ((GaugeMetricFamily, _REPORT), (CounterMetricFamily, _REPORT_TOTALS)):
             for name, (text, told) in table.items():
                 values = ((_rank(w), told(w.report)) for w in view.workers if w.report is not None)
                 yield _family(kind, name, text, _RANK, values)
+
+
+def tenant_idle(tenants: Iterable[TenantIdle]) -> list[tuple[tuple[str, str], int]]:
+    """Blocks by pool and tenant: of a pool the MAX_TENANTS with most by name, all else as OTHER."""
+    blocks: Counter[tuple[str, str]] = Counter()
+    named: Counter[str] = Counter()
+    for one in tenants:
+        known = bool(one.tenant) and named[one.pool] < MAX_TENANTS
+        named[one.pool] += known
+        blocks[one.pool, one.tenant if known else OTHER] += one.blocks
+    return list(blocks.items())
 
 
 def _rank(worker: WorkerStatus) -> tuple[str, str, str]:

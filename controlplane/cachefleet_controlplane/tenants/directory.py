@@ -165,6 +165,10 @@ class Tenants:
         """The current version of a tenant's salt."""
         return self.directory.salt_version(tenant)
 
+    def names(self) -> list[TenantId]:
+        """All tenants there are."""
+        return list(self.directory.tenants)
+
     async def run(self) -> None:
         """Read the store every ``poll_seconds`` until cancelled."""
         try:

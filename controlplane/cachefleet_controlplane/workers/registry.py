@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.pools.index_contracts import contract_differences, in_force
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
@@ -18,6 +20,7 @@ from cachefleet_core.engine.engine_arguments import engine_policy
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.model_names import Claim, ModelNames, NameRules, claim_of
 from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.report_fields import SaltShare
 from cachefleet_core.report_frames import Policy, Warm
 
 DEFAULT_WINDOW_SECONDS: Final = 600.0
@@ -35,6 +38,8 @@ class Pool:
     """What its workers are told; None while none is known to be admitted."""
     window: HitWindow
     contract: IndexContract | None = None
+    tenant_shares: tuple[SaltShare, ...] | None = None
+    """Shares of the idle cache of some tenants; None where this control plane has no salt key."""
     warm: Warm | None = None
     """Its standing Warm frame; None where this control plane has no salt key, or no policy for it."""
     workers: dict[WorkerId, Worker] = field(default_factory=dict)
@@ -48,6 +53,13 @@ class Pool:
     def fleet(self) -> tuple[str, str]:
         """Namespace and model name: pools that share both form a fleet."""
         return self.declared.metadata.namespace, self.declared.spec.model.name
+
+    @property
+    def told(self) -> Policy | None:
+        """The policy as workers are told it, with tenants' shares."""
+        if self.policy is None or self.tenant_shares is None:
+            return self.policy
+        return msgspec.structs.replace(self.policy, tenant_shares=self.tenant_shares)
 
     def settle_contract(self) -> None:
         """Choose the contract in force among those of listed workers, and set each worker's differences from it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_core.index_contract import Difference, IndexContract
@@ -144,6 +145,24 @@ class IndexStatus:
     """Frames after which a worker claimed more blocks than it can hold."""
 
 
+OTHERS: Final = ""
+"""In place of a tenant's name: tenants that are gone, former salts, requests that did not come by the gateway."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantIdle:
+    """What one tenant has of the idle cache of a pool, over all of its workers."""
+
+    pool: str
+    tenant: str
+    """OTHERS for salts of no tenant there is."""
+    share: float
+    """Its share of the budget of each worker."""
+    blocks: int
+    mib: int
+    """Of the devices' memory, as far as workers tell the size of a block."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
     """All pools and workers at one time."""
@@ -153,3 +172,5 @@ class FleetView:
     workers: tuple[WorkerStatus, ...]
     inflight_requests: int
     index: IndexStatus
+    tenants: tuple[TenantIdle, ...] = ()
+    """What tenants have of the idle caches."""

@@ -146,6 +146,8 @@ def engine_policy(pool: PrefixCachePool) -> report_frames.Policy:
         preemption=spec.preemption.policy.value,
         reject_below=spec.preemption.reject_below,
         budget_mib=cache.budget_mib if cache.enabled else 0,
+        cache_share=spec.tenancy.cache_share.default,
+        keep_share=cache.keep_share,
         max_entries=cache.max_entries,
         warm_prefixes=len(cache.warm_prefixes) if keeps_blocks(spec) else 0,
         warm_timeout_seconds=spec.rollout.warm_timeout_seconds,

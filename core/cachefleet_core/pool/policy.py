@@ -14,6 +14,7 @@ MAX_MESSAGES: Final = 1_000_000
 """Characters of a warm prefix."""
 MAX_MESSAGES_BYTES: Final = 1024 * 1024 - 4096
 """Bytes of the texts of a warm prefix as JSON; what a frame to an agent takes, less the JSON around them."""
+MAX_TENANT_SHARES: Final = 256
 
 
 class MessageRole(StrEnum):
@@ -96,6 +97,9 @@ class PrefixCacheSpec(Section):
     """Whether blocks of finished requests are kept for reuse."""
     budget_mib: MiB = 1024
     """Memory for idle cached blocks on each device, in MiB; 0 keeps none."""
+    keep_share: Ratio = 0.5
+    """Share of budgetMiB that is evicted last because its requests ask for it by cache_control or
+    prompt_cache_retention; 0 ignores what they ask."""
     max_entries: Annotated[int, Field(ge=0, le=100_000)] = 1024
     """Turns of conversations that a worker keeps by handle; 0 keeps none."""
     warm_prefixes: Annotated[
@@ -151,11 +155,57 @@ class AdmissionSpec(Section):
     """Longest time a request waits for a worker, in seconds."""
 
 
+class TenantShare(Section):
+    """One tenant's share of the budget for idle cached blocks."""
+
+    name: Tenant
+    """Name of the tenant."""
+    share: Ratio
+    """Its share of prefixCache.budgetMiB."""
+
+
+class CacheShareSpec(Section):
+    """How much of the budget for idle cached blocks a tenant may keep where others need it as well."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            field="tenants",
+            cel="",  # the list is a map by name, which the API server keeps unique by itself
+            message="must not name a tenant twice",
+            holds=lambda shares: len({one.name for one in shares.tenants}) == len(shares.tenants),
+        ),
+    )
+
+    default: Ratio = 1.0
+    """Share of every tenant that is not named; over it a tenant's own blocks are evicted first."""
+    tenants: Annotated[
+        tuple[TenantShare, ...],
+        Field(
+            strict=False,
+            max_length=MAX_TENANT_SHARES,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = ()
+    """Tenants with a share of their own."""
+
+
 class TenancySpec(Section):
     """Who shares cached blocks with whom."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            field="cacheShare",
+            cel="self.isolation == 'PerTenant' "
+            "|| (self.cacheShare.default >= 1.0 && size(self.cacheShare.tenants) == 0)",
+            message="must not be set when isolation is Shared: there blocks are of no tenant",
+            holds=lambda tenancy: tenancy.isolation == Isolation.PER_TENANT or tenancy.cache_share == CacheShareSpec(),
+        ),
+    )
+
     isolation: Annotated[Isolation, Field(strict=False)] = Isolation.PER_TENANT
     """PerTenant keeps tenants' blocks apart, Shared lets all tenants of the pool reuse them."""
+    cache_share: CacheShareSpec = CacheShareSpec()
+    """Each tenant's share of prefixCache.budgetMiB."""
 
 
 class ContinuationSpec(Section):

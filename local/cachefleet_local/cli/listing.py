@@ -136,6 +136,13 @@ USAGE: Final = (
     Column("COMPUTED", lambda item: item["computedTokens"], right=True),
     Column("COMPLETION", lambda item: item["completionTokens"], right=True),
 )
+IDLE: Final = (
+    Column("POOL", lambda item: item["pool"]),
+    Column("TENANT", lambda item: item["tenant"] or "(others)"),
+    Column("SHARE", lambda item: f"{item['share']:.0%}", right=True),
+    Column("BLOCKS", lambda item: item["blocks"], right=True),
+    Column("MIB", lambda item: item["mib"], right=True),
+)
 
 
 def listing(items: Sequence[Item], columns: Sequence[Column], output: Output) -> str:

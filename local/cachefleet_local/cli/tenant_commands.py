@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import quote
 
 import typer
 
-from cachefleet_local.cli.admin_client import AdminAccess, AdminClient, admin_client, find_access
-from cachefleet_local.cli.listing import ACCESS, KEYS, NEW_KEYS, TENANTS, USAGE, Column, Item, Output, listing, single
+from cachefleet_local.cli.admin_client import find_access
+from cachefleet_local.cli.answers import ask, show_list, show_one
+from cachefleet_local.cli.listing import (
+    ACCESS,
+    IDLE,
+    KEYS,
+    NEW_KEYS,
+    TENANTS,
+    USAGE,
+    Output,
+)
 from cachefleet_local.cli.options import EPILOG, DataDir, Format, TokenFile, Url
 from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
 
@@ -54,7 +61,7 @@ def list_tenants(
 ) -> None:
     """List tenants: priority, limits, version of the salt."""
     access = find_access(url=url, token_file=token_file, data_dir=data_dir)
-    _list(access, lambda client: client.get("tenants"), TENANTS, output)
+    show_list(access, lambda client: client.get("tenants"), TENANTS, output)
 
 
 @app.command(epilog=EPILOG)
@@ -82,7 +89,7 @@ def create(
         trusted=trusted,
     )
     access = find_access(url=url, token_file=token_file, data_dir=data_dir)
-    _show(access, lambda client: client.post("tenants", {"name": name} | body), TENANTS, output)
+    show_one(access, lambda client: client.post("tenants", {"name": name} | body), TENANTS, output)
 
 
 @app.command("set", epilog=EPILOG)
@@ -110,14 +117,14 @@ def change(
         trusted=trusted,
     )
     access = find_access(url=url, token_file=token_file, data_dir=data_dir)
-    _show(access, lambda client: client.patch(_path(name), body), TENANTS, output)
+    show_one(access, lambda client: client.patch(_path(name), body), TENANTS, output)
 
 
 @app.command(epilog=EPILOG)
 def delete(name: Name, *, url: Url = None, token_file: TokenFile = None, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
     """Delete a tenant and all its keys. What it used stays in the account."""
     access = find_access(url=url, token_file=token_file, data_dir=data_dir)
-    _ask(access, lambda client: client.delete(_path(name)))
+    ask(access, lambda client: client.delete(_path(name)))
     typer.echo(f"{name}: deleted")
 
 
@@ -142,9 +149,23 @@ def usage(
     given = {"tenant": tenant, "from": _time(since), "to": _time(to), "limit": str(limit)}
     asked = {name: value for name, value in given.items() if value is not None}
     access = find_access(url=url, token_file=token_file, data_dir=data_dir)
-    found = _list(access, lambda client: client.get("usage", asked), USAGE, output)
+    found = show_list(access, lambda client: client.get("usage", asked), USAGE, output)
     if found["truncated"]:
         typer.echo(f"there is more; these are the first {limit} rows", err=True)
+
+
+@app.command(epilog=EPILOG)
+def cache(
+    *,
+    pool: Annotated[str | None, typer.Option(metavar="NAMESPACE/NAME", help="Of this pool only.")] = None,
+    output: Format = Output.TABLE,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """What tenants have of the idle caches now, and their shares of the budget."""
+    access = find_access(url=url, token_file=token_file, data_dir=data_dir)
+    show_list(access, lambda client: client.get("idle-cache", {} if pool is None else {"pool": pool}), IDLE, output)
 
 
 @app.command(epilog=EPILOG)
@@ -157,7 +178,7 @@ def access(
 ) -> None:
     """Tell whether requests without an API key are served, and why."""
     found = find_access(url=url, token_file=token_file, data_dir=data_dir)
-    _show(found, lambda client: client.get("access"), ACCESS, output)
+    show_one(found, lambda client: client.get("access"), ACCESS, output)
 
 
 @app.command("open", epilog=EPILOG)
@@ -170,7 +191,7 @@ def admit_all(
 ) -> None:
     """Serve requests without an API key again, after all keys were deleted or lost."""
     found = find_access(url=url, token_file=token_file, data_dir=data_dir)
-    _show(found, lambda client: client.post("access/open", {}), ACCESS, output)
+    show_one(found, lambda client: client.post("access/open", {}), ACCESS, output)
 
 
 @keys.command("list", epilog=EPILOG)
@@ -184,7 +205,7 @@ def list_keys(
 ) -> None:
     """List a tenant's keys, oldest first: the first characters of each, and until when it is taken."""
     access = find_access(url=url, token_file=token_file, data_dir=data_dir)
-    _list(access, lambda client: client.get(_path(name, "keys")), KEYS, output)
+    show_list(access, lambda client: client.get(_path(name, "keys")), KEYS, output)
 
 
 @keys.command("create", epilog=EPILOG)
@@ -200,7 +221,7 @@ def create_key(
     """Make a key. It is shown this once."""
     access = find_access(url=url, token_file=token_file, data_dir=data_dir)
     body = {"expires": _time(expires)}
-    _show(access, lambda client: client.post(_path(name, "keys"), body), NEW_KEYS, output, note=_ONCE)
+    show_one(access, lambda client: client.post(_path(name, "keys"), body), NEW_KEYS, output, note=_ONCE)
 
 
 @keys.command("rotate", epilog=EPILOG)
@@ -219,7 +240,7 @@ def rotate_keys(
     """Make a key, which is shown this once, and let the tenant's others end."""
     access = find_access(url=url, token_file=token_file, data_dir=data_dir)
     body = {"graceSeconds": grace, "expires": _time(expires)}
-    _show(access, lambda client: client.post(_path(name, "keys", "rotate"), body), NEW_KEYS, output, note=_ONCE)
+    show_one(access, lambda client: client.post(_path(name, "keys", "rotate"), body), NEW_KEYS, output, note=_ONCE)
 
 
 @keys.command("revoke", epilog=EPILOG)
@@ -234,7 +255,7 @@ def revoke_key(
 ) -> None:
     """Refuse a key from now on."""
     access = find_access(url=url, token_file=token_file, data_dir=data_dir)
-    revoked = _show(access, lambda client: client.delete(_path(name, "keys", key_id)), KEYS, output)
+    revoked = show_one(access, lambda client: client.delete(_path(name, "keys", key_id)), KEYS, output)
     if not revoked["stored"]:
         typer.echo(_UNSTORED, err=True)
 
@@ -253,37 +274,3 @@ def _time(given: datetime | None) -> str | None:
     if given is None:
         return None
     return (given if given.tzinfo else given.replace(tzinfo=UTC)).isoformat()
-
-
-def _ask(access: AdminAccess, question: Callable[[AdminClient], Awaitable[Any]]) -> Any:
-    async def answer() -> Any:
-        async with admin_client(access) as client:
-            return await question(client)
-
-    return asyncio.run(answer())
-
-
-def _list(
-    access: AdminAccess,
-    question: Callable[[AdminClient], Awaitable[Any]],
-    columns: Sequence[Column],
-    output: Output,
-) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = _ask(access, question)
-    typer.echo(listing(list(found["items"]), columns, output))
-    return found
-
-
-def _show(
-    access: AdminAccess,
-    question: Callable[[AdminClient], Awaitable[Any]],
-    columns: Sequence[Column],
-    output: Output,
-    *,
-    note: str = "",
-) -> Item:
-    item: Item = _ask(access, question)
-    typer.echo(single(item, columns, output))
-    if note:
-        typer.echo(note, err=True)
-    return item

@@ -151,6 +151,7 @@ def test_rules_that_only_python_says_are_kept_unique_by_the_server() -> None:
     silent = {(section.__name__, rule.field) for section in sections() for rule in section.rules if not rule.cel}
 
     assert silent == {
+        ("CacheShareSpec", "tenants"),
         ("EngineSpec", "env"),
         ("EngineSpec", "extraArgs"),
         ("PrefixCacheSpec", "warmPrefixes"),
@@ -158,6 +159,7 @@ def test_rules_that_only_python_says_are_kept_unique_by_the_server() -> None:
     }
     assert NODES[".spec.engine.env"]["x-kubernetes-list-map-keys"] == ["name"]
     assert NODES[".spec.prefixCache.warmPrefixes"]["x-kubernetes-list-map-keys"] == ["name"]
+    assert NODES[".spec.tenancy.cacheShare.tenants"]["x-kubernetes-list-map-keys"] == ["name"]
     assert NODES[".spec.prefixCache.warmPrefixes[].tenants"]["x-kubernetes-list-type"] == "set"
 
 

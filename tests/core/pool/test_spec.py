@@ -45,6 +45,7 @@ spec:
   prefixCache:
     enabled: true
     budgetMiB: 1024
+    keepShare: 0.5
     maxEntries: 1024
     warmPrefixes:
     - name: support-agent
@@ -53,7 +54,7 @@ spec:
   hit: {threshold: 0.0, omitZeroCachedTokens: false, objective: {ratio: 0.6, windowSeconds: 600, minTokens: 1}}
   preemption: {policy: HandBack, rejectBelow: 0.5, maxHandBacks: 2}
   admission: {minFreeBlockPercent: 5, maxQueueSeconds: 10}
-  tenancy: {isolation: PerTenant}
+  tenancy: {isolation: PerTenant, cacheShare: {default: 1.0, tenants: [{name: acme, share: 0.25}]}}
   continuation: {enabled: true, handles: false, storeHistory: false, ttlSeconds: 3600}
   rollout: {maxSurge: 1, maxUnavailable: 0, warmTimeoutSeconds: 600}
   podTemplate: {}
@@ -109,6 +110,7 @@ def test_defaults_are_those_of_the_whole_example() -> None:
     whole["replicas"] = 1
     whole["engine"]["tensorParallelSize"] = 1
     whole["prefixCache"]["warmPrefixes"] = []
+    whole["tenancy"]["cacheShare"]["tenants"] = []
 
     assert least == whole
 
@@ -404,7 +406,7 @@ def test_metadata_is_checked_as_far_as_it_is_read() -> None:
 def test_an_unknown_field_without_a_near_one_lists_the_known() -> None:
     [found] = problems(manifest(spec={"tenancy": {"zzz": 1}}))
 
-    assert str(found) == "spec.tenancy.zzz: 1: is not a known field; known are isolation"
+    assert str(found) == "spec.tenancy.zzz: 1: is not a known field; known are isolation, cacheShare"
 
 
 JSON = st.recursive(

@@ -174,6 +174,16 @@ def test_usage_is_listed_by_tenant_and_time(command: Command) -> None:
     assert (status, len(json.loads(out)), err) == (0, 1, "there is more; these are the first 1 rows\n")
 
 
+def test_what_tenants_have_of_the_idle_caches_is_listed(command: Command) -> None:
+    _, out, _ = command("cache")
+    assert [row(out, number)[1:] for number in (1, 2, 3)] == [
+        ["acme", "25%", "30", "2"],
+        ["(others)", "100%", "10", "1"],
+        ["acme", "100%", "5", "1"],
+    ]
+    assert len(json.loads(command("cache", "--pool", "default/other", "-o", "json")[1])) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [

@@ -22,6 +22,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.request import Request
 
+from cachefleet_core.continuation import KEEP_MEMBER
 from cachefleet_core.report_frames import Policy
 from cachefleet_worker.plugin.budget import budget_enforcement
 from cachefleet_worker.plugin.engine_state import EngineState
@@ -84,23 +85,25 @@ class Engine:
         self.removed = 0
         self._names = 0
 
-    def bound(self, mib: int | None) -> None:
-        """Put a policy with this budget in force."""
+    def bound(self, mib: int | None, **shares: Any) -> None:
+        """Put a policy with this budget, and its shares, in force."""
         generation = self.state.policy.generation + 1
-        self.state.apply(Policy(pool="p", uid="u", generation=generation, budget_mib=mib))
+        self.state.apply(Policy(pool="p", uid="u", generation=generation, budget_mib=mib, **shares))
 
-    def request(self, tokens: list[int], name: str = "") -> Request:
+    def request(self, tokens: list[int], name: str = "", *, salt: str | None = None, keep: int = 0) -> Request:
         self._names += 1
+        parameters = SamplingParams(max_tokens=1000, extra_args={KEEP_MEMBER: keep} if keep else None)
         hasher = get_request_block_hasher(BLOCK, sha256)
-        return Request(name or f"r{self._names}", tokens, SamplingParams(max_tokens=1000), None, block_hasher=hasher)
+        name = name or f"r{self._names}"
+        return Request(name, tokens, parameters, None, block_hasher=hasher, cache_salt=salt)
 
-    def hit(self, tokens: list[int]) -> int:
+    def hit(self, tokens: list[int], salt: str | None = None) -> int:
         """Tokens of this prompt, and one more, that are cached; changes nothing."""
-        return int(self.manager.get_computed_blocks(self.request([*tokens, -1]))[1])
+        return int(self.manager.get_computed_blocks(self.request([*tokens, -1], salt=salt))[1])
 
-    def start(self, tokens: list[int], *, chunk: int = 4096) -> Request | None:
+    def start(self, tokens: list[int], *, chunk: int = 4096, **asked: Any) -> Request | None:
         """Run a prompt's prefill in chunks; None where there is no room."""
-        request = self.request(tokens)
+        request = self.request(tokens, **asked)
         self.manager.new_step_starts()
         computed, hit, *_ = self.manager.get_computed_blocks(request)
         new = min(chunk, len(tokens) - hit)
@@ -125,9 +128,9 @@ class Engine:
     def finish(self, request: Request) -> None:
         self.manager.free(request)
 
-    def run(self, tokens: list[int], outputs: list[int] | None = None, *, chunk: int = 4096) -> None:
+    def run(self, tokens: list[int], outputs: list[int] | None = None, *, chunk: int = 4096, **asked: Any) -> None:
         """A whole request."""
-        request = self.start(tokens, chunk=chunk)
+        request = self.start(tokens, chunk=chunk, **asked)
         assert request is not None
         assert self.grow(request, outputs or [])
         self.finish(request)

@@ -66,6 +66,7 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
     "budget": (
         Need(f"{_POOL}.free_blocks", ("ordered_blocks",)),
         Need(f"{_POOL}.touch", ("blocks",)),
+        Need(f"{_POOL}.cache_full_blocks", ("request", "blocks", "num_cached_blocks", "num_full_blocks")),
         Need(f"{_POOL}.get_new_blocks", ("num_blocks",)),
         Need(f"{_POOL}.evict_blocks", ("block_ids",)),
         Need(f"{_POOL}.reset_prefix_cache"),

@@ -2,9 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from cachefleet_core.report_frames import Policy
+
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Shares of the budget, 0 to 1: by owner (a salt's digest), and that of every other one.
+
+    They count while the budget is exceeded; what nobody else needs, anybody may have.
+    """
+
+    default: float = 1.0
+    own: Mapping[str, float] = field(default_factory=dict)
+    kept: float = 0.0
+    """Share of the budget whose blocks may be evicted last because their requests ask for it."""
+
+    @property
+    def even(self) -> bool:
+        """Whether everybody may have all of it, so that nobody is ever over a share."""
+        return self.default >= 1.0 and all(share >= 1.0 for share in self.own.values())
+
+    def cap(self, owner: str, limit: int) -> int:
+        """An owner's share of ``limit`` blocks, rounded down."""
+        return int(self.own.get(owner, self.default) * limit + _ROUNDING)
+
+    def keepable(self, limit: int | None) -> int:
+        """Blocks that may be evicted last; 0 without a bound, since nothing is evicted for one then."""
+        return 0 if limit is None else int(self.kept * limit + _ROUNDING)
+
+
+EVEN: Final = Shares()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +55,8 @@ class LivePolicy:
     """Surviving hit ratio, 0 to 1, under which a marked preempted request is handed back."""
     budget_mib: int | None = None
     """Bound on idle cached blocks per device; None is no bound."""
+    shares: Shares = EVEN
+    """Tenants' shares of that bound."""
 
 
 STOCK = LivePolicy()
@@ -39,4 +74,5 @@ def succeed(current: LivePolicy, new: Policy) -> LivePolicy:
         hand_back=new.preemption == "HandBack",
         reject_below=new.reject_below,
         budget_mib=new.budget_mib,
+        shares=Shares(new.cache_share, {one.salt: one.share for one in new.tenant_shares or ()}, new.keep_share),
     )

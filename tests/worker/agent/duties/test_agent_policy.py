@@ -11,8 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from cachefleet_core.report_fields import SaltShare
 from cachefleet_core.report_frames import Drain, Phase, Policy, Prefix, Warm
 from cachefleet_worker.agent.agent import running
+from cachefleet_worker.agent.duties.policy_delivery import with_known_shares
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.fakes.engine import FakeEngine
 from tests.worker.agent.fake_control_plane import ControlPlane
@@ -47,6 +49,16 @@ def write(file: Path, content: Policy | bytes) -> None:
     new = file.with_suffix(".new")
     new.write_bytes(data)
     os.replace(new, file)  # noqa: PTH105 (the same)
+
+
+def test_a_file_that_knows_no_salts_leaves_tenants_shares_as_they_were_told() -> None:
+    shares = (SaltShare(salt="0" * 32, share=0.25),)
+    told = policy(2, tenant_shares=shares)
+    assert with_known_shares(policy(3), told) == policy(3, tenant_shares=shares)
+    assert with_known_shares(policy(3, tenant_shares=()), told) == policy(3, tenant_shares=())
+    assert with_known_shares(policy(3), None) == policy(3)
+    other = msgspec.structs.replace(told, uid="another pool of this name")
+    assert with_known_shares(policy(3), other) == policy(3)
 
 
 # What the plugin tells

@@ -27,6 +27,13 @@ def supersedes(new: Policy, current: Policy | None, pool: str) -> bool:
     return current is None or new.uid != current.uid or new.generation >= current.generation
 
 
+def with_known_shares(new: Policy, current: Policy | None) -> Policy:
+    """``new`` with the tenants' shares told before where its sender, a file, does not know tenants' salts."""
+    if new.tenant_shares is not None or current is None or new.uid != current.uid:
+        return new
+    return msgspec.structs.replace(new, tenant_shares=current.tenant_shares)
+
+
 def read_policy(path: Path) -> Policy:
     """The policy in a JSON file. OSError where it cannot be read, ValueError where it is no policy."""
     try:
@@ -94,6 +101,7 @@ class Enforcer:
         """Want this policy, unless it is another pool's or older; returns whether it differs from before."""
         if not supersedes(policy, self.policy, self._pool):
             return False
+        policy = with_known_shares(policy, self.policy)
         changed = policy != self.policy
         self.policy = policy
         if changed:

@@ -94,6 +94,8 @@ class Load:
     blocks_total: int = 0
     blocks_free: int = 0
     blocks_idle: int | None = None
+    idle_by_salt: dict[str, int] = field(default_factory=dict)
+    """Idle cached blocks of tenants, by the digests of their salts."""
     preemptions: int = 0
     prefill_tokens_per_second: float | None = None
     inter_token_seconds: float | None = None
@@ -256,5 +258,6 @@ def _with_stats(load: Load, stats: RankStats) -> Load:
         waiting_tokens=stats.waiting_tokens,
         blocks_free=load.blocks_free if stats.blocks_free is None else stats.blocks_free,
         blocks_idle=stats.blocks_idle,
+        idle_by_salt=stats.idle_by_salt,
         generation=max(0, stats.generation),
     )

@@ -107,6 +107,7 @@ class Stream:
                 blocks_total=load.blocks_total,
                 blocks_free=load.blocks_free,
                 blocks_idle=load.blocks_idle,
+                idle_by_salt=load.idle_by_salt,
                 preemptions=load.preemptions,
                 prefill_tokens_per_second=load.prefill_tokens_per_second,
                 inter_token_seconds=load.inter_token_seconds,

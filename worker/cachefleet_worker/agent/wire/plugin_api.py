@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cachefleet_core.hit_rule import CacheGroup
-from cachefleet_core.report_fields import Rank
+from cachefleet_core.report_fields import IdleBySalt, Rank
 from cachefleet_core.report_frames import Capability
 
 CAPABILITIES_PATH: Final = "/v1/fleet/capabilities"
@@ -79,6 +79,8 @@ class RankStats(Struct, frozen=True):
     blocks_free: Count | None = None
     blocks_idle: Count | None = None
     budget_blocks: Count | None = None
+    idle_by_salt: IdleBySalt = msgspec.field(default_factory=dict)
+    """Idle cached blocks of tenants, by the digests of their salts."""
     generation: int = -1
     """-1 before any policy was applied."""
 

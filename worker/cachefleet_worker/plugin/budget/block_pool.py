@@ -1,7 +1,6 @@
-"""Connects the budget to vLLM's block pool: observes its methods, carries out evictions.
+"""Connects the budget to vLLM's block pool: what its methods tell (watched_classes.py), and evictions.
 
-The pool object that the scheduler made gets a subclass of its own class when the plugin starts: each method is vLLM's,
-followed by a callback of the budget. After a fault in a callback there are no more callbacks.
+After a fault in a callback there are no more callbacks.
 """
 
 from __future__ import annotations
@@ -9,17 +8,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from contextlib import contextmanager
-from functools import cache
 from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from cachefleet_worker.plugin.budget.chain_lru import ChainOrder
 from cachefleet_worker.plugin.budget.kv_groups import Group, needed
 from cachefleet_worker.plugin.budget.lru import BlockOrder
+from cachefleet_worker.plugin.budget.owners import keep_seconds, owner_of
+from cachefleet_worker.plugin.live_policy import Shares
 
 WATCH: Final = "_cachefleet_budget"
 """Attribute of a watched object that holds its Watch."""
-POOL_METHODS: Final = ("free_blocks", "touch", "get_new_blocks", "evict_blocks", "reset_prefix_cache")
+POOL_METHODS: Final = (
+    "free_blocks",
+    "touch",
+    "get_new_blocks",
+    "evict_blocks",
+    "reset_prefix_cache",
+    "cache_full_blocks",
+)
 POOL_INTERNALS: Final = ("_maybe_evict_cached_block", "free_block_queue", "blocks")
 QUEUE_METHODS: Final = ("remove", "prepend_n")
 NUMBER: Final = attrgetter("block_id")
@@ -31,10 +38,14 @@ class Order(Protocol):
 
     limit: int | None
 
+    @property
+    def biased(self) -> bool: ...
     def __len__(self) -> int: ...
+    def owners(self) -> dict[str, int]: ...
+    def take(self, count: int) -> list[int]: ...
     def gone(self, blocks: Collection[int]) -> None: ...
     def clear(self) -> None: ...
-    def resize(self, limit: int | None) -> list[int]: ...
+    def resize(self, limit: int | None, shares: Shares) -> list[int]: ...
 
 
 class Watch:
@@ -53,9 +64,9 @@ class Watch:
         setattr(target, WATCH, self)
         target.__class__ = watched(type(target))
 
-    def resize(self, limit: int | None) -> None:
-        """Set the bound, in blocks, and evict down to it at once."""
-        self.note(self._evict_for, limit)
+    def resize(self, limit: int | None, shares: Shares) -> None:
+        """Set the bound, in blocks, and its shares, and evict down to it at once."""
+        self.note(self._evict_for, limit, shares)
 
     def recount(self) -> int:
         """Number of idle cached blocks, counted over every block of the pool."""
@@ -65,9 +76,20 @@ class Watch:
         """Blocks were freed, in this order; some may still be in use by other requests."""
         raise NotImplementedError
 
+    def cached(self, request: Any, blocks: list[Any]) -> None:
+        """Blocks were computed for a request, and are cached now."""
+        raise NotImplementedError
+
     def touched(self, blocks: Iterable[Any]) -> None:
         """Blocks are used by one more request."""
         raise NotImplementedError
+
+    def make_room(self, count: int) -> None:
+        """So many blocks are about to be allocated: where others are to go first than vLLM would take, evict them."""
+        if self.order.biased:
+            blank = self._pool.get_num_free_blocks() - len(self.order)
+            if count > blank:
+                self._evict(self.order.take(count - blank))
 
     def gone(self, blocks: Iterable[Any]) -> None:
         """Blocks are no longer cached, or were allocated anew."""
@@ -83,8 +105,8 @@ class Watch:
             self.on = False
             self._on_fault(error)
 
-    def _evict_for(self, limit: int | None) -> None:
-        self._evict(self.order.resize(limit))
+    def _evict_for(self, limit: int | None, shares: Shares) -> None:
+        self._evict(self.order.resize(limit, shares))
 
     def _evict(self, victims: list[int]) -> None:
         """Drop cached blocks and put them at the head of the free queue."""
@@ -98,6 +120,12 @@ class Watch:
             if number not in read:  # a freed block that a transfer still reads should be reused last
                 queue.remove(block)
                 queue.prepend_n([block])
+
+
+def _asked(request: Any) -> tuple[str, int]:
+    """Owner of a request's blocks, and how many seconds it asks that its prompt be kept."""
+    parameters = request.sampling_params
+    return owner_of(request.cache_salt), keep_seconds(parameters.extra_args if parameters is not None else None)
 
 
 def _cached(blocks: list[Any]) -> tuple[list[int], list[int]]:
@@ -119,6 +147,10 @@ class BlockWatch(Watch):
         if victims := self.order.freed(*_cached(blocks)):
             self._evict(victims)
 
+    def cached(self, request: Any, blocks: list[Any]) -> None:
+        """Blocks were computed for a request, and are cached now."""
+        self.order.cached([block.block_id for block in blocks], *_asked(request))
+
     def touched(self, blocks: Iterable[Any]) -> None:
         """Blocks are used by one more request, so they are not idle."""
         self.order.touched(map(NUMBER, blocks))
@@ -135,6 +167,8 @@ class ChainWatch(Watch):
         self._groups = groups
         self._running: tuple[str, int] | None = None
         """Request and its token count, while the pool is called for it."""
+        self._allocating: Any = None
+        """The request itself, while blocks are allocated for it."""
         self._closing: list[Any] | None = None
         """Blocks freed so far of the request that ends; None while none does."""
 
@@ -155,7 +189,16 @@ class ChainWatch(Watch):
     def touched(self, blocks: Iterable[Any]) -> None:
         """Blocks are used by the request that the pool is called for."""
         request = self._running[0] if self._running is not None else None
+        if self._allocating is not None:
+            self._begin(self._allocating)
         self.order.touched([block.block_id for block in blocks if not block.is_null], request)
+
+    def cached(self, request: Any, blocks: list[Any]) -> None:  # noqa: ARG002 - a chain is a request's whatever its blocks
+        """Blocks were computed for a request, and are cached now."""
+        self._begin(request)
+
+    def _begin(self, request: Any) -> None:
+        self.order.begun(request.request_id, *_asked(request))
 
     @contextmanager
     def closing(self, request: str) -> Any:
@@ -174,96 +217,10 @@ class ChainWatch(Watch):
         """A request ended whose blocks are freed later, in reverse order."""
         self.order.deferred(request, [block.block_id for block in reversed(blocks)])
 
-    def enter(self, request: str, tokens: int) -> None:
+    def enter(self, request: str, tokens: int, allocating: Any = None) -> None:
         """Attribute the pool's calls from here on to ``request``, of ``tokens`` tokens."""
-        self._running = (request, tokens)
+        self._running, self._allocating = (request, tokens), allocating
 
     def leave(self) -> None:
         """Attribute the pool's calls to no request."""
-        self._running = None
-
-
-@cache
-def watched_pool(base: Any) -> type:
-    """A block pool class that reports blocks freed, used again, allocated, evicted and cleared."""
-
-    class WatchedBlockPool(base):  # type: ignore[misc]
-        def free_blocks(self, ordered_blocks: Any, *args: Any, **kwargs: Any) -> None:
-            blocks = list(ordered_blocks)
-            super().free_blocks(blocks, *args, **kwargs)
-            watch = self.__dict__[WATCH]
-            watch.note(watch.freed, blocks)
-
-        def touch(self, blocks: Any, *args: Any, **kwargs: Any) -> None:
-            super().touch(blocks, *args, **kwargs)
-            watch = self.__dict__[WATCH]
-            watch.note(watch.touched, blocks)
-
-        def get_new_blocks(self, *args: Any, **kwargs: Any) -> Any:
-            blocks = super().get_new_blocks(*args, **kwargs)
-            watch = self.__dict__[WATCH]
-            watch.note(watch.gone, blocks)
-            return blocks
-
-        def evict_blocks(self, block_ids: Any, *args: Any, **kwargs: Any) -> None:
-            super().evict_blocks(block_ids, *args, **kwargs)
-            watch = self.__dict__[WATCH]
-            watch.note(watch.order.gone, block_ids)
-
-        def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
-            done = super().reset_prefix_cache(*args, **kwargs)
-            watch = self.__dict__[WATCH]
-            if done:
-                watch.note(watch.order.clear)
-            return done
-
-    return _with_unpin(WatchedBlockPool) if hasattr(base, "unpin_blocks") else WatchedBlockPool
-
-
-def _with_unpin(base: Any) -> type:
-    """Adds vLLM's ``unpin_blocks`` (0.30 and later): blocks returned while a transfer still reads them."""
-
-    class UnpinningBlockPool(base):  # type: ignore[misc]
-        def unpin_blocks(self, blocks: Any, *args: Any, **kwargs: Any) -> None:
-            blocks = list(blocks)
-            super().unpin_blocks(blocks, *args, **kwargs)
-            watch = self.__dict__[WATCH]
-            watch.note(watch.freed, blocks)
-
-    return UnpinningBlockPool
-
-
-@cache
-def watched_manager(base: Any) -> type:
-    """A KV cache manager class that reports for which request it calls the pool."""
-
-    class WatchedKVCacheManager(base):  # type: ignore[misc]
-        def free(self, request: Any) -> None:
-            with self.__dict__[WATCH].closing(request.request_id):
-                super().free(request)
-
-        def pop_blocks_for_free(self, request: Any) -> Any:
-            blocks = super().pop_blocks_for_free(request)
-            watch = self.__dict__[WATCH]
-            watch.note(watch.deferred, request.request_id, blocks)
-            return blocks
-
-        def allocate_slots(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-            watch = self.__dict__[WATCH]
-            watch.enter(request.request_id, request.num_tokens)
-            try:
-                return super().allocate_slots(request, *args, **kwargs)
-            finally:
-                watch.leave()
-
-        def remove_skipped_blocks(
-            self, request_id: str, processed_computed_tokens: int, *args: Any, **kwargs: Any
-        ) -> None:
-            watch = self.__dict__[WATCH]
-            watch.enter(request_id, processed_computed_tokens)
-            try:
-                super().remove_skipped_blocks(request_id, processed_computed_tokens, *args, **kwargs)
-            finally:
-                watch.leave()
-
-    return WatchedKVCacheManager
+        self._running = self._allocating = None

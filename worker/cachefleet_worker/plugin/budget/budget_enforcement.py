@@ -1,8 +1,9 @@
 """The budget: idle cached blocks bounded per device, in MiB, changed while running.
 
 vLLM keeps a finished request's blocks cached until they are needed. Here the bound on such blocks is enforced in
-vLLM's own pool, least recently used first (lru.py; by whole chains where a hit needs several groups: chain_lru.py). A
-chain larger than the whole bound is not kept and evicts nothing. Blocks in use are never touched.
+vLLM's own pool, least recently used first (lru.py; by whole chains where a hit needs several groups: chain_lru.py),
+and within it tenants' shares (live_policy.py). A chain larger than the whole bound is not kept and evicts nothing.
+Blocks in use are never touched.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
+from cachefleet_core.report_fields import MAX_IDLE_SALTS
 from cachefleet_worker.plugin.budget.block_pool import (
     MANAGER_METHODS,
     POOL_INTERNALS,
@@ -18,10 +20,10 @@ from cachefleet_worker.plugin.budget.block_pool import (
     BlockWatch,
     ChainWatch,
     Watch,
-    watched_manager,
-    watched_pool,
 )
 from cachefleet_worker.plugin.budget.kv_groups import block_bytes, blocks_of, cached_groups
+from cachefleet_worker.plugin.budget.owners import largest
+from cachefleet_worker.plugin.budget.watched_classes import watched_manager, watched_pool
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.engine_state import EngineState
 from cachefleet_worker.plugin.live_policy import LivePolicy
@@ -66,13 +68,19 @@ class Budget:
 
     def apply(self, policy: LivePolicy) -> None:
         """Set the policy's bound and evict down to it at once."""
-        self._watch.resize(blocks_of(policy.budget_mib, self._state.block_bytes))
+        self._watch.resize(blocks_of(policy.budget_mib, self._state.block_bytes), policy.shares)
 
     def reading(self) -> dict[str, Any]:
         """Fields for the stats; after a fault ``blocks_idle`` and ``budget_blocks`` are None."""
         if not self._watch.on:
             return {"blocks_idle": None, "budget_blocks": None, "evicted": self.evicted}
-        return {"blocks_idle": self.idle, "budget_blocks": self.limit, "evicted": self.evicted}
+        by_salt = largest(self._watch.order.owners(), MAX_IDLE_SALTS)
+        return {
+            "blocks_idle": self.idle,
+            "budget_blocks": self.limit,
+            "evicted": self.evicted,
+            "idle_by_salt": by_salt,
+        }
 
     def check(self) -> dict[str, Any]:
         """Fields for the audit; looks at every block."""

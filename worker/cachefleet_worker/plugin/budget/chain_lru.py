@@ -4,43 +4,19 @@ For models with several KV cache groups, or one that keeps less than everything.
 group at one position, so evicting single blocks would turn a hit of hundreds of blocks into none. The unit is the
 *chain*: all idle cached blocks, over all groups, that one request was the last to use. Blocks only ever move to a more
 recently used chain and the least recently used chain is evicted first, as a whole: a chain that stays keeps all that
-its hit needs.
+its hit needs. Where owners have shares (live_policy.py), one that is over its share gives up its own chains first.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import time
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from itertools import chain as concatenated
 from itertools import islice
 
-
-class Chain:
-    """Idle blocks that one request was the last to use."""
-
-    __slots__ = ("away", "core", "dead", "spare")
-
-    def __init__(self) -> None:
-        self.core: dict[int, None] = {}
-        """Idle blocks that a full hit on it, or on another chain, needs."""
-        self.spare: dict[int, None] = {}
-        """Idle blocks that left its window while it ran, oldest first: of use to a branch only."""
-        self.away = 0
-        """Number of its blocks that running requests use."""
-        self.dead = False
-        """Evicted, or never kept: its blocks in use will not return to it."""
-
-    @property
-    def size(self) -> int:
-        """Number of its idle blocks."""
-        return len(self.core) + len(self.spare)
-
-    def lose(self, block: int) -> None:
-        """Remove a block; unknown ones change nothing."""
-        if block in self.core:
-            del self.core[block]
-        else:
-            self.spare.pop(block, None)
+from cachefleet_worker.plugin.budget.chain import Chain, Claims, keep
+from cachefleet_worker.plugin.live_policy import EVEN, Shares
 
 
 class ChainOrder:
@@ -49,8 +25,12 @@ class ChainOrder:
     Methods that can exceed the bound return the blocks to evict, which are already forgotten here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit: int | None = None
+        self.shares: Shares = EVEN
+        self._clock = clock
+        self._counts: Counter[str] = Counter()
+        """Idle blocks by owner."""
         self._kept: OrderedDict[Chain, None] = OrderedDict()
         """Chains of ended requests, least recently used first."""
         self._live: dict[str, Chain] = {}
@@ -70,10 +50,24 @@ class ChainOrder:
     def __contains__(self, block: int) -> bool:
         return block in self._holder
 
+    @property
+    def biased(self) -> bool:
+        """Whether chains are evicted in another order than vLLM's own queue has."""
+        return not self.shares.even or any(chain.until for chain in self._kept)
+
+    def owners(self) -> dict[str, int]:
+        """Number of idle blocks of each owner that has any."""
+        return dict(self._counts)
+
+    def begun(self, request: str, owner: str, seconds: int = 0) -> None:
+        """Blocks were cached for, or found by, a request of this owner, which asks that they be kept for so long."""
+        if request not in self._live:
+            self._live[request] = Chain(owner, seconds)
+
     def touched(self, blocks: Collection[int], request: str | None = None) -> None:
         """Blocks are used by one more request; None stands for a user that is no request."""
         for block in blocks:
-            holder = self._holder.pop(block, None)
+            holder = self._release(block)
             if holder is not None:
                 holder.lose(block)
                 if block not in self._home:
@@ -94,8 +88,8 @@ class ChainOrder:
         self._hold([block for block in idle if block not in found], chain, chain.spare)
         if self.limit is None or len(self) <= self.limit:
             return []
-        own = [chain] if needed() + chain.size > self.limit else []
-        return self._shrink(own, own=chain)
+        own = [chain] if needed() + chain.size > self.limit or self._claims.over(chain.owner) else []
+        return self._shrink(own, own=chain, payer=chain.owner)
 
     def closed(self, request: str, idle: list[int], shared: list[int]) -> list[int]:
         """A request ended: its cached blocks that are idle now, and those still in use."""
@@ -118,7 +112,7 @@ class ChainOrder:
     def gone(self, blocks: Collection[int]) -> None:
         """Blocks are no longer cached, or were allocated anew."""
         for block in blocks if self._holder else ():
-            holder = self._holder.pop(block, None)
+            holder = self._release(block)
             if holder is not None:
                 holder.lose(block)
                 self._tidy(holder)
@@ -129,11 +123,19 @@ class ChainOrder:
         """Nothing is cached any more."""
         for known in (self._kept, self._live, self._late, self._holder, self._home, self._user):
             known.clear()
+        self._counts.clear()
 
-    def resize(self, limit: int | None) -> list[int]:
-        """Set the bound, in blocks; None is no bound."""
-        self.limit = limit
+    def resize(self, limit: int | None, shares: Shares = EVEN) -> list[int]:
+        """Set the bound, in blocks (None is no bound), and its shares."""
+        self.limit, self.shares = limit, shares
         return self._shrink()
+
+    def take(self, count: int) -> list[int]:
+        """Evict so many blocks, or somewhat more, of ended requests: they are needed for something else."""
+        victims: list[int] = []
+        while self._kept and len(victims) < count:
+            victims += self._evict(self._next(None), count - len(victims))
+        return victims
 
     def _chain(self, request: str) -> Chain:
         chain = self._live.get(request)
@@ -148,8 +150,19 @@ class ChainOrder:
     def _hold(self, blocks: list[int], chain: Chain, part: dict[int, None]) -> None:
         """Add idle blocks to this part of a chain."""
         self._unuse(blocks)
+        if fresh := sum(block not in self._holder for block in blocks):
+            self._counts[chain.owner] += fresh
         self._holder.update(dict.fromkeys(blocks, chain))
         part.update(dict.fromkeys(blocks))
+
+    def _release(self, block: int) -> Chain | None:
+        """A block is no longer idle; the chain that held it."""
+        holder = self._holder.pop(block, None)
+        if holder is not None:
+            self._counts[holder.owner] -= 1
+            if not self._counts[holder.owner]:
+                del self._counts[holder.owner]
+        return holder
 
     def _unuse(self, blocks: Iterable[int]) -> None:
         if self._user:
@@ -188,15 +201,18 @@ class ChainOrder:
         core = len(chain.core) + len(idle) + len(shared)
         if self.limit is not None and core > self.limit:
             return self._refuse(chain, idle)
+        if not self.shares.even and self._claims.unaffordable(self._kept, chain.owner, len(idle)):
+            return self._refuse(chain, idle)
         self._hold(idle, chain, chain.core)
         self._settle(chain.core)
         self._settle(shared)
         self._home.update(dict.fromkeys(shared, chain))
         chain.away += len(shared)
         excess = 0 if self.limit is None else max(0, core + len(chain.spare) - self.limit)
-        victims = self._drop(list(islice(chain.spare, excess))) + self._shrink()
+        victims = self._drop(list(islice(chain.spare, excess))) + self._shrink(payer=chain.owner)
         if chain.away or chain.size:
             self._kept[chain] = None
+            keep(self._kept, chain, self.shares.keepable(self.limit), self._clock)
         return victims
 
     def _refuse(self, chain: Chain, idle: list[int]) -> list[int]:
@@ -219,19 +235,32 @@ class ChainOrder:
         self.gone(blocks)
         return blocks
 
-    def _shrink(self, first: Iterable[Chain] = (), own: Chain | None = None) -> list[int]:
-        """Evict down to the bound: from ``first``, the least recently used, ``own``, then other running requests'."""
+    def _shrink(self, first: Iterable[Chain] = (), own: Chain | None = None, payer: str | None = None) -> list[int]:
+        """Evict down to the bound: from ``first``, ended ones in turn, ``own``, then other running requests'.
+
+        ``payer`` is the owner that exceeds the bound.
+        """
         victims: list[int] = []
         if self.limit is None:
             return victims
         for chain in first:
             victims += self._evict(chain, len(self) - self.limit)
         while self._kept and len(self) > self.limit:
-            victims += self._evict(next(iter(self._kept)), len(self) - self.limit)
+            victims += self._evict(self._next(payer), len(self) - self.limit)
         if len(self) > self.limit:
             for chain in [own or Chain(), *self._live.values(), *self._late.values()]:
                 victims += self._evict(chain, len(self) - self.limit)
         return victims
+
+    def _next(self, payer: str | None) -> Chain:
+        """The ended request's chain that is evicted next."""
+        if not self.biased:
+            return next(iter(self._kept))
+        return self._claims.next_to_go(self._kept, payer, self._clock())
+
+    @property
+    def _claims(self) -> Claims:
+        return Claims(self._counts, self.shares, self.limit)
 
     def _evict(self, chain: Chain, excess: int) -> list[int]:
         """Evict a kept chain whole; from a running request's chain no more than needed, spare blocks first."""
