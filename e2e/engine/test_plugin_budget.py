@@ -16,6 +16,8 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from cachefleet_core.continuation import KEEP_MEMBER
+from cachefleet_core.tenancy import salt_digest
 from cachefleet_local.models.tiny_model import SIZES, TINY_SOURCE
 from e2e.engine.side import Held, Side
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
@@ -55,10 +57,10 @@ class Fleet:
     def __init__(self, side: Side) -> None:
         self._side = side
 
-    async def bound(self, mib: int | None) -> dict[str, Any]:
-        """Put a policy with this budget in force; the rank's answer."""
+    async def bound(self, mib: int | None, **shares: Any) -> dict[str, Any]:
+        """Put a policy with this budget, and its shares, in force; the rank's answer."""
         generation = (await self.stats())["generation"] + 1
-        policy = {"pool": "default/budget", "generation": generation, "budget_mib": mib}
+        policy = {"pool": "default/budget", "generation": generation, "budget_mib": mib, **shares}
         answer = await self._side.send("/v1/fleet/policy", policy, method="PUT")
         assert answer.status == 200, answer
         return dict(answer.body["ranks"]["0"])
@@ -119,6 +121,33 @@ async def test_a_reset_of_an_idle_engine_is_published_without_a_step(side: Side)
         while "AllBlocksCleared" not in kinds:
             kinds += [event["type"] for event in msgspec.msgpack.decode((await socket.recv_multipart())[2])[1]]
     socket.close()
+
+
+@on_engine
+async def test_a_tenant_over_its_share_evicts_its_own_and_what_is_asked_to_be_kept_goes_last(side: Side) -> None:
+    """A MiB is 64 blocks of this model, a prompt 28 of them; what ``vllm_xargs`` say comes through Anthropic's API."""
+    fleet = Fleet(side)
+    await fleet.bound(1, cache_share=0.5)
+    await side.complete(prompt(1), cache_salt="quiet")
+    for name in range(2, 6):
+        await side.complete(prompt(name), cache_salt="busy")
+    told = (await fleet.stats())["idle_by_salt"]
+    assert set(told) == {salt_digest("quiet"), salt_digest("busy")}
+    assert sum(told.values()) == (await fleet.stats())["blocks_idle"]
+    assert await side.cached(prompt(1), cache_salt="quiet") > 0
+    assert await side.cached(prompt(2), cache_salt="busy") == 0
+    await fleet.settled()
+
+    await fleet.bound(1, keep_share=0.9)
+    said = {"model": "tiny", "max_tokens": 1, "messages": [{"role": "user", "content": "keep this " * 60}]}
+    kept = said | {"cache_salt": "mine", "vllm_xargs": {KEEP_MEMBER: 300}}
+    first = await side.send("/v1/messages", kept)
+    assert first.status == 200, first
+    for name in range(6, 11):
+        await side.complete(prompt(name), cache_salt="busy")
+    again = await side.send("/v1/messages", kept)
+    assert again.body["usage"]["cache_read_input_tokens"] > 0, again.body
+    await fleet.settled()
 
 
 @on_engine

@@ -9,6 +9,16 @@ from cachefleet_core.prompt_keys import PROMPT_HEADER
 
 Header = tuple[bytes, bytes]
 
+AGENT_HEADERS: Final = (
+    (b"x-claude-code-session-id", b"x-claude-code-agent-id"),
+    (b"x-opencode-session", b""),
+    (b"x-session-affinity", b""),
+    (b"session-id", b"thread-id"),
+    (b"session_id", b""),
+)
+"""By which coding agents (Claude Code, OpenCode twice, Codex, Codex before 2026) name a session, and within it one of
+several threads, whose turns run at once; the first that is there counts."""
+
 _DROPPED_HEADERS: Final = frozenset(
     {
         # Hop-by-hop (RFC 9110, 7.6.1), and headers that the client of the next hop sets itself.
@@ -20,6 +30,7 @@ _DROPPED_HEADERS: Final = frozenset(
         *(b"x-data-parallel-rank", b"x-cache-threshold", b"x-cache-threshold-finish-reason"),
         # Acted upon by this gateway.
         b"prefer",
+        *(name for names in AGENT_HEADERS for name in names),
     }
 )
 _DROPPED_PREFIX: Final = b"x-cachefleet-"

@@ -7,6 +7,7 @@ them, requests for usage and token ids, which are taken out of the reply again.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from msgspec import Raw
@@ -16,6 +17,7 @@ from cachefleet_controlplane.gateway.apis.request_info import (
     Endpoint,
     RequestInfo,
 )
+from cachefleet_controlplane.gateway.apis.retention_hints import cache_key, hinted
 from cachefleet_controlplane.wire.json_members import (
     Fields,
     encode,
@@ -57,7 +59,9 @@ def understand(fields: Fields, endpoint: Endpoint, *, trusted: bool = False) -> 
     """As ``parse``, of a body that is split into its members."""
     private = _PRIVATE_FIELDS if trusted else _PRIVATE_FIELDS | _OF_TRUSTED
     kept = _sanitised(fields, private if endpoint is Endpoint.COMPLETIONS else private | _OF_COMPLETIONS)
-    return api_of(endpoint).understand(kept, model=text(fields, "model"), size=len(fields))
+    info = api_of(endpoint).understand(hinted(kept, endpoint), model=text(fields, "model"), size=len(fields))
+    key = cache_key(kept, endpoint)
+    return replace(info, cache_key=key) if key else info
 
 
 def upstream_body(info: RequestInfo, *, model: str, salt: str, gated: bool = False) -> tuple[bytes, int]:

@@ -70,6 +70,8 @@ class RequestInfo:
     choices: int = 1
     """Choices of each prompt."""
     prompts: int = 1
+    cache_key: str = ""
+    """The client's ``prompt_cache_key``."""
 
     @property
     def reads_cache(self) -> bool:

@@ -84,6 +84,7 @@ class Transfer:
             body=body,
             prompt=replace(routing_input.prompt, max_tokens=1),
             preferred="",
+            sent_to=lambda _: None,
         )
         # The record has the decisions on who answers, and the sum of all waits.
         self._aside = DecisionTrace(

@@ -36,7 +36,7 @@ _SPENT: Final = frozenset(
         *("messages", "prompt", "chat_template", "chat_template_kwargs", "documents", "reasoning_effort"),
         *("add_generation_prompt", "add_special_tokens", "truncate_prompt_tokens", "truncation_side"),
         *("mm_processor_kwargs", "media_io_kwargs", "parallel_tool_calls", "include_reasoning"),
-        *("max_tokens", "max_completion_tokens", "min_tokens"),
+        *("max_tokens", "max_completion_tokens", "min_tokens", "prompt_cache_key", "prompt_cache_retention"),
     }
 )
 """Members that shaped the prompt, which is known as ids now; and token limits, which are set anew."""

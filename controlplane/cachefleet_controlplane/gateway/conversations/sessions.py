@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from typing import Final
 
 from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint, Owner
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.headers import Header
+from cachefleet_controlplane.wire.headers import AGENT_HEADERS, Header
 
 SESSION_HEADER: Final = b"x-cachefleet-session"
 STATE_HEADER: Final = b"x-cachefleet-session-state"
@@ -94,15 +94,25 @@ def after(state: Session, event: Event) -> Session:
         raise ValueError(f"{event} while {state}") from error
 
 
-def session_name(headers: Iterable[Header]) -> bytes:
-    """Return the client's name for its conversation; b"" where it has none. ApiError 400."""
+def session_name(headers: Sequence[Header]) -> bytes:
+    """Return the client's name for its conversation, ours or an agent's; b"" where it has none. ApiError 400."""
     given = [value for name, value in headers if name == SESSION_HEADER]
     if not given:
-        return b""
+        return _agent_session(headers)
     if len(given) > 1 or _NAME.fullmatch(given[0]) is None:
         message = f"`{SESSION_HEADER.decode()}` must be 1 to {MAX_NAME} visible ASCII characters, given once."
         raise ApiError(400, message, param=SESSION_HEADER.decode())
     return given[0]
+
+
+def _agent_session(headers: Sequence[Header]) -> bytes:
+    """A name that no ``x-cachefleet-session`` can be; b"" without a usable header: agents do not know of us."""
+    sent = dict(headers)
+    for header, thread in AGENT_HEADERS:
+        session = sent.get(header, b"")
+        if _NAME.fullmatch(session):
+            return b" ".join((header, session, sent.get(thread, b"")[:MAX_NAME]))
+    return b""
 
 
 def session_event(headers: Iterable[Header]) -> Event:

@@ -151,7 +151,7 @@ class NamedTurn:
         """Plan the turn, and prefer the worker of the last one."""
         self.served = served
         self.outcome = self._settling.planned(self, routing_input)
-        return replace(routing_input, preferred=self.thread.preferred)
+        return replace(routing_input, preferred=self.thread.preferred or routing_input.preferred)
 
     async def passed(self, events: Sequence[bytes]) -> Sequence[bytes]:
         """Note errors and tool calls in events; commit before the last one is returned."""

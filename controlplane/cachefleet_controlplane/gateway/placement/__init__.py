@@ -1,6 +1,7 @@
 """From a request to a decision: the routing input, the wait for room, refusals, and the trace of it all.
 
 hit_thresholds  the hit thresholds that apply to a request
+key_affinity    the last worker of each prompt_cache_key
 refusals        errors for requests that are sent to no worker
 request_queue   requests that wait for room, tried again when there may be some
 routing_input   model, salt, prompt and block keys of a request

@@ -15,6 +15,7 @@ from cachefleet_controlplane.gateway.handles.handles import Handles, no_handles
 from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.handles.token_reference import about_tokens
 from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
+from cachefleet_controlplane.gateway.placement.key_affinity import KeyAffinity
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
 from cachefleet_controlplane.gateway.rendering.outgoing import Outgoing
@@ -58,6 +59,8 @@ class RoutingInput:
     """To be called with the number of tokens that the prompt turned out to have."""
     preferred: str = ""
     """Full name of the worker that is chosen among equals; "" for none."""
+    sent_to: Callable[[str], None] = field(default=lambda _: None, compare=False)
+    """To be called with the full name of the worker that it is sent to."""
     gate: HitThresholds = field(default_factory=HitThresholds)
     duty: Duty = Duty.ANSWER
     """Whether workers are chosen to answer or to prefill."""
@@ -132,6 +135,7 @@ class RoutingInputBuilder:
         self._salter = Salter(salt_key)
         self._cache = cache
         self._clock = clock
+        self._affinity = KeyAffinity()
 
     def find(self, model: str) -> ServedModel:
         """Return the model that a client names; the only one where it names none. ApiError 400 or 404."""
@@ -167,6 +171,8 @@ class RoutingInputBuilder:
             gate=gate,
             continuing=continuing,
         )
+        preferred, sent_to = self._affinity.of(tenant.name, _name(model), info.cache_key)
+        before = replace(before, preferred=preferred, sent_to=sent_to) if info.cache_key else before
         rendering = await self._render(before, workers, answering, keep_ids=keep_ids)
         if continuing is not None:
             continuing.rendered(rendering.prompt.tokens)

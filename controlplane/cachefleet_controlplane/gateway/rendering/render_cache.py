@@ -37,7 +37,7 @@ _UNSEEN: Final = frozenset(
         *("stop", "stop_sequences", "stop_token_ids", "include_stop_str_in_output", "allowed_token_ids"),
         *("logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids"),
         *("skip_special_tokens", "spaces_between_special_tokens", "vllm_xargs", "cache_hit_threshold", "metadata"),
-        *("service_tier", "store"),
+        *("service_tier", "store", "prompt_cache_key", "prompt_cache_retention"),
     }
 )
 """Members that shape no prompt."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.conversations.sessions import Session
+from cachefleet_controlplane.gateway.conversations.sessions import Session, session_name
 from cachefleet_controlplane.pools.source import PoolView
 from tests.controlplane.gateway.conversations.talk import SESSION, Chat, Kept, engines, introduce, keyed, outcomes
 from tests.controlplane.gateway.harness import Front, chat, front, pool
@@ -111,3 +111,41 @@ async def test_without_a_name_nothing_is_kept(gate: Front, kept: Kept) -> None:
     assert (await gate.chat("hi"))[0] == 200
     assert outcomes(gate) == [None]
     assert not (kept.folder / "kept.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ({"x-claude-code-session-id": "a"}, {"x-claude-code-session-id": "a"}, True),
+        ({"x-claude-code-session-id": "a"}, {"x-claude-code-session-id": "a", "x-claude-code-agent-id": "s"}, False),
+        ({"x-opencode-session": "a"}, {"x-opencode-session": "b"}, False),
+        ({"x-session-affinity": "a"}, {"x-opencode-session": "a"}, False),
+        ({"session-id": "a", "thread-id": "1"}, {"session-id": "a", "thread-id": "2"}, False),
+        ({"session_id": "a"}, {"session_id": "a"}, True),
+        ({SESSION: "a"}, {"x-opencode-session": "a"}, False),
+        ({SESSION: "a"}, {SESSION: "a", "x-opencode-session": "b"}, True),
+    ],
+)
+def test_agents_name_their_conversations_where_nobody_else_does(
+    first: dict[str, str], second: dict[str, str], *, same: bool
+) -> None:
+    names = [session_name([(k.encode(), v.encode()) for k, v in sent.items()]) for sent in (first, second)]
+    assert all(names)
+    assert (names[0] == names[1]) is same
+
+
+@pytest.mark.parametrize("name", ["", "a b", "\u00e9", "x" * 257])
+def test_an_agents_name_that_cannot_be_is_ignored(name: str) -> None:
+    assert session_name([(b"x-claude-code-session-id", name.encode()), (b"session-id", b"s")]).endswith(
+        b"session-id s "
+    )
+    assert session_name([(b"x-claude-code-session-id", name.encode())]) == b""
+
+
+async def test_an_agents_conversation_is_continued_and_its_name_goes_to_no_worker(gate: Front) -> None:
+    talk = Chat(gate, session="")
+    talk.headers = {"x-claude-code-session-id": "mine", "x-claude-code-agent-id": "sub"}
+    assert await talk.say("one") == "no_checkpoint"
+    assert await talk.say("two") == "artifact_hit"
+    seen = [seen for one in engines(gate) for seen in one.requests]
+    assert not [one for one in seen if "mine" in repr(one.headers) or "x-claude-code" in repr(one.headers).lower()]
