@@ -19,18 +19,18 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from cachefleet_core import report_fields
 from cachefleet_core.block_keys import BlockKey, Tier, unpack_keys
 from cachefleet_core.hit_rule import PLAIN, HitRule
 from cachefleet_core.index_contract import Difference, IndexContract, RenderProfile
-from cachefleet_core.report_fields import Count, Key, Name, Rank, Ratio, Seconds, Text, Url
-from cachefleet_core.warmth import Warmth
+from cachefleet_core.report_fields import Count, IdleBySalt, Key, Name, Rank, Ratio, SaltShares, Seconds, Text, Url
+from cachefleet_core.warmth import Prefix, Warmth
 
 SUBPROTOCOL: Final = "cachefleet.reports.v1"
 PATH: Final = "/v1/reports"
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
 MAX_KEYS_PER_FRAME: Final = 131_072
 MAX_OPERATIONS: Final = 16_384
+
 PackedKeys = Annotated[bytes, Meta(min_length=8, max_length=8 * MAX_KEYS_PER_FRAME)]
 
 
@@ -155,7 +155,7 @@ class State(Struct, tag="state", frozen=True, kw_only=True):
     """Blocks a new request may take, idle cached ones included."""
     blocks_idle: Count | None = None
     """Idle cached blocks: kept for reuse, used by no request."""
-    idle_by_salt: report_fields.IdleBySalt = msgspec.field(default_factory=dict)
+    idle_by_salt: IdleBySalt = msgspec.field(default_factory=dict)
     """Of these, the blocks of the tenants that have most; none where the engine does not tell."""
     preemptions: Count = 0
     prefill_tokens_per_second: Seconds | None = None
@@ -182,7 +182,7 @@ class Policy(Struct, tag="policy", frozen=True, kw_only=True):
     """Bound on idle cached blocks per device, in MiB; None removes the bound, 0 keeps no idle cache."""
     cache_share: Ratio = 1.0
     """Share of that bound that each tenant may keep where others need it as well."""
-    tenant_shares: report_fields.SaltShares | None = None
+    tenant_shares: SaltShares | None = None
     """Tenants with a share of their own; None where the sender does not know salts: what was told before holds."""
     keep_share: Ratio = 0.0
     """Share of the bound that is evicted last because its requests ask for it."""
@@ -199,18 +199,6 @@ class Resync(Struct, tag="resync", frozen=True, kw_only=True):
 
     rank: Rank = 0
     reason: Text = ""
-
-
-class Prefix(Struct, frozen=True, kw_only=True):
-    """One prompt to have cached: chat messages as JSON, or token ids as little-endian u32."""
-
-    name: Name
-    messages: Annotated[bytes, Meta(max_length=1024 * 1024)] = b""
-    ids: Annotated[bytes, Meta(max_length=1024 * 1024)] = b""
-    salt: Text = ""
-    salts: Annotated[tuple[Text, ...], Meta(max_length=64)] = ()
-    """Where given, the prompt is cached once under each of these instead of ``salt``."""
-    lora: Text = ""
 
 
 class Warm(Struct, tag="warm", frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Which warm prefixes of its pool a worker has cached, and which it cannot: part of its report."""
+"""What is to be cached before traffic comes, which of it a worker has cached, and which it cannot: parts of reports."""
 
 from __future__ import annotations
 
@@ -7,6 +7,18 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from cachefleet_core.report_fields import Count, Name, Text
+
+
+class Prefix(Struct, frozen=True, kw_only=True):
+    """One prompt to have cached: chat messages as JSON, or token ids as little-endian u32."""
+
+    name: Name
+    messages: Annotated[bytes, Meta(max_length=1024 * 1024)] = b""
+    ids: Annotated[bytes, Meta(max_length=1024 * 1024)] = b""
+    salt: Text = ""
+    salts: Annotated[tuple[Text, ...], Meta(max_length=64)] = ()
+    """Where given, the prompt is cached once under each of these instead of ``salt``."""
+    lora: Text = ""
 
 
 class WarmProblem(Struct, frozen=True, kw_only=True):

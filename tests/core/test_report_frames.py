@@ -23,7 +23,6 @@ from cachefleet_core.report_frames import (
     Hello,
     Phase,
     Policy,
-    Prefix,
     Removed,
     Resync,
     Snapshot,
@@ -35,7 +34,7 @@ from cachefleet_core.report_frames import (
     decode_up,
     encode,
 )
-from cachefleet_core.warmth import Warmth
+from cachefleet_core.warmth import Prefix, Warmth
 
 CONTRACT = IndexContract(weights="w", tokenizer="sha256:t", block_size=16)
 HELLO = Hello(worker="a/b/c", pool="a/b", epoch="e", endpoint="http://x:8000", contract=CONTRACT)

@@ -24,7 +24,8 @@ from cachefleet_controlplane.workers.warm_prefixes import MAX_BYTES
 from cachefleet_core.budget import blocks
 from cachefleet_core.engine.engine_arguments import keeps_blocks
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.report_frames import Hello, Phase, Prefix, State, Warm
+from cachefleet_core.report_frames import Hello, Phase, State, Warm
+from cachefleet_core.warmth import Prefix
 from cachefleet_runtime.lru import LruMap
 
 logger = logging.getLogger(__name__)

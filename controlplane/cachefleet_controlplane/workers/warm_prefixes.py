@@ -12,8 +12,9 @@ from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_core.engine.engine_arguments import keeps_blocks
 from cachefleet_core.pool.policy import WarmPrefix
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.report_frames import MAX_FRAME_BYTES, Prefix, Warm
+from cachefleet_core.report_frames import MAX_FRAME_BYTES, Warm
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId
+from cachefleet_core.warmth import Prefix
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,8 @@ import pytest
 from cachefleet_core.block_keys import BlockKey, BlockKeyer, Namespace
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.native import Choice, choose
-from cachefleet_core.report_frames import Drain, Phase, Policy, Prefix, Warm
+from cachefleet_core.report_frames import Drain, Phase, Policy, Warm
+from cachefleet_core.warmth import Prefix
 from cachefleet_worker.agent.agent import Agent, running
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.core.codes import NATIVE

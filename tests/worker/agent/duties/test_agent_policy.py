@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from cachefleet_core.report_fields import SaltShare
-from cachefleet_core.report_frames import Drain, Phase, Policy, Prefix, Warm
+from cachefleet_core.report_frames import Drain, Phase, Policy, Warm
+from cachefleet_core.warmth import Prefix
 from cachefleet_worker.agent.agent import running
 from cachefleet_worker.agent.duties.policy_delivery import with_known_shares
 from cachefleet_worker.agent.settings import AgentSettings

@@ -10,7 +10,8 @@ import aiohttp
 import pytest
 from pydantic import ValidationError
 
-from cachefleet_core.report_frames import Drain, Phase, Prefix, Warm
+from cachefleet_core.report_frames import Drain, Phase, Warm
+from cachefleet_core.warmth import Prefix
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.test_agent import Worker, prompt, working

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.report_frames import Prefix, Warm
-from cachefleet_core.warmth import WarmProblem
+from cachefleet_core.report_frames import Warm
+from cachefleet_core.warmth import Prefix, WarmProblem
 from cachefleet_worker.agent.duties.warm_prefixes import Gate, Prefixes, Progress, Result, Room
 
 

@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from cachefleet_core.report_frames import Prefix
+from cachefleet_core.warmth import Prefix
 from cachefleet_worker.agent.duties.warm_prefixes import Prefixes
 from cachefleet_worker.agent.duties.warmup_requests import Warmer, warm_request
 from cachefleet_worker.agent.engine.answers import PromptRun, read_run

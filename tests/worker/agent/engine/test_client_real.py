@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 
 from cachefleet_core.block_keys import BlockKey, BlockKeyer, Namespace
-from cachefleet_core.report_frames import Phase, Prefix, Warm
+from cachefleet_core.report_frames import Phase, Warm
+from cachefleet_core.warmth import Prefix
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_local.models.tiny_model import tiny_model_path
 from cachefleet_worker.agent.agent import Agent, running

@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_core.report_frames import Prefix, Warm
-from cachefleet_core.warmth import FAILING, REFUSED, TOO_LONG, WarmProblem, Warmth
+from cachefleet_core.report_frames import Warm
+from cachefleet_core.warmth import FAILING, REFUSED, TOO_LONG, Prefix, WarmProblem, Warmth
 from cachefleet_runtime.backoff import backoff
 
 FAILED_SHOWN: Final = 64

@@ -10,7 +10,7 @@ from time import monotonic
 
 import msgspec
 
-from cachefleet_core.report_frames import Prefix
+from cachefleet_core.warmth import Prefix
 from cachefleet_worker.agent import health
 from cachefleet_worker.agent.duties.warm_prefixes import Prefixes, Progress, Result
 from cachefleet_worker.agent.engine.answers import PromptRun
