@@ -196,6 +196,7 @@ class FleetRoutes:
             "blocks_total": worker.options.num_blocks,
             "blocks_free": pool.free,
             "blocks_idle": pool.idle,
+            "idle_by_salt": {"0" * 32: pool.idle},
             "budget_blocks": pool.budget,
             "block_bytes": worker.options.block_bytes,
             "generation": self.policy.generation if self.policy else -1,

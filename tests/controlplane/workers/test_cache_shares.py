@@ -98,6 +98,18 @@ def test_what_tenants_have_is_shown_by_name_the_largest_first() -> None:
     )
 
 
+def test_a_new_tenants_blocks_get_its_name() -> None:
+    known, link = Known(), FakeLink()
+    live = fleet(known, pool())
+    connection = live.connect(link)
+    live.hello(connection, hello())
+    live.receive(connection, msgspec.structs.replace(state(0), blocks_idle=3, idle_by_salt={digest("new"): 3}))
+    assert [one.tenant for one in live.view().tenants] == [OTHERS]
+    known.versions[TenantId("new")] = 1
+    live.update_tenants()
+    assert [one.tenant for one in live.view().tenants] == ["new"]
+
+
 def test_a_metric_names_a_bounded_number_of_tenants_in_a_pool() -> None:
     told = [TenantIdle("p", f"t{number}", 1.0, 2, 1) for number in range(MAX_TENANTS + 3)]
     shown = dict(tenant_idle([*told, TenantIdle("p", OTHERS, 1.0, 1, 1), TenantIdle("q", "t0", 1.0, 5, 1)]))

@@ -78,6 +78,7 @@ async def test_the_plugin_is_asked_what_the_engine_is(make_settings: Make, plane
         await worker.complete(prompt(0, 100))
         await plane.until(lambda: plane.state and plane.state.blocks_idle == 6)
         assert plane.state is not None
+        assert plane.state.idle_by_salt == {"0" * 32: 6}
         assert (plane.state.waiting_tokens, plane.state.blocks_free) == (0, 199)
         before = hello.epoch
         await worker.engine.restart()
@@ -169,13 +170,15 @@ async def test_the_policy_file_is_followed(make_settings: Make, plane: ControlPl
     async with working(make_settings, plane, plugin=True, changes=QUICK | {"policy_file": file}) as worker:
         await plane.until(lambda: plane.state and plane.state.generation == 3)
         write(file, b"{")
-        await plane.send(policy(5))
+        shares = (SaltShare(salt="0" * 32, share=0.25),)
+        await plane.send(policy(5, tenant_shares=shares))
         await plane.until(lambda: plane.state and plane.state.generation == 5)
         write(file, policy(4))
         await asyncio.sleep(0.1)  # the older policy is read in between
         write(file, policy(6, threshold=0.5))
         await plane.until(lambda: plane.state and plane.state.generation == 6)
         assert [each.generation for each in worker.engine.plugin.policies] == [3, 5, 6]
+        assert worker.engine.plugin.policies[-1].tenant_shares == shares
 
 
 @pytest.mark.requirement("C16")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cachefleet_worker.plugin.budget.chain_lru import ChainOrder
+from cachefleet_worker.plugin.live_policy import Shares
 
 
 def order(limit: int | None) -> ChainOrder:
@@ -153,3 +154,54 @@ def test_chains_that_lost_all_to_later_ones_are_forgotten() -> None:
     assert not chains._live
     assert not chains._user
     assert not chains._home
+
+
+def owned(chains: ChainOrder, name: str, owner: str, blocks: list[int], seconds: int = 0) -> list[int]:
+    """A request of an owner that caches blocks and gives them back."""
+    chains.begun(name, owner, seconds)
+    return chains.closed(name, blocks, [])
+
+
+def test_over_its_share_an_owner_gives_up_its_own_chains() -> None:
+    chains = order(6)
+    chains.resize(6, Shares(0.5))
+    owned(chains, "1", "a", [1, 2])
+    owned(chains, "2", "b", [3, 4])
+    owned(chains, "3", "b", [5, 6])
+    assert owned(chains, "4", "b", [7]) == [3, 4]
+    assert owned(chains, "5", "a", [8, 9]) == [1, 2]
+    assert chains.owners() == {"a": 2, "b": 3}
+
+
+def test_a_chain_that_would_take_from_others_within_their_shares_is_not_kept() -> None:
+    chains = order(6)
+    chains.resize(6, Shares(0.5))
+    owned(chains, "1", "a", [1, 2])
+    owned(chains, "2", "b", [3])
+    assert sorted(owned(chains, "3", "b", [4, 5, 6, 7, 8])) == [4, 5, 6, 7, 8]
+    assert chains.owners() == {"a": 2, "b": 1}
+    assert owned(chains, "4", "b", [4, 5, 6, 7]) == [3]
+    assert chains.owners() == {"a": 2, "b": 4}
+
+
+def test_one_within_its_share_takes_from_those_over_theirs() -> None:
+    chains = order(6)
+    chains.resize(6, Shares(0.5))
+    owned(chains, "1", "a", [1, 2])
+    owned(chains, "2", "b", [3, 4, 5, 6])
+    assert owned(chains, "3", "c", [7]) == [3, 4, 5, 6]
+
+
+def test_kept_chains_go_last_and_the_least_recent_is_kept_no_longer_where_too_much_is() -> None:
+    now = [0.0]
+    chains = ChainOrder(lambda: now[0])
+    chains.resize(6, Shares(kept=0.5))
+    owned(chains, "1", "a", [1, 2], 300)
+    owned(chains, "2", "a", [3, 4])
+    assert owned(chains, "3", "a", [5, 6, 7]) == [3, 4]
+    assert owned(chains, "4", "a", [8, 9], 300) == [1, 2]
+    now[0] = 301
+    assert owned(chains, "5", "a", [10, 11]) == [5, 6, 7]
+    assert owned(chains, "6", "a", [12, 13, 14]) == [8, 9]
+    assert not chains.biased
+    assert chains.take(1) == [10, 11]

@@ -208,11 +208,11 @@ class ChainOrder:
         self._settle(shared)
         self._home.update(dict.fromkeys(shared, chain))
         chain.away += len(shared)
+        keep(self._kept, chain, self.shares.keepable(self.limit), self._clock)
         excess = 0 if self.limit is None else max(0, core + len(chain.spare) - self.limit)
         victims = self._drop(list(islice(chain.spare, excess))) + self._shrink(payer=chain.owner)
         if chain.away or chain.size:
             self._kept[chain] = None
-            keep(self._kept, chain, self.shares.keepable(self.limit), self._clock)
         return victims
 
     def _refuse(self, chain: Chain, idle: list[int]) -> list[int]:
