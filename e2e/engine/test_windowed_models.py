@@ -115,7 +115,7 @@ class Talks:
 SLOW: Final = pytest.mark.slow
 
 
-@pytest.fixture(params=["gemma", "mistral", pytest.param("olmo", marks=SLOW), pytest.param("lfm", marks=SLOW)])
+@pytest.fixture(params=["gemma", *(pytest.param(name, marks=SLOW) for name in ("olmo", "mistral", "lfm"))])
 def server(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> Iterator[VllmServer]:
     folder = made(request.param, tiny_model, tmp_path)
     with running_vllm(OPTIONS, folder, tmp_path / "vllm.log") as running:

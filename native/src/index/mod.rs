@@ -191,7 +191,7 @@ impl Index {
         &self,
         walk: &mut Walk,
         strips: &mut Strips,
-        asked: impl Iterator<Item = (u32, &'r Rule)> + Clone,
+        asked: impl Iterator<Item = (u32, &'r Rule)>,
         keys: &[K],
         usable: usize,
     ) {

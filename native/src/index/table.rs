@@ -141,6 +141,13 @@ impl Table {
         Ahead { spot, leaf: u64::from(self.shape) << 32 | u64::from(leaf.unwrap_or(NO_LEAF)) }
     }
 
+    /// The same as `find`, where it was fetched ahead.
+    #[inline]
+    pub fn find_ahead(&self, ahead: Ahead, key: u64, arena: &Arena) -> Option<BlockId> {
+        let leaf = self.leaf_of(ahead)?;
+        self.leaves[leaf].find(ahead.spot.entry(), |id| arena.key(id) == key)
+    }
+
     #[inline]
     pub fn find(&self, key: u64, arena: &Arena) -> Option<BlockId> {
         let spot = self.spot(key);

@@ -1,9 +1,11 @@
 //! Hits of models with several KV cache groups, as `core/cachefleet_core/hit_rule.py` has them: of the prefix that
 //! full attention allows, the longest at whose end each window has its last blocks.
 
+use super::arena::Place;
 use super::matching::Walk;
 use super::sets::{NOBODY, SetId, Sets};
 use super::spans::pieces;
+use super::table::Ahead;
 use super::tier::Tier;
 use crate::mixing::splitmix64;
 use crate::reader::Key;
@@ -65,8 +67,10 @@ struct Strip {
 /// The strips of one prompt; kept between prompts, so that few allocate and none has to be cleared.
 #[derive(Debug, Default)]
 pub struct Strips {
-    strips: Vec<Strip>,
+    windows: Vec<Strip>,
     prompt: u32,
+    /// Workers to look at, with what full attention allows.
+    active: Vec<(u32, u32, Rule)>,
 }
 
 /// Where the blocks lie.
@@ -108,24 +112,30 @@ impl Strips {
         &mut self,
         walk: &mut Walk,
         blocks: &Blocks<K>,
-        asked: impl Iterator<Item = (u32, &'r Rule)> + Clone,
+        asked: impl Iterator<Item = (u32, &'r Rule)>,
         usable: usize,
     ) {
         self.begin();
         let most = usable.min(blocks.keys.len()) as u32;
-        let allowed = |walk: &Walk, slot, rule: &Rule| if rule.full { walk.depth(slot).min(most) } else { most };
+        let mut active = std::mem::take(&mut self.active);
+        active.clear();
         let mut last = 0;
-        for (slot, rule) in asked.clone() {
-            let depth = allowed(walk, slot, rule);
-            if depth != 0 && depth != last {
+        for (slot, rule) in asked {
+            let held = walk.depth(slot);
+            if rule.plain() || (rule.full && held == 0) {
+                continue;
+            }
+            let depth = if rule.full { held.min(most) } else { most };
+            active.push((slot, depth, *rule));
+            if depth != last {
                 last = depth;
                 rule.windows().iter().for_each(|window| blocks.soon(*window, depth.saturating_sub(*window)));
             }
         }
-        for (slot, rule) in asked.filter(|(_, rule)| !rule.plain()) {
-            let depth = allowed(walk, slot, rule);
-            walk.set_depth(slot, if depth == 0 { 0 } else { self.hit(blocks, rule, slot, depth) });
+        for (slot, depth, rule) in &active {
+            walk.set_depth(*slot, if *depth == 0 { 0 } else { self.hit(blocks, rule, *slot, *depth) });
         }
+        self.active = active;
     }
 
     fn hit<K: Key>(&mut self, blocks: &Blocks<K>, rule: &Rule, slot: u32, allowed: u32) -> u32 {
@@ -142,11 +152,11 @@ impl Strips {
     }
 
     fn strip(&mut self, window: u32, length: usize) -> &mut Strip {
-        let at = self.strips.iter().position(|strip| strip.window == window).unwrap_or_else(|| {
-            self.strips.push(Strip { window, ..Strip::default() });
-            self.strips.len() - 1
+        let at = self.windows.iter().position(|strip| strip.window == window).unwrap_or_else(|| {
+            self.windows.push(Strip { window, ..Strip::default() });
+            self.windows.len() - 1
         });
-        let strip = &mut self.strips[at];
+        let strip = &mut self.windows[at];
         strip.prompt = self.prompt;
         if strip.known.len() < length {
             strip.known.resize(length, Stretch::default());
@@ -161,8 +171,7 @@ impl Strip {
         while end > self.window {
             let probe = end - self.window; // lies in every window that ends after it, up to `end`
             let Some(found) = self.held(blocks, slot, probe) else {
-                end = probe;
-                blocks.soon(self.window, probe.saturating_sub(AHEAD * self.window));
+                end = self.skip(blocks, slot, probe);
                 continue;
             };
             let mut right = found.end.min(end);
@@ -192,6 +201,41 @@ impl Strip {
         from
     }
 
+    /// From a block that a worker lacks back, a window at a step, to where the next step's block is held, or none is.
+    fn skip<K: Key>(&mut self, blocks: &Blocks<K>, slot: u32, mut end: u32) -> u32 {
+        let (step, table) = (self.window, &blocks.tier.table);
+        let key = |at: u32| window_key(blocks.keys[at as usize].key(), step);
+        let mut fetched = [Ahead::default(); AHEAD as usize];
+        for number in 0..AHEAD {
+            if let Some(at) = end.checked_sub((number + 1) * step) {
+                fetched[number as usize] = table.soon(key(at));
+            }
+        }
+        let mut turn = 0;
+        while end > step {
+            let at = end - step;
+            let known = self.known[at as usize];
+            if known.prompt == self.prompt {
+                if blocks.sets.has(known.set, slot) {
+                    break;
+                }
+            } else if let Some(id) = table.find_ahead(fetched[turn], key(at), &blocks.tier.arena) {
+                self.fill(blocks, at, blocks.tier.arena.place(id));
+                if blocks.sets.has(self.known[at as usize].set, slot) {
+                    break;
+                }
+            } else {
+                self.known[at as usize] = Stretch { set: NOBODY, start: at, end: at + 1, prompt: self.prompt };
+            }
+            if let Some(later) = at.checked_sub(AHEAD * step) {
+                fetched[turn] = table.soon(key(later));
+            }
+            turn = (turn + 1) % AHEAD as usize;
+            end = at;
+        }
+        end
+    }
+
     /// The stretch around a block that a worker holds.
     #[inline]
     fn held<K: Key>(&mut self, blocks: &Blocks<K>, slot: u32, at: u32) -> Option<Stretch> {
@@ -202,12 +246,17 @@ impl Strip {
         blocks.sets.has(stretch.set, slot).then_some(stretch)
     }
 
-    /// Looks up a block, and with it those of the window after it that lie in the same run.
+    /// Looks up a block.
     fn look_up<K: Key>(&mut self, blocks: &Blocks<K>, at: u32) {
         let Some(place) = blocks.tier.find(window_key(blocks.keys[at as usize].key(), self.window)) else {
             self.known[at as usize] = Stretch { set: NOBODY, start: at, end: at + 1, prompt: self.prompt };
             return;
         };
+        self.fill(blocks, at, place);
+    }
+
+    /// Notes who holds a block, and with it those of the window after it that lie in the same run.
+    fn fill<K: Key>(&mut self, blocks: &Blocks<K>, at: u32, place: Place) {
         let after = blocks.keys[at as usize..].iter().take(self.window as usize);
         self.mixed.clear();
         self.mixed.extend(after.map(|key| window_key(key.key(), self.window)));

@@ -62,11 +62,12 @@ class Engine:
     ) -> None:
         init_none_hash(sha256)
         groups = [KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(specs)]
+        kept: dict[str, Any] = {} if retention is None else {"prefix_cache_retention_interval": retention}
         config = KVCacheConfig(
             num_blocks=blocks,
             kv_cache_tensors=[],
             kv_cache_groups=groups,
-            prefix_cache_retention_interval=retention,
+            **kept,
         )
         self.manager = KVCacheManager(
             config,
