@@ -78,6 +78,7 @@ class Index:
         block_size: int,
         needed_blocks: int,
         sent: Sequence[tuple[int, int]] = (),
+        paid: float = 0.0,
     ) -> Choice | None: ...
 
 @final
@@ -99,6 +100,9 @@ class Loads:
         requests: int = 0,
         last_used: int = 0,
         trust: int = 1000,
+        eviction: float = 1.0,
+        delayed: float = 0.0,
+        standing: float = 0.0,
     ) -> None: ...
 
 @final
@@ -111,6 +115,10 @@ class Choice:
     def depths(self) -> bytes: ...
     @property
     def reason(self) -> str: ...
+    @property
+    def longest(self) -> int: ...
+    @property
+    def excess(self) -> float: ...
     @property
     def first_score(self) -> tuple[int, int, int, float, bool]: ...
     @property

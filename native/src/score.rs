@@ -18,17 +18,25 @@ pub struct Load {
     pub last_used: u64,
     /// Parts in `WHOLE` of its matched blocks, and of those just sent there, that are counted on.
     pub trust: u32,
+    /// Share of evicted tokens that will be computed again because of it.
+    pub eviction: f64,
+    /// Requests that wait for each second of a queue.
+    pub delayed: f64,
+    /// Seconds of queue that are there on the mean.
+    pub standing: f64,
 }
 
 /// Trust in a worker whose blocks have all been served so far.
 pub const WHOLE: u32 = 1000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prompt {
     pub tokens: u64,
     pub block_size: u64,
     /// Blocks that the prompt and the start of its answer fill.
     pub needed_blocks: u64,
+    /// Seconds of waiting that have paid for a copy of its prefix.
+    pub paid: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,6 +67,10 @@ pub struct Choice {
     pub first: Score,
     pub second: Option<Score>,
     pub reason: Reason,
+    /// The most tokens of the prompt that any candidate is expected to hold.
+    pub longest: u64,
+    /// How much longer the first one's queue is than the shortest, where it was chosen for holding these.
+    pub excess: f64,
 }
 
 impl Prompt {
@@ -90,13 +102,16 @@ pub fn score(prompt: &Prompt, load: &Load, candidate: usize, matched: u32, sent:
     let time = |work: f64| {
         work / load.tokens_per_second + load.inter_token_seconds * (work / load.batched_tokens as f64).ceil()
     };
+    let (before, own) = (time(waiting as f64), time(work));
+    let others = load.delayed * (load.standing + before + (own - before) / 2.0);
+    let lost = load.eviction * evicted_tokens as f64 / load.tokens_per_second;
     Score {
         candidate,
         matched_blocks: matched,
         expected_tokens,
         evicted_tokens,
-        seconds: time(work) + evicted_tokens as f64 / load.tokens_per_second,
-        waiting_seconds: time(waiting as f64),
+        seconds: own.max(own + (own - before) * others + lost * (1.0 + others) - prompt.paid),
+        waiting_seconds: before,
         fits: load.stale || load.requests == 0 || load.blocks_free.is_none_or(|free| prompt.needed_blocks <= free),
     }
 }
@@ -128,7 +143,14 @@ pub fn choose(scores: &[Score], loads: &[Load], names: &[String], blind: bool) -
         (true, false) if first.expected_tokens == longest => Reason::LongestPrefix,
         (true, false) => Reason::LoadOverPrefix,
     };
-    Some(Choice { first, second: pick(Some(first.candidate)), reason })
+    let excess = if blind || longest == 0 || first.expected_tokens < longest { 0.0 } else { excess(scores, &first) };
+    Some(Choice { first, second: pick(Some(first.candidate)), reason, longest, excess })
+}
+
+fn excess(scores: &[Score], first: &Score) -> f64 {
+    let others = scores.iter().filter(|score| score.fits && score.candidate != first.candidate);
+    let shortest = others.map(|score| score.waiting_seconds).fold(f64::INFINITY, f64::min);
+    (first.waiting_seconds - shortest).max(0.0)
 }
 
 fn cheapest(pool: impl Iterator<Item = Score> + Clone, loads: &[Load], names: &[String], blind: bool) -> Option<Score> {

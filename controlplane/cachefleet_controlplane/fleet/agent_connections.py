@@ -292,7 +292,7 @@ class AgentConnections:
         pool = self._registry.pools.get(worker.pool)
         if pool is not None:
             queries, hits = worker.counters.advance(state)
-            pool.window.add(queries, hits, now)
+            pool.looked_up(queries, hits, now)
             worker.look_for_unindexed_hits(pool.declared.spec, hits, state, now)
 
 

@@ -173,7 +173,7 @@ class Fleet:
         worker = self._registry.worker(decision.id)
         inflight_requests = worker.inflight_requests if worker else InFlightRequests(_nobody, _nobody)
         if worker:
-            worker.use(self._decisions, self._clock())
+            self._registry.sent(worker, decision, prompt, self._decisions, self._clock())
             if self._texts:
                 self._texts.sent(worker, prompt)
         held = decision.predicted_tokens // prompt.block_size if prompt.block_size else 0

@@ -3,10 +3,13 @@
 affinity          prefers a conversation's last worker among equally good ones
 cache_shortfall   why an engine served less from its cache than predicted
 capacity          how many blocks of a worker a request may take
+cost              what a request costs on one worker, itself and others
 decision          the values: prompt, candidate, score, decision; verdicts and reasons
 hit_trust         how far a worker's claims are counted on, by what it has served
+later_scores      scores that are computed when they are looked at
 reason_texts      reasons and causes as sentences
 reservations      blocks that requests in flight will fill on one worker
 scoring           the cost model, and the choice of a worker
 throughput        prefill rate and latency assumed of each worker
+worth             what work and evictions on a worker cost others
 """

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from heapq import nsmallest
-from typing import Final, overload
+from typing import Final
 
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.hit_trust import WHOLE
+from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 
 STALE_AFTER_SECONDS: Final = 5.0
 """A report older than this says nothing about caches, and excludes no worker."""
@@ -126,6 +127,8 @@ class Prompt:
     knowledge: Knowledge = Knowledge.LOAD
     chunks: Chunks = NO_CHUNKS
     """Chunks of its text, even if its blocks are known; none where decisions may not rest on them."""
+    paid_seconds: float = 0.0
+    """Waiting that has paid for a copy of its prefix: ``paid_waiting``."""
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
@@ -165,6 +168,8 @@ class CandidateView:
     """Number of the last decision for it, 0 where there was none."""
     trust: int = WHOLE
     """Parts of WHOLE of its blocks that are counted on: ``hit_trust``."""
+    worth: Worth = UNLEARNT
+    """What work and evictions cost others there."""
 
     @property
     def stale(self) -> bool:
@@ -193,6 +198,12 @@ class CandidateScore:
     batched_tokens: int
     requests: int
     seconds: float
+    worth_tokens: int = 0
+    """Of the tokens to evict, those that will be computed again because of it."""
+    others_seconds: float = 0.0
+    """What it makes others wait, in all."""
+    paid_seconds: float = 0.0
+    """How much of what it costs others had been paid for by waiting."""
     report_age: float | None
     needed_blocks: int
     """Blocks it would take of the free ones: all it needs, less those of its prompt in use there for certain."""
@@ -215,33 +226,6 @@ def leading_places(known: Sequence[tuple[int, int]], first: int, second: int | N
     return (best + [place for place in order if place not in best])[:LEADING]
 
 
-class LaterScores(Sequence[CandidateScore]):
-    """``count`` scores that are computed when one of them is first read."""
-
-    def __init__(self, count: int, make: Callable[[], Sequence[CandidateScore]]) -> None:
-        self._count = count
-        self._make: Callable[[], Sequence[CandidateScore]] | None = make
-        self._made: Sequence[CandidateScore] = ()
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, place: int) -> CandidateScore: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[CandidateScore]: ...
-    def __getitem__(self, place: int | slice) -> CandidateScore | Sequence[CandidateScore]:
-        return self._all()[place]
-
-    def __iter__(self) -> Iterator[CandidateScore]:
-        return iter(self._all())
-
-    def _all(self) -> Sequence[CandidateScore]:
-        if self._make is not None:
-            self._made, self._make = self._make(), None
-        return self._made
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """A verdict and everything needed to explain it; worker and url are empty where none was chosen."""
@@ -259,6 +243,12 @@ class Decision:
     predicted_tokens: int = 0
     uncached_tokens: int = 0
     """Prompt tokens that the chosen worker has to compute; all of them where none was chosen."""
+    prefix_tokens: int = 0
+    """The most that any candidate is expected to hold of the prompt, where its blocks decided."""
+    excess_seconds: float = 0.0
+    """How much longer the chosen one's queue is than the shortest, where it was chosen for holding that."""
+    paid_seconds: float = 0.0
+    """Waiting that had paid for a copy of that prefix."""
     leading: Sequence[CandidateScore] = ()
     """The candidates that ``leading_places`` selects; may be computed when first read."""
     scores: Sequence[CandidateScore] = ()

@@ -1,13 +1,7 @@
 """The cost of serving a prompt on each worker, and the choice of one: a pure function of prompt and workers.
 
-The cost of serving a prompt on a worker, in seconds, is
-
-    (Q + I + U) / R  +  ITL * ceil((Q + I + U) / C)  +  w * E / R
-
-with Q the worker's waiting uncomputed tokens, I the tokens this replica has sent that the worker's report does not show
-yet, U the prompt's tokens that are not cached there, R its prefill rate in tokens a second, ITL its inter-token
-latency, C the tokens it computes in one step, and E the cached tokens that would have to be evicted to make room,
-weighted by ``w = EVICTION_WEIGHT``: what is evicted here is recomputed later.
+The cost is that of ``cost``, with what waits there by the worker's last report and what this replica has sent that the
+report does not show yet.
 
 Of the blocks that the index says a worker holds, or that were just sent there, only that share is counted as cached
 that its answers so far make credible (``hit_trust``).
@@ -22,20 +16,19 @@ least recently used one, so that cold prompts spread. Nothing here reads a clock
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from cachefleet_controlplane.routing.capacity import certainly_used
+from cachefleet_controlplane.routing.cost import cost_of
 from cachefleet_controlplane.routing.decision import (
     LEADING,
     CandidateScore,
     CandidateView,
     Decision,
     Knowledge,
-    LaterScores,
     Prompt,
     Reason,
     RoutingPolicy,
@@ -44,12 +37,12 @@ from cachefleet_controlplane.routing.decision import (
     verdict_of,
 )
 from cachefleet_controlplane.routing.hit_trust import counted
+from cachefleet_controlplane.routing.later_scores import LaterScores
 from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
 
 OUTPUT_TOKENS_COUNTED: Final = 256
 """Output tokens beyond this are not counted when asking whether a request fits."""
 TIE: Final = 0.05
-EVICTION_WEIGHT: Final = 1.0
 
 
 def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingPolicy, now: float) -> Decision:
@@ -68,6 +61,7 @@ def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingP
     scores = tuple(one.score for one in judged)
     if verdict_of(reason) is not Verdict.ROUTE:
         return unplaced(prompt, reason, policy=policy, knowledge=knowledge, leading=leading, scores=scores, at=now)
+    prefix, excess = _excess(chosen, judged) if knowledge is Knowledge.EXACT else (0, 0.0)
     return Decision(
         verdict=Verdict.ROUTE,
         reason=reason,
@@ -81,6 +75,9 @@ def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingP
         prompt_tokens=prompt.tokens,
         predicted_tokens=chosen.score.predicted_tokens,
         uncached_tokens=chosen.score.uncached_tokens,
+        prefix_tokens=prefix,
+        excess_seconds=excess,
+        paid_seconds=prompt.paid_seconds,
         leading=leading,
         scores=scores,
         at=now,
@@ -118,11 +115,11 @@ def score(prompt: Prompt, view: CandidateView, throughput: Throughput) -> Candid
     predicted = held * prompt.block_size
     # This replica knows what it just sent there: that counts even while reports are stale.
     expected = max(predicted, usable_tokens(counted(view.sent_blocks, view.trust), prompt))
-    rate, latency, batched = throughput.tokens_per_second, throughput.inter_token_seconds, throughput.batched_tokens
     uncached = prompt.tokens - expected
     evicted = 0 if stale else _evicted(prompt, view, expected, needed=needed)
     taken = _taken(view, needed=needed, held=held)
-    work = view.queued_tokens + view.inflight_tokens + uncached
+    waiting = view.queued_tokens + view.inflight_tokens
+    cost = cost_of(waiting, uncached, evicted, throughput=throughput, worth=view.worth, paid=prompt.paid_seconds)
     return CandidateScore(
         worker=view.worker,
         id=view.id,
@@ -134,11 +131,14 @@ def score(prompt: Prompt, view: CandidateView, throughput: Throughput) -> Candid
         inflight_tokens=view.inflight_tokens,
         uncached_tokens=uncached,
         evicted_tokens=evicted,
-        tokens_per_second=rate,
-        inter_token_seconds=latency,
-        batched_tokens=batched,
+        tokens_per_second=throughput.tokens_per_second,
+        inter_token_seconds=throughput.inter_token_seconds,
+        batched_tokens=throughput.batched_tokens,
         requests=view.requests,
-        seconds=work / rate + latency * math.ceil(work / batched) + EVICTION_WEIGHT * evicted / rate,
+        seconds=cost.seconds,
+        worth_tokens=round(view.worth.eviction * evicted),
+        others_seconds=cost.others,
+        paid_seconds=cost.paid,
         report_age=view.report_age,
         needed_blocks=taken,
         free_blocks=view.blocks_free,
@@ -255,8 +255,8 @@ def _least_loaded(pool: list[_Judged]) -> _Judged:
 
 
 def _waiting_seconds(score: CandidateScore) -> float:
-    work = score.queued_tokens + score.inflight_tokens
-    return work / score.tokens_per_second + score.inter_token_seconds * math.ceil(work / score.batched_tokens)
+    throughput = Throughput(score.tokens_per_second, score.inter_token_seconds, score.batched_tokens)
+    return throughput.seconds(score.queued_tokens + score.inflight_tokens)
 
 
 def _cheapest(pool: list[_Judged], seconds: list[float], *, blind: bool = False) -> _Judged:
@@ -271,6 +271,15 @@ def _cheapest(pool: list[_Judged], seconds: list[float], *, blind: bool = False)
             one.view.id,
         ),
     )
+
+
+def _excess(chosen: _Judged, judged: list[_Judged]) -> tuple[int, float]:
+    """The longest prefix that any candidate holds, in tokens, and the seconds waited for want of another with it."""
+    longest = max(one.score.expected_tokens for one in judged)
+    if not longest or chosen.score.expected_tokens < longest:
+        return longest, 0.0
+    others = [_waiting_seconds(one.score) for one in judged if one is not chosen and one.score.fits]
+    return longest, max(0.0, _waiting_seconds(chosen.score) - min(others)) if others else 0.0
 
 
 def _reason(chosen: _Judged, judged: list[_Judged]) -> Reason:

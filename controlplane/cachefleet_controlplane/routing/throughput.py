@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,16 @@ class Throughput:
     inter_token_seconds: float
     batched_tokens: int
     """Tokens computed in one step."""
+
+    @property
+    def token_seconds(self) -> float:
+        """How long a token takes where many are computed."""
+        return 1 / self.tokens_per_second + self.inter_token_seconds / self.batched_tokens
+
+    def seconds(self, tokens: int) -> float:
+        """How long it takes to compute so many tokens."""
+        steps = math.ceil(tokens / self.batched_tokens)
+        return tokens / self.tokens_per_second + self.inter_token_seconds * steps
 
 
 @dataclass(frozen=True, slots=True)

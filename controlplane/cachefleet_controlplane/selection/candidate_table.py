@@ -139,6 +139,7 @@ class CandidateTable:
 
     def _set(self, place: int) -> None:
         view, throughput = self.rows[place].view, self.throughputs[place]
+        delayed, standing = view.worth.delays(throughput.token_seconds)
         try:
             self.loads.set(
                 place,
@@ -153,6 +154,9 @@ class CandidateTable:
                 requests=view.requests,
                 last_used=view.last_used,
                 trust=view.trust,
+                eviction=view.worth.eviction,
+                delayed=delayed,
+                standing=standing,
             )
         except (ValueError, OverflowError) as error:
             raise NotScorableError(str(error)) from error

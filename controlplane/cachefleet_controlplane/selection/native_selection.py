@@ -19,7 +19,6 @@ from cachefleet_controlplane.routing.decision import (
     CandidateScore,
     Decision,
     Knowledge,
-    LaterScores,
     Prompt,
     Reason,
     RoutingPolicy,
@@ -27,6 +26,7 @@ from cachefleet_controlplane.routing.decision import (
     leading_places,
 )
 from cachefleet_controlplane.routing.hit_trust import counted
+from cachefleet_controlplane.routing.later_scores import LaterScores
 from cachefleet_controlplane.routing.scoring import (
     could,
     fits,
@@ -37,7 +37,7 @@ from cachefleet_controlplane.routing.scoring import (
     usable_tokens,
 )
 from cachefleet_controlplane.selection.candidate_table import CandidateTable, NotScorableError
-from cachefleet_controlplane.selection.selection import NO_ONE, Duty, Selector, on_duty
+from cachefleet_controlplane.selection.selection import Duty, Selector, on_duty
 from cachefleet_controlplane.workers.registry import Registry
 
 _NO_FIT: Final = "no_fit"
@@ -57,23 +57,13 @@ class NativeSelector(Selector):
         self._tables: dict[tuple[str, Duty], CandidateTable] = {}
         self._version = registry.version
 
-    def choose(
-        self,
-        model: str,
-        prompt: Prompt,
-        *,
-        policy: RoutingPolicy,
-        now: float,
-        exclude: frozenset[str] = NO_ONE,
-        duty: Duty = Duty.ANSWER,
+    def _decide(
+        self, model: str, prompt: Prompt, *, policy: RoutingPolicy, now: float, exclude: frozenset[str], duty: Duty
     ) -> Decision:
-        """As ``Selector.choose``, with equal decisions."""
         usual = policy is RoutingPolicy.CACHE_AWARE and not exclude and not self._distrusted(prompt)
         table = self._table(model, duty, now) if usual else None
-        if table is None or not table.candidates:
-            return super().choose(model, prompt, policy=policy, now=now, exclude=exclude, duty=duty)
-        decision = self._ask(table, prompt, now)
-        return decision or super().choose(model, prompt, policy=policy, now=now, duty=duty)
+        decision = self._ask(table, prompt, now) if table is not None and table.candidates else None
+        return decision or super()._decide(model, prompt, policy=policy, now=now, exclude=exclude, duty=duty)
 
     def _distrusted(self, prompt: Prompt) -> bool:
         """Whether matches of the prompt may not be used as they are."""
@@ -125,6 +115,9 @@ class NativeSelector(Selector):
             prompt_tokens=prompt.tokens,
             predicted_tokens=0 if view.stale else usable_tokens(counted(matched, view.trust), prompt),
             uncached_tokens=prompt.tokens - expected,
+            prefix_tokens=choice.longest if knowledge is Knowledge.EXACT else 0,
+            excess_seconds=choice.excess if knowledge is Knowledge.EXACT else 0.0,
+            paid_seconds=prompt.paid_seconds,
             leading=leading,
             scores=scores,
             at=now,
@@ -140,6 +133,7 @@ class NativeSelector(Selector):
                 block_size=prompt.block_size,
                 needed_blocks=needed_blocks(prompt),
                 sent=sent,
+                paid=prompt.paid_seconds,
             )
         except cachefleet_native.InternalError as error:
             raise IndexDefectError(str(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
@@ -90,7 +91,20 @@ class Selector:
         exclude: frozenset[str] = NO_ONE,
         duty: Duty = Duty.ANSWER,
     ) -> Decision:
-        """Decide among the workers of this duty that are not excluded by full name or id; ``now`` is monotonic."""
+        """Decide among the workers of this duty that are not excluded by full name or id; ``now`` is monotonic.
+
+        Where the best has to be waited for, and enough was waited for the same prefix, that counts for other workers.
+        """
+        decision = self._decide(model, prompt, policy=policy, now=now, exclude=exclude, duty=duty)
+        paid = self._registry.paid(decision, prompt, now) if decision.excess_seconds else 0.0
+        if not paid:
+            return decision
+        known = replace(prompt, paid_seconds=paid)
+        return self._decide(model, known, policy=policy, now=now, exclude=exclude, duty=duty)
+
+    def _decide(
+        self, model: str, prompt: Prompt, *, policy: RoutingPolicy, now: float, exclude: frozenset[str], duty: Duty
+    ) -> Decision:
         pools = on_duty(self._registry.fleet(model), duty)
         return decide(prompt, self._candidates(pools, prompt, exclude, now), policy, now)
 

@@ -11,6 +11,7 @@ from typing import Final
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Decision, Prompt, Reason, RoutingPolicy
 from cachefleet_controlplane.routing.scoring import decide
+from cachefleet_controlplane.routing.worth import UNLEARNT
 from cachefleet_controlplane.selection.selection import NO_ONE, Duty, Selector, eligible, percents
 from cachefleet_controlplane.workers.registry import Pool, Registry
 from cachefleet_controlplane.workers.sent_texts import SentTexts
@@ -115,7 +116,8 @@ def _busy(worker: Worker) -> tuple[int, int]:
 
 def _view(worker: Worker, blocks: int, now: float, *, percent: int) -> CandidateView:
     """This replica knows what it sent: it is expected there even while reports are stale."""
-    return worker.candidate(b"", blocks, now, percent=percent, sent=blocks)
+    view = worker.candidate(b"", blocks, now, percent=percent, sent=blocks)
+    return replace(view, worth=UNLEARNT)  # what is guessed is not weighed more finely
 
 
 def _blocks(chunks: int, prompt: Prompt) -> int:

@@ -57,6 +57,11 @@ class CandidateRecord:
     inflight_tokens: int
     uncached_tokens: int
     evicted_tokens: int
+    worth_tokens: int = 0
+    """These three: of evicted tokens those to be computed again, what others wait in all, and how much of its cost to
+    others had been paid for by waiting; not in older records."""
+    others_seconds: float = 0.0
+    paid_seconds: float = 0.0
     tokens_per_second: float
     inter_token_seconds: float
     batched_tokens: int

@@ -3,7 +3,10 @@
 cache_shares     tenants' shares of the idle cache, and what they have of it
 hit_window       prefix-cache hits of a pool's engines over a sliding window
 inflight         requests sent to a worker that its reports do not show yet
+asked_blocks     how much of what workers evict is asked for again
 block_keyers     block keyers by fleet, contract, salt and adapter
+paid_waiting     waiting for a prefix's holder, which pays for a copy
+pool_worth       what a pool shows of what work and evictions cost others
 refuted_blocks   blocks that the index has and an engine has just denied
 registry         all pools and workers, and the models they serve
 render_profiles  facts that rendering for a model depends on

@@ -12,7 +12,12 @@ import msgspec
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.pools.index_contracts import contract_differences, in_force
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
+from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt
+from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.routing.scoring import needed_blocks
 from cachefleet_controlplane.workers.hit_window import HitWindow
+from cachefleet_controlplane.workers.paid_waiting import PaidWaiting
+from cachefleet_controlplane.workers.pool_worth import PoolWorth
 from cachefleet_controlplane.workers.refuted_blocks import RefutedBlocks
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_controlplane.workers.worker import Worker
@@ -43,6 +48,9 @@ class Pool:
     warm: Warm | None = None
     """Its standing Warm frame; None where this control plane has no salt key, or no policy for it."""
     workers: dict[WorkerId, Worker] = field(default_factory=dict)
+    worth: PoolWorth = field(default_factory=PoolWorth)
+    room: int = 0
+    """Blocks of all its workers that report, as of when decisions were last told of its worth."""
 
     @property
     def key(self) -> str:
@@ -60,6 +68,20 @@ class Pool:
         if self.policy is None or self.tenant_shares is None:
             return self.policy
         return msgspec.structs.replace(self.policy, tenant_shares=self.tenant_shares)
+
+    def looked_up(self, queries: int, hits: int, now: float) -> None:
+        """The engine of one of its workers has looked up so many tokens more, and found so many."""
+        self.window.add(queries, hits, now)
+        self.worth.reported(queries, hits, now)
+
+    def weigh(self, now: float) -> None:
+        """Have decisions see what has been learnt of the pool, now and then."""
+        if self.worth.due(now):
+            loads = [worker.load for worker in self.workers.values() if worker.load]
+            self.room = sum(load.state.blocks_total for load in loads)
+            worth = self.worth.tell(len(loads), now)
+            for worker in self.workers.values():
+                worker.weigh(worth)
 
     def settle_contract(self) -> None:
         """Choose the contract in force among those of listed workers, and set each worker's differences from it."""
@@ -91,6 +113,7 @@ class Registry:
         self.pools: dict[str, Pool] = {}
         self.refuted_blocks = RefutedBlocks(clock)
         """Blocks that engines have denied lately."""
+        self.paid_waiting = PaidWaiting()
         self.version = 0
         """Raised whenever a pool, its workers or their contracts change."""
         self.wall = wall
@@ -158,6 +181,32 @@ class Registry:
         if pool is not None:
             pool.workers.pop(worker.id, None)
             self.settle(pool)  # it may have been the last one with the contract in force
+
+    # Placements.
+
+    def paid(self, decision: Decision, prompt: Prompt, now: float) -> float:
+        """Seconds waited lately for the longest prefix of a prompt that a candidate held."""
+        return self.paid_waiting.of(_last_key(decision.prefix_tokens, prompt), now)
+
+    def sent(self, worker: Worker, decision: Decision, prompt: Prompt, number: int, now: float) -> None:
+        """A request is about to be sent to a worker by decision ``number``."""
+        pool = self.pools.get(worker.pool)
+        if pool is not None and decision.knowledge is Knowledge.EXACT and prompt.block_size:
+            self._learn(pool, worker, decision, prompt, now)
+        worker.use(number, now)
+
+    def _learn(self, pool: Pool, worker: Worker, decision: Decision, prompt: Prompt, now: float) -> None:
+        """What a request shows of what work and evictions cost in its pool."""
+        held = (prompt.tokens - decision.uncached_tokens) // prompt.block_size
+        found = decision.prefix_tokens // prompt.block_size
+        if decision.paid_seconds and held < found:
+            self.paid_waiting.spend(_last_key(decision.prefix_tokens, prompt))
+        elif decision.excess_seconds:
+            self.paid_waiting.add(_last_key(decision.prefix_tokens, prompt), decision.excess_seconds, now)
+        pool.weigh(now)
+        evicting = worker.evicts(needed_blocks(prompt) - held)
+        pool.worth.blocks.ask(prompt.keys, held=held, found=found, evicting=evicting, room=pool.room)
+        pool.worth.sent(prompt.tokens, decision.uncached_tokens)
 
     # Fleets.
 
@@ -235,6 +284,12 @@ class Registry:
             if worker_id(pool.key, endpoint.name) not in pool.workers:
                 worker = Worker(pool.key, endpoint.name, endpoint=endpoint)
                 pool.workers[worker.id] = worker
+
+
+def _last_key(tokens: int, prompt: Prompt) -> bytes:
+    """The key of the last of the blocks that so many of a prompt's tokens are."""
+    end = tokens // prompt.block_size * KEY_BYTES if prompt.block_size else 0
+    return prompt.keys[end - KEY_BYTES : end] if end else b""
 
 
 def _policy(view: PoolView) -> Policy | None:

@@ -15,6 +15,7 @@ from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_S
 from cachefleet_controlplane.routing.capacity import Capacity
 from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS, CandidateView, full_name
 from cachefleet_controlplane.routing.hit_trust import NO_EVIDENCE, WHOLE, HitEvidence, faded, learnt, trust_in
+from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 from cachefleet_controlplane.workers.hit_window import Counters
 from cachefleet_controlplane.workers.inflight import InFlightRequests
 from cachefleet_controlplane.workers.unindexed_hits import NONE as NO_HITS
@@ -76,6 +77,8 @@ class Worker:
     """``trust_in`` that, as of its last answer or report."""
     unindexed_hits: UnindexedHits = NO_HITS
     """Reports that its engine serves from a cache of which the index holds nothing."""
+    worth: Worth = UNLEARNT
+    """What work and evictions cost others in its pool."""
     failures: int = 0
     backoff_until: float = 0.0
     key_refused: bool = False
@@ -158,6 +161,17 @@ class Worker:
         if not stream.as_fresh_as(self.stream):
             self._touch()
         self.stream = stream
+
+    def weigh(self, worth: Worth) -> None:
+        """Its pool has learnt what work and evictions cost others."""
+        if worth != self.worth:
+            self.worth = worth
+            self._touch()
+
+    def evicts(self, blocks: int) -> bool:
+        """Whether so many new blocks take the place of cached ones there."""
+        blank = _blank(self.load, self.inflight_requests)
+        return blank is not None and blocks > blank
 
     def leave_out(self) -> None:
         """Its blocks are not in the index."""
@@ -271,6 +285,7 @@ class Worker:
             requests=(load.others_requests if load else 0) + len(own.open),
             last_used=self.last_used,
             trust=self.trust,
+            worth=self.worth,
         )
 
     def _known_load(self, now: float) -> Load | None:

@@ -18,6 +18,7 @@ from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
 
 STDIN: Final = "-"
+SHOWN_SECONDS: Final = 0.0005
 
 DecisionId = Annotated[
     str | None, typer.Argument(metavar="[ID]", help="Of a decision, as the header x-cachefleet-decision told it.")
@@ -73,6 +74,8 @@ def _facts(item: Item) -> Iterator[tuple[str, str]]:
     yield "verdict", f"{item['verdict']}{_to(item)} ({item['policy']}, {item['reason']})"
     yield "why", item["why"]
     yield "predicted", f"{item['predictedTokens']} tokens from cache"
+    if costs := next((", ".join(_costs(one)) for one in item["candidates"] if one["chosen"]), ""):
+        yield "costs", costs
     if item["status"]:
         yield "answer", ", ".join(_answer(item))
     if outcome := item["continuation"]:
@@ -96,6 +99,16 @@ def _knowledge(item: Item) -> str:
 
 def _to(item: Item) -> str:
     return f" to {item['worker']} of {item['pool']}" if item["worker"] else ""
+
+
+def _costs(item: Item) -> Iterator[str]:
+    """What the chosen worker's blocks and other requests lose by it."""
+    if item["evictedTokens"]:
+        yield f"evicts {item['evictedTokens']:,} tokens, worth {item['worthTokens']:,}"
+    if item["othersSeconds"] >= SHOWN_SECONDS:
+        yield f"others wait {item['othersSeconds']:.3f} s in all"
+    if item["paidSeconds"] >= SHOWN_SECONDS:
+        yield f"{item['paidSeconds']:.3f} s paid by waiting for its prefix"
 
 
 def _answer(item: Item) -> Iterator[str]:
@@ -143,6 +156,8 @@ CANDIDATES: Final = (
     Column("IN FLIGHT", lambda item: item["inflightTokens"], right=True),
     Column("COMPUTE", lambda item: item["uncachedTokens"], right=True),
     Column("EVICT", lambda item: item["evictedTokens"], right=True),
+    Column("WORTH", lambda item: item["worthTokens"], right=True),
+    Column("OTHERS", lambda item: f"{item['othersSeconds']:.3f} s", right=True),
     Column("TOKENS/S", lambda item: f"{item['tokensPerSecond']:.0f}", right=True),
     Column("COST", lambda item: f"{item['seconds']:.3f} s", right=True),
     Column("NEEDS/FREE", _blocks, right=True),

@@ -52,6 +52,18 @@ impl Choice {
         }
     }
 
+    /// The most tokens of the prompt that any candidate is expected to hold.
+    #[getter]
+    fn longest(&self) -> u64 {
+        self.choice.longest
+    }
+
+    /// Seconds by which the chosen one's queue is longer than the shortest, where it holds the most.
+    #[getter]
+    fn excess(&self) -> f64 {
+        self.choice.excess
+    }
+
     /// Matched blocks, expected tokens, evicted tokens, seconds and fit of the chosen one.
     #[getter]
     fn first_score(&self) -> (u32, u64, u64, f64, bool) {
@@ -72,8 +84,8 @@ fn parts(score: &Score) -> (u32, u64, u64, f64, bool) {
 #[pymethods]
 impl Index {
     /// The candidate with the least cost for a prompt, and the next; `loads` has a row for each candidate, and `sent`
-    /// maps candidates' indexes to blocks just sent there. None without candidates.
-    #[pyo3(signature = (keys, candidates, loads, *, tokens, block_size, needed_blocks, sent = Vec::new()))]
+    /// maps candidates' indexes to blocks just sent there, and `paid` is waiting that has paid for a copy. None without candidates.
+    #[pyo3(signature = (keys, candidates, loads, *, tokens, block_size, needed_blocks, sent = Vec::new(), paid = 0.0))]
     #[expect(clippy::too_many_arguments, reason = "by keyword")]
     fn match_and_score(
         &self,
@@ -84,11 +96,15 @@ impl Index {
         block_size: u64,
         needed_blocks: u64,
         sent: Vec<(usize, u32)>,
+        paid: f64,
     ) -> PyResult<Option<Choice>> {
         if tokens > MOST_TOKENS || block_size > MOST_TOKENS {
             return Err(PyValueError::new_err("tokens: too many"));
         }
-        let prompt = Prompt { tokens, block_size, needed_blocks: needed_blocks.min(MOST_TOKENS) };
+        if !(0.0..f64::INFINITY).contains(&paid) {
+            return Err(PyValueError::new_err("paid: must be finite and at least 0"));
+        }
+        let prompt = Prompt { tokens, block_size, needed_blocks: needed_blocks.min(MOST_TOKENS), paid };
         let names = candidates.names();
         let (known, depths) = if let Ok(packed) = keys.cast::<PyBytes>() {
             let keys = ints::packed_keys(packed.as_bytes(), None)?;

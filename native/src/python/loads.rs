@@ -21,6 +21,9 @@ const IDLE: Load = Load {
     requests: 0,
     last_used: 0,
     trust: WHOLE,
+    eviction: 1.0,
+    delayed: 0.0,
+    standing: 0.0,
 };
 /// Bound on token counts, so that no sum overflows.
 const MOST: u64 = 1 << 48;
@@ -37,7 +40,8 @@ impl Loads {
 
     /// Sets a candidate's row; rates are resolved, as by `routing/throughput.py`.
     #[pyo3(signature = (candidate, *, tokens_per_second, inter_token_seconds, batched_tokens, stale = false,
-        queued_tokens = 0, inflight_tokens = 0, blocks_free = None, blocks_blank = None, requests = 0, last_used = 0, trust = WHOLE))]
+        queued_tokens = 0, inflight_tokens = 0, blocks_free = None, blocks_blank = None, requests = 0, last_used = 0, trust = WHOLE,
+        eviction = 1.0, delayed = 0.0, standing = 0.0))]
     #[expect(clippy::too_many_arguments, reason = "by keyword, as a row is")]
     fn set(
         &self,
@@ -53,6 +57,9 @@ impl Loads {
         requests: u64,
         last_used: u64,
         trust: u32,
+        eviction: f64,
+        delayed: f64,
+        standing: f64,
     ) -> PyResult<()> {
         let sound = tokens_per_second > 0.0 && tokens_per_second.is_finite() && inter_token_seconds >= 0.0;
         if !sound || !inter_token_seconds.is_finite() || batched_tokens == 0 {
@@ -60,6 +67,9 @@ impl Loads {
         }
         if trust > WHOLE {
             return Err(PyValueError::new_err("trust: must be at most 1000"));
+        }
+        if [eviction, delayed, standing].iter().any(|worth| !(0.0..f64::INFINITY).contains(worth)) {
+            return Err(PyValueError::new_err("eviction, delayed, standing: must be finite and at least 0"));
         }
         if queued_tokens > MOST || inflight_tokens > MOST {
             return Err(PyValueError::new_err("tokens: too many"));
@@ -78,6 +88,9 @@ impl Loads {
             requests,
             last_used,
             trust,
+            eviction,
+            delayed,
+            standing,
         };
         Ok(())
     }

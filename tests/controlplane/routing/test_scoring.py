@@ -17,14 +17,14 @@ from cachefleet_controlplane.routing.decision import (
     CandidateView,
     Decision,
     Knowledge,
-    LaterScores,
     Prompt,
     Reason,
     RoutingPolicy,
     Verdict,
     leading_places,
 )
-from cachefleet_controlplane.routing.scoring import EVICTION_WEIGHT, decide, needed_blocks, usable_tokens
+from cachefleet_controlplane.routing.later_scores import LaterScores
+from cachefleet_controlplane.routing.scoring import decide, needed_blocks, usable_tokens
 from cachefleet_controlplane.routing.throughput import (
     DEFAULT_BATCHED_TOKENS,
     DEFAULT_INTER_TOKEN_SECONDS,
@@ -75,7 +75,7 @@ class TestCost:
         work = 3000 + 100 + (161 - 64)
         assert (score.predicted_tokens, score.uncached_tokens) == (64, 97)
         assert score.evicted_tokens == (11 - 4 - 2) * 16
-        assert score.seconds == pytest.approx(work / 1000 + 0.01 * math.ceil(work / 2048) + EVICTION_WEIGHT * 80 / 1000)
+        assert score.seconds == pytest.approx(work / 1000 + 0.01 * math.ceil(work / 2048) + 80 / 1000)
 
     def test_what_nobody_measured_is_the_pools_median_else_a_constant(self) -> None:
         fast, slow = candidate("a", tokens_per_second=900.0), candidate("b", tokens_per_second=100.0)

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
 from cachefleet_controlplane.routing.scoring import decide, needed_blocks
+from cachefleet_controlplane.routing.throughput import Throughput
+from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 from cachefleet_core.block_keys import BlockKey, pack_keys
 from tests.controlplane.chains import chain, stored
 
@@ -22,6 +24,7 @@ from cachefleet_controlplane.index.native_index import NativeIndex
 KEYS = chain(1, 40)
 SIZE = 16
 tokens = st.integers(0, 5000)
+worths = st.just(UNLEARNT) | st.builds(Worth, st.floats(0, 1), st.floats(0, 50), st.floats(0, 2e5), st.floats(0, 1e5))
 
 
 @st.composite
@@ -45,6 +48,7 @@ def views(draw: st.DrawFn) -> list[CandidateView]:
             blocks_blank=draw(st.none() | st.integers(0, 100)),
             requests=draw(st.integers(0, 3)),
             last_used=draw(st.integers(0, 3)),
+            worth=draw(worths),
         )
         for number in range(count)
     ]
@@ -60,15 +64,17 @@ def busy(name: str, **changes: Any) -> CandidateView:
 ONLY_ONE_FITS = [busy("a", requests=0), busy("b", queued_tokens=10), busy("c", queued_tokens=900, matched_blocks=30)]
 
 
-@example(ONLY_ONE_FITS, 640, 100)
-@given(views(), st.integers(1, 700), st.integers(0, 300))
-def test_the_choice_is_that_of_decide(candidates: list[CandidateView], length: int, max_tokens: int) -> None:
+@example(ONLY_ONE_FITS, 640, 100, 0.0)
+@given(views(), st.integers(1, 700), st.integers(0, 300), st.sampled_from([0.0, 0.0, 0.01, 1.0, 1e6]))
+def test_the_choice_is_that_of_decide(
+    candidates: list[CandidateView], length: int, max_tokens: int, paid: float
+) -> None:
     index = NativeIndex()
     for view in candidates:
         if view.matched_blocks:
             index.apply(view.id, stored(KEYS[: view.matched_blocks]))
     keys = [*KEYS, *map(BlockKey, range(1, 20))][: length // SIZE]
-    prompt = Prompt(length, pack_keys(keys), SIZE, max_tokens, Knowledge.EXACT)
+    prompt = Prompt(length, pack_keys(keys), SIZE, max_tokens, Knowledge.EXACT, paid_seconds=paid)
     known = [
         CandidateView(**{name: getattr(view, name) for name in view.__slots__} | {"matched_blocks": depth})
         for view, depth in zip(candidates, index.match(keys, [v.id for v in candidates]), strict=True)
@@ -77,6 +83,8 @@ def test_the_choice_is_that_of_decide(candidates: list[CandidateView], length: i
 
     loads = cachefleet_native.Loads(len(known))
     for place, (view, score) in enumerate(zip(known, decision.scores, strict=True)):
+        throughput = Throughput(score.tokens_per_second, score.inter_token_seconds, score.batched_tokens)
+        delayed, standing = view.worth.delays(throughput.token_seconds)
         loads.set(
             place,
             tokens_per_second=score.tokens_per_second,
@@ -89,6 +97,9 @@ def test_the_choice_is_that_of_decide(candidates: list[CandidateView], length: i
             blocks_blank=view.blocks_blank,
             requests=view.requests,
             last_used=view.last_used,
+            eviction=view.worth.eviction,
+            delayed=delayed,
+            standing=standing,
         )
     choice = index.native.match_and_score(
         pack_keys(keys),
@@ -98,6 +109,7 @@ def test_the_choice_is_that_of_decide(candidates: list[CandidateView], length: i
         block_size=SIZE,
         needed_blocks=needed_blocks(prompt),
         sent=[(place, view.sent_blocks) for place, view in enumerate(known)],
+        paid=paid,
     )
 
     assert choice is not None
@@ -105,6 +117,8 @@ def test_the_choice_is_that_of_decide(candidates: list[CandidateView], length: i
     assert decision.leading[0].id == known[choice.first].id
     if decision.verdict is Verdict.ROUTE:
         assert (known[choice.first].id, choice.reason) == (decision.id, decision.reason)
+        if decision.knowledge is Knowledge.EXACT:
+            assert (choice.longest, choice.excess) == (decision.prefix_tokens, decision.excess_seconds)
     chosen = decision.scores[choice.first]
     assert choice.first_score == (
         chosen.matched_blocks,
@@ -131,6 +145,10 @@ def test_what_cannot_be_is_refused() -> None:
     for rate in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="rates"):
             loads.set(0, tokens_per_second=rate, inter_token_seconds=0.0, batched_tokens=1)
+    absurd: list[dict[str, Any]] = [{"eviction": -0.1}, {"delayed": float("nan")}, {"standing": float("inf")}]
+    for worth in absurd:
+        with pytest.raises(ValueError, match="must be finite and at least 0"):
+            loads.set(0, tokens_per_second=1.0, inter_token_seconds=0.0, batched_tokens=1, **worth)
     with pytest.raises(IndexError):
         loads.set(1, tokens_per_second=1.0, inter_token_seconds=0.0, batched_tokens=1)
     with pytest.raises(ValueError, match="not of these candidates"):

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.routing.worth import Worth
 from cachefleet_controlplane.selection.selection import Duty, Selector
 from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_core.block_keys import BlockKey, pack_keys
@@ -214,6 +215,18 @@ class BoardMachine(RuleBasedStateMachine):
     def refute(self, one: Who, prompt: Prompt, lacking: int, held: int) -> None:
         """Its engine says that it has less than the index says."""
         self.fleet.refuted_blocks.add(wid(one), prompt.keys, lacking=lacking, held=held)
+
+    @rule(worth=st.sampled_from([Worth(), Worth(0.1, 0.0), Worth(0.3, 2.0, 500.0, 300.0), Worth(0.0, 50.0, 1e6, 9.0)]))
+    def weigh(self, worth: Worth) -> None:
+        """A pool has learnt what work and evictions cost others."""
+        for worker in self.fleet._registry.pools["default/demo"].workers.values():
+            worker.weigh(worth)
+
+    @rule(prompt=st.sampled_from(PROMPTS), blocks=st.integers(1, 12), seconds=st.sampled_from([0.01, 1.0, 100.0]))
+    def pay(self, prompt: Prompt, blocks: int, seconds: float) -> None:
+        """It was waited for a prefix."""
+        if len(prompt.keys) >= 8 * blocks:
+            self.fleet._registry.paid_waiting.add(prompt.keys[8 * blocks - 8 : 8 * blocks], seconds, self.fleet.now)
 
     @rule(name=st.sampled_from(NAMES))
     def fail(self, name: str) -> None:

@@ -21,6 +21,7 @@ from cachefleet_controlplane.routing.cache_shortfall import Cause
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.reason_texts import CAUSES, REASONS
 from cachefleet_controlplane.routing.scoring import decide
+from cachefleet_controlplane.routing.worth import Worth
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, ShortfallRecord
 from cachefleet_core.pool.policy import Isolation
@@ -49,7 +50,8 @@ def view(number: int, *, matched: int, queued: int, requests: int) -> CandidateV
         batched_tokens=2048,
         blocks_total=4000,
         blocks_free=3000 - 1500 * (number == 1),
-        blocks_blank=3000,
+        blocks_blank=20,
+        worth=Worth(eviction=0.09, requests_per_second=0.4, computed_per_second=2000.0, request_tokens=2500.0),
         requests=requests,
     )
 

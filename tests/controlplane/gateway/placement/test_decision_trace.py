@@ -16,10 +16,10 @@ from cachefleet_controlplane.routing.decision import (
     LEADING,
     CandidateScore,
     CandidateView,
-    LaterScores,
     Prompt,
     RoutingPolicy,
 )
+from cachefleet_controlplane.routing.later_scores import LaterScores
 from cachefleet_controlplane.routing.scoring import decide
 
 VIEWS = [CandidateView(worker=f"w{n}", id=WorkerId(f"p/w{n}#0"), pool="p", url="u") for n in range(20)]
