@@ -2,6 +2,7 @@
 
 Pure: nothing here opens a socket, reads a clock, uses a database or depends on its caller.
 
+block_identity/    what names a block besides its tokens: adapter, media
 engine/            vLLM's command line and configuration for a pool
 pool/              PrefixCachePool: schema, validation, CRD
 block_keys         block keys

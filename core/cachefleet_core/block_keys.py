@@ -7,7 +7,7 @@ The formula (all arithmetic modulo 2**64; ``GOLDEN = 0x9E3779B97F4A7C15``; ``fol
 lower half of the 128-bit product ``a * b``):
 
 1. *Namespace.* ``HMAC-SHA256(index key, message)`` where ``message`` is ``b"cachefleet/block-keys/1"`` followed by
-   contract fingerprint, salt and LoRA name, each as UTF-8 behind its length as a little-endian u32. Its four
+   contract fingerprint, salt and adapter, each as UTF-8 behind its length as a little-endian u32. Its four
    little-endian u64 words are ``root``, ``finish``, ``lane``, ``position``.
 2. *Lane keys.* ``k[m] = splitmix64(lane + m * GOLDEN)`` for ``m`` in ``0 .. 2 * ceil(B / 4) - 1``.
 3. *Block hash.* The ``B`` tokens as little-endian u32, zero-padded to 16 bytes, give lanes ``(x[j], y[j])`` of
@@ -16,7 +16,8 @@ lower half of the 128-bit product ``a * b``):
    that would be 0 is 1, because 0 means "no parent" on the wire.
 
 The chain is a position-salted sum, so it costs one addition of latency a block, and a chain may be continued from
-any of its keys. ``tests/core/block_key_vectors.json`` holds vectors that every implementation must reproduce.
+any of its keys. ``tests/core/block_key_vectors.json`` holds vectors that every implementation must reproduce. Images
+and the like in a block: block_identity/media.py.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Namespace:
     """What two prompts must share, besides their tokens, to share blocks.
 
     ``contract`` is an index contract's fingerprint, ``salt`` the tenant's cache salt ("" without one) and ``lora``
-    the adapter's name ("" for the base model).
+    the adapter with its revision (block_identity/adapters.py; "" for the base model).
     """
 
     contract: str

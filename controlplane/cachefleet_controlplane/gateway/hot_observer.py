@@ -65,10 +65,9 @@ class HotObserver:
     def note(self, routing_input: RoutingInput) -> None:
         """Note a placed request, and start a fetch if its prefix needs one; never waits."""
         prompt = routing_input.prompt
-        if prompt.knowledge is not Knowledge.EXACT or not any(
-            keeps_blocks(pool.spec) for pool in routing_input.model.declared
-        ):
-            return
+        kept = any(keeps_blocks(pool.spec) for pool in routing_input.model.declared)
+        if prompt.knowledge is not Knowledge.EXACT or routing_input.info.bypass is not None or not kept:
+            return  # ids alone would not warm a prompt with media
         now = self._clock()
         may = len(self._tasks) < FETCHES and now - self._fetched_at >= FETCH_SECONDS
         wanted = self._hot.note(self._line(routing_input), prompt.keys, now, fetch=may)

@@ -19,6 +19,8 @@ CONVERSATIONS_FEATURE: Final = "conversations"
 """Name of the feature that keeps conversations by handle."""
 HELD_FEATURE: Final = "held"
 """Name of the feature that renders requests and holds them until they are to be answered."""
+MEDIA_FEATURE: Final = "media"
+"""Name of the feature by which block keys take images and the like into account."""
 _OFF: Final = "off"
 
 
@@ -75,6 +77,8 @@ class RenderFacts:
     """URLs of workers whose plugin keeps conversations by handle."""
     held_at: frozenset[str] = frozenset()
     """URLs of workers whose plugin holds requests."""
+    media_at: frozenset[str] = frozenset()
+    """URLs of workers that give block keys for prompts with media."""
     rendered_by: RenderedBy = RenderedBy()
     """What all ready workers render by."""
     certifiable: frozenset[Profile] = frozenset()
@@ -122,6 +126,7 @@ def _facts(pools: list[Pool]) -> RenderFacts:
         profiles=rendered_by(hellos).profiles,
         keys_at=frozenset(w.endpoint.url for w in workers if w.endpoint and contract and _gives_keys(w, contract)),
         prompts_at=_urls(workers, PROMPTS_FEATURE),
+        media_at=_urls(workers, MEDIA_FEATURE),
         held_at=_urls(workers, HELD_FEATURE),
         conversations_at=_urls(workers, CONVERSATIONS_FEATURE),
         rendered_by=rendered_by(hellos),

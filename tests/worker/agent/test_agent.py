@@ -106,7 +106,7 @@ async def test_either_code_reports_the_same_and_the_agent_says_which(
         await worker.whole()
         assert worker.metric("native_code") == (code == "native")
         [stream] = worker.agent.feed.streams.values()
-        assert type(stream.residents._keyers.of("a", "")) is choose(code).keyer
+        assert type(stream.residents._keyers.of("a", "").plain) is choose(code).keyer
         assert type(stream.residents._digest) is choose(code).digest
         await plane.until(lambda: plane.state and plane.state.digest == plane.receiver.digest != 0)
     assert any(f"block keys in {code} code: " in message for message in caplog.messages)

@@ -91,16 +91,18 @@ class Engine:
         generation = self.state.policy.generation + 1
         self.state.apply(Policy(pool="p", uid="u", generation=generation, budget_mib=mib, **shares))
 
-    def request(self, tokens: list[int], name: str = "", *, salt: str | None = None, keep: int = 0) -> Request:
+    def request(
+        self, tokens: list[int], name: str = "", *, salt: str | None = None, keep: int = 0, **identity: Any
+    ) -> Request:
         self._names += 1
         parameters = SamplingParams(max_tokens=1000, extra_args={KEEP_MEMBER: keep} if keep else None)
         hasher = get_request_block_hasher(BLOCK, sha256)
         name = name or f"r{self._names}"
-        return Request(name, tokens, parameters, None, block_hasher=hasher, cache_salt=salt)
+        return Request(name, tokens, parameters, None, block_hasher=hasher, cache_salt=salt, **identity)
 
-    def hit(self, tokens: list[int], salt: str | None = None) -> int:
+    def hit(self, tokens: list[int], salt: str | None = None, **asked: Any) -> int:
         """Tokens of this prompt, and one more, that are cached; changes nothing."""
-        return int(self.manager.get_computed_blocks(self.request([*tokens, -1], salt=salt))[1])
+        return int(self.manager.get_computed_blocks(self.request([*tokens, -1], salt=salt, **asked))[1])
 
     def start(self, tokens: list[int], *, chunk: int = 4096, **asked: Any) -> Request | None:
         """Run a prompt's prefill in chunks; None where there is no room."""
@@ -130,7 +132,7 @@ class Engine:
         self.manager.free(request)
 
     def run(self, tokens: list[int], outputs: list[int] | None = None, *, chunk: int = 4096, **asked: Any) -> None:
-        """A whole request."""
+        """A whole request; ``asked`` is what ``request`` takes."""
         request = self.start(tokens, chunk=chunk, **asked)
         assert request is not None
         assert self.grow(request, outputs or [])

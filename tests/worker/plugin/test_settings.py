@@ -49,7 +49,7 @@ def test_every_setting_can_be_given() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("PLUGIN_OFF", "gaet", "CACHEFLEET_PLUGIN_OFF: unknown gaet; known are budget,"),
+        ("PLUGIN_OFF", "gaet", "CACHEFLEET_PLUGIN_OFF: unknown gaet; known are adapters, budget,"),
         ("HEARTBEAT_SECONDS", "0", "CACHEFLEET_HEARTBEAT_SECONDS: must be a number above 0, got '0'"),
         ("MAX_BODY_BYTES", "inf", "must be a number above 0"),
         ("KEYS_AT_ONCE", "nan", "must be a number above 0"),

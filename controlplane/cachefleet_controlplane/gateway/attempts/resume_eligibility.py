@@ -4,7 +4,7 @@ A request can be resumed where the tokens produced so far are all that the rest 
 no tools, no output parser, no grammar, no log-probabilities, no penalty that counts what was produced, no seed. The
 members of the body tell: one that is not known here makes it not resumable. The rest is asked for as a plain completion
 of prompt ids and produced ids, with as many tokens less, at most and at least; other members that shape sampling stay
-the same.
+the same. A prompt with media is more than its ids, and not resumed.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ _fields = msgspec.json.Decoder(Fields)
 def resumable(info: RequestInfo, *, parsed: bool) -> bool:
     """Whether another worker can resume it; ``parsed``: workers apply a reasoning parser to chat answers."""
     known = info.endpoint in {Endpoint.CHAT, Endpoint.COMPLETIONS} and (info.ids_wanted or info.ids_asked)
+    known = known and info.bypass is None  # ids alone do not say what was in an image
     if not (known and info.single) or (parsed and info.endpoint is Endpoint.CHAT):
         return False
     return not _running_usage(info.fields) and all(_harmless(name, raw) for name, raw in info.fields.items())

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from cachefleet_controlplane.gateway.apis.parse import first_prompt
-from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.wire.json_members import Fields, is_null
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFacts
@@ -113,10 +113,16 @@ def ladder(
     facts: RenderFacts = NO_FACTS,
     dedicated: Sequence[WorkerEndpoint] = (),
 ) -> list[Try]:
-    """Return the tries in order: dedicated renderers; keys, then render routes of workers, best first; tokenizers."""
+    """Return the tries in order: dedicated renderers; keys, then render routes of workers, best first; tokenizers.
+
+    Only workers' keys take media into account.
+    """
     first = workers[:MAX_WORKERS]
     render, query = f"{info.endpoint}/render", _query(facts.contract, facts.block_size)
     keyed = bool(facts.contract) and info.endpoint in _APIS
+    if info.bypass is not None:
+        tries = [_asked(one, info, query, facts) for one in first if keyed and one.url in _at(facts, info)]
+        return [one for one in tries if memory.open(*one.slot, now=now)]
     special = partial(Try, dedicated=True, model=facts.model)
     tries = [
         *(special(one, Rung.KEYS, KEYS_PATH, query) for one in dedicated if keyed and not _APIS[info.endpoint]),
@@ -130,7 +136,14 @@ def ladder(
 
 def _at(facts: RenderFacts, info: RequestInfo) -> frozenset[str]:
     """URLs of the workers that give block keys for bodies of a request's API."""
-    return facts.keys_at & facts.prompts_at if _APIS[info.endpoint] else facts.keys_at
+    at = facts.keys_at if info.bypass is None else facts.keys_at & facts.media_at
+    return at & facts.prompts_at if _APIS[info.endpoint] else at
+
+
+def keys_media(info: RequestInfo, facts: RenderFacts) -> bool:
+    """Whether workers can be asked for keys of a request with media: parts of messages, and no vectors as a prompt."""
+    media = info.bypass is Bypass.MEDIA and is_null(info.fields, "prompt_embeds")
+    return media and info.endpoint in _APIS and bool(_at(facts, info))
 
 
 def _asked(worker: WorkerEndpoint, info: RequestInfo, query: str, facts: RenderFacts) -> Try:

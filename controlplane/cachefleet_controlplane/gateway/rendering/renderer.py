@@ -4,8 +4,8 @@ Rungs: ``cache`` (the render cache), ``keys`` (the worker plugin's ``/v1/fleet/k
 ``render`` (vLLM's ``.../render`` routes: exact for every body), ``tokenize`` (vLLM's ``/tokenize``: exact where it
 takes everything the body has that shapes the prompt). Where none gives ids the prompt is keyed by its text or routed
 by load alone, counted by reason. Dedicated renderers are asked before workers. A rung that one of them lacks, or that
-failed there, is left out for a while and then tried again. Prompts whose blocks depend on more than ids (media,
-embeddings) are not rendered, and counted apart.
+failed there, is left out for a while and then tried again. Prompts whose blocks depend on more than ids are not
+rendered, and counted apart; those with media only where no worker's keys take these into account.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from cachefleet_controlplane.gateway.rendering.render_ladder import (
     Rung,
     RungMemory,
     Try,
+    keys_media,
     knows_bodies_of,
     ladder,
     tokenizable,
@@ -108,14 +109,13 @@ class Renderer:
 
         A worker that keeps the prompt for the answer keeps the conversation too, and is asked by handle.
         """
-        if info.bypass is not None:
+        if info.bypass is not None and not keys_media(info, facts):
             return self._bypassed(info.bypass)
         if given := _given(info, keying):
             return Rendering(given, Rung.CLIENT)
         began = self._clock()
-        name = (
-            digest(info.endpoint, info.fields, renderer=f"{salt}\n{facts.renderer}") if self._known is not None else b""
-        )
+        cached = self._known is not None and info.bypass is None  # what a medium's address names may change
+        name = digest(info.endpoint, info.fields, renderer=f"{salt}\n{facts.renderer}") if cached else b""
         # Cached prompts have no ids.
         rendering = None if keying.keep_ids else self._recall(name)
         if rendering is None:
@@ -138,11 +138,11 @@ class Renderer:
         return Rendering(reason=bypass)
 
     def _recall(self, name: bytes) -> Rendering | None:
-        known = None if self._known is None else self._known.get(name)
+        known = None if self._known is None or not name else self._known.get(name)
         return None if known is None else Rendering(known, Rung.CACHE)
 
     def _remember(self, name: bytes, prompt: Keyed) -> None:
-        if self._known is not None and prompt.tokens and prompt.block_size:
+        if self._known is not None and name and prompt.tokens and prompt.block_size:
             self._known.put(name, replace(prompt, ids=None))
 
     async def _climb(
@@ -158,7 +158,7 @@ class Renderer:
     ) -> Rendering:
         began = self._clock()
         only = continuing is not None and continuing.only
-        dedicated = self._dedicated.next(began)
+        dedicated = self._dedicated.next(began) if info.bypass is None else []
         last = Rendering(reason=_before(info, [*dedicated, *workers]))
         for attempt in ladder(workers, self._memory, info=info, now=began, facts=facts, dedicated=dedicated):
             left = began + self._timeout_seconds - self._clock()

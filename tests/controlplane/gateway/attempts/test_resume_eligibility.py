@@ -47,6 +47,7 @@ def test_plain_sampling_can_go_on_elsewhere(endpoint: Endpoint, fields: dict[str
         {"presence_penalty": -1},
         {"echo": True},
         {"something_new": 1},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
         {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     ],
 )

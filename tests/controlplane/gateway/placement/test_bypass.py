@@ -9,9 +9,11 @@ from msgspec import Raw
 from cachefleet_controlplane.gateway.apis.media import holds_media
 from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from tests.controlplane.gateway.harness import MODEL, SALT, engine, front
+from cachefleet_core.report_frames import Capability
+from tests.controlplane.gateway.harness import INDEX_KEY, MODEL, SALT, engine, front
 from tests.controlplane.waiting import value
 
+KEYED = tuple(Capability(feature=name, mode="on") for name in ("keys", "prompts", "media"))
 IMAGE: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 TEXT: dict[str, Any] = {"type": "text", "text": 'what is "type":"image_url" here?'}
 
@@ -77,6 +79,37 @@ async def test_media_go_by_load_and_nobody_is_asked_for_ids(path: str, body: dic
         assert value(gate.metrics, "render_failures_total", reason="multimodal") == 0
         _, _, data = await gate.post("/v1/route", {"model": MODEL, "endpoint": path} | body)
         assert json.loads(data)["render_failure"] == "media"
+
+
+@pytest.mark.parametrize(("path", "body"), MEDIA)
+@pytest.mark.requirement("C9")
+async def test_media_go_by_blocks_where_a_workers_keys_take_them_into_account(path: str, body: dict[str, Any]) -> None:
+    async with engine(plugin=True, index_key=INDEX_KEY) as worker, front([worker]) as gate:
+        gate.report(0, said={"capabilities": KEYED})
+        status, headers, data = await gate.post(path, {"model": MODEL, "max_tokens": 2} | body)
+        assert (status, headers["x-cachefleet-knowledge"]) == (200, "exact"), data
+        asked = [seen.path for seen in worker.requests]
+        assert asked == ["/v1/fleet/keys", path]
+        assert value(gate.metrics, "render_bypasses_total", reason="media") == 0
+        await gate.post(path, {"model": MODEL, "max_tokens": 2} | body)
+        assert [seen.path for seen in worker.requests] == asked * 2  # what an address names may be another picture now
+
+
+@pytest.mark.requirement("C9")
+async def test_media_without_keys_go_by_load_and_nobody_else_is_asked() -> None:
+    body = {"model": MODEL, "max_tokens": 2, "messages": [user(TEXT, IMAGE)]}
+    async with engine(plugin=True) as worker, front([worker]) as gate:  # its keys are off
+        gate.report(0, said={"capabilities": KEYED})
+        _, headers, _ = await gate.post("/v1/chat/completions", body)
+        assert headers["x-cachefleet-knowledge"] == "load"
+        assert [seen.path for seen in worker.requests] == ["/v1/fleet/keys", "/v1/chat/completions"]
+
+
+async def test_vectors_as_a_prompt_are_never_keyed() -> None:
+    async with engine(plugin=True, index_key=INDEX_KEY) as worker, front([worker]) as gate:
+        gate.report(0, said={"capabilities": KEYED})
+        await gate.post("/v1/completions", {"model": MODEL, "prompt": "x", "prompt_embeds": "AAAA"})
+        assert [seen.path for seen in worker.requests] == ["/v1/completions"]
 
 
 @pytest.mark.parametrize(("path", "body"), TEXTS)

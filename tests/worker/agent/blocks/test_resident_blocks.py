@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cachefleet_core.block_keys import BlockKey, Tier
+from cachefleet_core.block_identity.adapters import adapter_namespace, path_revision
+from cachefleet_core.block_identity.media import MediaKeyer
+from cachefleet_core.block_keys import BlockKey, BlockKeyer, Namespace, Tier
 from cachefleet_core.hit_rule import HitRule, window_key
 from cachefleet_core.report_frames import Cleared, Removed, Stored
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
@@ -144,27 +146,44 @@ def test_the_salt_of_the_first_block_names_the_chain(held: Held) -> None:
     assert held.keys == {*keys_of(TOKENS[:6], salt="a"), *keys_of(TOKENS[:2], salt="b")}
 
 
-def test_a_lora_names_the_chain(held: Held) -> None:
-    lora = {"lora_name": "l", "lora_id": 1}
+def test_an_adapter_and_its_revision_name_the_chain(held: Held) -> None:
+    lora = {"lora_name": "l", "lora_id": path_revision("/a")}
     held.apply(stored(HASHES[:2], TOKENS[:4], extra=[["l", "a"], ["l"]], **lora))
     held.apply(stored(HASHES[2:3], TOKENS[4:6], HASHES[1], extra=[["l"]], **lora))
-    assert held.keys == set(keys_of(TOKENS[:6], salt="a", lora="l"))
+    assert held.keys == set(keys_of(TOKENS[:6], salt="a", lora=adapter_namespace("l", path_revision("/a"))))
 
 
-def test_a_lora_without_a_name_is_not_reported(held: Held) -> None:
-    assert held.apply(stored(HASHES, TOKENS, lora_id=1)) == []
+@pytest.mark.parametrize("lora", [{"lora_id": 1}, {"lora_name": "l"}, {"lora_name": "l", "lora_id": 1}])
+def test_an_adapter_whose_name_or_revision_is_not_told_is_not_reported(held: Held, lora: dict[str, Any]) -> None:
+    assert held.apply(stored(HASHES, TOKENS, **lora)) == []
+    assert held.residents.counts["adapter_revision"] == 4
+    assert held.residents.unkeyed
 
 
-def test_a_lora_name_that_means_another_adapter_now_replaces_the_claim(held: Held) -> None:
-    held.apply(stored([1], TOKENS[:2], lora_name="l"), stored([2], TOKENS[:2], lora_name="l"))
-    assert held.keys == set(keys_of(TOKENS[:2], lora="l"))
+def test_another_revision_under_the_same_name_is_another_chain(held: Held) -> None:
+    first, second = path_revision("/a"), path_revision("/b")
+    held.apply(stored([1], TOKENS[:2], lora_name="l", lora_id=first))
+    old, new = (set(keys_of(TOKENS[:2], lora=adapter_namespace("l", each))) for each in (first, second))
+    assert held.keys == old
+    held.apply(stored([2], TOKENS[:2], lora_name="l", lora_id=second))
+    assert held.keys == old | new
     held.apply(removed(1))
-    assert held.keys == set(keys_of(TOKENS[:2], lora="l"))
-    held.apply(removed(2))
-    assert held.keys == set()
+    assert held.keys == new
 
 
-@pytest.mark.parametrize("other", [["image", 3], b"digest", 7])
+def test_media_are_part_of_their_blocks_keys(held: Held) -> None:
+    extra: list[list[object] | None] = [[["i", 1], "salt"], [["i", -1], ["j", 0]], None, None]
+    held.apply(stored(HASHES, TOKENS, extra=extra))
+    namespace = Namespace(CONTRACT, "salt")
+    keyer = MediaKeyer(INDEX_KEY, namespace, BlockKeyer(INDEX_KEY, namespace, BLOCK_SIZE))
+    expected = keyer.keys(TOKENS, [[("i", 1)], [("i", -1), ("j", 0)], [], []])
+    assert held.keys == set(expected)
+    assert not held.keys & set(keys_of(TOKENS, salt="salt"))
+    held.apply(stored([40], [9, 9], HASHES[3]))
+    assert held.keys == set(keyer.keys([*TOKENS, 9, 9], [[("i", 1)], [("i", -1), ("j", 0)], [], [], []]))
+
+
+@pytest.mark.parametrize("other", [["image", 1 << 40], ["image"], ["image", 1, 2], [1, "image"], b"digest", 7])
 def test_another_extra_key_ends_the_chain(held: Held, other: object) -> None:
     held.apply(stored(HASHES, TOKENS, extra=[["salt"], None, [other], None]))
     assert held.keys == set(keys_of(TOKENS, salt="salt")[:2])
@@ -179,8 +198,8 @@ def test_text_in_a_later_block_is_no_salt(held: Held) -> None:
     assert held.keys == {keys_of(TOKENS)[0]}
 
 
-def test_an_image_beside_the_salt_ends_the_chain_at_once(held: Held) -> None:
-    assert held.apply(stored(HASHES, TOKENS, extra=[[["i", 0], "salt"], None, None, None])) == []
+def test_two_texts_in_the_first_block_name_nothing(held: Held) -> None:
+    assert held.apply(stored(HASHES, TOKENS, extra=[["salt", "more"], None, None, None])) == []
 
 
 @pytest.mark.parametrize(

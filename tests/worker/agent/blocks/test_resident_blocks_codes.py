@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
+from cachefleet_core.block_identity.adapters import path_revision
 from cachefleet_core.native import Code
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.wire.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from tests.core.codes import over_both
 from tests.worker.agent.model import CONTRACT, INDEX_KEY
 
+REVISION = st.sampled_from([1, path_revision("/a"), path_revision("/b")])
+MEDIA = st.lists(
+    st.tuples(st.sampled_from(["i", "j"]), st.integers(-9, 9)).map(lambda one: Raw(msgspec.msgpack.encode(one))),
+    max_size=2,
+)
 TOKEN = st.integers(0, 2**32 - 1) | st.integers(0, 1)
 
 
@@ -33,7 +41,10 @@ def histories(draw: st.DrawFn) -> tuple[int, list[list[Any]]]:
                 tokens = draw(st.lists(TOKEN, min_size=size * count, max_size=size * count))
                 lora = draw(st.sampled_from([None, "adapter"]))
                 hashes += new
-                batch.append(BlockStored([*new], parent, tokens, size, medium=medium, lora_name=lora))
+                revision = draw(REVISION) if lora else None
+                media = draw(st.none() | st.lists(MEDIA, min_size=count, max_size=count))
+                told: dict[str, Any] = {"medium": medium, "lora_name": lora, "lora_id": revision, "extra_keys": media}
+                batch.append(BlockStored([*new], parent, tokens, size, **told))
             case "remove":
                 batch.append(BlockRemoved([draw(st.sampled_from(hashes))], medium))
             case _:

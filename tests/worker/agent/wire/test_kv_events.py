@@ -89,11 +89,11 @@ def test_hashes_may_be_bytes() -> None:
     assert (stored.block_hashes, stored.parent_block_hash) == ([digest], digest)
 
 
-def test_extras_that_are_no_text_are_none() -> None:
-    extra = [["lora", ["image", 3], b"digest", 5, {"a": 1}, "salt"]]
+def test_extras_are_texts_and_media_and_all_else_is_none() -> None:
+    extra = [["lora", ["image", -3], b"digest", 5, {"a": 1}, ["image", "3"], "salt"]]
     [stored] = decode_batch(batch(STORED | {"extra_keys": extra})).events
     assert isinstance(stored, BlockStored)
-    assert stored.extras(0) == ["lora", None, None, None, None, "salt"]
+    assert stored.extras(0) == ["lora", ("image", -3), None, None, None, None, "salt"]
 
 
 def test_an_unknown_event_type_is_passed_over() -> None:

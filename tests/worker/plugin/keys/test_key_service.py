@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cachefleet_core import prompt_keys
+from cachefleet_core.block_identity.media import MediaKeyer, Placed
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.native import Choice, choose
 from cachefleet_worker.plugin.asgi import HttpError
@@ -109,7 +110,18 @@ async def test_several_prompts_have_an_entry_each(settings: PluginSettings) -> N
     assert (first.tokens, second.tokens, second.keys) == (100, 2, ())
 
 
-async def test_blocks_from_an_image_on_have_no_key(settings: PluginSettings) -> None:
+async def test_media_are_part_of_the_keys(settings: PluginSettings) -> None:
+    placed = (Placed("i", 20, 30), Placed("j", 50, 1))
+    made = service(settings, Rendered((Prompt(IDS, 100, placed),), "s", ""), one(salt="s"))
+    (found,), (plain,) = await asked(made), await asked(made)
+    namespace = Namespace(CONTRACT, "s")
+    keyer = MediaKeyer(INDEX_KEY, namespace, BlockKeyer(INDEX_KEY, namespace, 16))
+    blocks = [[], [("i", 4)], [("i", -12)], [("i", -28), ("j", 2)], [], []]
+    assert found.keys == tuple(keyer.keys(IDS, blocks))
+    assert [a == b for a, b in zip(found.keys, plain.keys, strict=True)] == [True, *[False] * 5]
+
+
+async def test_blocks_from_an_unknown_medium_on_have_no_key(settings: PluginSettings) -> None:
     made = service(settings, one(plain=33), one(plain=0))
     (found,) = await asked(made)
     assert (found.tokens, found.keys) == (100, keyed(IDS[:33]))

@@ -10,6 +10,8 @@ import pytest
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict
 
+from cachefleet_core.block_identity.adapters import adapter_namespace, path_revision
+from cachefleet_core.block_identity.media import Placed
 from cachefleet_worker.plugin.asgi import HttpError, Response
 from cachefleet_worker.plugin.keys import render
 from cachefleet_worker.plugin.keys.render import Prompt, PromptSource, RefusedError, UnsupportedError
@@ -50,7 +52,10 @@ class Renderer:
             raise OverflowError("too long")
         inputs: dict[str, Any] = {"prompt_token_ids": list(map(ord, text))}
         if "#" in text:
-            inputs["mm_placeholders"] = {"image": [SimpleNamespace(offset=text.index("#"))]}
+            inputs["mm_placeholders"] = {"image": [SimpleNamespace(offset=text.index("#"), length=1)]}
+        if "##" in text:
+            inputs["mm_hashes"] = {"image": ["digest"]}
+            inputs["mm_placeholders"]["image"][0].length = 2
         return [], [inputs]
 
     async def render_completion(self, request: Completion, *, skip_mm_cache: bool = False) -> Any:
@@ -64,7 +69,7 @@ class Serving:
 
     def __init__(self) -> None:
         self.online_renderer = Renderer()
-        self.models = SimpleNamespace(lora_requests={"adapter": 1})
+        self.models = SimpleNamespace(lora_requests={"adapter": SimpleNamespace(lora_path="/a")})
 
     async def _check_model(self, request: Any) -> Any:
         return Refusal(error=SimpleNamespace(code=404)) if request.model == "none" else None
@@ -84,13 +89,26 @@ def chat(text: str, **more: Any) -> bytes:
 async def test_a_chat_is_one_prompt_with_its_salt_and_adapter(source: PromptSource) -> None:
     rendered = await source.render(chat("abc", cache_salt="s", model="adapter"))
     assert rendered.prompts == (Prompt([97, 98, 99], 3),)
-    assert (rendered.salt, rendered.adapter) == ("s", "adapter")
+    assert (rendered.salt, rendered.adapter) == ("s", adapter_namespace("adapter", path_revision("/a")))
     plain = await source.render(chat("abc", model="base"))
     assert (plain.salt, plain.adapter, source.tokenizer()) == ("", "", "tokenizer")
 
 
-async def test_text_alone_ends_at_the_first_image(source: PromptSource) -> None:
+async def test_media_without_identifiers_end_the_keys_at_the_first(source: PromptSource) -> None:
     assert (await source.render(chat("ab#c#"))).prompts[0].plain == 2
+
+
+async def test_media_are_placed_by_vllms_identifiers(source: PromptSource) -> None:
+    (prompt,) = (await source.render(chat("ab##c"))).prompts
+    assert prompt == Prompt(list(map(ord, "ab##c")), 5, (Placed("digest", 2, 2),))
+
+
+async def test_an_adapter_that_changes_media_is_part_of_their_identifiers(source: PromptSource) -> None:
+    source._serving.models.input_processor = SimpleNamespace(lora_config=SimpleNamespace())
+    for tower, identifier in ((False, "digest"), (True, "adapter:digest")):
+        source._serving.models.input_processor.lora_config.enable_tower_connector_lora = tower
+        assert (await source.render(chat("ab##c", model="adapter"))).prompts[0].media[0].identifier == identifier
+    assert (await source.render(chat("ab##c", model="base"))).prompts[0].media[0].identifier == "digest"
 
 
 async def test_completions_may_have_several_prompts(source: PromptSource) -> None:

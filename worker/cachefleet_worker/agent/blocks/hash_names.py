@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from cachefleet_core.block_identity.media import MediaKeyer
 from cachefleet_core.block_keys import BlockKey, BlockKeyer, Namespace
 from cachefleet_runtime.lru import LruMap
 from cachefleet_worker.agent.wire.kv_events import EngineHash
@@ -18,7 +19,7 @@ class Block:
     key: BlockKey
     parent: BlockKey
     depth: int
-    keyer: BlockKeyer
+    keyer: MediaKeyer
     claims: int = 0
 
 
@@ -31,18 +32,20 @@ class Keyers:
         self._index_key = index_key
         self._contract = contract
         self._make = make
-        self._keyers: LruMap[tuple[str, str], BlockKeyer] = LruMap(ready)
+        self._keyers: LruMap[tuple[str, str], MediaKeyer] = LruMap(ready)
         self.block_size = block_size
 
     def __len__(self) -> int:
         return len(self._keyers)
 
-    def of(self, salt: str, lora: str) -> BlockKeyer:
-        """The keyer for a salt and an adapter name, made where it is not kept."""
+    def of(self, salt: str, lora: str) -> MediaKeyer:
+        """The keyer for a salt and an adapter, made where it is not kept."""
         name = (salt, lora)
         keyer = self._keyers.use(name)
         if keyer is None:
-            keyer = self._make(self._index_key, Namespace(self._contract, salt, lora), self.block_size)
+            namespace = Namespace(self._contract, salt, lora)
+            plain = self._make(self._index_key, namespace, self.block_size)
+            keyer = MediaKeyer(self._index_key, namespace, plain)
             self._keyers.put(name, keyer)
         return keyer
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Final
 
-from cachefleet_core.block_keys import NO_PARENT, BlockKey, BlockKeyer
+from cachefleet_core.block_identity.media import MediaKeyer
+from cachefleet_core.block_keys import NO_PARENT, BlockKey
+from cachefleet_worker.agent.blocks.block_identity import adapter_of, media_of, salt_of
 from cachefleet_worker.agent.blocks.hash_names import Block, Keyers, Names
-from cachefleet_worker.agent.blocks.scope import salt_of, usable_blocks
 from cachefleet_worker.agent.wire.kv_events import BlockStored, EngineHash
+
+_UNKEYED: Final = frozenset({"extra_key", "adapter_revision"})
+"""Reasons for which blocks that serve prompts have no key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +22,7 @@ class _Place:
 
     key: BlockKey
     depth: int
-    keyer: BlockKeyer
+    keyer: MediaKeyer
 
 
 class Naming:
@@ -49,17 +54,18 @@ class Naming:
 
     def skip(self, block_hashes: list[EngineHash], reason: str) -> None:
         """These blocks, and so their children, have no key."""
-        self.unkeyed |= reason == "extra_key"
+        self.unkeyed |= reason in _UNKEYED
         self._counts[reason] += len(block_hashes)
         self._names.mark(block_hashes)
 
     def _place(self, event: BlockStored) -> _Place | None:
         """Where the event's chain begins; None where that is unknown."""
-        if event.lora_id is not None and not event.lora_name:
-            self.skip(event.block_hashes, "extra_key")
+        adapter = adapter_of(event)
+        if adapter is None:
+            self.skip(event.block_hashes, "adapter_revision")
             return None
         if event.parent_block_hash is None:
-            return _Place(NO_PARENT, 0, self._keyers.of(salt_of(event), event.lora_name or ""))
+            return _Place(NO_PARENT, 0, self._keyers.of(salt_of(event), adapter))
         return self._after(event.parent_block_hash, event.block_hashes)
 
     def _after(self, parent_hash: EngineHash, block_hashes: list[EngineHash]) -> _Place | None:
@@ -74,7 +80,8 @@ class Naming:
         return _Place(parent.key, parent.depth + 1, parent.keyer)
 
     def _identify(self, event: BlockStored, place: _Place) -> list[Block]:
-        usable = usable_blocks(event, place.depth)
+        media = media_of(event, place.depth)
+        usable = len(media)
         blocks: list[Block] = []
         for block_hash in event.block_hashes[:usable]:
             _, block = self._names.find(block_hash)
@@ -86,7 +93,7 @@ class Naming:
         previous = blocks[-1].key if blocks else place.key
         start, depth = len(blocks), place.depth + len(blocks)
         tokens = event.token_ids[start * self._block_size : usable * self._block_size]
-        for key in place.keyer.keys(tokens, previous, depth):
+        for key in place.keyer.keys(tokens, media[start:], previous, depth):
             blocks.append(Block(key, previous, depth, place.keyer))
             previous, depth = key, depth + 1
         return blocks

@@ -7,9 +7,9 @@ stored again; the first removal withdraws the block.
 A block is reported once for each way in which it is held (``scope.Claim``): on the device in every full-attention
 group, there in every group of one window, in host memory. Which blocks a group holds is known by hash; the key of a
 hash is told by full attention's events, whose tokens line up with their hashes, or where a model has none, by those of
-the other groups that do. A chain ends at the first block whose identity holds more than tokens, cache salt and LoRA
-name (an image, embeddings), and at blocks of another size than the contract's. The key of a removed block is remembered
-(bounded), so that a child stored later can be keyed.
+the other groups that do. A chain ends at the first block whose identity holds more than tokens, cache salt, adapter
+and media (embeddings), and at blocks of another size than the contract's. An adapter's blocks are reported where its
+revision is told. The key of a removed block is remembered (bounded), so that a child stored later can be keyed.
 
 A *draft* is filled from the engine's snapshot and then adopted as a whole: only the differences are reported.
 """
@@ -247,7 +247,7 @@ class Residents:
         block = self._names.live.get(block_hash, block)
         owner = self._owners.get(block.key)
         if owner is not None and owner != block_hash:
-            self._release(owner)  # two hashes with one key: the adapter of that name was replaced
+            self._release(owner)  # two hashes with one key
         if block.claims & claim.bit:
             return
         self._names.hold(block_hash, block)

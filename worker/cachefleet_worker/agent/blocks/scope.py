@@ -108,27 +108,3 @@ class Scope:
 def tier_of(event: BlockStored | BlockRemoved) -> Tier | None:
     """The tier of an event's medium; None where it is not memory of this worker."""
     return None if event.locality == "REMOTE" else _TIERS.get(event.medium)
-
-
-def salt_of(event: BlockStored) -> str:
-    """The cache salt of a chain that starts a prompt; "" for none."""
-    rest = _beyond_lora(event, 0)
-    return (rest[0] or "") if len(rest) == 1 else ""
-
-
-def usable_blocks(event: BlockStored, depth: int) -> int:
-    """Number of leading blocks identified by tokens, LoRA name and (a prompt's first block) salt alone.
-
-    ``depth`` is the position, in blocks, of the event's first one.
-    """
-    for index in range(len(event.block_hashes)):
-        rest = _beyond_lora(event, index)
-        salted = depth + index == 0 and len(rest) == 1 and rest[0] is not None
-        if rest and not salted:
-            return index
-    return len(event.block_hashes)
-
-
-def _beyond_lora(event: BlockStored, index: int) -> list[str | None]:
-    extras = event.extras(index)
-    return extras[1:] if event.lora_name and extras and extras[0] == event.lora_name else extras

@@ -16,10 +16,15 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from cachefleet_core.block_identity.media import Medium
+
 MAX_HASH_BYTES: Final = 64
 
 EngineHash = int | Annotated[bytes, Meta(max_length=MAX_HASH_BYTES)]
 TokenId = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
+_MediumInBlock = tuple[str, Annotated[int, Meta(ge=-(1 << 32), le=1 << 32)]]
+Extra = str | Medium
+"""A LoRA name or the salt; or a medium in the block."""
 
 
 class BatchError(ValueError):
@@ -35,6 +40,7 @@ class BlockStored(Struct, tag="BlockStored"):
     block_size: Annotated[int, Meta(ge=0, le=1 << 24)]
     """0 where blocks are announced by hash alone."""
     lora_id: int | None = None
+    """The adapter's revision where the worker plugin tells it; else the engine's own number."""
     medium: str | None = None
     lora_name: str | None = None
     extra_keys: list[list[msgspec.Raw] | None] | None = None
@@ -43,11 +49,11 @@ class BlockStored(Struct, tag="BlockStored"):
     kv_cache_spec_sliding_window: int | None = None
     locality: str | None = None
 
-    def extras(self, index: int) -> list[str | None]:
-        """A block's identity besides its tokens: text (a LoRA name, the salt), or None for anything else."""
+    def extras(self, index: int) -> list[Extra | None]:
+        """A block's identity besides its tokens, in order; None for what is neither text nor a medium."""
         if not self.extra_keys or index >= len(self.extra_keys):
             return []
-        return [_text(raw) for raw in self.extra_keys[index] or ()]
+        return [_extra(raw) for raw in self.extra_keys[index] or ()]
 
 
 class BlockRemoved(Struct, tag="BlockRemoved"):
@@ -135,6 +141,7 @@ _READ_ERRORS: Final = (
 )  # invalid UTF-8 and deep nesting raise no DecodeError
 _envelope: Final = msgspec.msgpack.Decoder(_Envelope)
 _mark: Final = msgspec.msgpack.Decoder(Mark)
+_medium: Final = msgspec.msgpack.Decoder(_MediumInBlock)
 _map_event: Final = msgspec.msgpack.Decoder(BlockStored | BlockRemoved | AllBlocksCleared)
 _array_event: Final = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
 _map_tag: Final = msgspec.msgpack.Decoder(_MapTag)
@@ -195,12 +202,11 @@ def _tag_of(raw: msgspec.Raw) -> str | None:
         return None
 
 
-def _text(raw: msgspec.Raw) -> str | None:
+def _extra(raw: msgspec.Raw) -> Extra | None:
     first = memoryview(raw)[0]
-    if not (0xA0 <= first <= 0xBF or 0xD9 <= first <= 0xDB):
-        return None
+    text = 0xA0 <= first <= 0xBF or 0xD9 <= first <= 0xDB
     try:
-        return msgspec.msgpack.decode(raw, type=str)
+        return msgspec.msgpack.decode(raw, type=str) if text else _medium.decode(raw)
     except _READ_ERRORS:
         return None
 

@@ -2,7 +2,7 @@
 
 A sequence is split into chunks of whole blocks. The keys of a chunk follow from the key before it, which commits to all
 tokens before, and from its own tokens; so these two, with the namespace, are its cache key. Native code hashes a
-sequence faster than its chunks can be looked up, so its keys are not cached.
+sequence faster than its chunks can be looked up, so its keys are not cached; nor are those of prompts with media.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from cachefleet_core.block_keys import BlockKey, BlockKeyer, Namespace
+from cachefleet_core.block_identity.media import MediaKeyer, Placed, media_of_blocks
+from cachefleet_core.block_keys import BlockKey, BlockKeyer, Namespace, pack_keys
 from cachefleet_core.native import PYTHON, Code
 
 CHUNK_TOKENS: Final = 512
@@ -47,10 +48,13 @@ class KeyCache:
         self.hits = 0
         self.misses = 0
 
-    def keys(self, namespace: Namespace, block_size: int, ids: Sequence[int]) -> bytes:
+    def keys(self, namespace: Namespace, block_size: int, ids: Sequence[int], media: Sequence[Placed] = ()) -> bytes:
         """The packed keys of the full blocks of ``ids``. TokenIdError where an id is no 32-bit number."""
         serial, keyer = self._keyer(namespace, block_size)
         tokens = packed(ids)
+        if media:
+            blocks = media_of_blocks(media, block_size=block_size, blocks=len(tokens) // block_size)
+            return pack_keys(MediaKeyer(self._index_key, namespace, keyer).keys(tokens, blocks))
         if not self._remembers:
             return keyer.packed_keys(tokens)
         return b"".join(self._chunk_keys(serial, keyer, tokens))

@@ -1,7 +1,8 @@
 """``POST /v1/fleet/keys``: block keys and safe boundaries of a chat or completion body, for routing it.
 
-The query needs ``contract`` (a fingerprint) and may have ``lora``, ``block_size``, ``api`` (``responses``,
-``messages``), ``ids=1``, and ``keep=1``: then the rendered prompt is kept, and its handle is a header of the answer.
+The query needs ``contract`` (a fingerprint) and may have ``lora`` (an adapter with its revision, as in
+cachefleet_core/block_identity/adapters.py), ``block_size``, ``api`` (``responses``, ``messages``), ``ids=1``, and
+``keep=1``: then the rendered prompt is kept, and its handle is a header of the answer.
 The salt is the body's. The answer is the document of cachefleet_core/prompt_keys.py, with one entry for each prompt of
 the body.
 """
@@ -33,6 +34,8 @@ log = logging.getLogger("vllm.cachefleet")
 
 FEATURE: Final = "keys"
 MODE: Final = "render"
+MEDIA: Final = "media"
+"""Told beside FEATURE: keys take images and the like into account."""
 FAULTS_IN_A_ROW: Final = 3
 """After so many without a success the feature is off; a single one may be the fault of its body."""
 MAX_LORA: Final = 1024
@@ -148,14 +151,13 @@ class KeyService:
     async def _document(self, hold: Hold, prompt: Mapping[str, Any], source: PromptSource, cache: KeyCache) -> bytes:
         asked = Asked(hold.contract, "", hold.block_size, hold.ids)
         namespace = Namespace(hold.contract, prompt.get("cache_salt") or "", source.adapter(hold.model))
-        ids = prompt["prompt_token_ids"]
-        tokenizer, rendered = source.tokenizer(), Prompt(ids, len(ids))
+        tokenizer, rendered = source.tokenizer(), source.prompt(prompt, hold.model)
 
         def document() -> bytes:
             keyed = self._keyed(rendered, asked, namespace, cache=cache, tokenizer=tokenizer)
             return encode([keyed], ids=asked.ids)
 
-        return document() if len(ids) < self._offloop else await asyncio.to_thread(document)
+        return document() if len(rendered.ids) < self._offloop else await asyncio.to_thread(document)
 
     def _kept(self, record: Recording) -> Headers:
         """The header with the handle of what was rendered; none where it is not kept."""
@@ -188,7 +190,7 @@ class KeyService:
             tokens=len(ids),
             block_size=asked.block_size,
             boundaries=tuple(self._boundaries(tokenizer, ids)),
-            keys=cache.keys(namespace, asked.block_size, plain),
+            keys=cache.keys(namespace, asked.block_size, plain, prompt.media),
             ids=pack_tokens(ids) if asked.ids else b"",
         )
 
@@ -207,6 +209,7 @@ class KeyService:
                 return
             self.cache = KeyCache(index_key, max_bytes=process.settings.keys_cache_bytes, code=code)
             self._capabilities.add(FEATURE, MODE)
+            self._capabilities.add(MEDIA, "on")
             log.info("cachefleet: block keys in %s code: %s", code.name, code.reason)
 
     def _why_not(self) -> HttpError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,8 +17,11 @@ from typing import Any, Final
 
 import msgspec
 
+from cachefleet_core.block_identity.adapters import adapter_namespace, path_revision
+from cachefleet_core.block_identity.media import Placed
 from cachefleet_core.continuation import REF_MEMBER
 from cachefleet_worker.plugin.asgi import HttpError, Response
+from cachefleet_worker.plugin.keys.prompt_media import before_media, placed_media
 from cachefleet_worker.plugin.tokens.short_renders import keep_templates, staying
 
 _RENDERS: Final = ("render_chat", "render_completion")
@@ -50,15 +53,16 @@ class Api(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One rendered prompt; its first ``plain`` tokens stand for text alone."""
+    """One rendered prompt; blocks of its first ``plain`` tokens are keyed by these and by ``media``."""
 
     ids: Sequence[int]
     plain: int
+    media: tuple[Placed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A request's prompts, with the cache salt and LoRA adapter that separate its blocks ("" for none)."""
+    """A request's prompts, with the cache salt and the adapter that separate its blocks ("" for none)."""
 
     prompts: tuple[Prompt, ...]
     salt: str
@@ -116,10 +120,34 @@ class PromptSource:
         else:
             raise HttpError(400, "bad_body", "the body must be a chat or completion request: messages or prompt")
         return Rendered(
-            prompts=tuple(_prompt(each) for each in inputs),
+            prompts=tuple(self.prompt(each, request.model) for each in inputs),
             salt=getattr(request, "cache_salt", None) or "",
             adapter=self.adapter(request.model),
         )
+
+    def prompt(self, engine_input: Any, model: str | None) -> Prompt:
+        """A rendered prompt of vLLM's. HttpError 501 where it has no token ids."""
+        ids = engine_input.get("prompt_token_ids") if isinstance(engine_input, Mapping) else None
+        if not isinstance(ids, (list, tuple)):
+            raise HttpError(501, "no_token_ids", "this prompt has no token ids: embeddings, or an encoder's")
+        if not ids:
+            raise HttpError(400, "empty_prompt", "the prompt has no tokens")
+        if engine_input.get("prompt_embeds") is not None:
+            return Prompt(ids, 0)
+        return self._with_media(ids, engine_input.get("mm_hashes"), engine_input.get("mm_placeholders"), model)
+
+    def _with_media(self, ids: Sequence[int], hashes: Any, placeholders: Any, model: str | None) -> Prompt:
+        media = placed_media(hashes, placeholders, prefix=self._media_prefix(model))
+        if media is None:
+            return Prompt(ids, before_media(placeholders, length=len(ids)))
+        return Prompt(ids, len(ids), media)
+
+    def _media_prefix(self, model: str | None) -> str:
+        """What vLLM puts before identifiers where an adapter changes what a medium becomes."""
+        if not self.adapter(model):
+            return ""
+        lora = getattr(getattr(self._serving.models, "input_processor", None), "lora_config", None)
+        return f"{model}:" if getattr(lora, "enable_tower_connector_lora", False) else ""
 
     async def _whole(self, api: Api, value: Any) -> Rendered:
         """By vLLM's own render route of another API, which alone knows how its bodies become chats."""
@@ -128,8 +156,9 @@ class PromptSource:
             raise HttpError(400, "bad_body", f"the body must be a {api} request")
         request = _validated(kind, value)
         found = _accepted(await method(request))
-        plain = len(found.token_ids) if found.features is None else 0
-        prompts = (Prompt(found.token_ids, plain),)
+        media = found.features
+        hashes, placeholders = getattr(media, "mm_hashes", None), getattr(media, "mm_placeholders", None)
+        prompts = (self._with_media(found.token_ids, hashes, placeholders, request.model),)
         return Rendered(prompts, salt=found.cache_salt or "", adapter=self.adapter(request.model))
 
     async def _check(self, request: Any) -> None:
@@ -138,9 +167,10 @@ class PromptSource:
             raise RefusedError(_response(refusal))
 
     def adapter(self, model: str | None) -> str:
-        """The LoRA adapter that a request's model names; a server without an engine knows none."""
+        """The adapter that a request's model names, as block keys name it; a server without an engine knows none."""
         known = getattr(self._serving.models, "lora_requests", None) or {}
-        return model if model and model in known else ""
+        found = known.get(model) if model else None
+        return "" if model is None or found is None else adapter_namespace(model, path_revision(found.lora_path))
 
 
 def _request_types() -> tuple[Any, Any]:
@@ -215,18 +245,3 @@ def _accepted(result: Any) -> Any:
 def _response(refusal: Any) -> Response:
     dump: Callable[[], dict[str, Any]] = refusal.model_dump
     return Response(msgspec.json.encode(dump()), int(refusal.error.code))
-
-
-def _prompt(engine_input: Any) -> Prompt:
-    ids = engine_input.get("prompt_token_ids") if isinstance(engine_input, dict) else None
-    if not isinstance(ids, (list, tuple)):
-        raise HttpError(501, "no_token_ids", "this prompt has no token ids: embeddings, or an encoder's")
-    if not ids:
-        raise HttpError(400, "empty_prompt", "the prompt has no tokens")
-    return Prompt(ids, min(_media(engine_input), default=len(ids)))
-
-
-def _media(engine_input: dict[str, Any]) -> list[int]:
-    """Positions of images and the like: blocks from there on depend on more than their tokens."""
-    placeholders = engine_input.get("mm_placeholders") or {}
-    return [int(each.offset) for ranges in placeholders.values() for each in ranges]

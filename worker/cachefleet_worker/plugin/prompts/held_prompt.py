@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
 
+_KEYED: Final = frozenset({"token", "multimodal"})
 Told = Callable[[Mapping[str, Any] | None], Awaitable[None]]
 
 
@@ -31,7 +32,7 @@ held: ContextVar[HeldPrompt | None] = ContextVar("cachefleet_held_prompt", defau
 
 
 def only_prompt(result: Any) -> Mapping[str, Any] | None:
-    """The one prompt of text in a render method's result; None for several, media, embeddings, encoders."""
+    """The one prompt of token ids in a render method's result; None for several, embeddings, encoders."""
     prompts = result[1] if isinstance(result, tuple) else result
     prompt = prompts[0] if len(prompts) == 1 else {}
-    return prompt if prompt.get("type") == "token" and prompt.get("prompt_token_ids") else None
+    return prompt if prompt.get("type") in _KEYED and prompt.get("prompt_token_ids") else None
