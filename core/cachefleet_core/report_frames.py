@@ -6,8 +6,7 @@ State each second and on change. A receiver that misses a number, or whose diges
 sequence, asks for a Resync. A new epoch starts with a new Hello.
 
 Frames are maps, so fields can be added; a receiver ignores fields it does not know. Operations are arrays, for size.
-Everything received is checked against the limits here: ``decode_up`` and ``decode_down`` return a valid frame or
-raise FrameError.
+All that is received is checked against the limits here: a valid frame is decoded, or FrameError raised.
 """
 
 from __future__ import annotations
@@ -105,6 +104,8 @@ class Hello(Struct, tag="hello", frozen=True, kw_only=True):
     blocks_total: Count = 0
     max_model_len: Count = 0
     max_batched_tokens: Count = 0
+    adapters: Annotated[tuple[Name, ...], Meta(max_length=64)] | None = None
+    """Names of the adapters that the engine serves; None where that is not told."""
     configuration: Annotated[tuple[Difference, ...], Meta(max_length=32)] = ()
     """Fields in which the engine has something else than its pool asks for."""
     rule: HitRule = PLAIN
@@ -225,7 +226,6 @@ UpFrame = Hello | Snapshot | Delta | State
 DownFrame = Policy | Resync | Warm | Drain
 
 _QUOTED: Final = re.compile(r"value '.*'", re.DOTALL)
-
 _encoder = msgspec.msgpack.Encoder()
 _up: msgspec.msgpack.Decoder[UpFrame] = msgspec.msgpack.Decoder(UpFrame)
 _down: msgspec.msgpack.Decoder[DownFrame] = msgspec.msgpack.Decoder(DownFrame)
@@ -242,11 +242,8 @@ def encode(frame: UpFrame | DownFrame) -> bytes:
 def decode_up(data: bytes) -> UpFrame:
     """Decode an agent's frame. FrameError where it is invalid."""
     frame = _decode(_up, data)
-    match frame:
-        case Delta():
-            _check_operations(frame.operations)
-        case Snapshot():
-            _check_operations(frame.chains)
+    if isinstance(frame, Delta | Snapshot):
+        _check_operations(frame.operations if isinstance(frame, Delta) else frame.chains)
     return frame
 
 

@@ -108,7 +108,7 @@ class LiveFleet(Fleet):
         link = FakeLink()
         greeting: dict[str, Any] = {
             key: changes.pop(key)
-            for key in ("epoch", "contract", "pool", "rank", "max_batched_tokens", "rule", "not_indexed")
+            for key in ("epoch", "contract", "pool", "rank", "max_batched_tokens", "rule", "not_indexed", "adapters")
             if key in changes
         }
         connection = link.connection = self.connect(link)

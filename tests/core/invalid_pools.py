@@ -275,6 +275,24 @@ INVALID: Final[tuple[Invalid, ...]] = (
         engine={"allowedMediaDomains": ["a.example", "a.example:80"]},
     ),
     _spec(
+        "adapter twice",
+        "spec.model.adapters: a list of 2: must not name an adapter twice",
+        "spec.model.adapters[1]: Duplicate value",
+        model={"adapters": [{"name": "sql", "source": "/a"}, {"name": "sql", "source": "/b"}]},
+    ),
+    _spec(
+        "adapter of the model's name",
+        "spec.model.adapters: a list of 1: must not have the model's own name",
+        "must not have the model's own name",
+        model={"adapters": [{"name": VALID["spec"]["model"]["name"], "source": "/a"}]},
+    ),
+    _spec(
+        "revision of a folder",
+        'spec.model.adapters[0].revision: "v2": must be empty where source is a path',
+        "must be empty where source is a path",
+        model={"adapters": [{"name": "sql", "source": "/a", "revision": "v2"}]},
+    ),
+    _spec(
         "argument of ours",
         "spec.engine.extraArgs: a list of 2: must not have --block_size: set spec.engine.blockSize",
         'extraArgs[1]: Invalid value: "string": must not be --block_size: it follows from the pool',

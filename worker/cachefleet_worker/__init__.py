@@ -1,7 +1,8 @@
 """What runs beside and inside a vLLM engine.
 
-agent/          the process beside an engine: reports its cached blocks and load to the control planes
-plugin/         the vLLM plugin: gate, budget, snapshots, memoised tokenisation, block keys
-plugin_install  copies the plugin to where the vLLM of another image finds it
-engine_start    runs vLLM's server as a container's first process
+agent/           the process beside an engine: reports its cached blocks and load to the control planes
+plugin/          the vLLM plugin: gate, budget, snapshots, memoised tokenisation, block keys
+adapter_weights  fetches revisions of adapters before an engine starts
+plugin_install   copies the plugin to where the vLLM of another image finds it
+engine_start     runs vLLM's server as a container's first process
 """

@@ -6,6 +6,8 @@ is loaded: a pod deleted before that would hold its device until the end of its 
 vLLM takes its API key from an argument or a variable, which a container's description has for all to see who may read
 that; here the variable is set from the file of the worker key, in this process.
 
+Adapters at a revision are fetched first (adapter_weights.py).
+
 Where the engine serves TLS (CACHEFLEET_TLS_FOLDER), its server takes each handshake's certificate from the files as
 they are then. vLLM's own refresh notices one change of a Secret's volume and no second.
 """
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cachefleet_runtime.tls import follow
+from cachefleet_worker.adapter_weights import AdapterError, with_fetched
 
 SERVER: Final = "vllm.entrypoints.openai.api_server"
 ENDED: Final = 128 + signal.SIGTERM
@@ -36,6 +39,10 @@ def main(server: str = SERVER) -> None:
         os.environ["VLLM_API_KEY"] = _key(Path(file))
     if folder := os.environ.get("CACHEFLEET_TLS_FOLDER"):
         renew_certificates(Path(folder))
+    try:
+        sys.argv[1:] = with_fetched(sys.argv[1:])
+    except AdapterError as error:
+        sys.exit(str(error))
     runpy.run_module(server, run_name="__main__", alter_sys=True)
 
 

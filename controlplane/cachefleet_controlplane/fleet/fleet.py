@@ -96,9 +96,9 @@ class Fleet:
         self.informed.set()
         self._changed()
 
-    def models(self) -> list[ServedModel]:
-        """Every fleet once, under the shortest name by which it is asked for."""
-        return self._registry.models()
+    def models(self, *, adapters: bool = False) -> list[ServedModel]:
+        """Every fleet once, under the shortest name by which it is asked for; with ``adapters`` these, too."""
+        return [*self._registry.models(), *(self._registry.adapters() if adapters else ())]
 
     def serving(self, model: str) -> ServedModel | None:
         """The fleet of a model name, or of "namespace/name"; None where no pool serves it."""
@@ -106,8 +106,8 @@ class Fleet:
 
     def renderers(self, model: str, guess: Prompt | None = None) -> list[WorkerEndpoint]:
         """Ready workers that may render for a model: who will probably serve ``guess``, then least busy first."""
-        now, pools = self._clock(), self._registry.fleet(model)
-        workers = eligible(on_duty(pools, Duty.ANSWER), frozenset(), now) or eligible(pools, frozenset(), now)
+        now, pools, lacking = self._clock(), self._registry.fleet(model), self._registry.lacking(model)
+        workers = eligible(on_duty(pools, Duty.ANSWER), lacking, now) or eligible(pools, lacking, now)
         by_endpoint = {worker.endpoint: worker.requests for worker in workers if worker.endpoint}
         likely = self._texts.likely(pools, workers, guess, policy=self.policy, now=now) if self._texts and guess else ""
         return sorted(by_endpoint, key=lambda endpoint: (endpoint.url != likely, by_endpoint[endpoint], endpoint.name))
@@ -127,8 +127,8 @@ class Fleet:
         return [one.hello for pool in pools for one in pool.workers.values() if one.ready and one.hello]
 
     def keyer(self, model: str, *, salt: str = "", lora: str = "") -> BlockKeyer | None:
-        """The block keyer for a model; None until a worker has announced the fleet's contract."""
-        found = next(((pool.fleet, pool.contract) for pool in self._registry.fleet(model) if pool.contract), None)
+        """The block keyer for a model; None until a worker has announced the fleet's contract, and for adapters."""
+        found = next(((pool.fleet, pool.contract) for pool in self._registry.keyed(model) if pool.contract), None)
         return self._keyers.get(*found, salt=salt, lora=lora) if found else None
 
     def update_tenants(self, fresh: Sequence[Pool] = ()) -> None:
@@ -155,9 +155,9 @@ class Fleet:
         ``exclude`` names workers as ``Decision.full_name`` or ``Decision.id`` do. Without a ready worker the verdict is
         REJECT with the reason NO_READY_WORKER, without room QUEUE or REJECT: see ``scoring.decide``.
         """
-        now = self._clock()
+        now, policy = self._clock(), policy or self.policy
         self._agents.expire(now)
-        policy = policy or self.policy
+        exclude |= self._registry.lacking(model)
         selector = self._texts if self._texts and prompt.knowledge is Knowledge.APPROXIMATE else self._selector
         try:
             return selector.choose(model, prompt, policy=policy, now=now, exclude=exclude, duty=duty)

@@ -250,7 +250,8 @@ class Gateway:
         if name:
             told: object = self._card(self._input_builder.find(name))
         else:
-            told = {"object": "list", "data": [self._card(model) for model in self._parts.fleet.models()]}
+            models = self._parts.fleet.models(adapters=True)
+            told = {"object": "list", "data": [self._card(model) for model in models]}
         await reply.whole(200, [JSON], msgspec.json.encode(told))
 
     def _card(self, model: ServedModel) -> dict[str, object]:

@@ -65,7 +65,7 @@ class Explainer:
     def _decide(self, routing_input: RoutingInput) -> Decision:
         """Decide as for a request that arrives now: others may be queued before it."""
         decision = routing_input.decide()
-        line = routing_input.model.namespace, routing_input.model.upstream
+        line = routing_input.model.namespace, routing_input.model.base
         arrived, priority = self._parts.clock(), routing_input.tenant.priority
         wait = self._parts.queue.others_first(line, priority=priority, arrived=arrived)
         return held_back(decision) if wait else foreseen(routing_input.gate, decision)

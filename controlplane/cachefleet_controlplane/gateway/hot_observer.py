@@ -66,8 +66,9 @@ class HotObserver:
         """Note a placed request, and start a fetch if its prefix needs one; never waits."""
         prompt = routing_input.prompt
         kept = any(keeps_blocks(pool.spec) for pool in routing_input.model.declared)
-        if prompt.knowledge is not Knowledge.EXACT or routing_input.info.bypass is not None or not kept:
-            return  # ids alone would not warm a prompt with media
+        more = routing_input.info.bypass is not None or routing_input.model.is_adapter
+        if prompt.knowledge is not Knowledge.EXACT or more or not kept:
+            return  # ids alone would not warm a prompt with media, nor an adapter's
         now = self._clock()
         may = len(self._tasks) < FETCHES and now - self._fetched_at >= FETCH_SECONDS
         wanted = self._hot.note(self._line(routing_input), prompt.keys, now, fetch=may)

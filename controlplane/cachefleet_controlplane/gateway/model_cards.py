@@ -20,6 +20,8 @@ _RUNNER: Final = "--runner"
 def card(model: ServedModel, announced: Sequence[Hello]) -> dict[str, object]:
     """Return one model's object; ``announced`` are the Hellos of its ready workers.
 
+    An adapter names its model as ``parent``.
+
     A capability is true where every one of them has it, so that it does not depend on routing.
     """
     return {
@@ -28,6 +30,7 @@ def card(model: ServedModel, announced: Sequence[Hello]) -> dict[str, object]:
         "created": model.created,
         "owned_by": OWNER,
         "max_model_len": _longest(model, announced),
+        **({"parent": model.base} if model.is_adapter else {}),
         "capabilities": {
             "endpoints": endpoints(model.declared),
             "prefix_caching": all(pool.spec.prefix_cache.enabled for pool in model.declared),

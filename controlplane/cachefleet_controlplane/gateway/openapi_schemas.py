@@ -52,7 +52,7 @@ def listed(**members: Schema) -> Schema:
 
 
 _MODEL: Final = TEXT | {
-    "description": "A pool's spec.model.name, or namespace/name; may be left out where there is one model."
+    "description": "Name of a pool's model or adapter, or namespace/name; may be left out where there is one model."
 }
 _THRESHOLD: Final = RATIO | {
     "description": "Refuse where the worker's cache holds a smaller part of the prompt; 0 always runs."

@@ -23,7 +23,7 @@ from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.engine.engine_arguments import engine_policy
 from cachefleet_core.index_contract import IndexContract
-from cachefleet_core.pool.model_names import Claim, ModelNames, NameRules, claim_of
+from cachefleet_core.pool.model_names import Claim, ModelNames, NameRules, adapter_claims, claim_of
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.report_fields import SaltShare
 from cachefleet_core.report_frames import Policy, Warm
@@ -83,6 +83,10 @@ class Pool:
             for worker in self.workers.values():
                 worker.weigh(worth)
 
+    def has(self, adapter: str) -> bool:
+        """Whether its workers load an adapter of this name."""
+        return any(one.name == adapter for one in self.declared.spec.model.adapters)
+
     def settle_contract(self) -> None:
         """Choose the contract in force among those of listed workers, and set each worker's differences from it."""
         announced = [worker.hello.contract for worker in self.workers.values() if worker.hello and worker.endpoint]
@@ -90,6 +94,9 @@ class Pool:
         for worker in self.workers.values():
             if worker.hello:
                 worker.differences = contract_differences(self.declared.spec, self.contract, worker.hello.contract)
+
+
+_NO_ONE: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +127,8 @@ class Registry:
         self._created: dict[tuple[str, str], int] = {}
         self._name_rules = name_rules
         self._names = ModelNames((), name_rules)
+        self._adapter_names = ModelNames((), name_rules)
+        """Names of adapters, which give way to those of models."""
         self._known_at = 0
         self._fleets: dict[str, tuple[Pool, ...]] = {}
         self._served: dict[str, ServedModel] = {}
@@ -134,6 +143,8 @@ class Registry:
         changed = [pool for view in views if (pool := self._update_pool(view)) is not None]
         claims = {view.key: claim_of(view.pool, view.place) for view in views} | {one.pool: one for one in unread}
         self._names = ModelNames(claims.values(), self._name_rules)
+        adapters = (claim for view in views for claim in adapter_claims(view.pool, view.place))
+        self._adapter_names = ModelNames(adapters, self._name_rules)
         fleets = {pool.fleet for pool in self.pools.values()}
         now = int(self.wall())
         self._created = {fleet: self._created.get(fleet, now) for fleet in fleets}
@@ -211,7 +222,7 @@ class Registry:
     # Fleets.
 
     def fleet(self, model: str) -> list[Pool]:
-        """The pools that serve ``model``, which may be qualified as "namespace/name"; sorted by key."""
+        """The pools that serve a model or an adapter, which may be qualified as "namespace/name"; sorted by key."""
         self._refresh()
         known = self._fleets.get(model)
         if known is None:
@@ -227,13 +238,23 @@ class Registry:
             self._known_at = self.version
 
     def _find(self, model: str) -> tuple[Pool, ...]:
-        meant = self._names.resolve(model)
-        return tuple(sorted((pool for pool in self.pools.values() if pool.fleet == meant), key=lambda pool: pool.key))
+        meant, adapter = self._names.resolve(model), ""
+        if meant is None and (claim := self._adapter_names.owner(model)) is not None and claim.pool in self.pools:
+            meant, adapter = self.pools[claim.pool].fleet, claim.model
+        found = (pool for pool in self.pools.values() if pool.fleet == meant and (not adapter or pool.has(adapter)))
+        return tuple(sorted(found, key=lambda pool: pool.key))
 
     def models(self) -> list[ServedModel]:
         """Every fleet once, under the shortest name by which it is asked for, sorted by that."""
         names = {self._names.shown(*pool.fleet) for pool in self.pools.values()}
         return [served for name in sorted(names) if (served := self.serving(name)) is not None]
+
+    def adapters(self) -> list[ServedModel]:
+        """Every adapter that can be asked for, as ``models`` has the fleets."""
+        named = {(pool.fleet[0], one.name) for pool in self.pools.values() for one in pool.declared.spec.model.adapters}
+        names = {self._adapter_names.shown(*each) for each in named}
+        found = [served for name in sorted(names) if (served := self.serving(name)) is not None]
+        return [served for served in found if served.is_adapter]
 
     def serving(self, model: str) -> ServedModel | None:
         """The fleet of a model name, or of "namespace/name"; None where no pool serves it."""
@@ -245,11 +266,27 @@ class Registry:
             self._served[model] = self._serving(model, pools)
         return self._served[model]
 
+    def keyed(self, model: str) -> list[Pool]:
+        """The pools of a model, whose block keys follow from its contract; none of an adapter, as workers load it."""
+        served = self.serving(model)
+        return [] if served is None or served.is_adapter else self.fleet(model)
+
+    def lacking(self, model: str) -> frozenset[str]:
+        """Full names of ready workers without the adapter that is asked for; none where no worker says it has it."""
+        served = self.serving(model)
+        if served is None or not served.is_adapter:
+            return _NO_ONE
+        ready = [worker for pool in self.fleet(model) for worker in pool.workers.values() if worker.ready]
+        without = frozenset(worker.full_name for worker in ready if worker.lacks(served.upstream))
+        return without if len(without) < len({worker.full_name for worker in ready}) else _NO_ONE
+
     def _serving(self, model: str, pools: Sequence[Pool]) -> ServedModel:
         namespace, name = pools[0].fleet
+        adapter = None if self._names.resolve(model) else self._adapter_names.resolve(model)
         return ServedModel(
             name=model,
-            upstream=name,
+            upstream=adapter[1] if adapter else name,
+            base=name,
             namespace=namespace,
             pools=tuple(pool.key for pool in pools),
             declared=tuple(pool.declared for pool in pools),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cachefleet_controlplane.workers.registry import Pool, Registry
@@ -77,6 +77,8 @@ class RenderFacts:
     """URLs of workers whose plugin keeps conversations by handle."""
     held_at: frozenset[str] = frozenset()
     """URLs of workers whose plugin holds requests."""
+    adapter: bool = False
+    """Whether it is an adapter of the model: workers alone can tell its keys, and they may change at any time."""
     media_at: frozenset[str] = frozenset()
     """URLs of workers that give block keys for prompts with media."""
     rendered_by: RenderedBy = RenderedBy()
@@ -110,7 +112,8 @@ class RenderProfiles:
             pools = self._registry.fleet(model)
             if not pools:
                 return NO_FACTS
-            self._facts[model] = _facts(pools)
+            served = self._registry.serving(model)
+            self._facts[model] = replace(_facts(pools), adapter=served is not None and served.is_adapter)
         return self._facts[model]
 
 

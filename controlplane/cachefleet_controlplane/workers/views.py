@@ -23,7 +23,9 @@ class ServedModel:
     name: str
     """The name that was asked for."""
     upstream: str
-    """The name that its workers use."""
+    """The name that its workers use: the model's, or the adapter's where that was asked for."""
+    base: str
+    """The model's name."""
     namespace: str
     pools: tuple[str, ...]
     declared: tuple[PrefixCachePool, ...]
@@ -31,6 +33,11 @@ class ServedModel:
     """The longest prompt and answer, in tokens, that any worker takes; None where none tells."""
     created: int
     """When it was first seen, in Unix seconds."""
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether it is an adapter of the fleet's model."""
+        return self.upstream != self.base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,6 +126,10 @@ class Worker:
         """Whether its agent reports that it takes no new work."""
         return self.load is not None and self.load.state.phase in (Phase.DRAINING, Phase.FAILED)
 
+    def lacks(self, adapter: str) -> bool:
+        """Whether it told its adapters, and this is not among them."""
+        return self.hello is not None and self.hello.adapters is not None and adapter not in self.hello.adapters
+
     def announced(self, hello: Hello, *, pod: str) -> None:
         """An agent has announced it, with the token of this pod."""
         self.hello, self.pod = hello, pod

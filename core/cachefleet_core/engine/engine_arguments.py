@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from cachefleet_core import report_frames
 from cachefleet_core.budget import MIB, kv_cache_mib
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
-from cachefleet_core.pool.worker_spec import Role
+from cachefleet_core.pool.worker_spec import MAX_ADAPTERS, AdapterSpec, Role
 from cachefleet_core.tls_names import CERTIFICATE, PRIVATE_KEY
 
 SCHEDULER: Final = "cachefleet_worker.plugin.scheduler.create"
@@ -28,6 +29,12 @@ IN_PROCESS: Final = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """The model runs in the engine core's process, as on one GPU. vLLM's choice on CPUs is one process more, which spins
 while it waits: a quarter of a core and 800 MB for each idle engine. It replaces its own name for this one, "uni"."""
 _THREADS: Final = ("OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND")
+
+ADAPTERS_AT_ONCE: Final = 4
+"""Adapters of which requests run side by side; more wait for each other. Each takes memory of the device."""
+ADAPTERS: Final = "--lora-modules"
+REVISION: Final = "@"
+"""Between a hub id and a revision of it, where vLLM takes one word for both."""
 
 ANY_HOST: Final = "*"
 NO_HOST: Final = "none.invalid"
@@ -51,6 +58,7 @@ def engine_arguments(
     spec: PoolSpec,
     *,
     model_path: str,
+    adapter_paths: Mapping[str, str] | None = None,
     host: str,
     port: int,
     events_endpoint: str,
@@ -63,7 +71,8 @@ def engine_arguments(
 ) -> list[str]:
     """The arguments after ``python -m vllm.entrypoints.openai.api_server``.
 
-    ``model_path`` is where the engine finds the weights, ``chat_template`` a file; ``plugin``: cachefleet is installed
+    ``model_path`` is where the engine finds the weights, ``adapter_paths`` where those of adapters, by source (default:
+    the sources themselves), ``chat_template`` a file; ``plugin``: cachefleet is installed
     beside vLLM and bounds the idle cache at run time; ``version`` is vLLM's, "" where it is unknown;
     ``shutdown_seconds`` is how long requests may end after SIGTERM; ``tls_folder`` holds the certificate, "" for none.
     vLLM binds an events endpoint that is a wildcard, an IPv6 form or no TCP, and connects to any other; it always
@@ -73,6 +82,7 @@ def engine_arguments(
     """
     return [
         *_served(spec, model_path=model_path, chat_template=chat_template),
+        *_adapters(spec, adapter_paths or {}),
         *("--host", host, "--port", str(port)),
         *_sizes(spec),
         *_caching(spec, plugin=plugin),
@@ -165,6 +175,24 @@ def _served(spec: PoolSpec, *, model_path: str, chat_template: str | None) -> li
     revision = ["--revision", spec.model.revision] if spec.model.revision else []
     template = ["--chat-template", chat_template] if chat_template else []
     return ["--model", model_path, "--served-model-name", spec.model.name, *revision, *template]
+
+
+def adapter_path(adapter: AdapterSpec, found: str = "") -> str:
+    """What vLLM is told to load an adapter from: where it was ``found``, or its source with its revision.
+
+    vLLM takes no revision of an adapter: cachefleet_worker/adapter_weights.py fetches it, and gives vLLM the folder.
+    """
+    return found or (f"{adapter.source}{REVISION}{adapter.revision}" if adapter.revision else adapter.source)
+
+
+def _adapters(spec: PoolSpec, paths: Mapping[str, str]) -> list[str]:
+    """Load all adapters at the start, keep all in the host's memory, and a few at a time on the device."""
+    adapters = spec.model.adapters
+    if not adapters:
+        return []
+    modules = [_json({"name": one.name, "path": adapter_path(one, paths.get(one.source, ""))}) for one in adapters]
+    slots = ("--max-loras", str(min(len(adapters), ADAPTERS_AT_ONCE)), "--max-cpu-loras", str(MAX_ADAPTERS))
+    return ["--enable-lora", *slots, ADAPTERS, *modules]
 
 
 def _sizes(spec: PoolSpec) -> list[str]:

@@ -83,7 +83,7 @@ def same_token_size(document: Json, copy: AdmittedSpec) -> bool:
     return shape(_mapping(document.get("spec"))) == shape(copy.spec)
 
 
-_NO_SHAPE: Final = frozenset({"kvBytesPerToken", "env", "maxModelLen", "blockSize"})
+_NO_SHAPE: Final = frozenset({"kvBytesPerToken", "env", "maxModelLen", "blockSize", "adapters"})
 
 
 def _read(document: Json) -> PrefixCachePool:

@@ -45,6 +45,7 @@ MANAGED_ARGUMENTS: Final = {
     "kv-cache-memory-bytes": _KV_CACHE,
     "kv-events-config": "the agent listens to the events, and says where they go",
     "kv-transfer-config": "set spec.engine.kvTransfer",
+    "lora-modules": "set spec.model.adapters",
     "max-model-len": "set spec.engine.maxModelLen",
     "model": "set spec.model.source",
     "num-gpu-blocks-override": _KV_CACHE,

@@ -5,6 +5,8 @@ its status says, for as long as that pool exists, also while its spec cannot be 
 oldest has it, and in files, which know no times, the one declared first. "namespace/model" is how that namespace's
 model is asked for, and may be a name that another pool declares: it then belongs to the older of both, or to whom a
 rule for it names.
+
+Names of adapters belong to namespaces in the same way, among themselves; where a model has the name, it is the model's.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cachefleet_core.pool.section import DNS_LABEL, MODEL_NAME, PATTERN_WORDS
@@ -70,7 +72,7 @@ class ModelNames:
 
     def resolve(self, asked: str) -> tuple[str, str] | None:
         """Namespace and model that a name means, qualified or not; None where it means none."""
-        owner = self._owner(asked)
+        owner = self.owner(asked)
         return None if owner is None else (owner.namespace, owner.model)
 
     def shown(self, namespace: str, model: str) -> str:
@@ -81,11 +83,13 @@ class ModelNames:
         """Why a namespace's model is not asked for by its name alone; None where it is."""
         if self.resolve(model) == (namespace, model):
             return None
-        owner, nameless = self._owner(model), self.resolve(f"{namespace}/{model}") != (namespace, model)
+        owner, nameless = self.owner(model), self.resolve(f"{namespace}/{model}") != (namespace, model)
         return NameConflict(owner.pool if owner else "", nameless)
 
-    def _owner(self, asked: str) -> Claim | None:
-        """Of who declares the name and whose model is qualified by it: whom its own rule names, else the older."""
+    def owner(self, asked: str) -> Claim | None:
+        """The claim that a name means: of who declares it and whose model is qualified by it, whom its own rule names,
+        else the older.
+        """
         either = [claim for claim in (self._owners.get(asked), self._qualified(asked)) if claim is not None]
         named = self._rules.get(asked)
         allowed = (claim for claim in either if named is None or claim.namespace in named)
@@ -110,6 +114,12 @@ def claim_of(pool: PrefixCachePool, place: int = 0) -> Claim:
         created=pool.metadata.creation_timestamp,
         place=place,
     )
+
+
+def adapter_claims(pool: PrefixCachePool, place: int = 0) -> list[Claim]:
+    """The claims of a pool to the names of its model's adapters."""
+    own = claim_of(pool, place)
+    return [replace(own, model=adapter.name) for adapter in pool.spec.model.adapters]
 
 
 def claim_in(document: Mapping[str, Any]) -> Claim | None:

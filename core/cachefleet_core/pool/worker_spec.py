@@ -27,6 +27,7 @@ from cachefleet_core.pool.section import (
 CPU_BLOCK_SIZE: Final = 32
 """vLLM's attention on a CPU takes multiples of 32 tokens only."""
 GPU_BLOCK_SIZE: Final = 16
+MAX_ADAPTERS: Final = 64
 DEFAULT_IMAGE: Final = "vllm/vllm-openai:v0.32.0"
 
 
@@ -76,10 +77,49 @@ class ChatTemplate(Section):
     """Key of a ConfigMap that holds the Jinja template."""
 
 
+class AdapterSpec(Section):
+    """An adapter (LoRA) of the model."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            field="revision",
+            cel=r"self.revision == '' || !self.source.matches('^[/.~]')",
+            message="must be empty where source is a path: put another revision into another folder",
+            holds=lambda adapter: not (adapter.revision and adapter.is_path),
+        ),
+    )
+
+    name: Annotated[str, Field(min_length=1, max_length=128, pattern=MODEL_NAME)]
+    """Name clients ask for in place of the model's; unique in the pool."""
+    source: Annotated[str, Field(min_length=1, max_length=512, pattern=ARGUMENT)]
+    """Hub id of the adapter, or a path on a mounted volume."""
+    revision: Annotated[str, Field(max_length=128, pattern=OPTIONAL_ARGUMENT)] = ""
+    """Branch, tag or commit of a hub id. Empty for the hub's default."""
+
+    @property
+    def is_path(self) -> bool:
+        """Whether source is a folder, not a hub id."""
+        return self.source.startswith(("/", ".", "~"))
+
+
 class ModelSpec(Section):
     """The model all workers of the pool serve."""
 
     immutable: ClassVar[tuple[str, ...]] = ("name",)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            field="adapters",
+            cel="",  # the list is a map by name, which the API server keeps unique by itself
+            message="must not name an adapter twice",
+            holds=lambda model: len({one.name for one in model.adapters}) == len(model.adapters),
+        ),
+        Rule(
+            field="adapters",
+            cel="!self.adapters.exists(one, one.name == self.name)",
+            message="must not have the model's own name",
+            holds=lambda model: model.name not in {one.name for one in model.adapters},
+        ),
+    )
 
     name: Annotated[str, Field(min_length=1, max_length=128, pattern=MODEL_NAME)]
     """Name clients ask for. Pools of one namespace with the same name form a fleet. Immutable."""
@@ -95,6 +135,15 @@ class ModelSpec(Section):
     """Chat template to use. Default: the model's own."""
     hub_token_secret_ref: KeyRef | None = None
     """Key of a Secret with the token for the model hub. Default: none."""
+    adapters: Annotated[
+        tuple[AdapterSpec, ...],
+        Field(
+            strict=False,
+            max_length=MAX_ADAPTERS,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = ()
+    """Adapters (LoRA) that every worker loads at its start. Default: none."""
 
 
 class EnvVar(Section):

@@ -127,7 +127,9 @@ def _lay_out(
 
 def _models(pools: Sequence[PrefixCachePool]) -> dict[str, str]:
     try:
-        return {source: model_path(source) for source in sorted({pool.spec.model.source for pool in pools})}
+        models = [pool.spec.model for pool in pools]
+        sources = {model.source for model in models} | {one.source for model in models for one in model.adapters}
+        return {source: model_path(source) for source in sorted(sources)}
     except OSError as error:
         raise FailureError([f"cannot make a model in the cache: {error}"]) from error
 

@@ -105,12 +105,23 @@ def _pool_problems(pool: PrefixCachePool, machine: Machine) -> list[str]:
         lines.append("spec.model.chatTemplate names a ConfigMap, which only Kubernetes has")
     if spec.model.source.startswith(("/", "./", "../", "~")) and not Path(spec.model.source).is_dir():
         lines.append(f"spec.model.source is {spec.model.source}, and there is no such folder")
+    lines += _adapter_problems(pool)
     lines += [
         f"spec.engine.env[{i}].valueFrom can be read in Kubernetes only; give a value"
         for i, env in enumerate(spec.engine.env)
         if env.value_from is not None
     ]
     return [f"{pool.key}: {line}" for line in lines]
+
+
+def _adapter_problems(pool: PrefixCachePool) -> list[str]:
+    lines = []
+    for i, adapter in enumerate(pool.spec.model.adapters):
+        if adapter.is_path and not Path(adapter.source).expanduser().is_dir():
+            lines.append(f"spec.model.adapters[{i}].source is {adapter.source}, and there is no such folder")
+        if adapter.revision:
+            lines.append(f"spec.model.adapters[{i}].revision is fetched in Kubernetes only; give a folder as source")
+    return lines
 
 
 def _devices(pool: PrefixCachePool) -> int:

@@ -168,6 +168,7 @@ def _engine(worker: WorkerPlan, pool: PrefixCachePool, place: Place, *, key: Fle
     arguments = engine_arguments(
         spec,
         model_path=place.models[spec.model.source],
+        adapter_paths=place.models,
         host=LOOPBACK,
         port=_port(worker.engine_url),
         events_endpoint=_socket(place, worker, "events"),
@@ -181,7 +182,8 @@ def _engine(worker: WorkerPlan, pool: PrefixCachePool, place: Place, *, key: Fle
         environment |= _plugin(pool, place.folder)
     if worker.engine in place.devices:
         environment["CUDA_VISIBLE_DEVICES"] = place.devices[worker.engine]
-    if Path(place.models[spec.model.source]).is_absolute():
+    sources = (spec.model.source, *(adapter.source for adapter in spec.model.adapters))
+    if all(Path(place.models[source]).is_absolute() for source in sources):
         environment["HF_HUB_OFFLINE"] = "1"
     return ProcessSpec(
         name=worker.engine,

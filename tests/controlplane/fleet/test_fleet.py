@@ -1,5 +1,7 @@
 """The live picture: who may be asked, what is known of each, and what was sent."""
 
+from typing import Any
+
 import pytest
 
 from cachefleet_controlplane.index.protocol import IndexDefectError
@@ -36,6 +38,12 @@ def served_since(time: str, declared: PrefixCachePool) -> PrefixCachePool:
     return declared.model_copy(update={"status": PoolStatus(first_ready_time=time)})
 
 
+def adapted(*names: str) -> dict[str, Any]:
+    """A model with adapters of these names."""
+    adapters = [{"name": name, "source": f"/{name}"} for name in names]
+    return {"name": MODEL, "source": "tiny", "weightsMiB": 1, "adapters": adapters}
+
+
 class TestModels:
     def test_pools_of_one_namespace_and_model_name_are_one_fleet(self) -> None:
         fleet = LiveFleet()
@@ -48,6 +56,51 @@ class TestModels:
         served = fleet.serving(MODEL)
         assert served is not None
         assert (served.namespace, served.max_model_len, served.created) == ("default", 4096, 1_700_000_000)
+
+    def test_adapters_are_asked_for_as_models_and_served_where_they_are_loaded(self) -> None:
+        fleet = LiveFleet()
+        with_sql = pool("a", model=adapted("sql", "chat"))
+        fleet.update_pools([view(with_sql, ["in-a"]), view(pool("b", model=adapted("chat")), ["in-b"])])
+        assert [model.name for model in fleet.models()] == [MODEL]
+        found = [(one.name, one.upstream, one.base, one.pools) for one in fleet.models(adapters=True) if one.is_adapter]
+        assert found == [
+            ("chat", "chat", MODEL, ("default/a", "default/b")),
+            ("sql", "sql", MODEL, ("default/a",)),
+        ]
+        assert {fleet.route("sql", prompt()).worker, fleet.route("default/sql", prompt()).worker} == {"in-a"}
+        assert fleet.serving("default/sql") is not None
+        assert not any(model.is_adapter for model in fleet.models())
+        assert fleet.render_facts("sql").adapter
+        assert not fleet.render_facts(MODEL).adapter
+
+    def test_a_worker_without_the_adapter_is_not_asked_where_another_has_it(self) -> None:
+        fleet = LiveFleet()
+        fleet.update_pools([view(pool(model=adapted("sql")), ["demo-0", "demo-1"])])
+        fleet.report("demo-0", adapters=())
+        assert fleet.route("sql", prompt()).worker == "demo-1", "which has not told"
+        fleet.report("demo-1", adapters=("sql",))
+        assert [one.name for one in fleet.renderers("sql")] == ["demo-1"]
+        fleet.report("demo-1", adapters=())
+        assert {one.name for one in fleet.renderers("sql")} == {"demo-0", "demo-1"}, "loaded at run time, perhaps"
+        assert len(fleet.renderers(MODEL)) == 2
+
+    def test_a_models_name_is_its_own_where_an_adapter_has_it_too(self) -> None:
+        fleet = LiveFleet()
+        rival = pool("a", namespace="a", model=adapted("else", "sql"))
+        owner = pool("b", namespace="b", model={"name": "else", "source": "tiny", "weightsMiB": 1})
+        other = pool("c", namespace="c", model=adapted("sql"))
+        fleet.update_pools([view(rival, ["in-a"]), view(owner, ["in-b"]), view(other, ["in-c"])])
+        assert fleet.route("else", prompt()).worker == "in-b"
+        assert fleet.route("a/else", prompt()).worker == "in-a"
+        assert [fleet.route(name, prompt()).worker for name in ("sql", "c/sql")] == ["in-a", "in-c"]
+        assert [one.name for one in fleet.models(adapters=True) if one.is_adapter] == ["c/sql", "sql"]
+
+    def test_keys_of_an_adapter_are_not_made_here(self) -> None:
+        fleet = LiveFleet()
+        fleet.update_pools([view(pool(model=adapted("sql")), ["demo-0"])])
+        fleet.report("demo-0")
+        assert fleet.keyer(MODEL) is not None
+        assert fleet.keyer("sql") is None
 
     def test_an_unknown_model_is_served_by_nobody(self) -> None:
         fleet = fleet_of("demo-0")

@@ -30,6 +30,7 @@ def hello(name: str = "a", *, longest: int = 0, **modes: str) -> Hello:
 
 def model(declared: PrefixCachePool) -> ServedModel:
     return ServedModel(
+        base=MODEL,
         name=MODEL,
         upstream=MODEL,
         namespace="default",

@@ -144,7 +144,7 @@ def test_every_rule_that_cel_says_is_in_the_schema() -> None:
 
     assert {rule.cel for rule in declared} < {rule["rule"] for rule in written}
     assert len(written) == len(declared) + len(fixed) + 1, "each of an engine's extra arguments"
-    assert [rule["rule"] for rule in NODES[".spec.model"]["x-kubernetes-validations"]] == ["self.name == oldSelf.name"]
+    assert NODES[".spec.model"]["x-kubernetes-validations"][0]["rule"] == "self.name == oldSelf.name"
 
 
 def test_rules_that_only_python_says_are_kept_unique_by_the_server() -> None:
@@ -154,9 +154,11 @@ def test_rules_that_only_python_says_are_kept_unique_by_the_server() -> None:
         ("CacheShareSpec", "tenants"),
         ("EngineSpec", "env"),
         ("EngineSpec", "extraArgs"),
+        ("ModelSpec", "adapters"),
         ("PrefixCacheSpec", "warmPrefixes"),
         ("WarmPrefix", "tenants"),
     }
+    assert NODES[".spec.model.adapters"]["x-kubernetes-list-map-keys"] == ["name"]
     assert NODES[".spec.engine.env"]["x-kubernetes-list-map-keys"] == ["name"]
     assert NODES[".spec.prefixCache.warmPrefixes"]["x-kubernetes-list-map-keys"] == ["name"]
     assert NODES[".spec.tenancy.cacheShare.tenants"]["x-kubernetes-list-map-keys"] == ["name"]

@@ -63,7 +63,7 @@ def test_spellings_of_a_managed_argument(word: str, option: str) -> None:
             "--model-impl=auto",
             "--models",
             "--enable-lora",
-            "--lora-modules",
+            "--max-loras=8",
             "sql=/x",
             "x --model",
             "port",

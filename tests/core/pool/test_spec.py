@@ -28,6 +28,7 @@ spec:
     kvBytesPerToken: 131072
     chatTemplate: {configMapKeyRef: {name: t, key: chat.jinja}}
     hubTokenSecretRef: {name: hf-token, key: token}
+    adapters: [{name: sql, source: org/qwen-sql-lora, revision: v2}]
   role: Both
   replicas: 4
   engine:
@@ -106,7 +107,7 @@ def test_defaults_are_those_of_the_whole_example() -> None:
         ("hit", "objective"),
     ):
         del whole[section][field]
-    whole["model"]["revision"] = ""
+    whole["model"] |= {"revision": "", "adapters": []}
     whole["replicas"] = 1
     whole["engine"]["tensorParallelSize"] = 1
     whole["prefixCache"]["warmPrefixes"] = []

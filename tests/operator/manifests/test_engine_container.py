@@ -108,9 +108,20 @@ def test_ranks_have_devices_of_their_own_and_the_agent_follows_each() -> None:
     assert "--data-parallel-size" not in engine()["args"]
 
 
-def test_lora_adapters_are_given_as_further_arguments() -> None:
-    lora = ["--enable-lora", "--lora-modules", "sql=/weights/sql", "--max-loras", "4"]
-    assert engine({"engine": {"extraArgs": lora}})["args"][-5:] == lora
+def test_adapters_are_loaded_under_their_names_and_the_pool_may_say_how_many_at_once() -> None:
+    adapters = [
+        {"name": "sql", "source": "/weights/sql"},
+        {"name": "org/chat", "source": "org/chat-lora", "revision": "v2"},
+    ]
+    arguments = engine({"model": {"adapters": adapters}, "engine": {"extraArgs": ["--max-loras", "1"]}})["args"]
+    at = arguments.index("--enable-lora")
+    assert arguments[at : at + 8] == [
+        *("--enable-lora", "--max-loras", "2", "--max-cpu-loras", "64", "--lora-modules"),
+        '{"name":"sql","path":"/weights/sql"}',
+        '{"name":"org/chat","path":"org/chat-lora@v2"}',
+    ]
+    assert arguments[-2:] == ["--max-loras", "1"], "vLLM takes the last one"
+    assert "--enable-lora" not in engine()["args"]
 
 
 def test_the_users_variables_win_over_ours_but_not_over_the_keys() -> None:

@@ -70,7 +70,7 @@ class RoutingInput:
     @property
     def line(self) -> tuple[str, str]:
         """Its line in the queue; prefill has a line of its own, since other workers need room for it."""
-        name = self.model.upstream
+        name = self.model.base
         return self.model.namespace, name if self.duty is Duty.ANSWER else f"{name} {self.duty}"
 
     @property
@@ -104,8 +104,7 @@ class Answering:
         gate, info = before.gate, before.info
         if gate.ours or gate.own is not None or info.prompts != 1:
             return None
-        model = before.model.declared[0].spec.model.name
-        return Outgoing(info.endpoint, self.marked(before), self.headers, model)
+        return Outgoing(info.endpoint, self.marked(before), self.headers, before.model.upstream)
 
 
 class RoutingInputBuilder:
@@ -158,9 +157,8 @@ class RoutingInputBuilder:
         """
         model = self.find(info.model)
         salt = self._salter.salt(model.declared, tenant.name, tenant.salt_version)
-        engine_name = model.declared[0].spec.model.name
         gate = HitThresholds.of(info, model)
-        fields = upstream_fields(info, model=engine_name, salt=salt, gated=gate.ours)
+        fields = upstream_fields(info, model=model.upstream, salt=salt, gated=gate.ours)
         continuing = self._continuing(info, fields, model, tenant, salt) if answering or about_tokens(info) else None
         body = encode(fields)
         began = self._clock()
@@ -258,7 +256,7 @@ class RoutingInputBuilder:
             return self._renderer.switched_off(info)
         first = render_ask(info)
         if first is not info:
-            body, _ = upstream_body(first, model=model.declared[0].spec.model.name, salt=salt)
+            body, _ = upstream_body(first, model=model.upstream, salt=salt)
         keyer = partial(self._fleet.keyer, model.name, salt=salt)
         return await self._renderer.render(
             first,

@@ -114,7 +114,8 @@ class Renderer:
         if given := _given(info, keying):
             return Rendering(given, Rung.CLIENT)
         began = self._clock()
-        cached = self._known is not None and info.bypass is None  # what a medium's address names may change
+        # What a medium's address names may change, and what an adapter's name means.
+        cached = self._known is not None and info.bypass is None and not facts.adapter
         name = digest(info.endpoint, info.fields, renderer=f"{salt}\n{facts.renderer}") if cached else b""
         # Cached prompts have no ids.
         rendering = None if keying.keep_ids else self._recall(name)
@@ -158,7 +159,7 @@ class Renderer:
     ) -> Rendering:
         began = self._clock()
         only = continuing is not None and continuing.only
-        dedicated = self._dedicated.next(began) if info.bypass is None else []
+        dedicated = [] if facts.adapter or info.bypass is not None else self._dedicated.next(began)
         last = Rendering(reason=_before(info, [*dedicated, *workers]))
         for attempt in ladder(workers, self._memory, info=info, now=began, facts=facts, dedicated=dedicated):
             left = began + self._timeout_seconds - self._clock()

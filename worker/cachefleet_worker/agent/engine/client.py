@@ -80,6 +80,7 @@ class EngineFacts:
     sources: Mapping[int, EventSource] | None
     process: str | None
     fleet: FleetFacts | None = None
+    adapters: tuple[str, ...] = ()
 
 
 class _Model(Struct):
@@ -142,7 +143,7 @@ class EngineClient:
     async def facts(self) -> EngineFacts:
         """All facts. EngineError until the engine serves and reports its block pool."""
         await self.healthy()
-        model = await self._model()
+        model, adapters = await self._models()
         scrape = await self.scrape()
         if not scrape.caches:
             raise EngineError("the engine does not say its block size and count (is --disable-log-stats set?)")
@@ -157,6 +158,7 @@ class EngineClient:
             sources=await self._sources(),
             process=scrape.process,
             fleet=await self._fleet(),
+            adapters=adapters,
         )
 
     async def fleet_stats(self) -> Mapping[int, RankStats]:
@@ -182,12 +184,13 @@ class EngineClient:
         """The tokens of a chat's or a completion's prompt, however long it is."""
         return len(await self._tokenize({name: body[name] for name in _TOKENIZED if name in body}))
 
-    async def _model(self) -> _Model:
+    async def _models(self) -> tuple[_Model, tuple[str, ...]]:
+        """The model, and the names of its adapters."""
         models = _decode(await self._request("GET", "/v1/models"), _Models).data
         base = next((model for model in models if model.parent is None), None)
         if base is None:
             raise EngineError("the engine serves no model")
-        return base
+        return base, tuple(model.id for model in models if model.parent is not None)
 
     async def _tokenizer_digest(self, model: str) -> str:
         return digest(await self._tokenize({"model": model, "prompt": PROBE_TEXT, "add_special_tokens": True}))

@@ -18,6 +18,8 @@ from cachefleet_worker.agent.wire.plugin_api import FleetFacts
 AGENT_VERSION: Final = version("cachefleet")
 MAX_FEATURES: Final = 48
 """A Hello has room for 64 capabilities."""
+MAX_ADAPTERS: Final = 64
+MAX_NAME: Final = 253
 _NO_PLUGIN: Final = (
     Capability(feature="plugin", mode="off", reason="the engine runs without the worker plugin"),
     Capability(feature="snapshot", mode="off", reason="stock engine: blocks stored before the replay are unseen"),
@@ -70,6 +72,7 @@ def build_hello(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch
         blocks_total=cache.blocks,
         max_model_len=facts.max_model_len,
         max_batched_tokens=settings.max_batched_tokens,
+        adapters=adapters(facts),
         configuration=differences(settings.asked, real_configuration(facts, rank)),
         rule=members.rule,
         not_indexed=members.unknown,
@@ -80,6 +83,12 @@ def groups_of(facts: EngineFacts, rank: int) -> tuple[CacheGroup, ...]:
     """A rank's KV cache groups, as the plugin tells them; none of a stock engine."""
     known = facts.fleet.ranks.get(rank) if facts.fleet else None
     return known.groups if known else ()
+
+
+def adapters(facts: EngineFacts) -> tuple[str, ...] | None:
+    """The engine's adapters; None for more, or longer ones, than a Hello has room for."""
+    fit = len(facts.adapters) <= MAX_ADAPTERS and all(0 < len(name) <= MAX_NAME for name in facts.adapters)
+    return facts.adapters if fit else None
 
 
 def capabilities(endpoints: Endpoints | None, fleet: FleetFacts | None) -> tuple[Capability, ...]:

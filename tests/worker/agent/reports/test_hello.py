@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cachefleet_worker.agent.reports.hello import MAX_ADAPTERS, MAX_NAME, adapters
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ((), ()),
+        (("sql", "chat"), ("sql", "chat")),
+        (("x" * MAX_NAME,), ("x" * MAX_NAME,)),
+        (("x" * (MAX_NAME + 1),), None),
+        (("",), None),
+        (tuple(map(str, range(MAX_ADAPTERS + 1))), None),
+    ],
+)
+def test_adapters_are_told_all_or_not_at_all(names: tuple[str, ...], told: object) -> None:
+    facts: Any = SimpleNamespace(adapters=names)
+    assert adapters(facts) == told

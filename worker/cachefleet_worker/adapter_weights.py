@@ -1,0 +1,55 @@
+"""Fetches revisions of adapters (LoRA) before an engine starts: vLLM's own arguments name none.
+
+A pool's adapter from a hub at a revision is ``{"name": ..., "path": "ID@REVISION"}`` after ``--lora-modules``. The path
+becomes the folder that was fetched, whose name has the commit: so blocks of different commits have different keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, Final
+
+from cachefleet_core.engine.engine_arguments import ADAPTERS, REVISION
+
+PATHS: Final = ("/", ".", "~")
+"""How a source that is no hub id begins."""
+
+Fetch = Callable[[str, str], str]
+"""Of a hub id and a revision; returns the folder. OSError or ValueError where it cannot be had."""
+
+
+class AdapterError(Exception):
+    """An adapter cannot be fetched; the message says which and why."""
+
+
+def fetch(source: str, revision: str) -> str:
+    """By the hub's own client, which vLLM has, into its cache."""
+    hub: Any = import_module("huggingface_hub")
+    return str(hub.snapshot_download(source, revision=revision))
+
+
+def with_fetched(arguments: Sequence[str], fetch: Fetch = fetch) -> list[str]:
+    """The arguments with folders in place of hub ids at revisions. AdapterError."""
+    out, inside = [], False
+    for word in arguments:
+        inside = word == ADAPTERS or (inside and not word.startswith("-"))
+        out.append(_fetched(word, fetch) if inside and word.startswith("{") else word)
+    return out
+
+
+def _fetched(word: str, fetch: Fetch) -> str:
+    try:
+        module = json.loads(word)
+        source, mark, revision = str(module["path"]).rpartition(REVISION)
+    except (ValueError, TypeError, KeyError):
+        return word  # not of a pool: vLLM says what is wrong with it
+    if not mark or source.startswith(PATHS):
+        return word
+    try:
+        folder = fetch(source, revision)
+    except (OSError, ValueError) as error:  # the hub's errors are both
+        name = module.get("name")
+        raise AdapterError(f"adapter {name}: {source} at {revision} cannot be fetched: {error}") from error
+    return json.dumps({**module, "path": folder})
