@@ -28,7 +28,8 @@ from cachefleet_controlplane.report_streams.report_stream import (
     Tick,
 )
 from cachefleet_controlplane.report_streams.stream_state_machine import spoil, step
-from cachefleet_controlplane.workers.registry import Pool, Registry
+from cachefleet_controlplane.workers.pool import Pool
+from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.report_frames import DownFrame, FrameError, Hello, State
 

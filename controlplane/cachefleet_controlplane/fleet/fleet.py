@@ -27,7 +27,8 @@ from cachefleet_controlplane.selection.selection import Duty, Selector, eligible
 from cachefleet_controlplane.selection.text_selection import TextSelector
 from cachefleet_controlplane.workers.block_keyers import Keyers
 from cachefleet_controlplane.workers.inflight import InFlightRequest, InFlightRequests
-from cachefleet_controlplane.workers.registry import Pool, Registry
+from cachefleet_controlplane.workers.pool import Pool
+from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.render_profiles import RenderFacts, RenderProfiles
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
 from cachefleet_core.block_keys import BlockKeyer

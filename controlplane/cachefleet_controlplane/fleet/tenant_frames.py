@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from cachefleet_controlplane.fleet.agent_connections import AgentConnections
 from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.workers.cache_shares import CacheShares
-from cachefleet_controlplane.workers.registry import Pool, Registry
+from cachefleet_controlplane.workers.pool import Pool
+from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.views import TenantIdle
 from cachefleet_controlplane.workers.warm_prefixes import Warming
 from cachefleet_core.tenancy import TenantId

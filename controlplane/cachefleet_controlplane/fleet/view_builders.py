@@ -6,7 +6,7 @@ from cachefleet_controlplane.fleet.agent_connections import AgentConnections
 from cachefleet_controlplane.index.protocol import IndexStats
 from cachefleet_controlplane.report_streams.report_stream import StreamState
 from cachefleet_controlplane.routing.hit_trust import WHOLE
-from cachefleet_controlplane.workers.registry import Pool
+from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.views import HitRatio, IndexStatus, PoolStatus, WorkerStatus
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.report_frames import Capability, Hello

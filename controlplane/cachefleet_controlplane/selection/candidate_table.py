@@ -17,7 +17,7 @@ from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView
 from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
 from cachefleet_controlplane.selection.selection import NO_ONE, eligible, percents, preference
-from cachefleet_controlplane.workers.registry import Pool
+from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.worker import Worker
 
 EARLY_SECONDS: Final = 1e-6

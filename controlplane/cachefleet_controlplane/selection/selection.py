@@ -13,7 +13,8 @@ from cachefleet_controlplane.index.protocol import BlockIndex
 from cachefleet_controlplane.routing.decision import CandidateView, Decision, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
 from cachefleet_controlplane.routing.scoring import decide, usable_blocks
-from cachefleet_controlplane.workers.registry import Pool, Registry
+from cachefleet_controlplane.workers.pool import Pool
+from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.pool.worker_spec import Role
 

@@ -13,7 +13,8 @@ from cachefleet_controlplane.routing.decision import CandidateView, Decision, Pr
 from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.routing.worth import UNLEARNT
 from cachefleet_controlplane.selection.selection import NO_ONE, Duty, Selector, eligible, percents
-from cachefleet_controlplane.workers.registry import Pool, Registry
+from cachefleet_controlplane.workers.pool import Pool
+from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.sent_texts import SentTexts
 from cachefleet_controlplane.workers.worker import Worker
 

@@ -3,10 +3,9 @@
 cache_shares     tenants' shares of the idle cache, and what they have of it
 hit_window       prefix-cache hits of a pool's engines over a sliding window
 inflight         requests sent to a worker that its reports do not show yet
-asked_blocks     how much of what workers evict is asked for again
 block_keyers     block keyers by fleet, contract, salt and adapter
-paid_waiting     waiting for a prefix's holder, which pays for a copy
-pool_worth       what a pool shows of what work and evictions cost others
+load             a worker's load, as its last report tells it
+pool             one declared pool: workers, policy, what is learnt
 refuted_blocks   blocks that the index has and an engine has just denied
 registry         all pools and workers, and the models they serve
 render_profiles  facts that rendering for a model depends on
@@ -15,4 +14,5 @@ unindexed_hits   whether an engine serves from a cache of which the index holds 
 views            frozen views of pools and workers
 warm_prefixes    the standing Warm frame of each pool
 worker           one rank of one worker: endpoint, stream, load
+worth/           what work and evictions cost others, as learnt
 """

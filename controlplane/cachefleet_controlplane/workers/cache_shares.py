@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from cachefleet_controlplane.workers.registry import Pool
+from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.views import OTHERS, TenantIdle
 from cachefleet_core.budget import mebibytes
 from cachefleet_core.pool.policy import CacheShareSpec

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cachefleet_controlplane.workers.registry import Pool, Registry
+from cachefleet_controlplane.workers.pool import Pool
+from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.report_frames import Hello

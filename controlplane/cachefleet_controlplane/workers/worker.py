@@ -18,6 +18,7 @@ from cachefleet_controlplane.routing.hit_trust import NO_EVIDENCE, WHOLE, HitEvi
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 from cachefleet_controlplane.workers.hit_window import Counters
 from cachefleet_controlplane.workers.inflight import InFlightRequests
+from cachefleet_controlplane.workers.load import Load, blank_blocks
 from cachefleet_controlplane.workers.unindexed_hits import NONE as NO_HITS
 from cachefleet_controlplane.workers.unindexed_hits import UnindexedHits, expects_blocks
 from cachefleet_core.hit_rule import PLAIN, HitRule
@@ -34,16 +35,6 @@ BACKOFF_SECONDS: Final = 1.0
 MAX_BACKOFF_SECONDS: Final = 10.0
 KEY_RETRY_SECONDS: Final = 30.0
 """How often a worker that refused the gateway's key is asked again, by one request each time."""
-
-
-@dataclass(slots=True)
-class Load:
-    """A worker's last State, and the part of its waiting work that other senders caused."""
-
-    state: State
-    at: float
-    others_tokens: int
-    others_requests: int
 
 
 @dataclass(slots=True)
@@ -174,7 +165,7 @@ class Worker:
 
     def evicts(self, blocks: int) -> bool:
         """Whether so many new blocks take the place of cached ones there."""
-        blank = _blank(self.load, self.inflight_requests)
+        blank = blank_blocks(self.load, self.inflight_requests)
         return blank is not None and blocks > blank
 
     def leave_out(self) -> None:
@@ -285,7 +276,7 @@ class Worker:
             blocks_reserved=room.reserve if room else 0,
             blocks_idle=room.idle if room else 0,
             blocks_used=room.used if room else 0,
-            blocks_blank=_blank(load, own),
+            blocks_blank=blank_blocks(load, own),
             requests=(load.others_requests if load else 0) + len(own.open),
             last_used=self.last_used,
             trust=self.trust,
@@ -294,15 +285,3 @@ class Worker:
 
     def _known_load(self, now: float) -> Load | None:
         return self.load if self.load and now - self.load.at <= FORGET_SECONDS else None
-
-
-def _blank(load: Load | None, own: InFlightRequests) -> int | None:
-    """Blocks that hold nothing: free ones less idle cached ones, as the engine or its agent counts them."""
-    if load is None or not load.state.blocks_total:
-        return None
-    state = load.state
-    if state.blocks_idle is not None:
-        blank = state.blocks_free - state.blocks_idle
-    else:
-        blank = min(state.blocks_free, state.blocks_total - state.held)
-    return max(0, blank - own.blocks_since(load.at))

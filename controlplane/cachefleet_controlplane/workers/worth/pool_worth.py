@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
-from cachefleet_controlplane.workers.asked_blocks import AskedBlocks
+from cachefleet_controlplane.workers.worth.asked_blocks import AskedBlocks
 
 HALF_LIFE_SECONDS: Final = 300.0
 SECONDS_NEEDED: Final = 60.0

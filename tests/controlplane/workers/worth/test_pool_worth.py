@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
 from cachefleet_controlplane.routing.worth import UNLEARNT
-from cachefleet_controlplane.workers.asked_blocks import DOUBT, MAX_BLOCKS, MEMORY, SAMPLE, AskedBlocks
-from cachefleet_controlplane.workers.paid_waiting import HALF_LIFE_SECONDS, MAX_PREFIXES, PaidWaiting
-from cachefleet_controlplane.workers.pool_worth import REFRESH_SECONDS, REQUESTS_NEEDED, SECONDS_NEEDED, PoolWorth
+from cachefleet_controlplane.workers.worth.asked_blocks import DOUBT, MAX_BLOCKS, MEMORY, SAMPLE, AskedBlocks
+from cachefleet_controlplane.workers.worth.paid_waiting import HALF_LIFE_SECONDS, MAX_PREFIXES, PaidWaiting
+from cachefleet_controlplane.workers.worth.pool_worth import REFRESH_SECONDS, REQUESTS_NEEDED, SECONDS_NEEDED, PoolWorth
 from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
 

@@ -1,0 +1,80 @@
+"""One declared pool with its workers, its policy, and what is learnt of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.pools.index_contracts import contract_differences, in_force
+from cachefleet_controlplane.workers.hit_window import HitWindow
+from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
+from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.report_fields import SaltShare
+from cachefleet_core.report_frames import Policy, Warm
+
+
+@dataclass(slots=True)
+class Pool:
+    """One declared pool with its workers and the contract in force."""
+
+    declared: PrefixCachePool
+    """With the spec in force."""
+    policy: Policy | None
+    """What its workers are told; None while none is known to be admitted."""
+    window: HitWindow
+    contract: IndexContract | None = None
+    tenant_shares: tuple[SaltShare, ...] | None = None
+    """Shares of the idle cache of some tenants; None where this control plane has no salt key."""
+    warm: Warm | None = None
+    """Its standing Warm frame; None where this control plane has no salt key, or no policy for it."""
+    workers: dict[WorkerId, Worker] = field(default_factory=dict)
+    worth: PoolWorth = field(default_factory=PoolWorth)
+    room: int = 0
+    """Blocks of all its workers that report, as of when decisions were last told of its worth."""
+
+    @property
+    def key(self) -> str:
+        """As "namespace/name"."""
+        return self.declared.key
+
+    @property
+    def fleet(self) -> tuple[str, str]:
+        """Namespace and model name: pools that share both form a fleet."""
+        return self.declared.metadata.namespace, self.declared.spec.model.name
+
+    @property
+    def told(self) -> Policy | None:
+        """The policy as workers are told it, with tenants' shares."""
+        if self.policy is None or self.tenant_shares is None:
+            return self.policy
+        return msgspec.structs.replace(self.policy, tenant_shares=self.tenant_shares)
+
+    def looked_up(self, queries: int, hits: int, now: float) -> None:
+        """The engine of one of its workers has looked up so many tokens more, and found so many."""
+        self.window.add(queries, hits, now)
+        self.worth.reported(queries, hits, now)
+
+    def weigh(self, now: float) -> None:
+        """Have decisions see what has been learnt of the pool, now and then."""
+        if self.worth.due(now):
+            loads = [worker.load for worker in self.workers.values() if worker.load]
+            self.room = sum(load.state.blocks_total for load in loads)
+            worth = self.worth.tell(len(loads), now)
+            for worker in self.workers.values():
+                worker.weigh(worth)
+
+    def has(self, adapter: str) -> bool:
+        """Whether its workers load an adapter of this name."""
+        return any(one.name == adapter for one in self.declared.spec.model.adapters)
+
+    def settle_contract(self) -> None:
+        """Choose the contract in force among those of listed workers, and set each worker's differences from it."""
+        announced = [worker.hello.contract for worker in self.workers.values() if worker.hello and worker.endpoint]
+        self.contract = in_force(self.declared.spec, self.contract, announced)
+        for worker in self.workers.values():
+            if worker.hello:
+                worker.differences = contract_differences(self.declared.spec, self.contract, worker.hello.contract)
