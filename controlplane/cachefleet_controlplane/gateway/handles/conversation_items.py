@@ -1,13 +1,14 @@
 """The items of a conversation in a request's body, and keyed digests of its beginnings. Pure.
 
-A beginning is the members that stay (tools, instructions) and the first items, byte for byte. Equal digests prove that
-a worker which keeps the one has the beginning of the other; neither text nor ids are remembered here.
+A beginning is the members that stay (tools, instructions) and the first items, byte for byte but for what shapes no
+prompt (``message_content``). Equal digests prove that a worker which keeps the one has the beginning of the other;
+neither text nor ids are remembered here.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -16,6 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from cachefleet_controlplane.gateway.handles.message_content import shaping
 from cachefleet_controlplane.wire.json_members import NULL, READ_ERRORS, Fields
 from cachefleet_core.continuation import KEPT_MEMBERS, REF_MEMBER, PromptCacheRef
 
@@ -70,12 +72,13 @@ def items_of(endpoint: Endpoint, fields: Fields, *, key: bytes, owner: Sequence[
         items = _items.decode(fields.get(member, NULL))
     except READ_ERRORS:
         return None
-    return (
-        Items(member, items, _digests(fields, items, key, (endpoint, *owner))) if 0 < len(items) <= MAX_ITEMS else None
-    )
+    if not 0 < len(items) <= MAX_ITEMS:
+        return None
+    named = map(shaping, items) if endpoint is Endpoint.MESSAGES else items
+    return Items(member, items, _digests(fields, named, key, (endpoint, *owner)))
 
 
-def _digests(fields: Fields, items: Sequence[Raw], key: bytes, owner: Sequence[str]) -> list[bytes]:
+def _digests(fields: Fields, items: Iterable[bytes | Raw], key: bytes, owner: Sequence[str]) -> list[bytes]:
     hashed = hashlib.blake2b(key=key[:_KEY_BYTES], digest_size=_DIGEST_BYTES)
     named = chain(map(str.encode, owner), (fields.get(name, b"") for name in KEPT_MEMBERS))
     for part in named:
