@@ -19,7 +19,7 @@ CLUSTER_WORKERS ?= 4
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo crds cluster node e2e image bench bench-continuation bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-vllm-matrix requirements requirements-table soak clean
+.PHONY: help setup check test flakes demo crds cluster node e2e image bench bench-continuation bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-vllm-matrix requirements requirements-table soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ bench-index: setup ## The native index and block keys against Dynamo's (eight mi
 
 bench-replay: setup ## Recorded workloads through the real decisions, beside other policies (a few minutes, virtual time)
 	@$(BIN)/python -m bench.replay
+
+bench-replay-sensitivity: setup ## The same with what is learnt taken for more or less than it is, and a plot (a quarter of an hour)
+	@$(BIN)/python -m bench.replay_sensitivity
 
 bench-replay-real: setup ## Recorded conversations on three workers of real vLLM (fifteen minutes)
 	@$(BIN)/python -m bench.replay_real

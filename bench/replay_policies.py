@@ -1,10 +1,11 @@
 """Who gets a request: the control plane's own policies, and what others do, re-stated.
 
-*Random* and *round robin* know nothing. *Least loaded* is the control plane's by waiting work. The *bounded hash* is
-consistent hashing with bounded loads on the prompt's beginning, as KubeAI and AIBrix describe theirs: a ring with many
-points for each worker, the key's place on it, and from there the first worker whose requests under way do not exceed
-the mean, this one counted, by more than a quarter. The *ideal* is one cache of all workers' blocks that has whatever
-came before at once.
+*Plain* is the control plane's rule where nothing is learnt of what work and evictions cost others: an evicted token
+counts as one to compute. *Random* and *round robin* know nothing. *Least loaded* is the control plane's by waiting
+work. The *bounded hash* is consistent hashing with bounded loads on the prompt's beginning, as KubeAI and AIBrix
+describe theirs: a ring with many points for each worker, the key's place on it, and from there the first worker whose
+requests under way do not exceed the mean, this one counted, by more than a quarter. The *ideal* is one cache of all
+workers' blocks that has whatever came before at once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from bench.replay_work import BLOCK, Request, chains
 from bench.replay_worker import ReplayError
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
+from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
+from cachefleet_controlplane.workers.paid_waiting import PaidWaiting
+from cachefleet_controlplane.workers.pool_worth import PoolWorth
 
 MODEL: Final = "replay"
 POINTS: Final = 256
@@ -79,6 +83,20 @@ class FleetPolicy:
         return Placed(decision.worker, self._fleet.begin(decision, prompt), decision.predicted_tokens)
 
 
+class Plain(PoolWorth):
+    """A pool that shows nothing."""
+
+    def worth(self, workers: int) -> Worth:  # noqa: ARG002 - as that of a pool that does
+        return UNLEARNT
+
+
+class NeverPaid(PaidWaiting):
+    """Waiting that pays for nothing."""
+
+    def add(self, prefix: bytes, seconds: float, now: float) -> None:
+        pass
+
+
 class RandomPolicy:
     def __init__(self, workers: Sequence[str], chance: random.Random) -> None:
         self._workers = workers
@@ -112,13 +130,16 @@ class BoundedHashPolicy:
         raise ReplayError("every worker has more than the mean")
 
 
-def ideal_hits(requests: Sequence[Request], blocks: int) -> int:
-    """Blocks that one cache of ``blocks`` serves, least recently used out first, a prompt's tail before its head."""
+def ideal_hits(requests: Sequence[Request], blocks: int, *, since: int = 0) -> int:
+    """Blocks that one cache of ``blocks`` serves, least recently used out first, a prompt's tail before its head.
+
+    To requests from number ``since`` on.
+    """
     held: OrderedDict[int, None] = OrderedDict()
     hits = 0
     for request, chain in zip(requests, chains(requests), strict=True):
         found = next((place for place, block in enumerate(chain) if block not in held), len(chain))
-        hits += min(found, request.usable)
+        hits += min(found, request.usable) if request.number >= since else 0
         for block in reversed(chain):
             held[block] = None
             held.move_to_end(block)

@@ -12,9 +12,19 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
-from bench.replay_policies import MODEL, BoundedHashPolicy, FleetPolicy, Placed, Policy, RandomPolicy
+from bench.replay_policies import (
+    MODEL,
+    BoundedHashPolicy,
+    FleetPolicy,
+    NeverPaid,
+    Placed,
+    Plain,
+    Policy,
+    RandomPolicy,
+)
 from bench.replay_work import BLOCK, Request, blocks
 from bench.replay_worker import INDEX_KEY, POOL, ReplayError, Setup, SimWorker
 from cachefleet_controlplane.fleet.fleet import Fleet
@@ -22,7 +32,11 @@ from cachefleet_controlplane.index.frame_ingest import read
 from cachefleet_controlplane.index.protocol import worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import RoutingPolicy
+from cachefleet_controlplane.selection.selection import Selector
 from cachefleet_controlplane.wiring import backend
+from cachefleet_controlplane.workers.paid_waiting import PaidWaiting
+from cachefleet_controlplane.workers.pool_worth import PoolWorth
+from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_core.native import Choice
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_core.report_frames import DownFrame, Hello
@@ -32,7 +46,8 @@ from tests.fakes.scheduler import Step
 
 START: Final = 1000.0
 SEED: Final = 1
-POLICIES: Final = ("cacheAware", "random", "roundRobin", "leastLoaded", "boundedHash")
+PLAIN: Final = "plain"
+POLICIES: Final = ("cacheAware", PLAIN, "random", "roundRobin", "leastLoaded", "boundedHash")
 
 
 @dataclass(slots=True)
@@ -49,6 +64,9 @@ class Result:
     """The most that any worker had."""
     first_tokens: list[float] = field(default_factory=list)
     """From a request's arrival to its first token."""
+    hits: dict[int, int] = field(default_factory=dict)
+    """Blocks served from cache by the request's number, and the time to its first token."""
+    first_token: dict[int, float] = field(default_factory=dict)
     served: list[int] = field(default_factory=list)
     """How many each worker answered."""
     computed: list[int] = field(default_factory=list)
@@ -80,7 +98,9 @@ class Replay:
         *,
         code: Choice = "auto",
         make_policy: Callable[[Fleet, list[str]], Policy] | None = None,
+        make_worth: Callable[[], PoolWorth] | None = None,
     ) -> None:
+        """``make_worth`` makes what learns of a pool, where that is not the control plane's own."""
         self._requests = requests
         self._setup = setup
         self._now = START
@@ -94,11 +114,12 @@ class Replay:
             self._index,
             index_key=INDEX_KEY,
             keyer=parts.code.keyer,
-            selector=parts.selector,
+            selector=partial(self._selector, parts.selector),
             clock=lambda: self._now,
             wall=lambda: self._now,
         )
         self._fleet.update_pools([pool_view(setup, names)])
+        self._plan(policy, make_worth)
         self._workers = {name: SimWorker(name, setup, parts.code, chance) for name in names}
         self._connections = {name: self._fleet.connect(_Link()) for name in names}
         self._policy = make_policy(self._fleet, names) if make_policy else policy_named(policy, self._fleet, names)
@@ -106,6 +127,22 @@ class Replay:
         self._open: dict[Generation, _Open] = {}
         self._answered: set[int] = set()
         self.result = Result(policy, blocks(requests), served=[0] * setup.workers, computed=[0] * setup.workers)
+
+    def _selector(self, make: Callable[[Any, Registry], Selector], index: Any, registry: Registry) -> Selector:
+        self._registry = registry
+        return make(index, registry)
+
+    def pay_into(self, paid: PaidWaiting) -> None:
+        """Have waiting count as ``paid`` does; before ``run``."""
+        self._registry.paid_waiting = paid
+
+    def _plan(self, policy: str, make_worth: Callable[[], PoolWorth] | None) -> None:
+        if policy == PLAIN:
+            make_worth = Plain
+            self.pay_into(NeverPaid())
+        if make_worth is not None:
+            for pool in self._registry.pools.values():
+                pool.worth = make_worth()
 
     def run(self) -> Result:
         """ReplayError where anything is not as it must be."""
@@ -176,6 +213,7 @@ class Replay:
         if len(generation.tokens) == generation.prompt_tokens + 1:
             opened.placed.under.first_token()
             self.result.first_tokens.append(self._now - generation.arrived)
+            self.result.first_token[opened.request.number] = self._now - generation.arrived
         if generation.finish is not None:
             opened.placed.under.finish(cached_tokens=generation.cached_tokens)
             self._finished(worker, generation, self._open.pop(generation))
@@ -189,6 +227,7 @@ class Replay:
         result.served[place] += 1
         result.computed[place] += generation.prompt_tokens - cached
         result.hit_blocks += cached // BLOCK
+        result.hits[request.number] = cached // BLOCK
         result.predicted_blocks += opened.placed.predicted // BLOCK
 
     def _report(self, worker: SimWorker) -> None:
@@ -236,7 +275,7 @@ def policy_named(name: str, fleet: Fleet, workers: list[str]) -> Policy:
         return RandomPolicy(workers, random.Random(SEED))
     if name == "boundedHash":
         return BoundedHashPolicy(workers)
-    return FleetPolicy(fleet, RoutingPolicy(name))
+    return FleetPolicy(fleet, RoutingPolicy.CACHE_AWARE if name == PLAIN else RoutingPolicy(name))
 
 
 def pool_view(setup: Setup, workers: Sequence[str]) -> PoolView:

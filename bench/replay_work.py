@@ -119,6 +119,31 @@ def synthetic(*, conversations: int, turns: int, seed: int = 1, gap: float = 0.0
     return requests
 
 
+def stampede(
+    *,
+    prefix: int = 512,
+    rate: float = 200.0,
+    seconds: float = 10.0,
+    cold: float = 40.0,
+    before: float = 80.0,
+    seed: int = 1,
+) -> list[Request]:
+    """All of a sudden everybody asks for one prefix of so many blocks, beside cold prompts of 40 that fill the caches.
+
+    ``rate`` and ``cold`` are requests a second. The prefix is the blocks from 0 on.
+    """
+    chance, found, fresh = random.Random(seed), [], prefix
+    moments: list[tuple[float, int, tuple[int, ...]]] = []
+    moments += [(place / cold, 40, ()) for place in range(int(cold * (before + seconds)))]
+    at = before
+    while (at := at + chance.expovariate(rate)) < before + seconds:
+        moments.append((at, 2, tuple(range(prefix))))
+    for number, (moment, own, shared) in enumerate(sorted(moments)):
+        found.append(Request(number, moment, shared + tuple(range(fresh, fresh + own)), 7, 4))
+        fresh += own
+    return found
+
+
 def blocks(requests: Iterable[Request]) -> int:
     """Full blocks of all prompts."""
     return sum(len(request.blocks) for request in requests)
