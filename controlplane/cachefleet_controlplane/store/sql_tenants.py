@@ -73,10 +73,20 @@ class SqlTenants:
         if known is not None and _made_anew(found, known):
             found = self._restore(known)
         if not same:
-            had = known is not None and (bool(known.keys) or known.closed is not Closed.NO)
-            found = replace(found, closed=closed(found.access, self._database.marker.read(), had_keys=had))
+            found = self._judged(found, had_keys=known is not None and bool(known.keys or known.closed))
         self._mark(mark_of(found.access, found.closed))
         return None if same else found
+
+    def _judged(self, found: Tenancy, *, had_keys: bool) -> Tenancy:
+        """Say whether it is closed. The marker tells of keys before they are committed: a store that seems to have lost
+        them is read once more, when whoever is making some is done.
+        """
+        why = closed(found.access, self._database.marker.read(), had_keys=had_keys)
+        if why is Closed.LOST and not had_keys and self._database.local:
+            with suppress(StoreError), self._database.transaction(write=True) as connection:
+                found = _all(connection, *_state(connection))
+                why = closed(found.access, self._database.marker.read(), had_keys=had_keys)
+        return replace(found, closed=why)
 
     def tenants(self) -> list[TenantRecord]:
         """All tenants by name."""

@@ -1,6 +1,8 @@
 """Tenants and their keys in real SQLite and PostgreSQL."""
 
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -416,3 +418,33 @@ def test_a_row_that_cannot_be_read_says_so(tenants: SqlTenants, database: Databa
         connection.execute(text("UPDATE tenants SET priority = 'high'"))
     with pytest.raises(StoreError, match="cannot be read by this program"):
         tenants.tenants()
+
+
+def test_keys_that_another_process_is_about_to_commit_are_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker is written before they are committed, and whoever reads in between must not close the store."""
+    one, other = (SqlTenants(Database(f"sqlite:///{tmp_path}/x.db", timeout_seconds=10)) for _ in range(2))
+    for tenants in (one, other):
+        tenants.open()
+    one.create(TENANT)
+    marked, read = threading.Event(), threading.Event()
+    write = one._database.marker.write
+
+    def written(mark: Mark) -> None:
+        write(mark)
+        marked.set()
+        assert read.wait(10)
+
+    def seen() -> Mark:
+        read.set()
+        return Mark.KEYED
+
+    monkeypatch.setattr(one._database.marker, "write", written)
+    monkeypatch.setattr(other._database.marker, "read", seen)
+    with ThreadPoolExecutor(1) as thread:
+        making = thread.submit(one.add_key, key(1))
+        assert marked.wait(10)
+        found = loaded(other)
+        making.result()
+    assert (found.closed, found.keys) == (Closed.KEYED, (key(1),))
