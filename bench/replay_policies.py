@@ -24,8 +24,8 @@ from bench.replay_worker import ReplayError
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
-from cachefleet_controlplane.workers.paid_waiting import PaidWaiting
-from cachefleet_controlplane.workers.pool_worth import PoolWorth
+from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
+from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
 
 MODEL: Final = "replay"
 POINTS: Final = 256

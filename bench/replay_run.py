@@ -34,9 +34,9 @@ from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.selection.selection import Selector
 from cachefleet_controlplane.wiring import backend
-from cachefleet_controlplane.workers.paid_waiting import PaidWaiting
-from cachefleet_controlplane.workers.pool_worth import PoolWorth
 from cachefleet_controlplane.workers.registry import Registry
+from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
+from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
 from cachefleet_core.native import Choice
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_core.report_frames import DownFrame, Hello

@@ -24,8 +24,8 @@ from bench.replay_run import Replay, Result
 from bench.replay_work import Request, blocks
 from bench.rows import Row, percentile, row
 from cachefleet_controlplane.routing.worth import Worth
-from cachefleet_controlplane.workers.paid_waiting import PaidWaiting
-from cachefleet_controlplane.workers.pool_worth import PoolWorth
+from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
+from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
 
 RESULTS: Final = Path(__file__).parent / "results"
 FACTORS: Final = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)

@@ -25,7 +25,7 @@ from bench.replay_work import (
 from bench.replay_worker import ReplayError, Setup, SimWorker
 from bench.rows import percentile
 from cachefleet_controlplane.routing.worth import UNLEARNT
-from cachefleet_controlplane.workers.paid_waiting import PaidWaiting
+from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_core.native import lacking
 
 SETUP = Setup(workers=3, blocks=120, prefill_tokens_per_second=2000.0, model_len=1024)
