@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cachefleet_controlplane.fleet.agent_connections import Connection
+from cachefleet_controlplane.fleet.agent_connection import Connection
 from cachefleet_controlplane.fleet.fleet import Fleet, MakeSelector
 from cachefleet_controlplane.index.frame_ingest import Report
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id

@@ -1,5 +1,6 @@
 """The live state of pools and workers behind one object, ``Fleet``: agents' reports in, decisions and views out.
 
+agent_connection   one agent's connection: its worker, and its streams by rank
 agent_connections  agents' connections: applies their frames to the index, sends policy and warm prefixes
 fleet              ``Fleet``: pools, models, decisions, agents, views
 fleet_metrics      Prometheus gauges read at each scrape

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
+from cachefleet_controlplane.fleet.agent_connection import Connection, Link
 from cachefleet_controlplane.index.frame_ingest import Report
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, IndexFullError, worker_id
 from cachefleet_controlplane.pools.block_bounds import most_blocks
@@ -50,31 +50,6 @@ class RefusedError(Exception):
 
 class UndeclaredRankError(Exception):
     """A rank that its worker's pool does not declare: to be left out, while the worker's other ranks are heard."""
-
-
-class Link(Protocol):
-    """Sends to one connected agent; neither method waits."""
-
-    def send(self, frame: DownFrame) -> None:
-        """Queue a frame; may close the connection instead."""
-
-    def close(self, code: str, reason: str) -> None:
-        """Close the connection; queued frames may be lost."""
-
-
-@dataclass(slots=True)
-class Connection:
-    """One agent's connection: its worker, and its streams by rank."""
-
-    number: int
-    link: Link
-    pod: str = ""
-    """The uid of the pod whose token it has, "" outside of Kubernetes."""
-    worker: tuple[str, str] | None = None
-    """Pool and worker name; None before the first Hello."""
-    ranks: dict[int, Worker] = field(default_factory=dict)
-    warmed_epoch: str | None = None
-    """The epoch in which it was last sent the standing Warm."""
 
 
 class AgentConnections:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cachefleet_controlplane.fleet.agent_connections import AgentConnections, Connection, Link
+from cachefleet_controlplane.fleet.agent_connection import Connection, Link
+from cachefleet_controlplane.fleet.agent_connections import AgentConnections
 from cachefleet_controlplane.fleet.losses import Losses
 from cachefleet_controlplane.fleet.tenant_frames import TenantFrames
 from cachefleet_controlplane.fleet.view_builders import index_status, pool_status, worker_status

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from starlette.types import Message, Receive, Send
 
-from cachefleet_controlplane.fleet.agent_connections import MAX_RANKS, Connection, RefusedError, UndeclaredRankError
+from cachefleet_controlplane.fleet.agent_connection import Connection
+from cachefleet_controlplane.fleet.agent_connections import MAX_RANKS, RefusedError, UndeclaredRankError
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.index.frame_ingest import kind, read

@@ -13,7 +13,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from cachefleet_controlplane.fleet.agent_connections import Connection, RefusedError
+from cachefleet_controlplane.fleet.agent_connection import Connection
+from cachefleet_controlplane.fleet.agent_connections import RefusedError
 from cachefleet_core.block_keys import BlockKey, Tier
 from cachefleet_core.report_frames import Cleared, Delta, Hello, Operation, Resync, UpFrame
 from tests.controlplane.chains import chain, removed, stored
