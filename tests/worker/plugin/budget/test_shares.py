@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -12,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cachefleet_core.continuation import KEEP_MEMBER
 from cachefleet_worker.plugin.budget.lru import BlockOrder
 from cachefleet_worker.plugin.budget.owners import NOBODY, keep_seconds, largest, owner_of
+from cachefleet_worker.plugin.budget.ranking import Ranking
 from cachefleet_worker.plugin.live_policy import Shares
 
 OWNERS = ("a", "b", "c", NOBODY)
@@ -298,3 +301,36 @@ class Traffic(RuleBasedStateMachine):
 
 TestTraffic = Traffic.TestCase
 TestTraffic.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def test_the_work_to_evict_does_not_grow_with_owners_and_kept_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, beyond = [0], BlockOrder._beyond
+
+    def counted(self: BlockOrder, owner: str) -> int:
+        looked[0] += 1
+        return beyond(self, owner)
+
+    monkeypatch.setattr(BlockOrder, "_beyond", counted)
+    blocks = order(4000, Shares(0.0))
+    for owner in range(400):
+        run(blocks, list(range(10 * owner, 10 * owner + 10)), str(owner))
+    assert len(blocks.resize(2000, Shares(0.0))) == 2000
+    assert looked[0] < 400 + 4 * 2000
+
+
+def test_to_keep_a_few_more_blocks_does_not_look_at_all_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = order(4000, Shares(kept=0.5))
+    for number in range(0, 3000, 10):
+        run(blocks, list(range(number, number + 10)), "a", 300)
+    blocks.take(1)
+    looked, by_age = [0], Ranking._by_age
+
+    def counted(self: Ranking) -> Iterator[int]:
+        for block in by_age(self):
+            looked[0] += 1
+            yield block
+
+    monkeypatch.setattr(Ranking, "_by_age", counted)
+    run(blocks, list(range(3000, 3010)), "a", 300)
+    blocks.take(1)
+    assert 0 < looked[0] <= 20

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from heapq import heapify, heappop, heapreplace
 
 from cachefleet_worker.plugin.budget.owners import NOBODY
 from cachefleet_worker.plugin.budget.ranking import Ranking
@@ -157,8 +158,7 @@ class BlockOrder:
         if self.limit is not None and not self.shares.even:
             if payer is not None:
                 victims = self._forget(self._surplus(payer, count))
-            while len(victims) < count and (owner := self._next_over()) is not None:
-                victims += self._forget(self._surplus(owner, 1))
+            victims += self._taken_from_over(count - len(victims))
         return victims + self._forget(self._idle.leading(count - len(victims)))
 
     def _surplus(self, owner: str, count: int) -> list[int]:
@@ -169,10 +169,20 @@ class BlockOrder:
         blocks = self._owned.get(owner)
         return 0 if blocks is None else max(0, len(blocks) - self.shares.cap(owner, self.limit or 0))
 
-    def _next_over(self) -> str | None:
-        """Of the owners over their shares the one whose first block goes first."""
+    def _taken_from_over(self, count: int) -> list[int]:
+        """Evict of the owners over their shares, at most ``count``: always of the one whose first block goes first."""
         self._perhaps_over = {owner for owner in self._perhaps_over if self._beyond(owner)}
-        return min(self._perhaps_over, key=lambda owner: self._owned[owner].place(), default=None)
+        first = [(self._owned[owner].place(), owner) for owner in self._perhaps_over] if count > 0 else []
+        heapify(first)
+        victims: list[int] = []
+        while first and len(victims) < count:
+            owner = first[0][1]
+            victims += self._forget(self._surplus(owner, 1))
+            if self._beyond(owner):
+                heapreplace(first, (self._owned[owner].place(), owner))
+            else:
+                heappop(first)
+        return victims
 
     def _spend(self) -> None:
         """Keep no longer what is kept too long, or what is too much."""

@@ -70,17 +70,15 @@ class Ranking:
 
     def due(self, now: float, most: int) -> list[int]:
         """Blocks to be kept no longer: their time is over, or more than ``most`` are kept; least recent first."""
-        ended = {block for lane in self.kept.values() for block in _ended(lane, now)}
-        excess = self.keeping - len(ended) - most
-        if not ended and excess <= 0:
-            return []
-        by_age = list(self._by_age())
-        rest = [block for block in by_age if block not in ended]
-        return [block for block in by_age if block in ended] + rest[: max(0, excess)]
+        ended = [one for lane in self.kept.values() for one in _ended(lane, now)]
+        over = {block for block, _ in ended}
+        excess = max(0, self.keeping - len(over) - most)
+        rest = islice((block for block in self._by_age() if block not in over), excess)
+        return [block for block, _ in sorted(ended, key=_number)] + list(rest)
 
     def _by_age(self) -> Iterator[int]:
         """Blocks that are to be kept, least recently freed first."""
-        lanes = merge(*(lane.items() for lane in self.kept.values()), key=lambda one: one[1][0])
+        lanes = merge(*(lane.items() for lane in self.kept.values()), key=_number)
         return (block for block, _ in lanes)
 
     def _unkeep(self, block: int) -> bool:
@@ -92,5 +90,9 @@ class Ranking:
         return False
 
 
-def _ended(lane: dict[int, tuple[int, float]], now: float) -> Iterator[int]:
-    return takewhile(lambda block: lane[block][1] <= now, lane)
+def _ended(lane: dict[int, tuple[int, float]], now: float) -> Iterator[tuple[int, tuple[int, float]]]:
+    return takewhile(lambda one: one[1][1] <= now, lane.items())
+
+
+def _number(one: tuple[int, tuple[int, float]]) -> int:
+    return one[1][0]
