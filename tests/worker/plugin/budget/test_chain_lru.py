@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from cachefleet_worker.plugin.budget.chain import Chain
 from cachefleet_worker.plugin.budget.chain_lru import ChainOrder
 from cachefleet_worker.plugin.live_policy import Shares
 
@@ -205,3 +209,14 @@ def test_kept_chains_go_last_and_the_least_recent_is_kept_no_longer_where_too_mu
     assert owned(chains, "6", "a", [12, 13, 14]) == [8, 9]
     assert not chains.biased
     assert chains.take(1) == [10, 11]
+
+
+def test_where_nothing_is_to_be_kept_no_chain_is_looked_at_for_it() -> None:
+    class Unread(OrderedDict[Chain, None]):
+        def __iter__(self) -> Iterator[Chain]:
+            raise AssertionError("looked at every chain")
+
+    chains = order(6)
+    owned(chains, "1", "a", [1, 2], 300)
+    chains._kept = Unread(chains._kept)
+    assert not chains.biased

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import chain as concatenated
 from itertools import islice
 
-from cachefleet_worker.plugin.budget.chain import Chain, Claims, keep
+from cachefleet_worker.plugin.budget.chain import FOREVER_AGO, Chain, Claims, keep
 from cachefleet_worker.plugin.live_policy import EVEN, Shares
 
 
@@ -31,6 +31,8 @@ class ChainOrder:
         self._clock = clock
         self._counts: Counter[str] = Counter()
         """Idle blocks by owner."""
+        self._keep_until = FOREVER_AGO
+        """Until when any chain is to be kept."""
         self._kept: OrderedDict[Chain, None] = OrderedDict()
         """Chains of ended requests, least recently used first."""
         self._live: dict[str, Chain] = {}
@@ -53,7 +55,7 @@ class ChainOrder:
     @property
     def biased(self) -> bool:
         """Whether chains are evicted in another order than vLLM's own queue has."""
-        return not self.shares.even or any(chain.until for chain in self._kept)
+        return not self.shares.even or (self._keep_until > FOREVER_AGO and self._clock() < self._keep_until)
 
     def owners(self) -> dict[str, int]:
         """Number of idle blocks of each owner that has any."""
@@ -124,6 +126,7 @@ class ChainOrder:
         for known in (self._kept, self._live, self._late, self._holder, self._home, self._user):
             known.clear()
         self._counts.clear()
+        self._keep_until = FOREVER_AGO
 
     def resize(self, limit: int | None, shares: Shares = EVEN) -> list[int]:
         """Set the bound, in blocks (None is no bound), and its shares."""
@@ -209,6 +212,7 @@ class ChainOrder:
         self._home.update(dict.fromkeys(shared, chain))
         chain.away += len(shared)
         keep(self._kept, chain, self.shares.keepable(self.limit), self._clock)
+        self._keep_until = max(self._keep_until, chain.until)
         excess = 0 if self.limit is None else max(0, core + len(chain.spare) - self.limit)
         victims = self._drop(list(islice(chain.spare, excess))) + self._shrink(payer=chain.owner)
         if chain.away or chain.size:
