@@ -8,6 +8,7 @@ import msgspec
 
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.pools.index_contracts import contract_differences, in_force
+from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 from cachefleet_controlplane.workers.hit_window import HitWindow
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
@@ -33,6 +34,8 @@ class Pool:
     """Its standing Warm frame; None where this control plane has no salt key, or no policy for it."""
     workers: dict[WorkerId, Worker] = field(default_factory=dict)
     worth: PoolWorth = field(default_factory=PoolWorth)
+    shown: Worth = UNLEARNT
+    """Of ``worth`` what decisions were last told."""
     room: int = 0
     """Blocks of all its workers that report, as of when decisions were last told of its worth."""
 
@@ -63,9 +66,9 @@ class Pool:
         if self.worth.due(now):
             loads = [worker.load for worker in self.workers.values() if worker.load]
             self.room = sum(load.state.blocks_total for load in loads)
-            worth = self.worth.tell(len(loads), now)
+            self.shown = self.worth.tell(len(loads), now)
             for worker in self.workers.values():
-                worker.weigh(worth)
+                worker.weigh(self.shown)
 
     def has(self, adapter: str) -> bool:
         """Whether its workers load an adapter of this name."""

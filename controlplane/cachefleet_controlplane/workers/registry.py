@@ -107,7 +107,7 @@ class Registry:
         sibling = pool.workers.get(worker_id(pool.key, name))
         if sibling is None and sum(worker.endpoint is None for worker in self.workers()) >= MAX_UNLISTED:
             return None
-        worker = Worker(pool.key, name, rank, endpoint=sibling.endpoint if sibling else None)
+        worker = Worker(pool.key, name, rank, endpoint=sibling.endpoint if sibling else None, worth=pool.shown)
         pool.workers[worker.id] = worker
         self.version += 1
         return worker
@@ -250,7 +250,7 @@ class Registry:
                 self.remove(worker)
         for endpoint in listed.values():
             if worker_id(pool.key, endpoint.name) not in pool.workers:
-                worker = Worker(pool.key, endpoint.name, endpoint=endpoint)
+                worker = Worker(pool.key, endpoint.name, endpoint=endpoint, worth=pool.shown)
                 pool.workers[worker.id] = worker
 
 

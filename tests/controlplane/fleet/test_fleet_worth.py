@@ -96,3 +96,15 @@ def test_a_pool_learns_from_its_reports_and_its_requests() -> None:
     assert worth != UNLEARNT
     assert worth.requests_per_second == pytest.approx(1.0, rel=0.1)
     assert worth.computed_per_second == pytest.approx(1633, rel=0.1)
+
+
+def test_a_worker_that_joins_costs_others_as_much_as_the_rest_of_its_pool(fleet: LiveFleet) -> None:
+    pool = fleet._registry.pools["default/demo"]
+    for _ in range(100):
+        pool.worth.reported(1633, 0, fleet.now)
+        pool.worth.sent(1633, 1633)
+        fleet.now += 1.0
+        pool.weigh(fleet.now)
+    assert pool.shown != UNLEARNT
+    fleet.report("demo-2", (), **LOAD)
+    assert {worker.worth for worker in fleet._registry.workers()} == {pool.shown}
