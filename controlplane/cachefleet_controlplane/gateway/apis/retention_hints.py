@@ -25,6 +25,8 @@ _MARK: Final = b'"cache_control"'
 _XARGS: Final = "vllm_xargs"
 _RETENTIONS: Final = {"in_memory": 0, "in-memory": 0, "24h": 86_400}
 _TTLS: Final = {"5m": 300, "1h": 3600}
+_LEVELS: Final = 3
+"""Messages, their blocks, and blocks of a tool's result: nothing below has breakpoints."""
 
 
 class _Marker(Struct, frozen=True):
@@ -77,9 +79,9 @@ def _marked_seconds(fields: Fields) -> int:
     return max((_TTLS[_read(marker).ttl] for marker in found), default=0)
 
 
-def _markers(raw: Raw) -> Iterator[Raw]:
+def _markers(raw: Raw, levels: int = _LEVELS) -> Iterator[Raw]:
     """The breakpoints in a list of messages, blocks or tools; what has another shape is the worker's to refuse."""
-    if _MARK not in bytes(raw):
+    if not levels or _MARK not in bytes(raw):
         return
     try:
         parts = _parts.decode(raw)
@@ -88,7 +90,7 @@ def _markers(raw: Raw) -> Iterator[Raw]:
     for part in parts:
         if part.cache_control != NULL:
             yield part.cache_control
-        yield from _markers(part.content)
+        yield from _markers(part.content, levels - 1)
 
 
 def _read(marker: Raw) -> _Marker:

@@ -102,6 +102,13 @@ def test_another_breakpoint_is_a_400(marker: object) -> None:
         assert (error.value.status, error.value.param) == (400, "cache_control")
 
 
+def test_what_is_nested_deeper_than_any_breakpoint_is_not_read() -> None:
+    nested: list[Any] = [block(cache_control={"ttl": "never"})]
+    for _ in range(40):
+        nested = [{"type": "tool_result", "content": nested}]
+    assert xargs(Endpoint.MESSAGES, messages=[user(*nested)]) is None
+
+
 def test_a_key_is_read_where_there_are_prompts_and_bounded() -> None:
     for endpoint in (*OPENAI, Endpoint.MESSAGES):
         assert ask(endpoint, prompt_cache_key="k").cache_key == "k"
