@@ -79,6 +79,7 @@ class Index:
         needed_blocks: int,
         sent: Sequence[tuple[int, int]] = (),
         paid: float = 0.0,
+        paid_tokens: int = 0,
     ) -> Choice | None: ...
 
 @final

@@ -37,6 +37,8 @@ pub struct Prompt {
     pub needed_blocks: u64,
     /// Seconds of waiting that have paid for a copy of its prefix.
     pub paid: f64,
+    /// Tokens of that prefix: nothing is taken off for who is expected to hold all of it.
+    pub paid_tokens: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,13 +106,14 @@ pub fn score(prompt: &Prompt, load: &Load, candidate: usize, matched: u32, sent:
     };
     let (before, own) = (time(waiting as f64), time(work));
     let others = load.delayed * (load.standing + before + (own - before) / 2.0);
+    let paid = if expected_tokens < prompt.paid_tokens { prompt.paid } else { 0.0 };
     let lost = load.eviction * evicted_tokens as f64 / load.tokens_per_second;
     Score {
         candidate,
         matched_blocks: matched,
         expected_tokens,
         evicted_tokens,
-        seconds: own.max(own + (own - before) * others + lost * (1.0 + others) - prompt.paid),
+        seconds: own.max(own + (own - before) * others + lost * (1.0 + others) - paid),
         waiting_seconds: before,
         fits: load.stale || load.requests == 0 || load.blocks_free.is_none_or(|free| prompt.needed_blocks <= free),
     }

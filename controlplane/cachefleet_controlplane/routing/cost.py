@@ -12,7 +12,8 @@ computing the prompt takes, and D how many others wait for each second of it:
     D = k * (s + T(Q + I) + t / 2)
 
 with k those that wait for each second of a queue, and s the queue that is there on the mean. ``worth`` has w, k and s.
-What waiting for the prompt's prefix has paid is taken off what the request costs others. Native code computes the same,
+What waiting for the prompt's prefix has paid is taken off what the request costs others, on workers that do not hold
+it. Native code computes the same,
 bit for bit (``native/src/score.rs``).
 """
 

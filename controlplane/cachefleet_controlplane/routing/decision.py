@@ -129,6 +129,8 @@ class Prompt:
     """Chunks of its text, even if its blocks are known; none where decisions may not rest on them."""
     paid_seconds: float = 0.0
     """Waiting that has paid for a copy of its prefix: ``paid_waiting``."""
+    paid_tokens: int = 0
+    """How long that prefix is: nothing is taken off for who is expected to hold all of it."""
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make

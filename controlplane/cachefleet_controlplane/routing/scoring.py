@@ -119,7 +119,8 @@ def score(prompt: Prompt, view: CandidateView, throughput: Throughput) -> Candid
     evicted = 0 if stale else _evicted(prompt, view, expected, needed=needed)
     taken = _taken(view, needed=needed, held=held)
     waiting = view.queued_tokens + view.inflight_tokens
-    cost = cost_of(waiting, uncached, evicted, throughput=throughput, worth=view.worth, paid=prompt.paid_seconds)
+    paid = prompt.paid_seconds if expected < prompt.paid_tokens else 0.0
+    cost = cost_of(waiting, uncached, evicted, throughput=throughput, worth=view.worth, paid=paid)
     return CandidateScore(
         worker=view.worker,
         id=view.id,

@@ -134,6 +134,7 @@ class NativeSelector(Selector):
                 needed_blocks=needed_blocks(prompt),
                 sent=sent,
                 paid=prompt.paid_seconds,
+                paid_tokens=prompt.paid_tokens,
             )
         except cachefleet_native.InternalError as error:
             raise IndexDefectError(str(error)) from error

@@ -100,7 +100,7 @@ class Selector:
         paid = self._registry.paid(decision, prompt, now) if decision.excess_seconds else 0.0
         if not paid:
             return decision
-        known = replace(prompt, paid_seconds=paid)
+        known = replace(prompt, paid_seconds=paid, paid_tokens=decision.prefix_tokens)
         return self._decide(model, known, policy=policy, now=now, exclude=exclude, duty=duty)
 
     def _decide(

@@ -84,8 +84,9 @@ fn parts(score: &Score) -> (u32, u64, u64, f64, bool) {
 #[pymethods]
 impl Index {
     /// The candidate with the least cost for a prompt, and the next; `loads` has a row for each candidate, and `sent`
-    /// maps candidates' indexes to blocks just sent there, and `paid` is waiting that has paid for a copy. None without candidates.
-    #[pyo3(signature = (keys, candidates, loads, *, tokens, block_size, needed_blocks, sent = Vec::new(), paid = 0.0))]
+    /// maps candidates' indexes to blocks just sent there, and `paid` is waiting that has paid for a copy of
+    /// the first `paid_tokens` tokens. None without candidates.
+    #[pyo3(signature = (keys, candidates, loads, *, tokens, block_size, needed_blocks, sent = Vec::new(), paid = 0.0, paid_tokens = 0))]
     #[expect(clippy::too_many_arguments, reason = "by keyword")]
     fn match_and_score(
         &self,
@@ -97,6 +98,7 @@ impl Index {
         needed_blocks: u64,
         sent: Vec<(usize, u32)>,
         paid: f64,
+        paid_tokens: u64,
     ) -> PyResult<Option<Choice>> {
         if tokens > MOST_TOKENS || block_size > MOST_TOKENS {
             return Err(PyValueError::new_err("tokens: too many"));
@@ -104,7 +106,7 @@ impl Index {
         if !(0.0..f64::INFINITY).contains(&paid) {
             return Err(PyValueError::new_err("paid: must be finite and at least 0"));
         }
-        let prompt = Prompt { tokens, block_size, needed_blocks: needed_blocks.min(MOST_TOKENS), paid };
+        let prompt = Prompt { tokens, block_size, needed_blocks: needed_blocks.min(MOST_TOKENS), paid, paid_tokens };
         let names = candidates.names();
         let (known, depths) = if let Ok(packed) = keys.cast::<PyBytes>() {
             let keys = ints::packed_keys(packed.as_bytes(), None)?;

@@ -52,6 +52,7 @@ def test_a_prefix_that_everybody_asks_for_is_copied_once_waiting_has_paid(fleet:
     assert copied.reason is Reason.LOAD_OVER_PREFIX
     assert copied.paid_seconds == pytest.approx(waited)
     assert next(one for one in copied.scores if one.worker == "demo-1").paid_seconds <= waited
+    assert next(one for one in copied.scores if one.worker == "demo-0").paid_seconds == 0
     assert copied.prefix_tokens == 1600
     assert not fleet._registry.paid_waiting.of(pack_keys(HOT)[-8:], fleet.now)
 

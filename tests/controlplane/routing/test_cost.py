@@ -88,6 +88,11 @@ def test_the_docs_example() -> None:
     assert costs[known] == pytest.approx((6.16, 7.93), abs=0.005)
     assert costs[alone] == pytest.approx((2.72, 1.71), abs=0.005)
     assert costs[UNLEARNT] == pytest.approx((2.95, 2.62), abs=0.005)
+    later = cost_of(20_000, 2000, 2000, throughput=engine, worth=known).seconds
+    waited = engine.seconds(18_000) - engine.seconds(4000)
+    copy = cost_of(4000, 8000, 8000, throughput=engine, worth=known, paid=waited).seconds
+    assert (waited, later, copy) == pytest.approx((1.89, 6.77, 6.04), abs=0.005)
     told = (Path(__file__).parents[3] / "docs" / "decisions.md").read_text(encoding="utf-8")
     assert "**6.16 s** | **7.93 s**" in told
     assert "2.72 s and 1.71 s" in told
+    assert "at 6.77 s by then, and B at 7.93 - 1.89 = 6.04 s" in " ".join(told.split())

@@ -30,6 +30,7 @@ from cachefleet_controlplane.routing.throughput import (
     DEFAULT_INTER_TOKEN_SECONDS,
     DEFAULT_TOKENS_PER_SECOND,
 )
+from cachefleet_controlplane.routing.worth import Worth
 from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
 
@@ -419,3 +420,18 @@ def test_nobody_is_sent_what_would_push_it_below_its_reserve_and_all_else_waits_
 @given(prompts, views())
 def test_round_robin_always_finds_a_place(of: Prompt, among: list[CandidateView]) -> None:
     assert decide(of, among, ROUND_ROBIN, 0.0).verdict is Verdict.ROUTE
+
+
+def test_what_waiting_paid_is_taken_off_for_those_alone_who_do_not_hold_the_prefix() -> None:
+    """Taken off for its holder too, it would pay for no copy: their difference stays as it was."""
+    worth = Worth(0.1, requests_per_second=2.0, computed_per_second=400.0, request_tokens=160.0)
+    holder = candidate("holder", 8, queued_tokens=400, worth=worth)
+    other = candidate("other", 2, worth=worth)
+    before = choose(holder, other, of=prompt(extra=1))
+    paid = choose(holder, other, of=prompt(extra=1, paid_seconds=0.02, paid_tokens=before.prefix_tokens))
+    least = {one.worker: one.seconds for one in before.scores}
+    assert {one.worker: one.seconds for one in paid.scores} == {
+        "holder": least["holder"],
+        "other": pytest.approx(least["other"] - 0.02),
+    }
+    assert [one.paid_seconds for one in paid.scores] == [0, pytest.approx(0.02)]

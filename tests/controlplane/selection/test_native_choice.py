@@ -64,17 +64,21 @@ def busy(name: str, **changes: Any) -> CandidateView:
 ONLY_ONE_FITS = [busy("a", requests=0), busy("b", queued_tokens=10), busy("c", queued_tokens=900, matched_blocks=30)]
 
 
-@example(ONLY_ONE_FITS, 640, 100, 0.0)
-@given(views(), st.integers(1, 700), st.integers(0, 300), st.sampled_from([0.0, 0.0, 0.01, 1.0, 1e6]))
+@example(ONLY_ONE_FITS, 640, 100, 0.0, 0)
+@given(
+    views(), st.integers(1, 700), st.integers(0, 300), st.sampled_from([0.0, 0.0, 0.01, 1.0, 1e6]), st.integers(0, 700)
+)
 def test_the_choice_is_that_of_decide(
-    candidates: list[CandidateView], length: int, max_tokens: int, paid: float
+    candidates: list[CandidateView], length: int, max_tokens: int, paid: float, paid_tokens: int
 ) -> None:
     index = NativeIndex()
     for view in candidates:
         if view.matched_blocks:
             index.apply(view.id, stored(KEYS[: view.matched_blocks]))
     keys = [*KEYS, *map(BlockKey, range(1, 20))][: length // SIZE]
-    prompt = Prompt(length, pack_keys(keys), SIZE, max_tokens, Knowledge.EXACT, paid_seconds=paid)
+    prompt = Prompt(
+        length, pack_keys(keys), SIZE, max_tokens, Knowledge.EXACT, paid_seconds=paid, paid_tokens=paid_tokens
+    )
     known = [
         CandidateView(**{name: getattr(view, name) for name in view.__slots__} | {"matched_blocks": depth})
         for view, depth in zip(candidates, index.match(keys, [v.id for v in candidates]), strict=True)
@@ -110,6 +114,7 @@ def test_the_choice_is_that_of_decide(
         needed_blocks=needed_blocks(prompt),
         sent=[(place, view.sent_blocks) for place, view in enumerate(known)],
         paid=paid,
+        paid_tokens=paid_tokens,
     )
 
     assert choice is not None
