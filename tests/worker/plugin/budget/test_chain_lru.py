@@ -220,3 +220,21 @@ def test_where_nothing_is_to_be_kept_no_chain_is_looked_at_for_it() -> None:
     owned(chains, "1", "a", [1, 2], 300)
     chains._kept = Unread(chains._kept)
     assert not chains.biased
+
+
+def test_the_next_chain_of_owners_over_their_shares_is_found_without_looking_at_all() -> None:
+    looked = [0]
+
+    class Counted(OrderedDict[Chain, None]):
+        def __iter__(self) -> Iterator[Chain]:
+            for chain in super().__iter__():
+                looked[0] += 1
+                yield chain
+
+    chains = order(1000)
+    chains.resize(1000, Shares(0.1))
+    for number in range(900):
+        owned(chains, str(number), "ab"[number % 2], [number])
+    chains._kept = Counted(chains._kept)
+    assert chains.take(10) == list(range(10))
+    assert looked[0] <= 40

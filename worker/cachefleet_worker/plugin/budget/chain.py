@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,9 +83,10 @@ class Claims:
         those to be kept come last.
         """
         over = {owner for owner in self.counts if self.over(owner)}
-        own = [chain for chain in chains if chain.owner == payer] if payer in over else []
-        theirs = own or [chain for chain in chains if chain.owner in over] or list(chains)
-        return next((chain for chain in theirs if chain.until <= now), theirs[0])
+        for owners in (over & {payer}, over):
+            if owners and (found := _first(chains, now, owners)) is not None:
+                return found
+        return next((chain for chain in chains if chain.until <= now), None) or next(iter(chains))
 
     def unaffordable(self, chains: Chains, owner: str, idle: int) -> bool:
         """Whether so many more blocks of an owner over its share would cost others within theirs some of their own."""
@@ -99,3 +101,14 @@ class Claims:
                 excess -= chain.size
                 after[chain.owner] -= chain.size
         return excess > 0
+
+
+def _first(chains: Chains, now: float, owners: AbstractSet[str | None]) -> Chain | None:
+    """The first chain of these owners that is not to be kept, else the first; None where they have none."""
+    kept: Chain | None = None
+    for chain in chains:
+        if chain.owner in owners:
+            if chain.until <= now:
+                return chain
+            kept = kept or chain
+    return kept
