@@ -27,7 +27,14 @@ def leaning(decision: Decision, worker: str, again: Again) -> Decision:
     leant = again(frozenset(_named(score) for score in scores) - {worker})
     if leant.verdict is not Verdict.ROUTE or leant.full_name != worker:
         return decision
-    return replace(leant, reason=decision.reason, leading=decision.leading, scores=decision.scores)
+    return replace(
+        leant,
+        reason=decision.reason,
+        prefix_tokens=decision.prefix_tokens,
+        paid_seconds=decision.paid_seconds,
+        leading=decision.leading,
+        scores=decision.scores,
+    )
 
 
 def _as_good(score: CandidateScore, chosen: CandidateScore) -> bool:

@@ -55,6 +55,12 @@ def test_a18_among_equals_it_is_the_one_preferred() -> None:
     assert (found.full_name, found.reason, found.scores) == (PREFERRED, before.reason, before.scores)
 
 
+def test_a_copy_that_is_computed_where_it_is_preferred_has_been_paid_for_too() -> None:
+    before = decided(0, score(0), score(1), prefix_tokens=1600, paid_seconds=2.0)
+    found = leant(before)
+    assert (found.full_name, found.prefix_tokens, found.paid_seconds) == (PREFERRED, 1600, 2.0)
+
+
 @pytest.mark.parametrize(
     ("chosen", "preferred"),
     [
