@@ -183,9 +183,14 @@ class Registry:
     def adapters(self) -> list[ServedModel]:
         """Every adapter that can be asked for, as ``models`` has the fleets."""
         named = {(pool.fleet[0], one.name) for pool in self.pools.values() for one in pool.declared.spec.model.adapters}
-        names = {self._adapter_names.shown(*each) for each in named}
-        found = [served for name in sorted(names) if (served := self.serving(name)) is not None]
-        return [served for served in found if served.is_adapter]
+        found = (self._shown_adapter(*each) for each in named)
+        return sorted((served for served in found if served is not None), key=lambda served: served.name)
+
+    def _shown_adapter(self, namespace: str, adapter: str) -> ServedModel | None:
+        """A namespace's adapter under the shortest name that means it; None where none does."""
+        asked = (self.serving(name) for name in (adapter, f"{namespace}/{adapter}"))
+        meant = (namespace, adapter)
+        return next((one for one in asked if one and one.is_adapter and (one.namespace, one.upstream) == meant), None)
 
     def serving(self, model: str) -> ServedModel | None:
         """The fleet of a model name, or of "namespace/name"; None where no pool serves it."""

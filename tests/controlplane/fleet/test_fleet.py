@@ -93,7 +93,7 @@ class TestModels:
         assert fleet.route("else", prompt()).worker == "in-b"
         assert fleet.route("a/else", prompt()).worker == "in-a"
         assert [fleet.route(name, prompt()).worker for name in ("sql", "c/sql")] == ["in-a", "in-c"]
-        assert [one.name for one in fleet.models(adapters=True) if one.is_adapter] == ["c/sql", "sql"]
+        assert [one.name for one in fleet.models(adapters=True) if one.is_adapter] == ["a/else", "c/sql", "sql"]
 
     def test_keys_of_an_adapter_are_not_made_here(self) -> None:
         fleet = LiveFleet()
