@@ -81,6 +81,7 @@ class WorkerController:
             self._metrics,
             changed=self._changed,
             corrupted=self.corrupted,
+            windowed=self._windowed,
             told_in_time=self._told_in_time,
             registration=self._registration,
             clock=self._clock,
@@ -126,6 +127,10 @@ class WorkerController:
             waited_for=self._waited_for(now),
             lost_for=None if self._lost_at is None else now - self._lost_at,
         )
+
+    def _windowed(self) -> bool:
+        streams = self._session.streams.values() if self._session else ()
+        return any(not stream.residents.rule.plain for stream in streams)
 
     def _told_in_time(self) -> bool:
         return self._registration.done or self._waited_for(self._clock()) < self._settings.registration_seconds

@@ -73,6 +73,29 @@ def test_ids_and_adapters() -> None:
     assert (body["prompt"], body["model"], body["cache_salt"], body["logprobs"]) == ([7], "adapter", "s", 0)
 
 
+async def test_windows_are_not_announced_again_since_a_stock_engine_names_blocks_that_it_has_not() -> None:
+    prefixes = Prefixes(limit=8, retry_base=1.0, retry_cap=1.0)
+    windowed = iter((False, True))
+    async with FakeEngine() as engine, aiohttp.ClientSession() as http:
+        warmer = Warmer(
+            EngineClient(http, engine.url),
+            AgentMetrics(),
+            prefixes,
+            ranks=1,
+            timeout_seconds=5.0,
+            changed=lambda: None,
+            corrupted=lambda: None,
+            windowed=lambda: next(windowed),
+        )
+        prefixes.once([Prefix(name=name, messages=MESSAGES) for name in "pq"])
+        task = asyncio.create_task(warmer.run("fake"))
+        await ControlPlane().until(lambda: prefixes.warmth.done == 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        modes = [msgspec.json.decode(seen.body)["vllm_xargs"]["kv_cache_report_mode"] for seen in engine.requests]
+        assert modes == ["full", "incremental"]
+
+
 @pytest.mark.parametrize("prefix", [Prefix(name="p"), Prefix(name="p", ids=b"123"), Prefix(name="p", messages=b"{}")])
 def test_prompts_that_are_none(prefix: Prefix) -> None:
     with pytest.raises(ValueError, match=r"neither|multiple of 4|JSON array"):

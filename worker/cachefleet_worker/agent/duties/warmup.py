@@ -31,8 +31,8 @@ _DEFAULT: Final = Policy(pool="-", generation=0)
 class WarmUp:
     """Caches the pool's warm prefixes at the start of each epoch.
 
-    ``told_in_time`` says whether a control plane may still name prefixes, ``registration`` whether one admitted this
-    worker.
+    ``windowed`` is as for Warmer. ``told_in_time`` says whether a control plane may still name prefixes,
+    ``registration`` whether one admitted this worker.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class WarmUp:
         *,
         changed: Callable[[], None],
         corrupted: Callable[[], None],
+        windowed: Callable[[], bool],
         told_in_time: Callable[[], bool],
         registration: Registration,
         clock: Callable[[], float],
@@ -64,6 +65,7 @@ class WarmUp:
             timeout_seconds=settings.warm_timeout_seconds,
             changed=changed,
             corrupted=corrupted,
+            windowed=windowed,
             clock=clock,
         )
         self._policy = _DEFAULT

@@ -26,6 +26,7 @@ class Warmer:
     """Runs the jobs of ``prefixes``.
 
     ``changed`` is called after each attempt, ``corrupted`` where an answer's log-probabilities are not all numbers.
+    ``windowed`` says whether hits need windows: of these a stock engine announces again also blocks that it has not.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Warmer:
         timeout_seconds: float,
         changed: Callable[[], None],
         corrupted: Callable[[], None],
+        windowed: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._client = client
@@ -46,6 +48,7 @@ class Warmer:
         self._timeout = timeout_seconds
         self._changed = changed
         self._corrupted = corrupted
+        self._windowed = windowed
         self._clock = clock
         self._wake = asyncio.Event()
         self.prefixes = prefixes
@@ -87,7 +90,7 @@ class Warmer:
     async def _try_at(self, rank: int | None, model: str, prefix: Prefix) -> Result:
         began = self._clock()
         try:
-            path, body = warm_request(model, prefix)
+            path, body = warm_request(model, prefix, again=not self._windowed())
             run = await self._client.cache_prompt(path, body, timeout_seconds=self._timeout, rank=rank)
         except (EngineError, ValueError) as error:
             refused = isinstance(error, EngineRefusalError | ValueError)
@@ -119,15 +122,18 @@ class Warmer:
         return Result(Progress.CACHED, run.prompt_tokens)
 
 
-def warm_request(model: str, prefix: Prefix) -> tuple[str, dict[str, object]]:
-    """Path and body of the request that caches a prefix. ValueError where it has neither messages nor ids."""
+def warm_request(model: str, prefix: Prefix, *, again: bool = True) -> tuple[str, dict[str, object]]:
+    """Path and body of the request that caches a prefix. ValueError where it has neither messages nor ids.
+
+    ``again``: blocks that are cached already are announced once more.
+    """
     body: dict[str, object] = {
         "model": prefix.lora or model,
         "max_tokens": 1,
         "temperature": 0,
         "stream": False,
-        # Cached blocks are announced again; and the gate must not refuse what is not cached yet.
-        "vllm_xargs": {"kv_cache_report_mode": "full", "cache_hit_threshold": 0},
+        # The gate must not refuse what is not cached yet.
+        "vllm_xargs": {"kv_cache_report_mode": "full" if again else "incremental", "cache_hit_threshold": 0},
     }
     if prefix.salt:
         body["cache_salt"] = prefix.salt
