@@ -43,6 +43,10 @@ class HitRule(msgspec.Struct, frozen=True):
     full: bool = True
     windows: Annotated[tuple[Window, ...], Meta(max_length=MAX_WINDOWS)] = ()
 
+    def __post_init__(self) -> None:
+        if not (self.full or self.windows):
+            raise ValueError("windows: must not be empty where full is false")
+
     @property
     def plain(self) -> bool:
         """Whether the blocks from the first on are all that counts."""
@@ -104,6 +108,8 @@ def not_understood(group: CacheGroup, block_size: int) -> str:
         return f"{name} is of the kind {group.kind}, whose hits are not understood"
     if group.block_size not in (0, block_size):
         return f"{name} has blocks of {group.block_size} tokens, others of {block_size}"
+    if group.kind in SLIDING_KINDS and (need := window_blocks(group, block_size)) > MAX_WINDOW_BLOCKS:
+        return f"{name} has a window of {need} blocks, at most {MAX_WINDOW_BLOCKS} are followed"
     return ""
 
 

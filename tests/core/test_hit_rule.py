@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_core.block_keys import NO_PARENT, BlockKey
-from cachefleet_core.hit_rule import PLAIN, CacheGroup, HitRule, hit_blocks, membership, window_key
+from cachefleet_core.hit_rule import MAX_WINDOW_BLOCKS, PLAIN, CacheGroup, HitRule, hit_blocks, membership, window_key
 
 FULL, SLIDING = "full_attention", "sliding_window"
 
@@ -38,6 +39,19 @@ def test_the_hit_is_the_longest_that_every_window_allows(
 
     assert hit_blocks(rule, blocks, look) == longest(rule, blocks, held)
     assert all(0 <= at < blocks for _, at in asked)
+
+
+def test_a_window_beyond_what_reports_carry_is_not_understood() -> None:
+    (longest,) = membership([CacheGroup(0, SLIDING, MAX_WINDOW_BLOCKS + 1)], 1).rule.windows
+    assert longest == MAX_WINDOW_BLOCKS
+    found = membership([CacheGroup(0, FULL), CacheGroup(1, SLIDING, MAX_WINDOW_BLOCKS + 2)], 1)
+    assert found.unknown == "KV cache group 1 has a window of 65537 blocks, at most 65536 are followed"
+    assert found.rule is PLAIN
+
+
+def test_a_rule_that_needs_nothing_is_none() -> None:
+    with pytest.raises(msgspec.ValidationError, match="windows: must not be empty where full is false"):
+        msgspec.convert({"full": False, "windows": []}, HitRule)
 
 
 def test_a_missing_window_is_skipped_by_its_length() -> None:

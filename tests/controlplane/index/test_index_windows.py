@@ -20,11 +20,8 @@ WORKERS = [worker_id("ns/p", name) for name in "abcdef"]
 NOBODY = worker_id("ns/p", "nobody")
 KEYS = [BlockKey(number) for number in Random(7).sample(range(1, 2**63), 40)]
 
-rules = st.builds(
-    HitRule,
-    full=st.booleans(),
-    windows=st.lists(st.integers(1, 9), unique=True, max_size=3).map(lambda found: tuple(sorted(found))),
-)
+windows = st.lists(st.integers(1, 9), unique=True, max_size=3).map(lambda found: tuple(sorted(found)))
+rules = st.builds(lambda full, found: HitRule(full or not found, found), st.booleans(), windows)
 
 
 def indexes() -> list[BlockIndex]:
