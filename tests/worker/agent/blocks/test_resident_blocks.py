@@ -8,7 +8,7 @@ import pytest
 from cachefleet_core.block_identity.adapters import adapter_namespace, path_revision
 from cachefleet_core.block_identity.media import MediaKeyer
 from cachefleet_core.block_keys import BlockKey, BlockKeyer, Namespace, Tier
-from cachefleet_core.hit_rule import HitRule, window_key
+from cachefleet_core.hit_rule import CacheGroup, HitRule, window_key
 from cachefleet_core.report_frames import Cleared, Removed, Stored
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.wire.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, Total, Unreadable
@@ -442,3 +442,38 @@ def test_blocks_without_a_key_are_told_of_also_out_of_a_snapshot(held: Held) -> 
     draft.apply([stored([2], TOKENS[:2], group_idx=1, kv_cache_spec_kind="unknown")])
     held.residents.adopt(draft)
     assert held.residents.unkeyed
+
+
+def test_the_hosts_copy_of_a_window_is_not_that_of_a_block() -> None:
+    hybrid = Held(groups=[CacheGroup(0, "full_attention"), CacheGroup(1, "sliding_window", 3)])
+    hybrid.apply(stored(HASHES, TOKENS, group_idx=0), stored(HASHES, TOKENS, group_idx=1))
+    keys, device = keys_of(TOKENS), hybrid.receiver.held
+    hybrid.apply(BlockStored(HASHES[:2], None, [], 0, medium="CPU", group_idx=1))
+    assert hybrid.receiver.held == device
+    hybrid.apply(BlockStored(HASHES[:2], None, [], 0, medium="CPU", group_idx=0))
+    assert hybrid.receiver.held == device | {(key, Tier.HOST) for key in keys[:2]}
+    hybrid.apply(removed(HASHES[0], medium="CPU", group_idx=1), removed(HASHES[1], medium="CPU", group_idx=0))
+    assert hybrid.receiver.held == device | {(keys[0], Tier.HOST)}
+    assert not hybrid.residents.unkeyed
+
+
+@pytest.mark.parametrize("told", [{"lora_name": "sql", "lora_id": 1}, {"block_size": 4 * BLOCK_SIZE}])
+def test_the_hosts_copy_is_known_by_its_hash_where_its_event_names_it_otherwise(
+    held: Held, told: dict[str, Any]
+) -> None:
+    revision = path_revision("/sql")
+    held.apply(stored(HASHES, TOKENS, lora_name="sql", lora_id=revision))
+    keys = keys_of(TOKENS, lora=adapter_namespace("sql", revision))
+    held.apply(removed(*HASHES), stored(HASHES[:2], TOKENS[:4], medium="CPU", **told))
+    assert held.receiver.held == {(key, Tier.HOST) for key in keys[:2]}
+    held.apply(
+        removed(*HASHES[:2], medium="CPU"),
+        stored(
+            HASHES[2:],
+            TOKENS[4:],
+            HASHES[1],
+            **told | {"lora_id": revision, "lora_name": "sql", "block_size": BLOCK_SIZE},
+        ),
+    )
+    assert held.keys == set(keys[2:])
+    assert not held.residents.unkeyed

@@ -23,6 +23,7 @@ from cachefleet_core.block_keys import BlockKey, Tier
 from cachefleet_core.hit_rule import CacheGroup, HitRule
 from cachefleet_core.native import PYTHON, Code
 from cachefleet_core.report_frames import Operation, Stored
+from cachefleet_worker.agent.blocks.block_identity import adapter_of
 from cachefleet_worker.agent.blocks.chains import Changes, Link, chains
 from cachefleet_worker.agent.blocks.checksum import Checksum, agree
 from cachefleet_worker.agent.blocks.hash_names import Block, Keyers, Names
@@ -190,9 +191,9 @@ class Residents:
         if tier is not None and self._scope.learn(event):
             self._withdraw()
             self._settle_all()
-        if tier is None or group not in self._scope.groups:
+        if tier is None or not self._scope.keeps(group, tier):
             self.counts["other_medium" if tier is None else "other_group"] += 1
-            self._unkeyed = True
+            self._unkeyed |= tier is not Tier.HOST
             return
         self.counts["stored"] += 1
         if tier is Tier.DEVICE:
@@ -204,16 +205,16 @@ class Residents:
 
     def _name(self, event: BlockStored, tier: Tier) -> None:
         """Store blocks that the event's tokens name."""
-        if not self._naming.lines_up(event):
+        if not self._naming.lines_up(event) or (tier is Tier.HOST and adapter_of(event) is None):
             self._store_unnamed(event, tier)
             return
         for block_hash, block in zip(event.block_hashes, self._naming.blocks(event), strict=False):
             self._settle(block_hash, block, tier)
 
     def _store_unnamed(self, event: BlockStored, tier: Tier) -> None:
-        """Tokens and hashes do not line up: some blocks of a window are left out, or they have another size."""
-        if event.block_size == self._keyers.block_size and not self._scope.full:
-            self._unnamed = True
+        """Tokens do not name the hashes: a window's, in part; of another size; a connector's, with its own adapters."""
+        if tier is Tier.HOST or (event.block_size == self._keyers.block_size and not self._scope.full):
+            self._unnamed |= tier is Tier.DEVICE
             self._store_known(event, tier)
         else:
             self._naming.skip(event.block_hashes, "block_size")

@@ -70,6 +70,10 @@ class Scope:
         """The groups whose blocks count."""
         return self._followed
 
+    def keeps(self, group: int, tier: Tier) -> bool:
+        """Whether blocks of a group in a tier are part of a claim; in the host's memory only full attention's are."""
+        return any(group in claim.groups for claim in self.in_tier[tier])
+
     def names(self, group: int) -> bool:
         """Whether a group's events name blocks: full attention's, or where there is none, any group's."""
         return group in self.full or not self.full
