@@ -50,7 +50,7 @@ def _asks(work: Work, windows: tuple[int, ...]) -> list[Any]:
         for window in windows:
             keys = unpack_keys(chain.keys[-8 * window :])
             index.store(names[chain.worker], 0, pack_keys(window_key(key, window) for key in keys), 0)
-    rules = [(True, windows)] * len(names) if windows else []
+    rules = [(True, windows, 0)] * len(names) if windows else []
     candidates = cachefleet_native.Candidates(names, rules)
     return [partial(index.match_packed, query.keys, candidates, usable=len(query.keys) // 8) for query in work.queries]
 

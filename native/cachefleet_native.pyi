@@ -31,7 +31,7 @@ class Digest:
 
 @final
 class Candidates:
-    def __new__(cls, names: Sequence[str], rules: Sequence[tuple[bool, Sequence[int]]] = ()) -> Candidates: ...
+    def __new__(cls, names: Sequence[str], rules: Sequence[tuple[bool, Sequence[int], int]] = ()) -> Candidates: ...
     def __len__(self) -> int: ...
 
 @final
@@ -48,7 +48,7 @@ class Index:
         *,
         tier: int = 0,
         limit: int | None = None,
-        rules: Sequence[tuple[bool, Sequence[int]]] = (),
+        rules: Sequence[tuple[bool, Sequence[int], int]] = (),
         usable: int | None = None,
     ) -> list[int]: ...
     def match_packed(

@@ -5,8 +5,8 @@ A layer with full attention needs all blocks of a prefix; one with a sliding win
 engine serves the longest prefix that all of its groups agree on. Source of the rule: vLLM 0.28 to 0.32,
 ``vllm/v1/core/kv_cache_coordinator.py`` (``UnitaryKVCacheCoordinator`` and ``HybridKVCacheCoordinator``,
 ``find_longest_cache_hit``) and ``single_type_kv_cache_manager.py`` (the same method of ``FullAttentionManager``,
-``SlidingWindowManager``, ``MambaManager``), for groups of one block size without speculative decoding; the fixpoint
-there is the longest prefix that satisfies each group, whatever their order.
+``SlidingWindowManager``, ``MambaManager``), for groups of one block size, with a draft model for one of full
+attention alone; the fixpoint there is the longest prefix that satisfies each group, whatever their order.
 ``tests/worker/plugin/test_hit_rule_pool.py`` holds it to vLLM's own manager.
 
 Groups that need the same number of last blocks are one *window*: a block is held there where all of them hold it.
@@ -38,10 +38,14 @@ STATE_KIND: Final = "mamba"
 
 
 class HitRule(msgspec.Struct, frozen=True):
-    """What a hit needs: all blocks from the first on where ``full``, and the last blocks of each window, by length."""
+    """What a hit needs: all blocks from the first on where ``full``, and the last blocks of each window, by length.
+
+    Of these ``dropped`` blocks at the end are computed again: one where a draft model needs it (EAGLE, MTP).
+    """
 
     full: bool = True
     windows: Annotated[tuple[Window, ...], Meta(max_length=MAX_WINDOWS)] = ()
+    dropped: Annotated[int, Meta(ge=0, le=1)] = 0
 
     def __post_init__(self) -> None:
         if not (self.full or self.windows):
@@ -50,7 +54,7 @@ class HitRule(msgspec.Struct, frozen=True):
     @property
     def plain(self) -> bool:
         """Whether the blocks from the first on are all that counts."""
-        return self.full and not self.windows
+        return self.full and not self.windows and not self.dropped
 
 
 PLAIN: Final = HitRule()
@@ -66,6 +70,8 @@ class CacheGroup(msgspec.Struct, frozen=True):
     """Tokens of its sliding window."""
     block_size: Annotated[int, Meta(ge=0)] = 0
     """Tokens of its blocks; 0 where that is not known."""
+    dropped: Annotated[int, Meta(ge=0, le=1)] = 0
+    """Blocks at a hit's end that are computed again; known for a group that is alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +90,11 @@ def membership(groups: Iterable[CacheGroup], block_size: int) -> Membership:
     """The rule of these groups, whose blocks are all of ``block_size`` tokens."""
     full: set[int] = set()
     windows: dict[int, set[int]] = {}
+    dropped = 0
     for group in sorted(groups, key=lambda group: group.index):
         if why := not_understood(group, block_size):
             return Membership(PLAIN, frozenset(), (), why)
+        dropped = max(dropped, group.dropped)
         if group.kind is None or group.kind in FULL_KINDS:
             full.add(group.index)
         else:
@@ -95,7 +103,7 @@ def membership(groups: Iterable[CacheGroup], block_size: int) -> Membership:
         return Membership(
             PLAIN, frozenset(), (), f"{len(windows)} kinds of windows, at most {MAX_WINDOWS} are followed"
         )
-    rule = HitRule(bool(full) or not windows, tuple(sorted(windows)))
+    rule = HitRule(bool(full) or not windows, tuple(sorted(windows)), dropped)
     return Membership(rule, frozenset(full), tuple((need, frozenset(windows[need])) for need in sorted(windows)))
 
 
@@ -147,7 +155,7 @@ def hit_blocks(rule: HitRule, blocks: int, held: Held) -> int:
         for window in rule.windows:
             end = _end(window, end, held)
         if end == reached:
-            return end
+            return max(0, end - rule.dropped)
 
 
 def _end(window: int, end: int, held: Held) -> int:

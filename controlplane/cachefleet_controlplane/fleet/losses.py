@@ -38,7 +38,7 @@ class Losses:
     def left_window(self, worker: WorkerId, keys: bytes, since: float) -> bool:
         """Whether a window's or a state's blocks at the end of these packed keys are gone, as for ``evicted``."""
         known, blocks = self._informed(worker), len(keys) // KEY_BYTES
-        if known is None or known.rule.plain or not keys:
+        if known is None or not (known.rule.windows and keys):
             return False
         (hit,) = self._index.match(keys, [worker], rules=[known.rule], usable=blocks)
         return hit < blocks or known.history.lost(last_keys(known.rule, keys), since=since)

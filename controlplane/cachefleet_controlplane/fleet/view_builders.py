@@ -105,7 +105,7 @@ def _index(hello: Hello) -> tuple[Capability, ...]:
     """How its blocks are indexed, where that is not as for full attention alone."""
     if hello.not_indexed:
         return (Capability(feature="index", mode="off", reason=f"not indexed: {hello.not_indexed}"),)
-    if hello.rule.plain:
+    if not hello.rule.windows:
         return ()
     windows = ", ".join(map(str, hello.rule.windows))
     before = "all blocks of a prefix and " if hello.rule.full else ""

@@ -116,7 +116,7 @@ class NewWorkerWarmUp:
             return (line.model, line.contract) == (model, contract)
 
         found = self._hot.hottest(serves, self._clock(), tokens=tokens, most=MAX_PREFIXES)
-        prefixes = _carried(found, 0 if hello.rule.plain else hello.contract.block_size)
+        prefixes = _carried(found, hello.contract.block_size if hello.rule.windows else 0)
         if not prefixes:
             return None
         self._workers.inc()

@@ -87,9 +87,9 @@ class NativeIndex:
         return IndexStats(held=cast("dict[WorkerId, int]", held), keys=keys, bytes=size)
 
 
-def native_rules(rules: Sequence[HitRule]) -> list[tuple[bool, tuple[int, ...]]]:
+def native_rules(rules: Sequence[HitRule]) -> list[tuple[bool, tuple[int, ...], int]]:
     """Rules as native code takes them; none where all are plain."""
-    return [] if all(rule.plain for rule in rules) else [(rule.full, rule.windows) for rule in rules]
+    return [] if all(rule.plain for rule in rules) else [(rule.full, rule.windows, rule.dropped) for rule in rules]
 
 
 @contextmanager

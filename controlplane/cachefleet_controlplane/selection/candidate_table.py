@@ -102,7 +102,7 @@ class CandidateTable:
             (place, blocks)
             for place, worker in enumerate(self.candidates)
             if worker.inflight_requests.recent
-            and (blocks := worker.inflight_requests.match(keys, now, whole=not worker.rule.plain))
+            and (blocks := worker.inflight_requests.match(keys, now, whole=bool(worker.rule.windows)))
         ]
 
     def strained(self, needed: int) -> list[int]:

@@ -264,7 +264,11 @@ class Worker:
             url=self.endpoint.url if self.endpoint else "",
             rank=self.rank,
             matched_blocks=matched if fresh else 0,
-            sent_blocks=sent if sent is not None else own.match(keys, now, whole=not self.rule.plain) if keys else 0,
+            sent_blocks=sent
+            if sent is not None
+            else own.match(keys, now, whole=bool(self.rule.windows))
+            if keys
+            else 0,
             report_age=now - load.at if load and fresh else None,
             queued_tokens=load.others_tokens if load else 0,
             inflight_tokens=own.tokens(now),

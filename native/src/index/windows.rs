@@ -20,21 +20,23 @@ pub struct Rule {
     pub full: bool,
     count: u8,
     windows: [u32; MOST_WINDOWS],
+    /// Blocks at a hit's end that are computed again.
+    dropped: u32,
 }
 
 impl Rule {
     /// The windows by the number of their last blocks; None for too many, or one of no blocks.
     #[must_use]
-    pub fn new(full: bool, windows: &[u32]) -> Option<Self> {
+    pub fn new(full: bool, windows: &[u32], dropped: u32) -> Option<Self> {
         let count = u8::try_from(windows.len()).ok().filter(|_| windows.len() <= MOST_WINDOWS)?;
         let mut lengths = [0; MOST_WINDOWS];
         lengths[..windows.len()].copy_from_slice(windows);
-        (!windows.contains(&0)).then_some(Self { full, count, windows: lengths })
+        (!windows.contains(&0)).then_some(Self { full, count, windows: lengths, dropped })
     }
 
     #[must_use]
     pub fn plain(&self) -> bool {
-        self.full && self.count == 0
+        self.full && self.count == 0 && self.dropped == 0
     }
 
     #[inline]
@@ -51,6 +53,9 @@ struct Stretch {
     end: u32,
     prompt: u32,
 }
+
+/// Windows of different lengths whose strips are kept between prompts.
+const MOST_STRIPS: usize = 64;
 
 /// Places that are fetched ahead of the one that is looked up.
 const AHEAD: u32 = 8;
@@ -100,7 +105,7 @@ pub fn window_key(key: u64, window: u32) -> u64 {
 impl Strips {
     /// Begins another prompt; numbers that come again find nothing of their first time.
     fn begin(&mut self) {
-        if self.prompt == u32::MAX {
+        if self.prompt == u32::MAX || self.windows.len() > MOST_STRIPS {
             *self = Self::default();
         }
         self.prompt += 1;
@@ -146,7 +151,7 @@ impl Strips {
                 end = self.strip(*window, blocks.keys.len()).end(blocks, slot, end);
             }
             if end == reached {
-                return end;
+                return end.saturating_sub(rule.dropped);
             }
         }
     }

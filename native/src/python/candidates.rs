@@ -39,7 +39,7 @@ impl Candidates {
     /// window; none where all are plain.
     #[new]
     #[pyo3(signature = (names, rules = Vec::new()))]
-    fn new(names: Vec<String>, rules: Vec<(bool, Vec<u32>)>) -> PyResult<Self> {
+    fn new(names: Vec<String>, rules: Vec<(bool, Vec<u32>, u32)>) -> PyResult<Self> {
         let rules = read_rules(rules, names.len())?;
         Ok(Self { names, rules, known: Mutex::default() })
     }
@@ -70,11 +70,12 @@ impl Candidates {
 }
 
 /// Rules of `names` candidates. `ValueError` for another number of them, or a window of no blocks.
-pub fn read_rules(rules: Vec<(bool, Vec<u32>)>, names: usize) -> PyResult<Vec<Rule>> {
+pub fn read_rules(rules: Vec<(bool, Vec<u32>, u32)>, names: usize) -> PyResult<Vec<Rule>> {
     if !rules.is_empty() && rules.len() != names {
         return Err(PyValueError::new_err("rules: one for each candidate, or none"));
     }
-    let rules: Option<Vec<Rule>> = rules.into_iter().map(|(full, windows)| Rule::new(full, &windows)).collect();
+    let rules: Option<Vec<Rule>> =
+        rules.into_iter().map(|(full, windows, dropped)| Rule::new(full, &windows, dropped)).collect();
     let rules = rules.ok_or_else(|| PyValueError::new_err("rules: up to four windows, of at least one block"))?;
     Ok(if rules.iter().all(Rule::plain) { Vec::new() } else { rules })
 }

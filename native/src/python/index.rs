@@ -71,7 +71,7 @@ impl Index {
         candidates: &Bound<'py, PyAny>,
         tier: u64,
         limit: Option<isize>,
-        rules: Vec<(bool, Vec<u32>)>,
+        rules: Vec<(bool, Vec<u32>, u32)>,
         usable: Option<usize>,
     ) -> PyResult<Bound<'py, PyList>> {
         let (tier, asked) = (match_tier(tier)?, guard(|| ints::keys(keys, limit))?);

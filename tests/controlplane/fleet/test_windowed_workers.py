@@ -52,6 +52,14 @@ def test_a_prompt_of_whole_blocks_hits_up_to_its_last_block() -> None:
     assert fleet.route(MODEL, whole).predicted_tokens == 9 * 16
 
 
+def test_the_block_that_a_draft_model_has_computed_again_is_not_predicted_and_not_missed() -> None:
+    fleet = fleet_of("demo-0")
+    fleet.report(holds=KEYS, rule=HitRule(dropped=1))
+    assert predicted(fleet) == len(KEYS) - 1
+    assert not fleet.losses.left_window(wid("demo-0"), PROMPT.keys, 0.0)
+    assert not any(one.feature == "index" for one in fleet.worker().capabilities)
+
+
 def test_prompts_just_sent_count_where_this_one_goes_on_from_them() -> None:
     fleet = fleet_of("demo-0")
     fleet.report(rule=RULE)

@@ -21,7 +21,9 @@ NOBODY = worker_id("ns/p", "nobody")
 KEYS = [BlockKey(number) for number in Random(7).sample(range(1, 2**63), 40)]
 
 windows = st.lists(st.integers(1, 9), unique=True, max_size=3).map(lambda found: tuple(sorted(found)))
-rules = st.builds(lambda full, found: HitRule(full or not found, found), st.booleans(), windows)
+rules = st.builds(
+    lambda full, found, dropped: HitRule(full or not found, found, dropped), st.booleans(), windows, st.integers(0, 1)
+)
 
 
 def indexes() -> list[BlockIndex]:
@@ -91,13 +93,13 @@ def test_candidates_looked_up_before_are_matched_by_their_rules(workers: list[Hi
     fleet = Fleet(Random(seed), workers, 0.9)
     native = fleet.indexes[1].native  # type: ignore[attr-defined]
     names = WORKERS[: len(workers)]
-    candidates = cachefleet_native.Candidates(names, [(rule.full, rule.windows) for rule in workers])
+    candidates = cachefleet_native.Candidates(names, [(rule.full, rule.windows, rule.dropped) for rule in workers])
     packed = native.match_packed(pack_keys(KEYS), candidates, usable=usable)
     assert list(struct.unpack(f"<{len(names)}I", packed)) == fleet.wanted(usable)
 
 
 @pytest.mark.skipif(bool(lacking()), reason="the native module is not built")
-@pytest.mark.parametrize("rules", [[(True, [1])] * 2, [(True, [0])]])
+@pytest.mark.parametrize("rules", [[(True, [1], 0)] * 2, [(True, [0], 0)]])
 def test_rules_that_cannot_be_are_refused(rules: list[tuple[bool, list[int]]]) -> None:
     import cachefleet_native  # noqa: PLC0415
 

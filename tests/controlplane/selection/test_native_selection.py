@@ -37,7 +37,14 @@ ENGINE = {
     "kvTransfer": {"kv_connector": "x"},
     "dataParallelSize": 2,
 }
-RULES = [PLAIN, PLAIN, HitRule(windows=(3,)), HitRule(windows=(1, 3)), HitRule(full=False, windows=(3,))]
+RULES = [
+    PLAIN,
+    PLAIN,
+    HitRule(windows=(3,)),
+    HitRule(windows=(1, 3)),
+    HitRule(full=False, windows=(3,)),
+    HitRule(dropped=1),
+]
 NAMES = ["demo-0", "demo-1", "demo-2"]
 Who = tuple[str, str, int]
 WHO: list[Who] = [

@@ -15,6 +15,7 @@ from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.hit_rule import CacheGroup, hit_blocks, membership
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.wire.kv_events import decode_batch
+from cachefleet_worker.plugin.snapshot.cache_groups import cache_groups
 from cachefleet_worker.plugin.snapshot.event_batches import batches
 from cachefleet_worker.plugin.snapshot.snapshot import install, pool_hashes
 from tests.worker.agent.model import CONTRACT, INDEX_KEY
@@ -85,8 +86,7 @@ class Conversations:
 
 def groups(made: Any) -> list[CacheGroup]:
     """The groups, as the plugin describes them."""
-    kinds = made.manager.kv_cache_event_metadata
-    return [CacheGroup(at, kind, window, BLOCK) for at, (kind, window) in enumerate(kinds)]
+    return cache_groups(made.manager)
 
 
 def from_table(made: Any, tokens: list[int]) -> int:
@@ -190,6 +190,25 @@ def test_agent_and_index_predict_what_vllm_serves(kinds: tuple[str, ...], retent
         assert predicted(index, fresh, prompt) == served or step % 25
     assert hits > STEPS // 10
     assert not made.state.faults.counts
+
+
+@pytest.mark.parametrize("kinds", [("full",), ("full", "full"), ("full", "sliding")], ids="+".join)
+def test_the_last_block_of_a_hit_is_not_predicted_where_a_draft_model_has_it_computed_again(
+    kinds: tuple[str, ...],
+) -> None:
+    made = engine(*kinds, blocks=72 * len(kinds))
+    made.manager.coordinator.eagle_group_ids = set(range(len(kinds)))
+    route, history = Route(made), Conversations(made, seed=5)
+    exact = 0
+    for _ in range(STEPS):
+        history.turn()
+        prompt = history.prompt()
+        served = int(made.manager.get_computed_blocks(made.request(prompt))[1])
+        predicted = route.predicted(prompt)
+        assert predicted == (served if len(kinds) == 1 else 0)
+        exact += served > 0
+    assert exact > STEPS // 10
+    assert bool(route.residents.unknown) == (len(kinds) > 1)
 
 
 @pytest.mark.parametrize("kinds", [each for each in MODELS if "full" in each], ids="+".join)

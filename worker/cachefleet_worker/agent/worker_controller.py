@@ -130,7 +130,7 @@ class WorkerController:
 
     def _windowed(self) -> bool:
         streams = self._session.streams.values() if self._session else ()
-        return any(not stream.residents.rule.plain for stream in streams)
+        return any(stream.residents.rule.windows for stream in streams)
 
     def _told_in_time(self) -> bool:
         return self._registration.done or self._waited_for(self._clock()) < self._settings.registration_seconds

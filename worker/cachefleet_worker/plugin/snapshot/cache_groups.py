@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from cachefleet_core.hit_rule import FULL_KINDS, CacheGroup
 
 
@@ -20,14 +22,20 @@ def cache_groups(manager: Any) -> list[CacheGroup]:
         if getattr(manager.kv_cache_config.kv_cache_groups[index].kv_cache_spec, "prefix_cacheable", True)
     ]
     if odd := _oddity(coordinator, groups):
-        return [CacheGroup(each.index, f"{each.kind} {odd}", each.window, each.block_size) for each in groups]
-    return groups
+        return [replace(each, kind=f"{each.kind} {odd}") for each in groups]
+    return [replace(each, dropped=int(_drafts(coordinator))) for each in groups]
+
+
+def _drafts(coordinator: Any) -> bool:
+    """Whether the last block of a hit is computed again, for a draft model."""
+    return bool(getattr(coordinator, "eagle_group_ids", ()))
 
 
 def _oddity(coordinator: Any, groups: list[CacheGroup]) -> str:
     """What makes hits on several groups differ from the known rule; "" for nothing."""
-    if all(group.kind in FULL_KINDS for group in groups):
-        return ""
-    if getattr(coordinator, "eagle_group_ids", ()):
+    full = all(group.kind in FULL_KINDS for group in groups)
+    if _drafts(coordinator) and not (full and len(groups) == 1):
         return "with speculative decoding"
+    if full:
+        return ""
     return "with hits inside of blocks" if getattr(coordinator, "enable_partial_hash_hits", False) else ""
