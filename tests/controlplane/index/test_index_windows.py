@@ -100,7 +100,7 @@ def test_candidates_looked_up_before_are_matched_by_their_rules(workers: list[Hi
 
 @pytest.mark.skipif(bool(lacking()), reason="the native module is not built")
 @pytest.mark.parametrize("rules", [[(True, [1], 0)] * 2, [(True, [0], 0)]])
-def test_rules_that_cannot_be_are_refused(rules: list[tuple[bool, list[int]]]) -> None:
+def test_rules_that_cannot_be_are_refused(rules: list[tuple[bool, list[int], int]]) -> None:
     import cachefleet_native  # noqa: PLC0415
 
     with pytest.raises(ValueError, match="rules: "):

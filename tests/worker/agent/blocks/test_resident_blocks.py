@@ -448,9 +448,9 @@ def test_the_hosts_copy_of_a_window_is_not_that_of_a_block() -> None:
     hybrid = Held(groups=[CacheGroup(0, "full_attention"), CacheGroup(1, "sliding_window", 3)])
     hybrid.apply(stored(HASHES, TOKENS, group_idx=0), stored(HASHES, TOKENS, group_idx=1))
     keys, device = keys_of(TOKENS), hybrid.receiver.held
-    hybrid.apply(BlockStored(HASHES[:2], None, [], 0, medium="CPU", group_idx=1))
+    hybrid.apply(BlockStored([*HASHES[:2]], None, [], 0, medium="CPU", group_idx=1))
     assert hybrid.receiver.held == device
-    hybrid.apply(BlockStored(HASHES[:2], None, [], 0, medium="CPU", group_idx=0))
+    hybrid.apply(BlockStored([*HASHES[:2]], None, [], 0, medium="CPU", group_idx=0))
     assert hybrid.receiver.held == device | {(key, Tier.HOST) for key in keys[:2]}
     hybrid.apply(removed(HASHES[0], medium="CPU", group_idx=1), removed(HASHES[1], medium="CPU", group_idx=0))
     assert hybrid.receiver.held == device | {(keys[0], Tier.HOST)}
