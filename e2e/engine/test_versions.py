@@ -41,6 +41,7 @@ EXPECTED: Final = {
     "heartbeat": "mark",
     "tokens": "cache",
     "keys": "render",
+    "media": "on",
     "prompts": "on",
     "conversations": "on",
     "held": "on",
