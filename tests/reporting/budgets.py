@@ -16,10 +16,10 @@ class Tier(NamedTuple):
 
 
 TIERS: Final = (
-    Tier("check", "check", 90),
+    Tier("check", "check", 60),
     Tier("unit", "unit", 240),
-    Tier("cluster", "test-cluster", 180),
-    Tier("engine", "engine", 600),
+    Tier("cluster", "test-cluster", 150),
+    Tier("engine", "engine", 660),
     Tier("node", "e2e", 390),
 )
 WHOLE_SECONDS: Final = 1500.0
