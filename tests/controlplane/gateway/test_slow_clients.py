@@ -17,8 +17,9 @@ pytestmark = pytest.mark.usefixtures("hurried")
 class Floods(Scripted):
     """Says more than anybody waits for."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: bytes = FIRST * 100) -> None:
         super().__init__()
+        self.told = told
         self.left = asyncio.Event()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -26,7 +27,7 @@ class Floods(Scripted):
         await response.prepare(request)
         try:
             while True:
-                await response.write(FIRST * 100)
+                await response.write(self.told)
         finally:
             self.left.set()
 

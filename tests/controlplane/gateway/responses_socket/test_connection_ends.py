@@ -7,14 +7,14 @@ import json
 from typing import Any
 
 import pytest
-from aiohttp import web
 from websockets.asyncio.client import ClientConnection
 
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import MAX_REFUSED, MAX_WAITING, SocketLimits
-from tests.controlplane.gateway.attempts.test_failover import Scripted, serving
+from tests.controlplane.gateway.attempts.test_failover import serving
 from tests.controlplane.gateway.harness import Front, engine, front
 from tests.controlplane.gateway.responses_socket.sockets import answer, ask, closed, connected, create, respond
+from tests.controlplane.gateway.test_slow_clients import Floods
 from tests.controlplane.waiting import until, value
 from tests.fakes.engine import FakeEngine
 
@@ -95,26 +95,9 @@ async def test_a_client_that_goes_frees_its_worker() -> None:
         await until(lambda: value(gate.metrics, "websocket_connections") == 0)
 
 
-class Floods(Scripted):
-    """Says more than anybody waits for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left = asyncio.Event()
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        told = json.dumps({"type": "response.output_text.delta", "delta": "x" * 4096}).encode()
-        try:
-            while True:
-                await response.write(b"event: response.output_text.delta\ndata: " + told + b"\n\n")
-        finally:
-            self.left.set()
-
-
 async def test_a_client_that_does_not_read_frees_its_worker() -> None:
-    flooding = Floods()
+    delta = json.dumps({"type": "response.output_text.delta", "delta": "x" * 4096}).encode()
+    flooding = Floods(b"event: response.output_text.delta\ndata: " + delta + b"\n\n")
     async with serving(flooding) as worker, front([worker], bounds=SMALL) as gate, connected(gate) as socket:
         await socket.send(create())
         await until(lambda: gate.gateway.under_way == 1)
