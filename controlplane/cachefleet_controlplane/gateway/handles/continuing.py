@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from cachefleet_controlplane.gateway.handles.conversation_items import Items
 from cachefleet_controlplane.gateway.handles.handle_memory import HandleMemory, Held
 from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
-from cachefleet_controlplane.gateway.handles.sending import HandleOutcome, Send, kept_prefix, refusal_code
+from cachefleet_controlplane.gateway.handles.sending import HandleOutcome, Send, keep_header, kept_prefix, refusal_code
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.wire.json_members import edited
-from cachefleet_core.continuation import CONVERSATION_HEADER, Fingerprints, KeptPrefix
+from cachefleet_core.continuation import Fingerprints, KeptPrefix
 
 Continued = Callable[[KeptPrefix, bytes], None]
 
@@ -62,9 +60,7 @@ class Continuing:
 
     def headers(self, url: str) -> list[tuple[str, str]]:
         """Return the header that has a worker keep the request; none where it cannot."""
-        if url not in self._keepers:
-            return []
-        return [(CONVERSATION_HEADER, msgspec.json.encode(self._fingerprints).decode())]
+        return [keep_header(self._fingerprints)] if url in self._keepers else []
 
     async def send(self, url: str, body: bytes, send: Send) -> Opened:
         """Send a request to a worker: by handle where that is shorter; whole else, and where the worker refuses it."""
@@ -98,7 +94,7 @@ class Continuing:
         """Return the body, which is whole."""
         return body
 
-    def outcome(self, url: str) -> HandleOutcome | None:
+    def _outcome(self, url: str) -> HandleOutcome | None:
         """Return what became of earlier requests' handles in the worker that served the request; None without any."""
         if url in self._continued:
             return HandleOutcome.HIT
@@ -108,7 +104,7 @@ class Continuing:
 
     def ended(self, url: str) -> HandleOutcome | None:
         """Count and return the outcome; to be called once, at the request's end."""
-        outcome = self.outcome(url)
+        outcome = self._outcome(url)
         if outcome is not None:
             self._metrics.request(outcome)
         return outcome

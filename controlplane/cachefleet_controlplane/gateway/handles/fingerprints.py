@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.handles.conversation_items import LISTS
 from cachefleet_controlplane.wire.json_members import NULL, READ_ERRORS, is_null
 from cachefleet_controlplane.workers.render_profiles import RenderedBy
 from cachefleet_core.continuation import Fingerprints
@@ -26,7 +27,6 @@ _SHAPING: Final = (
 """Members that change how a conversation is rendered, besides its content."""
 _TOOLS: Final = ("tools", "tool_choice", "functions")
 _INSTRUCTING: Final = frozenset({"system", "developer"})
-_LISTS: Final = {Endpoint.CHAT: "messages", Endpoint.MESSAGES: "messages", Endpoint.RESPONSES: "input"}
 _MEMBERS: Final = {Endpoint.RESPONSES: "instructions", Endpoint.MESSAGES: "system"}
 
 
@@ -57,7 +57,7 @@ def fingerprints(model: str, by: RenderedBy, info: RequestInfo, *, key: bytes) -
 
 
 def _instructions(info: RequestInfo) -> list[bytes | Raw]:
-    member, listed = _MEMBERS.get(info.endpoint, ""), _LISTS.get(info.endpoint, "")
+    member, listed = _MEMBERS.get(info.endpoint, ""), LISTS.get(info.endpoint, "")
     parts: list[bytes | Raw] = [] if is_null(info.fields, member) else [info.fields[member]]
     try:
         messages = _messages.decode(info.fields.get(listed, NULL))

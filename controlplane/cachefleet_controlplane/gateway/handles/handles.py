@@ -11,8 +11,6 @@ from functools import partial
 from typing import Final
 from urllib.parse import urlencode
 
-import msgspec
-
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.handles.continuing import Continuing
@@ -20,7 +18,7 @@ from cachefleet_controlplane.gateway.handles.conversation_items import items_of
 from cachefleet_controlplane.gateway.handles.fingerprints import fingerprints
 from cachefleet_controlplane.gateway.handles.handle_memory import HandleMemory
 from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
-from cachefleet_controlplane.gateway.handles.sending import Sending
+from cachefleet_controlplane.gateway.handles.sending import Sending, keep_header
 from cachefleet_controlplane.gateway.handles.token_continuing import TokenContinuing
 from cachefleet_controlplane.gateway.handles.token_reference import about_tokens, reference
 from cachefleet_controlplane.gateway.upstream.client import Upstream
@@ -30,7 +28,7 @@ from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.json_members import Fields
 from cachefleet_controlplane.workers.render_profiles import Profile, RenderFacts
 from cachefleet_controlplane.workers.views import ServedModel
-from cachefleet_core.continuation import CONVERSATION_HEADER, REF_MEMBER, RETURN_MEMBER, Fingerprints, KeptPrefix
+from cachefleet_core.continuation import REF_MEMBER, RETURN_MEMBER, Fingerprints, KeptPrefix
 from cachefleet_core.prompt_keys import KEYS_PATH, TOKEN_HEADER, PromptKeysError, decode
 
 REMEMBERED: Final = 50_000
@@ -119,7 +117,7 @@ class Handles:
             return None
         key = self._credentials.of(url)
         headers = [("content-type", "application/json"), ("authorization", f"Bearer {key}"), (TOKEN_HEADER, key)]
-        headers.append((CONVERSATION_HEADER, msgspec.json.encode(prints).decode()))
+        headers.append(keep_header(prints))
         query = urlencode({"contract": facts.contract, "block_size": facts.block_size, "ids": 1})
         opened = await self._upstream.ask(url, f"{KEYS_PATH}?{query}", body, headers=headers, seconds=IDS_SECONDS)
         if not opened.succeeded or opened.answer is None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
-from cachefleet_core.continuation import KeptPrefix, RefusalCode
+from cachefleet_core.continuation import CONVERSATION_HEADER, Fingerprints, KeptPrefix, RefusalCode
 
 _CONFLICT: Final = 409
 
@@ -77,6 +77,11 @@ class _Refusal(Struct, frozen=True):
 
 _refusal = msgspec.json.Decoder(_Refusal)
 _kept = msgspec.json.Decoder(KeptPrefix)
+
+
+def keep_header(fingerprints: Fingerprints) -> tuple[str, str]:
+    """Return the header that has a worker keep a request."""
+    return CONVERSATION_HEADER, msgspec.json.encode(fingerprints).decode()
 
 
 def refusal_code(answer: Answer | None) -> RefusalCode | None:

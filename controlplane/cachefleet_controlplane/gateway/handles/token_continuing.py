@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-import msgspec
-
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.handles.handle_memory import HandleMemory
 from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
-from cachefleet_controlplane.gateway.handles.sending import HandleOutcome, Send, kept_prefix, refusal_code
+from cachefleet_controlplane.gateway.handles.sending import HandleOutcome, Send, keep_header, kept_prefix, refusal_code
 from cachefleet_controlplane.gateway.handles.token_reference import plain_body, whole_body
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened
 from cachefleet_controlplane.wire.errors import ApiError, error_body
-from cachefleet_core.continuation import CONVERSATION_HEADER, REF_MEMBER, Fingerprints, PromptCacheRef, RefusalCode
+from cachefleet_controlplane.wire.http_exchange import JSON
+from cachefleet_core.continuation import REF_MEMBER, Fingerprints, PromptCacheRef, RefusalCode
 
-_JSON = (b"content-type", b"application/json")
 Ids = Callable[[str, bytes], Awaitable[list[int] | None]]
 
 
@@ -56,9 +54,7 @@ class TokenContinuing:
 
     def headers(self, url: str) -> list[tuple[str, str]]:
         """Return the header that has a worker keep the request; none where it cannot."""
-        if url not in self._keepers:
-            return []
-        return [(CONVERSATION_HEADER, msgspec.json.encode(self._fingerprints).decode())]
+        return [keep_header(self._fingerprints)] if url in self._keepers else []
 
     async def send(self, url: str, body: bytes, send: Send) -> Opened:
         """Send a body: as it is to the worker that keeps its ids, whole to any other."""
@@ -97,7 +93,7 @@ class TokenContinuing:
     def _refused_answer(self) -> Opened:
         """Return the same as a worker's answer."""
         body = error_body(Endpoint.COMPLETIONS, self._refusal())
-        return Opened(Outcome.ANSWERED, Answer(409, (_JSON,), body))
+        return Opened(Outcome.ANSWERED, Answer(409, (JSON,), body))
 
     def ended(self, url: str) -> HandleOutcome | None:
         """Count and return what became of the reference; None where there was none."""
