@@ -28,9 +28,6 @@ class Place:
     epoch: str = ""
 
 
-NOWHERE: Final = Place()
-
-
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """What block keys were computed under; keys of different receipts cannot be compared."""

@@ -61,7 +61,7 @@ class Handles:
         key: bytes,
         metrics: Metrics,
         certified: Callable[[frozenset[Profile]], bool],
-        on_continued: Callable[[ByHandle], None] = lambda _: None,
+        on_continued: Callable[[ByHandle], None],
         remembered: int = REMEMBERED,
     ) -> None:
         self._fleet = fleet

@@ -97,7 +97,7 @@ class Answering:
     """How a request will be answered: with the client's headers, and a body that ``marked`` makes of its own."""
 
     headers: Sequence[Header] = field(repr=False)
-    marked: Callable[[RoutingInput], bytes] = lambda routing_input: routing_input.body
+    marked: Callable[[RoutingInput], bytes]
 
     def outgoing(self, before: RoutingInput) -> Outgoing | None:
         """Return what a worker will be sent; None where that depends on the decision, as hit thresholds do."""
@@ -164,13 +164,14 @@ class RoutingInputBuilder:
         began = self._clock()
         text = self._text(info, model, salt=salt)
         workers = self._asked(model, text, continuing)
+        preferred, sent_to = self._affinity.of(tenant.name, _name(model), info.cache_key)
         before = RoutingInput(
             *(self._fleet, info, model, body, len(fields), NO_PROMPT, Rendering(), 0.0, tenant, salt),
+            preferred=preferred,
+            sent_to=sent_to,
             gate=gate,
             continuing=continuing,
         )
-        preferred, sent_to = self._affinity.of(tenant.name, _name(model), info.cache_key)
-        before = replace(before, preferred=preferred, sent_to=sent_to) if info.cache_key else before
         rendering = await self._render(before, workers, answering, keep_ids=keep_ids)
         if continuing is not None:
             continuing.rendered(rendering.prompt.tokens)

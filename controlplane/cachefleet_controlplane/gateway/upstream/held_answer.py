@@ -10,9 +10,7 @@ import aiohttp
 from multidict import CIMultiDict
 
 from cachefleet_core.engine.held_requests import GO, HEAD, KEYS, Head, HoldError, read_head, split
-from cachefleet_runtime.sse import StreamTooLargeError
 
-MAX_HELD_BYTES: Final = 256 * 1024 * 1024
 PIECE_BYTES: Final = 64 * 1024
 """A longer body is written piece by piece."""
 
@@ -36,7 +34,7 @@ class HeldBody:
 
 
 class HeldAnswer:
-    """A held request's connection; ``kind`` and ``payload`` are its first frame.
+    """A held request's connection; ``body`` is what was sent of it.
 
     After ``answered`` it is read as an aiohttp response is, with status and headers of the answer itself.
     """
@@ -134,7 +132,5 @@ class HeldAnswer:
             if not part:
                 raise aiohttp.ClientPayloadError("a held request ended without an answer")
             data += part
-            if len(data) > MAX_HELD_BYTES:
-                raise StreamTooLargeError("a frame that is too long")
         kind, payload, self._rest = found
         return kind, payload
