@@ -163,6 +163,20 @@ async def test_a21_everything_else_is_sent_whole_without_a_word_of_it(
         assert [record.continuation for record in gate.records] == [None, None]
 
 
+async def test_the_rest_of_an_answer_is_not_kept_as_the_conversation(tmp_path: Path) -> None:
+    """It is asked for by token ids, of another API: no handle of that continues the conversation's messages."""
+    async with keyed() as first, keyed() as second, talking(tmp_path, first, second) as (gate, _):
+        for worker in (first, second):
+            worker.hand_back(3)
+        body = chat(LONG, max_tokens=12, ignore_eos=True, return_token_ids=True)
+        assert (await gate.post(CHATS, body))[0] == 200
+        outcomes = [attempt.outcome for attempt in gate.records[-1].attempts]
+        assert outcomes == ["handed_back", "handed_back", "answered"]
+        sent = [seen for worker in (first, second) for seen in worker.requests if seen.method == "POST"]
+        kept = {(seen.path, CONVERSATION_HEADER in seen.headers) for seen in sent if seen.path.startswith("/v1/")}
+        assert kept == {(ASKED, True), (CHATS, True), ("/v1/completions", False)}
+
+
 @pytest.mark.parametrize("name", ["prompt_cache_ref", "append_token_ids", "return_prompt_cache_ref"])
 @pytest.mark.parametrize("path", [CHATS, "/v1/responses", "/v1/messages"])
 async def test_a_client_of_these_apis_names_no_handle(tmp_path: Path, path: str, name: str) -> None:

@@ -45,6 +45,12 @@ def asked(worker: FakeEngine) -> list[tuple[str, bool]]:
     return [(seen.path, HOLD_HEADER in seen.headers) for seen in worker.requests if seen.method == "POST"]
 
 
+def messages_of(worker: FakeEngine, *, held: bool) -> list[Any]:
+    """The messages of each request that was to be held, or of each other one."""
+    asked = [seen for seen in worker.requests if seen.method == "POST" and (HOLD_HEADER in seen.headers) is held]
+    return [json.loads(seen.body)["messages"] for seen in asked]
+
+
 @pytest.mark.parametrize(("path", "body"), BODIES, ids=lambda value: value if isinstance(value, str) else "")
 async def test_a_request_goes_once(path: str, body: dict[str, Any]) -> None:
     async with keyed() as worker, front([worker]) as gate:
@@ -81,14 +87,24 @@ async def test_what_is_placed_elsewhere_is_dropped_and_sent_there() -> None:
     """Both at once, many of them: whoever holds one and is not chosen computes nothing of it."""
     async with keyed() as first, keyed() as second, front([first, second]) as gate:
         introduce(gate)
-        body = chat(LONG, max_tokens=30)
-        answers = await asyncio.gather(*(gate.post(CHATS, body) for _ in range(12)))
+        bodies = [chat(f"{number} {LONG}", max_tokens=30) for number in range(12)]
+        answers = await asyncio.gather(*(gate.post(CHATS, body) for body in bodies))
         assert {status for status, _, _ in answers} == {200}
         held = sum(held for worker in (first, second) for _, held in asked(worker))
         assert held == 12
         assert all(len(record.attempts) == 1 for record in gate.records)
-        for worker in (first, second):
+        moved = 0
+        for number, worker in enumerate((first, second)):
             assert not worker.worker.scheduler.running
+            placed = [
+                body["messages"]
+                for body, (_, told, _) in zip(bodies, answers, strict=True)
+                if told["x-cachefleet-worker"] == f"demo-{number}"
+            ]
+            elsewhere = [messages for messages in placed if messages not in messages_of(worker, held=True)]
+            assert sorted(messages_of(worker, held=False), key=str) == sorted(elsewhere, key=str)
+            moved += len(elsewhere)
+        assert moved
 
 
 async def test_a_worker_that_is_gone_before_it_is_told_is_no_error() -> None:
