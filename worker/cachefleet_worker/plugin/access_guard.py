@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cachefleet_worker.plugin.asgi import CLOSE, HttpError, Receive, Scope, Send, error_response
+from cachefleet_worker.plugin.asgi import CLOSE, App, HttpError, Receive, Scope, Send, error_response
 from cachefleet_worker.plugin.plugin_process import Process
 
 FEATURE: Final = "guard"
@@ -23,8 +22,6 @@ USER_PREFIXES: Final = ("/v1/", "/v2/", "/inference/", "/cohere/")
 """Where vLLM's own API keys, which may be others than the worker key, are asked for by vLLM, and open."""
 PASSED: Final = "cachefleet.guard"
 """Set in the scope of what the guard let through."""
-
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +98,10 @@ def given_keys(scope: Scope) -> list[bytes]:
     return [key for key in given if key]
 
 
-def bears(scope: Scope, key: bytes) -> bool:
-    """Whether a request bears this key."""
-    return bool(key) and any(hmac.compare_digest(each, key) for each in given_keys(scope))
+def trusted_header(scope: Scope, name: bytes, key: bytes) -> bytes:
+    """The value of a header, where the request bears this key; b"" otherwise."""
+    given: bytes = next((value for each, value in scope["headers"] if each == name), b"")
+    return given if given and key and any(hmac.compare_digest(each, key) for each in given_keys(scope)) else b""
 
 
 async def _refuse(scope: Scope, send: Send) -> None:

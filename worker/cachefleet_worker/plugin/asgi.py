@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -13,10 +13,12 @@ import msgspec
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = tuple[tuple[bytes, bytes], ...]
 
 CLOSE: Headers = ((b"connection", b"close"),)
 """Header of a response sent before the rest of the body was read."""
+_LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class HttpError(Exception):
@@ -113,3 +115,9 @@ def json_response(value: object, status: int = 200, headers: Headers = ()) -> Re
 def error_response(error: HttpError) -> Response:
     """The JSON response of an error: its code and message."""
     return json_response({"error": {"code": error.code, "message": str(error)}}, error.status, error.headers)
+
+
+def with_length(message: MutableMapping[str, Any], length: int, *, without: Collection[bytes] = ()) -> dict[str, Any]:
+    """A request's scope, or a response's start, for a body of this length; it loses headers ``without``."""
+    headers = [(name, value) for name, value in message["headers"] if name not in _LENGTHS and name not in without]
+    return {**message, "headers": [*headers, (b"content-length", str(length).encode())]}

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from cachefleet_core.continuation import REF_MEMBER, PromptCacheRef, TokenId, ids_array
-from cachefleet_worker.plugin.asgi import Send
+from cachefleet_worker.plugin.asgi import Send, with_length
 
 ENDS: Final = frozenset({"stop", "length"})
 """Finish reasons of an answer that ended by itself."""
@@ -98,7 +98,7 @@ class ReferenceAnswer:
         given = take(message.get("body", b""), more)
         if self._start is not None and (given or not more):
             start, self._start = self._start, None
-            await self._send(start if more else _sized(start, len(given)))
+            await self._send(start if more else with_length(start, len(given)))
         if given or not more:
             await self._send({**message, "body": given})
 
@@ -152,8 +152,3 @@ class ReferenceAnswer:
     def _reference(self) -> PromptCacheRef | None:
         ids = self._ids.whole
         return None if ids is None else self._refer(ids)
-
-
-def _sized(start: Any, length: int) -> Any:
-    headers = [(name, value) for name, value in start["headers"] if name != b"content-length"]
-    return {**start, "headers": [*headers, (b"content-length", str(length).encode())]}

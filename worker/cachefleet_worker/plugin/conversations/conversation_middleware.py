@@ -5,13 +5,12 @@ Only requests with the header and the worker key are touched.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from cachefleet_core.continuation import PromptCacheRef, RefusalCode
 from cachefleet_core.report_frames import Policy
-from cachefleet_worker.plugin.access_guard import bears, routed_path
-from cachefleet_worker.plugin.asgi import HttpError, Receive, Request, Scope, Send, error_response
+from cachefleet_worker.plugin.access_guard import routed_path, trusted_header
+from cachefleet_worker.plugin.asgi import App, HttpError, Receive, Request, Scope, Send, error_response, with_length
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.conversations.answer_reference import ReferenceAnswer
 from cachefleet_worker.plugin.conversations.conversation_body import (
@@ -30,11 +29,8 @@ from cachefleet_worker.plugin.plugin_process import Process
 from cachefleet_worker.plugin.prompts.offered_prompt import recording
 
 KEYS_PATH: Final = "/v1/fleet/keys"
-_LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
 _KEY_APIS: Final = {"": None, "responses": Api.RESPONSES, "messages": Api.MESSAGES}
 _UNKNOWN: Final = "no such conversation is kept here; send the whole body"
-
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def install(app: Any, process: Process) -> None:
@@ -102,13 +98,12 @@ class Conversations:
         elif found is None or self._store is None:
             await self._app(scope, _replayed(body, receive), send)
         else:
-            passed = {**scope, "headers": _headers(scope, len(found.body))}
             with recording() as record:
                 exchange = Exchange(found, record, self._store, self._faults)
                 answering: Send = KeepingAnswer(send, exchange.headers)
                 if found.returns_ref and routed_path(scope) == Api.COMPLETIONS:
                     answering = ReferenceAnswer(answering, exchange.reference)
-                await self._app(passed, _replayed(found.body, receive), answering)
+                await self._app(with_length(scope, len(found.body)), _replayed(found.body, receive), answering)
 
     def _planned(self, body: bytes, header: bytes, api: Api | None) -> Joined | HttpError | None:
         """The whole request, or its refusal; None where nothing is kept of it."""
@@ -135,8 +130,7 @@ class Conversations:
     def _header(self, scope: Scope) -> bytes:
         if scope["method"] != "POST" or routed_path(scope) not in {*Api, KEYS_PATH}:
             return b""
-        given: bytes = next((value for name, value in scope["headers"] if name == HEADER), b"")
-        return given if given and bears(scope, self._key) else b""
+        return trusted_header(scope, HEADER, self._key)
 
 
 def _turn(store: TurnStore, asked: Asked, ref: PromptCacheRef) -> Turn:
@@ -152,11 +146,6 @@ def _turn(store: TurnStore, asked: Asked, ref: PromptCacheRef) -> Turn:
 
 def _api(path: str, query: dict[str, str]) -> Api | None:
     return _KEY_APIS.get(query.get("api", "")) if path == KEYS_PATH else Api(path)
-
-
-def _headers(scope: Scope, length: int) -> list[tuple[bytes, bytes]]:
-    others = [(name, value) for name, value in scope["headers"] if name not in _LENGTHS]
-    return [*others, (b"content-length", str(length).encode())]
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -7,7 +7,7 @@ for vLLM too, which cancels its own work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cachefleet_core.engine.held_requests import (
@@ -20,11 +20,11 @@ from cachefleet_core.engine.held_requests import (
     Hold,
     HoldError,
     frame,
+    head_frame,
     read_hold,
 )
-from cachefleet_core.engine.held_requests import head_frame as framed
-from cachefleet_worker.plugin.access_guard import bears
-from cachefleet_worker.plugin.asgi import HttpError, Receive, Scope, Send, error_response
+from cachefleet_worker.plugin.access_guard import trusted_header
+from cachefleet_worker.plugin.asgi import App, HttpError, Receive, Scope, Send, error_response, with_length
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.keys.key_service import KeyService
 from cachefleet_worker.plugin.keys.render import is_short
@@ -36,7 +36,6 @@ FEATURE: Final = "held"
 WORD_SECONDS: Final = 30.0
 """How long a rendered prompt waits for word."""
 _HEADER: Final = HOLD_HEADER.encode()
-_REPLACED: Final = frozenset({b"content-length", b"transfer-encoding", _HEADER})
 _START: Final = {
     "type": "http.response.start",
     "status": 200,
@@ -44,7 +43,6 @@ _START: Final = {
 }
 _DISCONNECT: Final = {"type": "http.disconnect"}
 
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Service = Callable[[], KeyService | None]
 
 
@@ -73,7 +71,7 @@ class HeldRequests:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        value = self._value(scope) if scope["type"] == "http" else b""
+        value = trusted_header(scope, _HEADER, self._key) if scope["type"] == "http" else b""
         if not value:
             await self._app(scope, receive, send)
             return
@@ -97,10 +95,6 @@ class HeldRequests:
         service = self._service()
         if not self._faults.on(FEATURE) or service is None or not service.on:
             raise HttpError(501, NOT_HELD, "requests are not held any more")
-
-    def _value(self, scope: Scope) -> bytes:
-        given: bytes = next((value for name, value in scope["headers"] if name == _HEADER), b"")
-        return given if given and bears(scope, self._key) else b""
 
     async def _body(self, hold: Hold, receive: Receive) -> tuple[bytes, bytes]:
         """The body, and what came after it. HttpError 413, 408, 400."""
@@ -147,8 +141,7 @@ class _Exchange:
 
     async def run(self, app: App, scope: Scope, body: bytes) -> None:
         self._pending = [{"type": "http.request", "body": body, "more_body": False}]
-        headers = [(name, value) for name, value in scope["headers"] if name not in _REPLACED]
-        passed = {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
+        passed = with_length(scope, len(body), without={_HEADER})
         listening = asyncio.create_task(self._listen())
         token = held.set(HeldPrompt(self._told))
         try:
@@ -196,7 +189,7 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self.answered_unasked = message["status"] == 200 and not self._begun
             headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
-            self._head = framed(Head(message["status"], tuple(headers)))
+            self._head = head_frame(Head(message["status"], tuple(headers)))
             return
         await self._begin()
         head, self._head = self._head, b""

@@ -5,22 +5,20 @@ Both travel in context variables: vLLM renders in the task that serves the reque
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cachefleet_core.prompt_keys import PROMPT_HEADER
-from cachefleet_worker.plugin.access_guard import bears
-from cachefleet_worker.plugin.asgi import Receive, Scope, Send
+from cachefleet_worker.plugin.access_guard import trusted_header
+from cachefleet_worker.plugin.asgi import App, Receive, Scope, Send
 from cachefleet_worker.plugin.plugin_process import Process
 from cachefleet_worker.plugin.prompts.prompt_store import PromptStore
 from cachefleet_worker.plugin.prompts.render_call import Call, RenderedPrompt
 
 _HEADER: Final = PROMPT_HEADER.encode()
-
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -104,8 +102,4 @@ class OfferedPrompts:
                 self._store.unused()
 
     def _handle(self, scope: Scope) -> str:
-        named = next((value for name, value in scope["headers"] if name == _HEADER), b"")
-        if not named or not bears(scope, self._key):
-            return ""
-        handle: str = named.decode("latin-1")
-        return handle
+        return trusted_header(scope, _HEADER, self._key).decode("latin-1")
