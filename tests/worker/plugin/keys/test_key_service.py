@@ -15,6 +15,7 @@ import pytest
 from cachefleet_core import prompt_keys
 from cachefleet_core.block_identity.media import MediaKeyer, Placed
 from cachefleet_core.block_keys import BlockKeyer, Namespace
+from cachefleet_core.engine.held_requests import Hold
 from cachefleet_core.native import Choice, choose
 from cachefleet_worker.plugin.asgi import HttpError
 from cachefleet_worker.plugin.keys import key_service
@@ -45,6 +46,13 @@ class Source:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def prompt(self, engine_input: dict[str, Any], _model: str | None) -> Prompt:
+        ids = engine_input["prompt_token_ids"]
+        return Prompt(ids, len(ids))
+
+    def adapter(self, model: str | None) -> str:
+        return "" if model == "tiny" else f"adapter {model}"
 
 
 def one(ids: list[int] = IDS, *, plain: int | None = None, salt: str = "", adapter: str = "") -> Rendered:
@@ -89,6 +97,25 @@ async def test_keys_are_those_of_the_contract_salt_and_adapter(settings: PluginS
     got = [(await asked(made, **query))[0].keys for query in ({}, {}, {}, {"lora": "b"})]
     assert got == [keyed(IDS), keyed(IDS, salt="s"), keyed(IDS, lora="a"), keyed(IDS, salt="s", lora="b")]
     assert len(set(got)) == 4
+
+
+@pytest.mark.parametrize("offloop", [1, 1_000_000])
+@pytest.mark.parametrize(("salt", "model", "lora"), [(None, "tiny", ""), ("s", "tiny", ""), ("s", "b", "adapter b")])
+async def test_held_prompts_have_the_keys_of_their_salt_and_adapter(
+    settings: PluginSettings, salt: str | None, model: str, lora: str, offloop: int
+) -> None:
+    made = service(replace(settings, keys_offloop_tokens=offloop), block_size=None)
+    hold = Hold(length=1, contract=CONTRACT, block_size=40, model=model, ids=True)
+    document = await made.of_prompt(hold, {"prompt_token_ids": IDS, "cache_salt": salt})
+    (found,) = prompt_keys.decode(document)
+    assert (found.block_size, found.tokens, found.ids) == (40, 100, tuple(IDS))
+    assert found.keys == keyed(IDS, 40, salt=salt or "", lora=lora)
+
+
+async def test_a_held_prompt_without_ids_has_no_keys(settings: PluginSettings) -> None:
+    hold = Hold(length=1, contract=CONTRACT, block_size=16)
+    assert await service(settings).of_prompt(hold, None) == b""
+    assert await service(settings).of_prompt(hold, {"prompt_token_ids": [-1]}) == b""
 
 
 async def test_the_block_size_is_the_engines_or_the_one_asked_for(settings: PluginSettings) -> None:

@@ -25,7 +25,7 @@ from cachefleet_worker.plugin.asgi import Headers, HttpError, Response
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.compat import unmet
 from cachefleet_worker.plugin.keys.key_cache import KeyCache, TokenIdError, packed
-from cachefleet_worker.plugin.keys.render import Api, Prompt, PromptSource, RefusedError, UnsupportedError
+from cachefleet_worker.plugin.keys.render import Api, Prompt, PromptSource, RefusedError, Rendered, UnsupportedError
 from cachefleet_worker.plugin.plugin_process import Process
 from cachefleet_worker.plugin.prompts.offered_prompt import Recording, recording
 from cachefleet_worker.plugin.prompts.prompt_store import PromptStore
@@ -143,21 +143,13 @@ class KeyService:
         content = b""
         with self._faults.guard(FEATURE):
             try:
-                content = await self._document(hold, prompt, self._source, self.cache)
+                asked = Asked(hold.contract, "", hold.block_size, hold.ids)
+                only = self._source.prompt(prompt, hold.model)
+                rendered = Rendered((only,), prompt.get("cache_salt") or "", self._source.adapter(hold.model))
+                content = await self._document(asked, rendered, self._source.tokenizer(), self.cache)
             except TokenIdError:
                 return b""
         return content
-
-    async def _document(self, hold: Hold, prompt: Mapping[str, Any], source: PromptSource, cache: KeyCache) -> bytes:
-        asked = Asked(hold.contract, "", hold.block_size, hold.ids)
-        namespace = Namespace(hold.contract, prompt.get("cache_salt") or "", source.adapter(hold.model))
-        tokenizer, rendered = source.tokenizer(), source.prompt(prompt, hold.model)
-
-        def document() -> bytes:
-            keyed = self._keyed(rendered, asked, namespace, cache=cache, tokenizer=tokenizer)
-            return encode([keyed], ids=asked.ids)
-
-        return document() if len(rendered.ids) < self._offloop else await asyncio.to_thread(document)
 
     def _kept(self, record: Recording) -> Headers:
         """The header with the handle of what was rendered; none where it is not kept."""
@@ -168,8 +160,11 @@ class KeyService:
         rendered = await source.render(body, asked.api)
         if len(rendered.prompts) > MAX_PROMPTS:
             raise HttpError(400, "too_many_prompts", f"{len(rendered.prompts)} prompts, the limit is {MAX_PROMPTS}")
+        return await self._document(asked, rendered, source.tokenizer(), cache)
+
+    async def _document(self, asked: Asked, rendered: Rendered, tokenizer: Any, cache: KeyCache) -> bytes:
+        """The document of what was rendered; a long one is made in a thread."""
         namespace = Namespace(asked.contract, rendered.salt, asked.lora or rendered.adapter)
-        tokenizer = source.tokenizer()
 
         def document() -> bytes:
             prompts = [
