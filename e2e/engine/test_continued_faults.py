@@ -32,13 +32,11 @@ from tests.controlplane.store.postgresql import PostgreSQL, programs
 
 CLIENTS: Final = 4
 BETWEEN: Final = 15
-"""Answers between two kills, and answers by handle after each."""
+"""Answers between two kills, and answers by handle after each; answers while the database is away."""
 PAUSE_SECONDS: Final = 0.1
 """Of a client between two turns; others are under way meanwhile."""
 TURN_SECONDS: Final = 0.06
 """What a turn takes, about: a kill comes within that time of a turn's beginning."""
-AWAY_SECONDS: Final = 4.0
-"""Of the database; longer than a turn waits for it."""
 SEED: Final = 1818
 ROUNDS: Final = 3 if settings().max_examples > 500 else 1
 """In each of which every part is killed once."""
@@ -187,7 +185,8 @@ class Killer:
 
     async def _database(self) -> None:
         with self._away():
-            await asyncio.sleep(AWAY_SECONDS)
+            answers = len(self._clients.asked) + BETWEEN
+            await self._until(lambda: len(self._clients.asked) >= answers)
 
     async def _served(self, more: int) -> None:
         """So many answers more, and by handle as many."""
