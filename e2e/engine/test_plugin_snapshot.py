@@ -32,6 +32,7 @@ from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.settings import AgentSettings
 from e2e.engine.plugin_client import fleet
 from e2e.engine.vllm import VllmOptions, VllmServer
+from tests.controlplane.waiting import task
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.model import CONTRACT, INDEX_KEY
 from tests.worker.conftest import make_settings  # noqa: F401 - a fixture
@@ -271,12 +272,8 @@ async def following(server: VllmServer, endpoint: str) -> AsyncIterator[tuple[Re
         restarted=pytest.fail,
         snapshots=SnapshotClient(server.url, key=server.options.api_key),
     )
-    task = asyncio.create_task(source.run())
-    try:
+    async with task(source.run()):
         yield residents, follower
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_heartbeat_reveals_a_lost_tail(vllm_server: VllmServer, load: Load, plane: ControlPlane) -> None:

@@ -28,6 +28,7 @@ from e2e.engine.plugin_client import call
 from e2e.engine.side import Side
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 from e2e.engine.windowed_models import made
+from tests.controlplane.waiting import task
 from tests.worker.agent.model import CONTRACT, INDEX_KEY
 
 CONVERSATIONS: Final = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 8
@@ -83,12 +84,8 @@ async def watched(server: VllmServer) -> AsyncIterator[Watched]:
     async with aiohttp.ClientSession() as session:
         side = Side(server.url, server.events_endpoint, server.replay_endpoint, server.headers, session)
         found = Watched(server, side)
-        task = asyncio.create_task(found.source.run())
-        try:
+        async with task(found.source.run()):
             yield found
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 class Talks:

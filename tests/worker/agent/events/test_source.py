@@ -21,6 +21,7 @@ from cachefleet_worker.agent.events.follower import Follower
 from cachefleet_worker.agent.events.snapshot_client import SnapshotClient
 from cachefleet_worker.agent.events.source import Endpoints, Source, SourceLimits, endpoints_for, offset
 from cachefleet_worker.agent.metrics import AgentMetrics
+from tests.controlplane.waiting import task
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.model import BLOCK_SIZE, CONTRACT, INDEX_KEY, Block, ModelEngine
 from tests.worker.agent.snapshot_server import SnapshotServer
@@ -131,12 +132,8 @@ class Followed:
 @asynccontextmanager
 async def followed(endpoints: Endpoints, snapshots: SnapshotServer | None = None) -> AsyncIterator[Followed]:
     one = Followed(endpoints, snapshots)
-    task = asyncio.create_task(one.source.run())
-    try:
+    async with task(one.source.run()):
         yield one
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_what_was_published_before_and_after_is_held() -> None:

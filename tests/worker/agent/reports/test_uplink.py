@@ -18,6 +18,7 @@ from cachefleet_worker.agent.reports.stream import Stream, WorkerState
 from cachefleet_worker.agent.reports.targets import Registration, Target, resolve, static_targets
 from cachefleet_worker.agent.reports.uplink import Uplink
 from cachefleet_worker.agent.settings import AgentSettings
+from tests.controlplane.waiting import task
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.reports.test_stream import make_stream, store
 
@@ -66,12 +67,8 @@ class Side:
 async def side(settings: AgentSettings) -> AsyncIterator[Side]:
     async with aiohttp.ClientSession() as http:
         one = Side(settings, http)
-        task = asyncio.create_task(one.uplink.run())
-        try:
+        async with task(one.uplink.run()):
             yield one
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_everything_reaches_every_control_plane(make_settings: Make, plane: ControlPlane) -> None:
