@@ -9,6 +9,7 @@ block_keys         block keys
 request_bodies     token ids in a JSON body
 budget             memory arithmetic of a device
 continuation       what workers keep of conversations, and how requests continue them
+exit_statuses      why a process of a worker pod has ended
 hit_rule           which prefix an engine serves from its cache, by its model's KV cache groups
 index_contract     index contract and render profile
 digest             digest of a set of held blocks
@@ -20,5 +21,4 @@ report_frames      frames between agent and control plane
 tenancy            fleet key, derived keys, salts, API keys
 tls_names          names of certificates and of their files
 warmth             which warm prefixes a worker has cached, and which it cannot
-worker_pods        which pods are a pool's own by their names, and why a process of one has ended
 """

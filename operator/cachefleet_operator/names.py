@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.worker_pods import DEPLOYMENT_SUFFIX
+from cachefleet_core.pool.worker_pods import DEPLOYMENT_SUFFIX
 
 POOL_LABEL: Final = "cachefleet.io/pool"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"

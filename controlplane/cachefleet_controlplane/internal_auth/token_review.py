@@ -19,8 +19,8 @@ import msgspec
 from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked, Reporter
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.pool.spec import GROUP, PLURAL
+from cachefleet_core.pool.worker_pods import is_of_pool
 from cachefleet_core.report_frames import Hello
-from cachefleet_core.worker_pods import is_of_pool
 from cachefleet_runtime.expiring_cache import Expiring
 from cachefleet_runtime.kubernetes import KubernetesApi, KubernetesError, Object
 

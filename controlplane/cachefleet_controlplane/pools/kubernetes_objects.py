@@ -12,8 +12,8 @@ from cachefleet_controlplane.pools.source import Endpoint, PoolView, pool_views
 from cachefleet_core.pool.admitted import InForce, in_force
 from cachefleet_core.pool.spec import API_VERSION, KIND, PLURAL
 from cachefleet_core.pool.validation_problems import PoolError
+from cachefleet_core.pool.worker_pods import is_of_pool
 from cachefleet_core.tls_names import ENGINE_PORT_NAME
-from cachefleet_core.worker_pods import is_of_pool
 from cachefleet_runtime.kubernetes import KubernetesError, Object, Query
 
 POOL_LABEL: Final = "cachefleet.io/pool"

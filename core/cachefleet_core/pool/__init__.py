@@ -11,5 +11,6 @@ crd_schema           pydantic models as a Kubernetes structural schema
 section              base class of sections, rules across fields, bounded types
 spec                 PrefixCachePool and its spec; reads pools
 status               status as the operator writes it
+worker_pods          which pods are a pool's own by their names
 worker_spec          sections on workers: model, engine, device
 """

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_core.worker_pods import is_replica_set
+from cachefleet_core.pool.worker_pods import is_replica_set
 from cachefleet_operator import names
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.troubles import MAX_MESSAGE, Trouble, of_containers

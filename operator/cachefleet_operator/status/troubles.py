@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_core.worker_pods import KEY_REFUSED
+from cachefleet_core.exit_statuses import KEY_REFUSED
 from cachefleet_operator.reasons import Reason
 
 MAX_MESSAGE: Final = 300

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import aiohttp
 
+from cachefleet_core.exit_statuses import KEY_REFUSED
 from cachefleet_core.report_frames import Phase
-from cachefleet_core.worker_pods import KEY_REFUSED
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.fakes.engine import FakeEngine

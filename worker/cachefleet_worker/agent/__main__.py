@@ -12,8 +12,8 @@ from pathlib import Path
 import aiohttp
 from pydantic import ValidationError
 
+from cachefleet_core.exit_statuses import KEY_REFUSED
 from cachefleet_core.report_frames import Drain
-from cachefleet_core.worker_pods import KEY_REFUSED
 from cachefleet_runtime import logs
 from cachefleet_worker.agent.agent import Agent
 from cachefleet_worker.agent.engine_arrival import KeyRefusedError

@@ -1,4 +1,4 @@
-"""Which pods are a pool's own by their names, and exit statuses of their processes (pure).
+"""Which pods are a pool's own by their names (pure).
 
 A Service selects pods by a label, which anybody may give to a pod. The pods of a pool are made by the ReplicaSets of
 its Deployment, which name them: that tells them apart without a right to read pods. It is no proof, which is the
@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import re
 from typing import Final
-
-KEY_REFUSED: Final = 78
-"""Exit status of an agent whose own engine does not take the worker key."""
 
 DEPLOYMENT_SUFFIX: Final = "-workers"
 _HASH: Final = re.compile(r"[a-z0-9]{1,10}")

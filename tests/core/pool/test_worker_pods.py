@@ -1,6 +1,6 @@
 import pytest
 
-from cachefleet_core.worker_pods import is_of_pool
+from cachefleet_core.pool.worker_pods import is_of_pool
 
 LONG = "p" * 45
 
