@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 from cachefleet_core.engine.engine_arguments import ADAPTERS, REVISION
-
-PATHS: Final = ("/", ".", "~")
-"""How a source that is no hub id begins."""
+from cachefleet_core.pool.worker_spec import PATH_STARTS
 
 Fetch = Callable[[str, str], str]
 """Of a hub id and a revision; returns the folder. OSError or ValueError where it cannot be had."""
@@ -45,7 +43,7 @@ def _fetched(word: str, fetch: Fetch) -> str:
         source, mark, revision = str(module["path"]).rpartition(REVISION)
     except (ValueError, TypeError, KeyError):
         return word  # not of a pool: vLLM says what is wrong with it
-    if not mark or source.startswith(PATHS):
+    if not mark or source.startswith(PATH_STARTS):
         return word
     try:
         folder = fetch(source, revision)

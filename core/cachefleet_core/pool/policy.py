@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from cachefleet_core.pool.section import Label, MiB, Ratio, Rule, Section, Tenant
+from cachefleet_core.pool.section import BY_NAME, Label, MiB, Ratio, Rule, Section, Tenant, unique_names
 
 MAX_MESSAGES: Final = 1_000_000
 """Characters of a warm prefix."""
@@ -84,14 +84,7 @@ class WarmPrefix(Section):
 class PrefixCacheSpec(Section):
     """The prefix cache of each worker."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            field="warmPrefixes",
-            cel="",  # the list is a map by name, which the API server keeps unique by itself
-            message="must not name a prefix twice",
-            holds=lambda cache: len({prefix.name for prefix in cache.warm_prefixes}) == len(cache.warm_prefixes),
-        ),
-    )
+    rules: ClassVar[tuple[Rule, ...]] = (unique_names("warm_prefixes", "a prefix"),)
 
     enabled: bool = True
     """Whether blocks of finished requests are kept for reuse."""
@@ -107,7 +100,7 @@ class PrefixCacheSpec(Section):
         Field(
             strict=False,
             max_length=64,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+            json_schema_extra=BY_NAME,
         ),
     ] = ()
     """Prompts cached on every worker before it takes traffic, and again after each restart."""
@@ -167,14 +160,7 @@ class TenantShare(Section):
 class CacheShareSpec(Section):
     """How much of the budget for idle cached blocks a tenant may keep where others need it as well."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            field="tenants",
-            cel="",  # the list is a map by name, which the API server keeps unique by itself
-            message="must not name a tenant twice",
-            holds=lambda shares: len({one.name for one in shares.tenants}) == len(shares.tenants),
-        ),
-    )
+    rules: ClassVar[tuple[Rule, ...]] = (unique_names("tenants", "a tenant"),)
 
     default: Ratio = 1.0
     """Share of every tenant that is not named; over it a tenant's own blocks are evicted first."""
@@ -183,7 +169,7 @@ class CacheShareSpec(Section):
         Field(
             strict=False,
             max_length=MAX_TENANT_SHARES,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+            json_schema_extra=BY_NAME,
         ),
     ] = ()
     """Tenants with a share of their own."""

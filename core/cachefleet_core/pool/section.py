@@ -51,6 +51,8 @@ MAX_POOL_NAME: Final = 52
 """Leaves room, in the 63 characters of a label or a Service's name, for what the operator appends."""
 
 FREE: Final[JsonDict] = {"x-kubernetes-preserve-unknown-fields": True}
+BY_NAME: Final[JsonDict] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+"""Of a list that is a map by its items' names."""
 
 MiB = Annotated[int, Field(ge=0, le=MAX_MIB)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
@@ -78,6 +80,16 @@ class Rule:
     holds: Callable[[Any], bool]
     cel_message: str = ""
     words: Callable[[Any], str] | None = None
+
+
+def unique_names(field: str, item: str) -> Rule:
+    """The rule that no name comes twice in a list that is a map by name; the API server keeps that by itself."""
+
+    def holds(section: Section) -> bool:
+        names = [one.name for one in getattr(section, field)]
+        return len(set(names)) == len(names)
+
+    return Rule(field=alias(field), cel="", message=f"must not name {item} twice", holds=holds)
 
 
 def alias(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field
 
-from cachefleet_core.pool.section import FREE, FreeMap, Section
+from cachefleet_core.pool.section import BY_NAME, FREE, FreeMap, Section
 
 MAX_WORKERS: Final = 64
 """Workers listed in a status; of further ones only the count is written."""
@@ -139,7 +139,7 @@ class PoolStatus(Observed):
             Field(
                 strict=False,
                 max_length=MAX_WORKERS,
-                json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+                json_schema_extra=BY_NAME,
             ),
         ]
         | None

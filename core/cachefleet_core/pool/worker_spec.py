@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, JsonValue
 from cachefleet_core.pool.managed_arguments import MANAGED_PATTERN, MANAGED_VARIABLES, managed_arguments
 from cachefleet_core.pool.section import (
     ARGUMENT,
+    BY_NAME,
     FREE,
     MODEL_NAME,
     OPTIONAL_ARGUMENT,
@@ -22,12 +23,15 @@ from cachefleet_core.pool.section import (
     ObjectName,
     Rule,
     Section,
+    unique_names,
 )
 
 CPU_BLOCK_SIZE: Final = 32
 """vLLM's attention on a CPU takes multiples of 32 tokens only."""
 GPU_BLOCK_SIZE: Final = 16
 MAX_ADAPTERS: Final = 64
+PATH_STARTS: Final = ("/", ".", "~")
+"""How the source of an adapter begins that is a folder, not a hub id."""
 DEFAULT_IMAGE: Final = "vllm/vllm-openai:v0.32.0"
 
 
@@ -99,7 +103,7 @@ class AdapterSpec(Section):
     @property
     def is_path(self) -> bool:
         """Whether source is a folder, not a hub id."""
-        return self.source.startswith(("/", ".", "~"))
+        return self.source.startswith(PATH_STARTS)
 
 
 class ModelSpec(Section):
@@ -107,12 +111,7 @@ class ModelSpec(Section):
 
     immutable: ClassVar[tuple[str, ...]] = ("name",)
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            field="adapters",
-            cel="",  # the list is a map by name, which the API server keeps unique by itself
-            message="must not name an adapter twice",
-            holds=lambda model: len({one.name for one in model.adapters}) == len(model.adapters),
-        ),
+        unique_names("adapters", "an adapter"),
         Rule(
             field="adapters",
             cel="!self.adapters.exists(one, one.name == self.name)",
@@ -140,7 +139,7 @@ class ModelSpec(Section):
         Field(
             strict=False,
             max_length=MAX_ADAPTERS,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+            json_schema_extra=BY_NAME,
         ),
     ] = ()
     """Adapters (LoRA) that every worker loads at its start. Default: none."""
@@ -219,12 +218,7 @@ class EngineSpec(Section):
             holds=lambda engine: not _managed_words(engine),
             words=_managed_words,
         ),
-        Rule(
-            field="env",
-            cel="",  # the list is a map by name, which the API server keeps unique by itself
-            message="must not name a variable twice",
-            holds=lambda engine: len({env.name for env in engine.env}) == len(engine.env),
-        ),
+        unique_names("env", "a variable"),
     )
 
     image: Annotated[str, Field(min_length=1, max_length=1024, pattern=ARGUMENT)] = DEFAULT_IMAGE
@@ -250,7 +244,7 @@ class EngineSpec(Section):
         Field(
             strict=False,
             max_length=128,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+            json_schema_extra=BY_NAME,
         ),
     ] = ()
     """Environment variables of the engine."""
