@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.metadata
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,9 +13,10 @@ from rich.console import Console
 
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_local.cli import doctor, tenant_commands
-from cachefleet_local.cli.admin_client import AdminAccess, admin_client, find_access
+from cachefleet_local.cli.admin_client import AdminAccess, find_access
+from cachefleet_local.cli.answers import show_list
 from cachefleet_local.cli.explain import explain
-from cachefleet_local.cli.listing import DECISIONS, POOLS, WORKERS, Column, Item, Output, listing
+from cachefleet_local.cli.listing import DECISIONS, POOLS, WORKERS, Column, Output
 from cachefleet_local.cli.options import DATA_DIR_HELP, EPILOG, DataDir, Format, TokenFile, Url
 from cachefleet_local.cli.up import problem_lines, read_pools
 from cachefleet_local.cli.up import up as run_up
@@ -132,11 +132,7 @@ def _list(
     access: AdminAccess,
     parameters: Mapping[str, str] | None = None,
 ) -> None:
-    async def fetch() -> list[Item]:
-        async with admin_client(access) as client:
-            return list((await client.get(path, parameters))["items"])
-
-    typer.echo(listing(asyncio.run(fetch()), columns, output))
+    show_list(access, lambda client: client.get(path, parameters), columns, output)
 
 
 @app.command(epilog=EPILOG, short_help="Print the version.")

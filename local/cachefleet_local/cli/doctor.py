@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cachefleet_local.cli.admin_client import AdminAccess, admin_client, find_access
+from cachefleet_local.cli.answers import show_list
 from cachefleet_local.cli.hit_probe import HITS, gateway_access, probe, shortcomings
 from cachefleet_local.cli.listing import Column, Item, Output, listing
 from cachefleet_local.cli.options import EPILOG, DataDir, Format, TokenFile, Url
@@ -60,7 +61,7 @@ def certificates(
 ) -> None:
     """List render profiles that were examined: certified or refused, when, and why."""
     access = find_access(url=url, token_file=token_file, data_dir=data_dir)
-    typer.echo(listing(asyncio.run(_certificates(access)), CERTIFICATES, output))
+    show_list(access, lambda client: client.get("certificates"), CERTIFICATES, output)
 
 
 @app.command(epilog=EPILOG, short_help="See that a conversation's next turn is a hit.")
@@ -102,8 +103,3 @@ CERTIFICATES: Final = (
 async def _certify(access: AdminAccess, wanted: dict[str, Any]) -> list[Item]:
     async with admin_client(access, seconds=EXAMINATION_SECONDS) as client:
         return list((await client.post("certify", wanted))["items"])
-
-
-async def _certificates(access: AdminAccess) -> list[Item]:
-    async with admin_client(access) as client:
-        return list((await client.get("certificates"))["items"])

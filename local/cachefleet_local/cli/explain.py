@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,8 @@ from urllib.parse import quote
 
 import typer
 
-from cachefleet_local.cli.admin_client import AdminAccess, admin_client, find_access
+from cachefleet_local.cli.admin_client import AdminClient, find_access
+from cachefleet_local.cli.answers import ask
 from cachefleet_local.cli.listing import Column, Item, Output, listing, single
 from cachefleet_local.cli.options import DataDir, Format, TokenFile, Url
 from cachefleet_local.cli_errors import Exit, FailureError
@@ -50,7 +50,7 @@ def explain(
         raise FailureError(["--tenant goes with --body: a decision that was made has its tenant"], Exit.BAD_INPUT)
     asked = None if body is None else _read(body)
     access = find_access(url=url, token_file=token_file, data_dir=data_dir)
-    found = asyncio.run(_fetch(access, decision or "", asked, tenant))
+    found = ask(access, lambda client: _fetch(client, decision or "", asked, tenant))
     typer.echo(explained(found) if output is Output.TABLE else single(found, CANDIDATES, output))
 
 
@@ -172,10 +172,7 @@ def _read(name: str) -> bytes:
         raise FailureError([f"cannot read {name}: {error.strerror}"], Exit.BAD_INPUT) from error
 
 
-async def _fetch(access: AdminAccess, decision: str, body: bytes | None, tenant: str | None) -> Item:
-    async with admin_client(access) as client:
-        if body is None:
-            found: Any = await client.get(f"decisions/{quote(decision, safe='')}")
-        else:
-            found = await client.send("explain", body, {"tenant": tenant} if tenant else {})
-        return dict(found)
+async def _fetch(client: AdminClient, decision: str, body: bytes | None, tenant: str | None) -> Any:
+    if body is None:
+        return await client.get(f"decisions/{quote(decision, safe='')}")
+    return await client.send("explain", body, {"tenant": tenant} if tenant else {})
