@@ -70,14 +70,13 @@ class Naming:
 
     def _after(self, parent_hash: EngineHash, block_hashes: list[EngineHash]) -> _Place | None:
         known, parent = self._names.find(parent_hash)
-        if parent is None:
-            reason = "extra_key" if known else "unknown_parent"
-            self._counts[reason] += len(block_hashes)
-            if known:
-                self.unkeyed = True
-                self._names.mark(block_hashes)
-            return None
-        return _Place(parent.key, parent.depth + 1, parent.keyer)
+        if parent is not None:
+            return _Place(parent.key, parent.depth + 1, parent.keyer)
+        if known:
+            self.skip(block_hashes, "extra_key")
+        else:
+            self._counts["unknown_parent"] += len(block_hashes)
+        return None
 
     def _identify(self, event: BlockStored, place: _Place) -> list[Block]:
         media = media_of(event, place.depth)

@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 from msgspec import Meta, Struct
 
+from cachefleet_core.prompt_keys import TOKEN_HEADER
 from cachefleet_core.report_frames import Policy
 from cachefleet_worker.agent.engine.answers import PromptRun, read_run
 from cachefleet_worker.agent.engine.load_metrics import CacheConfig, Scrape, read_scrape
@@ -20,7 +21,6 @@ from cachefleet_worker.agent.wire.plugin_api import (
     CONVERSATIONS_PATH,
     POLICY_PATH,
     STATS_PATH,
-    TOKEN_HEADER,
     FleetFacts,
     RankStats,
     read_capabilities,

@@ -15,10 +15,10 @@ import aiohttp
 import msgspec
 from msgspec import Meta, Struct
 
+from cachefleet_core.prompt_keys import TOKEN_HEADER
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.engine.tls import PLAIN, EngineTls
 from cachefleet_worker.agent.wire.kv_events import Batch, BatchError, BlockRemoved, BlockStored, Total, decode_batch
-from cachefleet_worker.agent.wire.plugin_api import TOKEN_HEADER
 
 PATH: Final = "/v1/fleet/snapshot"
 _LENGTH_BYTES: Final = 4

@@ -17,7 +17,6 @@ CAPABILITIES_PATH: Final = "/v1/fleet/capabilities"
 STATS_PATH: Final = "/v1/fleet/stats"
 POLICY_PATH: Final = "/v1/fleet/policy"
 CONVERSATIONS_PATH: Final = "/v1/fleet/conversations"
-TOKEN_HEADER: Final = "X-Cachefleet-Token"  # noqa: S105 (the name of a header)
 OFF: Final = "off"
 
 Count = Annotated[int, Meta(ge=0)]

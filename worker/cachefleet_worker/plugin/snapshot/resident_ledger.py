@@ -21,9 +21,9 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 
 from cachefleet_core.digest import engine_number
+from cachefleet_core.hit_rule import FULL_KINDS
 from cachefleet_worker.plugin.snapshot.ancestry import Block, Family, Hash, Traits
 
-FULL_ATTENTION: Final = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
 DEVICE: Final = frozenset({None, "GPU"})
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 _SHARED_TRAITS: Final = 4096
@@ -53,7 +53,7 @@ class Place(Struct, frozen=True):
     @property
     def full(self) -> bool:
         """Whether its blocks' tokens can line up with their hashes (full attention)."""
-        return self.kv_cache_spec_kind is None or self.kv_cache_spec_kind in FULL_ATTENTION
+        return self.kv_cache_spec_kind is None or self.kv_cache_spec_kind in FULL_KINDS
 
 
 class Total(Struct, frozen=True, array_like=True):
