@@ -122,14 +122,12 @@ class Selector:
 
     def _matched(self, workers: Sequence[Worker], prompt: Prompt) -> list[int]:
         """Blocks of the prompt that each worker would serve, less what it has just refuted."""
-        rules = [worker.rule for worker in workers]
-        rules = [] if all(rule.plain for rule in rules) else rules
         match = partial(self._index.match, prompt.keys)
         most = usable_blocks(len(prompt.keys) // KEY_BYTES, prompt)
-        depths = match([worker.id for worker in workers], rules=rules, usable=most)
+        depths = match([worker.id for worker in workers], rules=[worker.rule for worker in workers], usable=most)
         for worker, bound in self._registry.refuted_blocks.bounds(prompt.keys).items():
             for at, asked in enumerate(workers):
                 if asked.id == worker and bound < depths[at]:
-                    shorter = match([worker], rules=[asked.rule], usable=bound)
-                    depths[at] = bound if asked.rule.plain else shorter[0]
+                    rule = asked.rule
+                    depths[at] = bound if rule.plain else match([worker], rules=[rule], usable=bound)[0]
         return depths
