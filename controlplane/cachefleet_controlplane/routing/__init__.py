@@ -9,7 +9,7 @@ hit_trust         how far a worker's claims are counted on, by what it has serve
 later_scores      scores that are computed when they are looked at
 reason_texts      reasons and causes as sentences
 reservations      blocks that requests in flight will fill on one worker
-scoring           the cost model, and the choice of a worker
+scoring           every candidate's score, and the choice of a worker
 throughput        prefill rate and latency assumed of each worker
 worth             what work and evictions on a worker cost others
 """

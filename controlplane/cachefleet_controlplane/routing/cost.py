@@ -13,8 +13,7 @@ computing the prompt takes, and D how many others wait for each second of it:
 
 with k those that wait for each second of a queue, and s the queue that is there on the mean. ``worth`` has w, k and s.
 What waiting for the prompt's prefix has paid is taken off what the request costs others, on workers that do not hold
-it. Native code computes the same,
-bit for bit (``native/src/score.rs``).
+it. Native code computes the same, bit for bit (``native/src/score.rs``).
 """
 
 from __future__ import annotations
@@ -30,10 +29,11 @@ class Cost:
     """In seconds."""
 
     seconds: float
+    """With what was paid taken off."""
     others: float
-    """Part of it, where nothing is paid: what it makes others wait."""
+    """How long others wait because of the request, in all."""
     paid: float
-    """Taken off."""
+    """What was taken off."""
 
 
 def cost_of(
