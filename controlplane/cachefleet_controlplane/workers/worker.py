@@ -264,11 +264,7 @@ class Worker:
             url=self.endpoint.url if self.endpoint else "",
             rank=self.rank,
             matched_blocks=matched if fresh else 0,
-            sent_blocks=sent
-            if sent is not None
-            else own.match(keys, now, whole=bool(self.rule.windows))
-            if keys
-            else 0,
+            sent_blocks=self._sent_blocks(keys, now) if sent is None else sent,
             report_age=now - load.at if load and fresh else None,
             queued_tokens=load.others_tokens if load else 0,
             inflight_tokens=own.tokens(now),
@@ -286,6 +282,10 @@ class Worker:
             trust=self.trust,
             worth=self.worth,
         )
+
+    def _sent_blocks(self, keys: bytes, now: float) -> int:
+        """Blocks of a prompt that were sent there just now, as far as the in-flight requests tell."""
+        return self.inflight_requests.match(keys, now, whole=bool(self.rule.windows)) if keys else 0
 
     def _known_load(self, now: float) -> Load | None:
         return self.load if self.load and now - self.load.at <= FORGET_SECONDS else None
