@@ -56,17 +56,15 @@ class Result:
 
     policy: str
     blocks: int
-    hit_blocks: int = 0
     predicted_blocks: int = 0
     queues: list[float] = field(default_factory=list)
     """Work that a request met on its worker, as seconds of prefill."""
     worst: list[float] = field(default_factory=list)
     """The most that any worker had."""
-    first_tokens: list[float] = field(default_factory=list)
-    """From a request's arrival to its first token."""
-    hits: dict[int, int] = field(default_factory=dict)
-    """Blocks served from cache by the request's number, and the time to its first token."""
     first_token: dict[int, float] = field(default_factory=dict)
+    """From a request's arrival to its first token, by its number."""
+    hits: dict[int, int] = field(default_factory=dict)
+    """Blocks served from cache, by the request's number."""
     served: list[int] = field(default_factory=list)
     """How many each worker answered."""
     computed: list[int] = field(default_factory=list)
@@ -75,6 +73,14 @@ class Result:
     """Requests that had to wait for room."""
     preemptions: int = 0
     seconds: float = 0.0
+
+    @property
+    def first_tokens(self) -> list[float]:
+        return list(self.first_token.values())
+
+    @property
+    def hit_blocks(self) -> int:
+        return sum(self.hits.values())
 
     @property
     def hit_ratio(self) -> float:
@@ -90,17 +96,7 @@ class _Open:
 class Replay:
     """One run; ``run`` once."""
 
-    def __init__(
-        self,
-        requests: Sequence[Request],
-        setup: Setup,
-        policy: str,
-        *,
-        code: Choice = "auto",
-        make_policy: Callable[[Fleet, list[str]], Policy] | None = None,
-        make_worth: Callable[[], PoolWorth] | None = None,
-    ) -> None:
-        """``make_worth`` makes what learns of a pool, where that is not the control plane's own."""
+    def __init__(self, requests: Sequence[Request], setup: Setup, policy: str, *, code: Choice = "auto") -> None:
         self._requests = requests
         self._setup = setup
         self._now = START
@@ -119,10 +115,12 @@ class Replay:
             wall=lambda: self._now,
         )
         self._fleet.update_pools([pool_view(setup, names)])
-        self._plan(policy, make_worth)
+        if policy == PLAIN:
+            self.learn_into(Plain())
+            self.pay_into(NeverPaid())
         self._workers = {name: SimWorker(name, setup, parts.code, chance) for name in names}
         self._connections = {name: self._fleet.connect(_Link()) for name in names}
-        self._policy = make_policy(self._fleet, names) if make_policy else policy_named(policy, self._fleet, names)
+        self._policy = policy_named(policy, self._fleet, names)
         self._arrived: deque[Request] = deque()
         self._open: dict[Generation, _Open] = {}
         self._answered: set[int] = set()
@@ -132,17 +130,13 @@ class Replay:
         self._registry = registry
         return make(index, registry)
 
+    def learn_into(self, worth: PoolWorth) -> None:
+        """Have the pool learn as ``worth`` does; before ``run``."""
+        self._registry.pools[POOL].worth = worth
+
     def pay_into(self, paid: PaidWaiting) -> None:
         """Have waiting count as ``paid`` does; before ``run``."""
         self._registry.paid_waiting = paid
-
-    def _plan(self, policy: str, make_worth: Callable[[], PoolWorth] | None) -> None:
-        if policy == PLAIN:
-            make_worth = Plain
-            self.pay_into(NeverPaid())
-        if make_worth is not None:
-            for pool in self._registry.pools.values():
-                pool.worth = make_worth()
 
     def run(self) -> Result:
         """ReplayError where anything is not as it must be."""
@@ -212,7 +206,6 @@ class Replay:
         opened = self._open[generation]
         if len(generation.tokens) == generation.prompt_tokens + 1:
             opened.placed.under.first_token()
-            self.result.first_tokens.append(self._now - generation.arrived)
             self.result.first_token[opened.request.number] = self._now - generation.arrived
         if generation.finish is not None:
             opened.placed.under.finish(cached_tokens=generation.cached_tokens)
@@ -226,7 +219,6 @@ class Replay:
         place = list(self._workers).index(worker.name)
         result.served[place] += 1
         result.computed[place] += generation.prompt_tokens - cached
-        result.hit_blocks += cached // BLOCK
         result.hits[request.number] = cached // BLOCK
         result.predicted_blocks += opened.placed.predicted // BLOCK
 

@@ -14,7 +14,6 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -43,9 +42,8 @@ class Scaled(PoolWorth):
     def worth(self, workers: int) -> Worth:
         known = PoolWorth.worth(self, workers)
         share = min(1.0, known.eviction * self.factors.get(SHARE, 1.0))
-        return replace(
-            known, eviction=share, requests_per_second=known.requests_per_second * self.factors.get(DELAY, 1.0)
-        )
+        requests = known.requests_per_second * self.factors.get(DELAY, 1.0)
+        return replace(known, eviction=share, requests_per_second=requests)
 
 
 @dataclass(slots=True)
@@ -57,7 +55,8 @@ class ScaledWaiting(PaidWaiting):
 
 
 def measured(trace: Trace, requests: Sequence[Request], what: str, factor: float) -> Result:
-    run = Replay(requests, trace.setup, "cacheAware", make_worth=partial(Scaled, factors={what: factor}))
+    run = Replay(requests, trace.setup, "cacheAware")
+    run.learn_into(Scaled(factors={what: factor}))
     run.pay_into(ScaledWaiting(factor=factor if what == PAID else 1.0))
     return run.run()
 
