@@ -123,7 +123,12 @@ def not_understood(group: CacheGroup, block_size: int) -> str:
 
 def window_blocks(group: CacheGroup, block_size: int) -> int:
     """Blocks at a prefix's end that a hit needs in this group: one for a state, and at least one for any window."""
-    return 1 if group.kind == STATE_KIND else max(1, -(-((group.window or 1) - 1) // block_size))
+    return 1 if group.kind == STATE_KIND else blocks_of_window(group.window or 1, block_size)
+
+
+def blocks_of_window(tokens: int, block_size: int) -> int:
+    """Last blocks that a hit needs for a sliding window of so many tokens, which includes the token that follows."""
+    return max(1, -(-(tokens - 1) // block_size))
 
 
 def window_key(key: BlockKey, window: int) -> BlockKey:

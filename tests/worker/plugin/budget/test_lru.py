@@ -102,3 +102,5 @@ def test_a_hit_needs_all_of_a_full_group_and_the_window_of_others() -> None:
     groups = [Group(16, None), Group(16, 100), Group(16, 1)]
     assert needed(groups, 320) == 20 + 7 + 1
     assert needed(groups, 15) == 0
+    assert needed([Group(16, 96)], 320) == 6, "a window includes the token that follows"
+    assert needed([Group(16, 98)], 320) == 7

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cachefleet_core.hit_rule import blocks_of_window
+
 MIB: Final = 1 << 20
 
 
@@ -21,7 +23,7 @@ class Group:
     def needed(self, tokens: int) -> int:
         """Blocks that a hit on ``tokens`` tokens needs."""
         blocks = tokens // self.block_size
-        return blocks if self.window is None else min(blocks, max(1, -(-(self.window - 1) // self.block_size)))
+        return blocks if self.window is None else min(blocks, blocks_of_window(self.window, self.block_size))
 
 
 def block_bytes(kv_cache_config: Any) -> int:
