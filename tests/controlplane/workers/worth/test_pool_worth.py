@@ -137,6 +137,16 @@ def test_what_is_still_held_was_not_evicted() -> None:
     assert blocks.worth < 0.03
 
 
+def test_blocks_that_another_worker_holds_were_not_evicted() -> None:
+    blocks, keys = AskedBlocks(), pack_keys(chain(1, 6400))
+    blocks.ask(keys, held=0, found=0, evicting=False, room=100_000)
+    blocks.ask(keys, held=0, found=6400, evicting=True, room=100_000)
+    copied = blocks.worth
+    assert copied < 1
+    blocks.ask(keys, held=0, found=0, evicting=True, room=100_000)
+    assert blocks.worth > copied
+
+
 def test_what_comes_back_after_another_cache_of_the_size_would_have_lost_it_too() -> None:
     blocks = AskedBlocks()
     for seed in range(200):
