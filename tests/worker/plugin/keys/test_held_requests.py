@@ -21,7 +21,7 @@ from cachefleet_core.engine.held_requests import (
 )
 from cachefleet_worker.plugin.keys import held_requests
 from cachefleet_worker.plugin.keys.held_requests import FEATURE, HeldRequests
-from cachefleet_worker.plugin.prompts.held_prompt import held
+from cachefleet_worker.plugin.prompts.held_prompt import HeldPrompt, held
 from cachefleet_worker.plugin.settings import PluginSettings
 from tests.worker.plugin.asked import process
 
@@ -50,6 +50,8 @@ class Server:
         self.bodies: list[bytes] = []
         self.headers: dict[bytes, bytes] = {}
         self.gone = False
+        self.computed = False
+        """The prompt went on to the engine."""
         self.rendered = asyncio.Event()
         self.may_render = asyncio.Event()
         self.may_render.set()
@@ -80,6 +82,7 @@ class Server:
         await self.may_render.wait()
         if waiting is not None and self.renders is not None:
             await waiting.rendered(self.renders)
+        self.computed = True
         await send({"type": "http.response.start", "status": self.status, "headers": [(b"a", b"b")]})
         for part, more in ((b"one ", True), (b"two", False)):
             await send({"type": "http.response.body", "body": part, "more_body": more})
@@ -158,7 +161,7 @@ async def test_who_goes_away_is_gone_for_the_application(key_settings: PluginSet
     await client.told.wait()
     client.queue.put_nowait({"type": "http.disconnect"})
     await asking
-    assert (server.gone, client.data) == (True, frame(KEYS, b"keys of 3"))
+    assert (server.gone, server.computed, client.data) == (True, False, frame(KEYS, b"keys of 3"))
 
 
 async def test_who_says_nothing_is_gone_after_a_while(
@@ -167,8 +170,20 @@ async def test_who_says_nothing_is_gone_after_a_while(
     monkeypatch.setattr(held_requests, "WORD_SECONDS", 0.0)
     server, client = Server(key_settings), Client(part(BODY))
     await server.app(scope(), client.queue.get, client.send)
-    assert (server.gone, client.data) == (True, frame(KEYS, b"keys of 3"))
+    assert (server.gone, server.computed, client.data) == (True, False, frame(KEYS, b"keys of 3"))
     assert not client.ended  # or what vLLM says to nobody would be taken for the answer
+
+
+async def test_the_first_rendering_alone_waits() -> None:
+    told: list[Any] = []
+
+    async def tell(prompt: Any) -> None:
+        told.append(prompt)
+
+    waiting = HeldPrompt(tell)
+    for _ in range(2):
+        await waiting.rendered([PROMPT])
+    assert told == [PROMPT]
 
 
 async def test_who_goes_away_before_the_keys_leaves_it_on(key_settings: PluginSettings) -> None:

@@ -219,3 +219,18 @@ async def test_only_short_bodies_without_a_template_of_their_own_stay_on_the_eve
 
     assert seen == [stayed]
     assert not stays()
+
+
+@pytest.mark.parametrize(
+    ("body", "short"),
+    [
+        (b'{"messages": []}', True),
+        (b'{"messages": [], "prompt_cache_ref": {}}', False),  # what it stands for may be long
+        (b'{"messages": [], "chat_template": "x"}', False),
+        (b'{"messages": []}' + b" " * render.SHORT_BYTES, False),
+        (b"[]", False),
+        (b"{", False),
+    ],
+)
+def test_a_whole_body_by_the_models_own_template_is_short(*, body: bytes, short: bool) -> None:
+    assert render.is_short(body) is short
