@@ -41,6 +41,12 @@ def test_the_hit_is_the_longest_that_every_window_allows(
     assert all(0 <= at < blocks for _, at in asked)
 
 
+def test_windows_are_asked_again_until_all_of_them_agree() -> None:
+    held = {(1, 0), (1, 3), (2, 0), (2, 1), (2, 2)}
+    assert longest(HitRule(windows=(1, 2)), 4, held) == 1
+    assert hit_blocks(HitRule(windows=(1, 2)), 4, lambda window, at: (window, at) in held) == 1
+
+
 def test_a_window_beyond_what_reports_carry_is_not_understood() -> None:
     (longest,) = membership([CacheGroup(0, SLIDING, MAX_WINDOW_BLOCKS + 1)], 1).rule.windows
     assert longest == MAX_WINDOW_BLOCKS
