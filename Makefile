@@ -19,7 +19,7 @@ CLUSTER_WORKERS ?= 4
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo crds cluster node e2e image bench bench-continuation bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-vllm-matrix requirements requirements-table soak clean
+.PHONY: help setup check test flakes demo crds cluster node e2e image bench bench-continuation bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix requirements requirements-table soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,17 +64,20 @@ check: setup ## Formatting, lint, types, layers, figures of the source, generate
 	  "$(BIN)/python -m tests.reporting.structure" \
 	  "$(BIN)/python -m cachefleet_core.pool.crd --check"
 
-test: setup ## All tests, tier by tier: check, unit, cluster, engine, node; ends with a table of them
+test: setup ## All tests, tier by tier: check, unit, cluster, console, engine, node; ends with a table of them
 	@CACHEFLEET_NODE=optional $(BIN)/python -m tests.reporting.tiers
 
 flakes: setup ## Tests that fail now and then: tiers in random order beside busy processes (ROUNDS=3 TIERS="unit cluster engine" HOGS=2)
 	@$(BIN)/python -m tests.reporting.flakes $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(HOGS),--hogs $(HOGS)) $(TIERS)
 
 unit: setup ## Tests of the parts, no real engine or cluster (about two minutes, on all cores)
-	@$(BIN)/pytest -q -n logical --dist worksteal --junitxml=.results/unit.xml -m "not engine and not cluster and not node and not slow" tests
+	@$(BIN)/pytest -q -n logical --dist worksteal --junitxml=.results/unit.xml -m "not engine and not cluster and not console and not node and not slow" tests
 
 test-cluster: setup ## Tests against a real Kubernetes API server
 	@$(BIN)/pytest -q -n $(CLUSTER_WORKERS) --dist loadgroup --junitxml=.results/cluster.xml -m "cluster and not slow" e2e/cluster tests/chart
+
+test-console: setup ## Tests with a real browser and a real Prometheus (Debian: chromium, prometheus)
+	@$(BIN)/pytest -q -n $(CLUSTER_WORKERS) --junitxml=.results/console.xml -m "console and not slow" e2e/console
 
 engine: setup ## Tests against real vLLM on CPU
 	@$(BIN)/pytest -q --junitxml=.results/engine.xml -m "engine and not slow" tests e2e/engine
@@ -91,7 +94,7 @@ demo: setup ## Two real workers, one workload, round robin against cache-aware: 
 	@$(BIN)/python -m cachefleet_local.demo
 
 requirements-table: setup ## Write docs/requirements.md from the tests and the results of the last run
-	@$(BIN)/python -m tests.requirements .results/unit.xml .results/cluster.xml .results/engine.xml
+	@$(BIN)/python -m tests.requirements .results/unit.xml .results/cluster.xml .results/console.xml .results/engine.xml
 
 crds: setup ## Write crds/ from the pool schema
 	@$(BIN)/python -m cachefleet_core.pool.crd

@@ -16,10 +16,11 @@ class Tier(NamedTuple):
 
 
 TIERS: Final = (
-    Tier("check", "check", 60),
-    Tier("unit", "unit", 240),
+    Tier("check", "check", 50),
+    Tier("unit", "unit", 220),
     Tier("cluster", "test-cluster", 150),
-    Tier("engine", "engine", 660),
+    Tier("console", "test-console", 50),
+    Tier("engine", "engine", 640),
     Tier("node", "e2e", 390),
 )
 WHOLE_SECONDS: Final = 1500.0

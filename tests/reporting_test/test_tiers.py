@@ -26,8 +26,8 @@ def test_nothing_runs_after_a_tier_that_failed(tmp_path: Path) -> None:
 
     outcomes = outcomes_of(TIERS, run, tmp_path)
     assert ran == ["check", "unit", "cluster"]
-    assert [outcome.status for outcome in outcomes] == [0, 0, 2, None, None]
-    assert [outcome.passed for outcome in outcomes] == [7, 7, 7, 0, 0]
+    assert [outcome.status for outcome in outcomes] == [0, 0, 2, None, None, None]
+    assert [outcome.passed for outcome in outcomes] == [7, 7, 7, 0, 0, 0]
 
 
 def test_a_tier_that_tells_nothing_has_not_the_results_of_the_run_before(tmp_path: Path) -> None:
@@ -44,9 +44,10 @@ def test_all_tiers_end_with_a_table_and_a_runner_s_closing_line(tmp_path: Path) 
     lines = done.stdout.splitlines()
     assert done.returncode == 2
     assert lines[:3] == ["", "=== check", "checked"]
-    assert [line.split()[:3] for line in lines[-7:-2]] == [
+    assert [line.split()[:3] for line in lines[-8:-2]] == [
         ["unit", "0", "1"],
         ["cluster", "not", "run"],
+        ["console", "not", "run"],
         ["engine", "not", "run"],
         ["node", "not", "run"],
         ["all", "0", "1"],
@@ -57,7 +58,7 @@ def test_all_tiers_end_with_a_table_and_a_runner_s_closing_line(tmp_path: Path) 
 def test_steps_are_counted_and_timed_like_tests(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert steps.main(["check", GOOD, f"{GOOD} again"], tmp_path) == 0
     lines = capfd.readouterr().out.splitlines()
-    assert lines[0].endswith(" s of its budget of 60 s; the slowest of 2:")
+    assert lines[0].endswith(" s of its budget of 50 s; the slowest of 2:")
     assert lines[-1] == "2 passed, 0 failed"
     assert set(record.read(tmp_path)["check"].tests) == {GOOD, f"{GOOD} again"}
 
