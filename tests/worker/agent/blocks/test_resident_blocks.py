@@ -289,9 +289,9 @@ def test_tiers_are_apart(held: Held) -> None:
 
 
 def test_other_media_and_remote_blocks_are_not_reported(held: Held) -> None:
-    assert held.apply(stored(HASHES, TOKENS, medium="STORAGE"), stored(HASHES, TOKENS, locality="REMOTE")) == []
+    assert held.apply(stored(HASHES, TOKENS, medium="TAPE"), stored(HASHES, TOKENS, locality="REMOTE")) == []
     held.apply(stored(HASHES, TOKENS))
-    assert held.apply(removed(HASHES[0], medium="STORAGE"), removed(HASHES[0], locality="REMOTE")) == []
+    assert held.apply(removed(HASHES[0], medium="TAPE"), removed(HASHES[0], locality="REMOTE")) == []
 
 
 def test_namespaces_ready_are_bounded() -> None:

@@ -62,8 +62,16 @@ def events_of(ledger: ResidentLedger, size: int = 256) -> list[Any]:
 
 
 def again(ledger: ResidentLedger, size: int = 256) -> ResidentLedger:
-    """What somebody makes of the ledger's snapshot."""
-    return kept(*events_of(ledger, size))
+    """What somebody makes of the ledger's snapshot, who believes the names in it of blocks below the device too."""
+    taken = kept(*(each for event in events_of(ledger, size) for each in (*on_device(event), event)))
+    extra = taken.device_hashes() - ledger.device_hashes()
+    taken.apply(removed(block_hash, group=group) for group, block_hash in sorted(extra, key=str))
+    return taken
+
+
+def on_device(event: Any) -> list[BlockStored]:
+    named = isinstance(event, BlockStored) and event.token_ids
+    return [msgspec.structs.replace(event, medium="GPU", locality=None, ownership=None)] if named else []
 
 
 def contents(ledger: ResidentLedger) -> list[tuple[Any, dict[Hash, Any]]]:
@@ -199,6 +207,16 @@ def test_a_medium_that_announces_by_hash_is_given_with_what_the_hash_means() -> 
     assert events_of(ledger) == [stored([1, 2], medium="CPU"), stored([77], medium="CPU", token_ids=[], block_size=0)]
     ledger.apply([removed(1, 2, 77, medium="CPU")])
     assert not ledger._families[0].children
+
+
+def test_a_medium_below_says_nothing_of_a_blocks_identity() -> None:
+    """LMCache's events have no salt: the device's word counts, and what was never there stays without a name."""
+    salted = stored([1], extra_keys=[("salt",)])
+    ledger = kept(salted, stored([1, 9], medium="cpu"), removed(1))
+    assert events_of(ledger) == [
+        msgspec.structs.replace(salted, medium="cpu"),
+        stored([9], medium="cpu", token_ids=[]),
+    ]
 
 
 def test_an_ancestor_gone_from_every_medium_is_sent_where_it_is_needed() -> None:

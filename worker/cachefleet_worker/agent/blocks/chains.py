@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from cachefleet_core.block_keys import NO_PARENT, BlockKey, Tier, pack_keys
@@ -10,6 +10,10 @@ from cachefleet_core.report_frames import Cleared, Operation, Removed, Stored
 
 MAX_CHAIN_KEYS: Final = 8192
 """Longest chain or removal, so that several always fit a frame."""
+
+
+Held = Mapping[Tier, Mapping[BlockKey, BlockKey]]
+"""By tier the held keys, each with the key before it."""
 
 
 class Link(NamedTuple):
@@ -48,6 +52,20 @@ class Changes:
     def cleared(self) -> None:
         """Replace all operations so far with one Cleared."""
         self._keys, self._operations = [], [Cleared()]
+
+    def replaced(self, before: Held, after: Held) -> None:
+        """Add what differs between what was held and what is, removals first; a clear where that is shorter."""
+        gone = {tier: [key for key in before[tier] if key not in after[tier]] for tier in Tier}
+        new = {tier: [key for key in after[tier] if key not in before[tier]] for tier in Tier}
+        if sum(len(gone[tier]) + len(new[tier]) - len(after[tier]) for tier in Tier) > 0:
+            self.cleared()
+            gone, new = {}, {tier: list(after[tier]) for tier in Tier}
+        for tier, keys in gone.items():
+            for key in keys:
+                self.removed(key, tier)
+        for tier, keys in new.items():
+            for key in keys:
+                self.stored(after[tier][key], key, tier)
 
     def take(self) -> list[Operation]:
         """All operations since the last call, in order."""

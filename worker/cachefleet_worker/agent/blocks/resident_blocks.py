@@ -5,11 +5,15 @@ Sets, not counts: vLLM keeps duplicate copies of a block, announces the removal 
 stored again; the first removal withdraws the block.
 
 A block is reported once for each way in which it is held (``scope.Claim``): on the device in every full-attention
-group, there in every group of one window, in host memory. Which blocks a group holds is known by hash; the key of a
-hash is told by full attention's events, whose tokens line up with their hashes, or where a model has none, by those of
-the other groups that do. A chain ends at the first block whose identity holds more than tokens, cache salt, adapter
-and media (embeddings), and at blocks of another size than the contract's. An adapter's blocks are reported where its
-revision is told. The key of a removed block is remembered (bounded), so that a child stored later can be keyed.
+group, there in every group of one window, below it (host memory, disk). Which blocks a group holds is known by hash;
+the key of a hash is told by full attention's events, whose tokens line up with their hashes, or where a model has
+none, by those of the other groups that do. A chain ends at the first block whose identity holds more than tokens,
+cache salt, adapter and media (embeddings), and at blocks of another size than the contract's. An adapter's blocks are
+reported where its revision is told. The key of a removed block is remembered (bounded), so that a child stored later
+can be keyed.
+
+Blocks below the device are known by hash alone, whatever their events say besides: connectors leave out salt, adapter
+and media. What was never seen on the device is not reported; only the worker plugin's snapshot names them itself.
 
 A *draft* is filled from the engine's snapshot and then adopted as a whole: only the differences are reported.
 """
@@ -23,12 +27,12 @@ from cachefleet_core.block_keys import BlockKey, Tier
 from cachefleet_core.hit_rule import CacheGroup, HitRule
 from cachefleet_core.native import PYTHON, Code
 from cachefleet_core.report_frames import Operation, Stored
-from cachefleet_worker.agent.blocks.block_identity import adapter_of
 from cachefleet_worker.agent.blocks.chains import Changes, Link, chains
 from cachefleet_worker.agent.blocks.checksum import Checksum, agree
 from cachefleet_worker.agent.blocks.hash_names import Block, Keyers, Names
+from cachefleet_worker.agent.blocks.lower_media import LowerMedia
 from cachefleet_worker.agent.blocks.naming import Naming
-from cachefleet_worker.agent.blocks.scope import Claim, Scope, tier_of
+from cachefleet_worker.agent.blocks.scope import Claim, Scope, medium_of, tier_of
 from cachefleet_worker.agent.wire.kv_events import (
     AllBlocksCleared,
     BlockRemoved,
@@ -62,15 +66,15 @@ class Residents:
         keyers = Keyers(index_key, contract, block_size=block_size, ready=namespaces, make=code.keyer)
         self._start(code, keyers, Names(remembered=remembered), scope=Scope(block_size, groups))
 
-    def _start(self, code: Code, keyers: Keyers, names: Names, *, scope: Scope) -> None:
+    def _start(self, code: Code, keyers: Keyers, names: Names, *, scope: Scope, drafted: bool = False) -> None:
         self._code = code
         self._keyers = keyers
         self._names = names
         self._scope = scope
         self._owners: dict[BlockKey, EngineHash] = {}
         self._sums: dict[int, Checksum] = {}
-        self._digest = code.digest()
-        self._changes = Changes()
+        self._digest, self._changes = code.digest(), Changes()
+        self._lower, self._drafted = LowerMedia(), drafted
         self.held = 0
         """Number of distinct (key, tier) held."""
         self.counts: Counter[str] = Counter()
@@ -113,11 +117,8 @@ class Residents:
                     self._store(event)
                 case BlockRemoved():
                     self._remove(event)
-                case AllBlocksCleared():
-                    self.counts["cleared"] += 1
-                    self.forget()
-                case Unreadable():
-                    self.counts["unreadable"] += 1
+                case AllBlocksCleared() | Unreadable():
+                    self.counts["cleared" if isinstance(event, AllBlocksCleared) else "unreadable"] += 1
                     self.forget()
 
     def forget(self) -> None:
@@ -130,6 +131,7 @@ class Residents:
             self._changes.cleared()
         self._names.let_go_of_all()
         self._owners.clear()
+        self._lower.clear()
         self._digest.clear()
         self.held = 0
 
@@ -140,36 +142,25 @@ class Residents:
     def draft(self) -> Residents:
         """An empty set that knows every hash known here."""
         draft = Residents.__new__(Residents)
-        draft._start(self._code, self._keyers, self._names.above(), scope=self._scope.copy())  # noqa: SLF001 - one of our own
+        draft._start(self._code, self._keyers, self._names.above(), scope=self._scope.copy(), drafted=True)  # noqa: SLF001 - one of our own
         return draft
 
     def adopt(self, draft: Residents) -> None:
         """Hold what a draft holds. Removals are reported before additions; a clear where that is shorter."""
-        before = {tier: self._claimed(tier) for tier in Tier}
-        after = {tier: draft._claimed(tier) for tier in Tier}
-        gone = {tier: [key for key in before[tier] if key not in after[tier]] for tier in Tier}
-        new = {tier: [key for key in after[tier] if key not in before[tier]] for tier in Tier}
-        if sum(len(gone[tier]) + len(new[tier]) - len(after[tier]) for tier in Tier) > 0:
-            self._changes.cleared()
-            gone, new = {}, {tier: list(after[tier]) for tier in Tier}
-        for tier, keys in gone.items():
-            for key in keys:
-                self._changes.removed(key, tier)
-        for tier, keys in new.items():
-            for key in keys:
-                self._changes.stored(after[tier][key], key, tier)
+        self._changes.replaced(self._claimed(), draft._claimed())
         self._names.adopt(draft._names)
         self._owners, self._sums, self._scope = draft._owners, draft._sums, draft._scope
-        self._digest, self.held = draft._digest, draft.held
+        self._digest, self.held, self._lower = draft._digest, draft.held, draft._lower
         self.counts.update(draft.counts)
         self._unkeyed |= draft.unkeyed
         self._unnamed |= draft._unnamed
 
-    def _claimed(self, tier: Tier) -> dict[BlockKey, BlockKey]:
-        """The key before each key held in a tier, in the order of claims and as stored."""
-        return {
-            link.key: link.parent for claim in self._scope.claims if claim.tier is tier for link in self._links(claim)
-        }
+    def _claimed(self) -> dict[Tier, dict[BlockKey, BlockKey]]:
+        """By tier the key before each key held, in the order of claims and as stored."""
+        held: dict[Tier, dict[BlockKey, BlockKey]] = {tier: {} for tier in Tier}
+        for claim in self._scope.claims:
+            held[claim.tier].update(self._links(claim))
+        return held
 
     def _links(self, claim: Claim) -> Iterator[Link]:
         for block in self._names.live.values():
@@ -188,50 +179,56 @@ class Residents:
 
     def _store(self, event: BlockStored) -> None:
         tier, group = tier_of(event), event.group_idx or 0
-        if tier is not None and self._scope.learn(event):
+        if tier is Tier.DEVICE and self._scope.learn(event):
             self._withdraw()
             self._settle_all()
-        if tier is None or not self._scope.keeps(group, tier):
-            self.counts["other_medium" if tier is None else "other_group"] += 1
+        ignored = self._scope.ignored(event, tier)
+        if ignored:
+            self.counts[ignored] += 1
             self._unkeyed |= tier is not Tier.HOST
             return
         self.counts["stored"] += 1
         if tier is Tier.DEVICE:
             self._sum(group).add(event.block_hashes)
-        if event.token_ids and self._scope.names(group):
-            self._name(event, tier)
+        if event.token_ids and self._scope.names(group) and (tier is Tier.DEVICE or self._drafted):
+            self._name(event)
         else:
-            self._store_known(event, tier)
+            self._store_known(event)
 
-    def _name(self, event: BlockStored, tier: Tier) -> None:
-        """Store blocks that the event's tokens name."""
-        if not self._naming.lines_up(event) or (tier is Tier.HOST and adapter_of(event) is None):
-            self._store_unnamed(event, tier)
-            return
-        for block_hash, block in zip(event.block_hashes, self._naming.blocks(event), strict=False):
-            self._settle(block_hash, block, tier)
-
-    def _store_unnamed(self, event: BlockStored, tier: Tier) -> None:
-        """Tokens do not name the hashes: a window's, in part; of another size; a connector's, with its own adapters."""
-        if tier is Tier.HOST or (event.block_size == self._keyers.block_size and not self._scope.full):
-            self._unnamed |= tier is Tier.DEVICE
-            self._store_known(event, tier)
+    def _name(self, event: BlockStored) -> None:
+        if self._naming.lines_up(event):
+            for block_hash, block in zip(event.block_hashes, self._naming.blocks(event), strict=False):
+                self._settle(block_hash, block, event)
+        elif event.block_size == self._keyers.block_size and not self._scope.full:  # a window left out some blocks
+            self._unnamed = True
+            self._store_known(event)
         else:
             self._naming.skip(event.block_hashes, "block_size")
 
-    def _store_known(self, event: BlockStored, tier: Tier) -> None:
-        """Announced by hash alone: a tier below the device, or a group that names no blocks."""
+    def _store_known(self, event: BlockStored) -> None:
+        below = tier_of(event) is Tier.HOST
         for block_hash in event.block_hashes:
             _, block = self._names.find(block_hash)
             if block is not None:
-                self._settle(block_hash, block, tier)
-            elif not self._scope.full or event.group_idx in self._scope.full or tier is Tier.HOST:
+                self._settle(block_hash, block, event)
+            elif not self._scope.full or event.group_idx in self._scope.full or below:
                 self.counts["unknown_hash"] += 1
 
-    def _settle(self, block_hash: EngineHash, block: Block, tier: Tier = Tier.DEVICE) -> None:
-        """Hold a block that a tier has now in every way that is complete with it."""
-        alone, held = tier is Tier.HOST or len(self._scope.groups) == 1, False
-        for claim in self._scope.in_tier[tier]:
+    def _settle(self, block_hash: EngineHash, block: Block, event: BlockStored) -> None:
+        """Hold a block that a tier has now."""
+        if tier_of(event) is Tier.DEVICE:
+            self._settle_device(block_hash, block)
+            return
+        for claim in self._scope.in_tier[Tier.HOST]:
+            self._hold(block_hash, block, claim)
+            gone = self._lower.store(block_hash, medium_of(event))
+            if gone is not None:
+                self._drop(gone, claim)
+
+    def _settle_device(self, block_hash: EngineHash, block: Block) -> None:
+        """Hold it in every way that is complete with it."""
+        alone, held = len(self._scope.groups) == 1, False
+        for claim in self._scope.in_tier[Tier.DEVICE]:
             if alone or all(block_hash in self._sum(group) for group in claim.groups):
                 self._hold(block_hash, block, claim)
                 held = True
@@ -242,7 +239,7 @@ class Residents:
         for block_hash in {each for own in self._sums.values() for each in own}:
             _, block = self._names.find(block_hash)
             if block is not None:
-                self._settle(block_hash, block)
+                self._settle_device(block_hash, block)
 
     def _hold(self, block_hash: EngineHash, block: Block, claim: Claim) -> None:
         block = self._names.live.get(block_hash, block)
@@ -270,7 +267,9 @@ class Residents:
             for group in groups:
                 self._sum(group).remove(event.block_hashes)
         claims = [claim for claim in self._scope.in_tier[tier] if claim.groups & groups]
-        for block_hash in event.block_hashes:
+        for block_hash in event.block_hashes if claims else ():
+            if tier is Tier.HOST and not self._lower.remove(block_hash, medium_of(event)):
+                continue
             for claim in claims:
                 self._drop(block_hash, claim)
 
@@ -288,6 +287,7 @@ class Residents:
             self._names.let_go(block_hash)
 
     def _release(self, block_hash: EngineHash) -> None:
+        self._lower.forget(block_hash)
         for claim in self._scope.claims:
             self._drop(block_hash, claim)
 

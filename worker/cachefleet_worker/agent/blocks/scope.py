@@ -2,7 +2,8 @@
 
 An engine with the worker plugin tells its KV cache groups before anything else; of a stock one they are learnt from its
 events. What counts as held, a *claim*, is a block held in memory of one kind: on the device in all full-attention
-groups, there in all groups of one window (``hit_rule``), or in the host's memory.
+groups, there in all groups of one window (``hit_rule``), or below it: in the host's memory or on a disk, which
+are one tier.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from cachefleet_core.block_keys import BlockKey, Tier
 from cachefleet_core.hit_rule import CacheGroup, HitRule, Membership, membership, window_key
 from cachefleet_worker.agent.wire.kv_events import BlockRemoved, BlockStored
 
-_TIERS: Final = {None: Tier.DEVICE, "GPU": Tier.DEVICE, "CPU": Tier.HOST}
+_DEVICE: Final = "GPU"
+_BELOW: Final = frozenset({"CPU", "CPU_PINNED", "STORAGE", "DISK", "EXTERNAL"})
+"""Media whose blocks are loaded instead of computed: the host's memory and, counted with it, disks."""
 _NO_GROUP: Final = frozenset[int]()
 
 
@@ -70,10 +73,6 @@ class Scope:
         """The groups whose blocks count."""
         return self._followed
 
-    def keeps(self, group: int, tier: Tier) -> bool:
-        """Whether blocks of a group in a tier are part of a claim; in the host's memory only full attention's are."""
-        return any(group in claim.groups for claim in self.in_tier[tier])
-
     def names(self, group: int) -> bool:
         """Whether a group's events name blocks: full attention's, or where there is none, any group's."""
         return group in self.full or not self.full
@@ -89,6 +88,18 @@ class Scope:
         )
         self._sum_up()
         return self._members != before
+
+    def ignored(self, event: BlockStored, tier: Tier | None) -> str:
+        """Why the blocks of a store are not reported; "" where they may be.
+
+        Below the device groups are often not told; only full attention's blocks are part of a claim there.
+        """
+        if tier is None:
+            return "other_medium"
+        if tier is Tier.DEVICE:
+            return "" if (event.group_idx or 0) in self._followed else "other_group"
+        told = _NO_GROUP if event.group_idx is None else frozenset({event.group_idx})
+        return "" if any(told <= claim.groups for claim in self.in_tier[tier]) else "other_group"
 
     def removed_from(self, event: BlockRemoved) -> frozenset[int]:
         """The groups that a removal is of: all where it names none."""
@@ -109,6 +120,14 @@ class Scope:
         self.claims: tuple[Claim, ...] = (*device, *host)
 
 
+def medium_of(event: BlockStored | BlockRemoved) -> str:
+    """The medium of an event in capitals, as most connectors write it; the device where it names none."""
+    return (event.medium or _DEVICE).upper()
+
+
 def tier_of(event: BlockStored | BlockRemoved) -> Tier | None:
-    """The tier of an event's medium; None where it is not memory of this worker."""
-    return None if event.locality == "REMOTE" else _TIERS.get(event.medium)
+    """The tier of an event's medium; None where it is not known, or another machine's."""
+    medium = medium_of(event)
+    if event.locality == "REMOTE":
+        return None
+    return Tier.DEVICE if medium == _DEVICE else Tier.HOST if medium in _BELOW else None

@@ -134,7 +134,7 @@ class ResidentLedger:
         hashes: Sequence[Hash] = event.block_hashes
         if not hashes or all(block_hash in tier.blocks for block_hash in hashes):
             return
-        if not event.token_ids:
+        if not event.token_ids or not tier.place.on_device:
             self._stored_by_hash(tier, event)
             return
         tokens = _packed(event) if tier.place.full or tier.place.group == self._named else b""
@@ -155,7 +155,7 @@ class ResidentLedger:
             parent = block_hash if size else None
 
     def _stored_by_hash(self, tier: _TierSet, event: Any) -> None:
-        """Tiers below the device announce by hash alone; the identity is known where the device had the block."""
+        """Below the device the hash alone counts: connectors leave out what the device told of the block."""
         family, unknown = tier.family, Block(None, b"", self._shared(event, None))
         for block_hash in event.block_hashes:
             if block_hash in tier.blocks:

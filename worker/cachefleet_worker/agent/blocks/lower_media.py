@@ -1,0 +1,50 @@
+"""Which media below the device hold a block, by engine hash: bounded, the longest held leaves first.
+
+A block may be in the host's memory and on disk at once; it is gone from the tier when the last of them says so. Some
+connectors (LMCache) never say so, hence the bound.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cachefleet_worker.agent.wire.kv_events import EngineHash
+
+MOST_BLOCKS: Final = 1 << 20
+
+
+class LowerMedia:
+    """The media of each block held below the device; at most ``most`` blocks."""
+
+    def __init__(self, most: int = MOST_BLOCKS) -> None:
+        self.most = most
+        self._media: dict[EngineHash, frozenset[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._media)
+
+    def store(self, block_hash: EngineHash, medium: str) -> EngineHash | None:
+        """Note that a medium holds a block; the block to withdraw for that, where there are too many."""
+        self._media[block_hash] = self._media.pop(block_hash, frozenset()) | {medium}
+        if len(self._media) <= self.most:
+            return None
+        oldest = next(iter(self._media))
+        del self._media[oldest]
+        return oldest
+
+    def remove(self, block_hash: EngineHash, medium: str) -> bool:
+        """Note that a medium lost a block; whether no other holds it."""
+        left = self._media.get(block_hash, frozenset()) - {medium}
+        if left:
+            self._media[block_hash] = left
+        else:
+            self._media.pop(block_hash, None)
+        return not left
+
+    def forget(self, block_hash: EngineHash) -> None:
+        """Note that a block is held no more."""
+        self._media.pop(block_hash, None)
+
+    def clear(self) -> None:
+        """Note that nothing is held."""
+        self._media.clear()
