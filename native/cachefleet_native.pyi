@@ -51,6 +51,13 @@ class Index:
         rules: Sequence[tuple[bool, Sequence[int], int]] = (),
         usable: int | None = None,
     ) -> list[int]: ...
+    def loadable(
+        self,
+        keys: Sequence[int] | bytes,
+        candidates: Sequence[str],
+        matched: Sequence[int],
+        rules: Sequence[tuple[bool, Sequence[int], int]],
+    ) -> list[int]: ...
     def match_packed(
         self,
         keys: Sequence[int] | bytes,
@@ -104,6 +111,7 @@ class Loads:
         eviction: float = 1.0,
         delayed: float = 0.0,
         standing: float = 0.0,
+        loaded_per_second: float = 1.0,
     ) -> None: ...
 
 @final
@@ -114,6 +122,8 @@ class Choice:
     def second(self) -> int | None: ...
     @property
     def depths(self) -> bytes: ...
+    @property
+    def loadable(self) -> bytes: ...
     @property
     def reason(self) -> str: ...
     @property

@@ -24,6 +24,8 @@ pub struct Load {
     pub delayed: f64,
     /// Seconds of queue that are there on the mean.
     pub standing: f64,
+    /// Tokens a second loaded from below the device.
+    pub loaded_per_second: f64,
 }
 
 /// Trust in a worker whose blocks have all been served so far.
@@ -91,14 +93,17 @@ impl Prompt {
     }
 }
 
-/// The cost of a prompt on a candidate that holds `matched` of its blocks and was just sent `sent` of them.
+/// The cost of a prompt on a candidate that holds `matched` of its blocks, could load `loadable` that follow them, and
+/// was just sent `sent`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "tokens are far fewer than 2**52")]
-pub fn score(prompt: &Prompt, load: &Load, candidate: usize, matched: u32, sent: u32) -> Score {
+pub fn score(prompt: &Prompt, load: &Load, candidate: usize, matched: u32, loadable: u32, sent: u32) -> Score {
     let counted = |blocks: u32| u64::from(blocks) * u64::from(load.trust) / u64::from(WHOLE);
-    let reported = if load.stale { 0 } else { matched };
-    let expected_tokens = prompt.usable_tokens(counted(reported.max(sent)));
-    let evicted_tokens = evicted(prompt, load, expected_tokens);
+    let (reported, below) = if load.stale { (0, 0) } else { (matched, matched + loadable) };
+    let there = prompt.usable_tokens(counted(reported.max(sent)));
+    let expected_tokens = there.max(prompt.usable_tokens(counted(below)));
+    let evicted_tokens = evicted(prompt, load, there);
+    let loading = (expected_tokens - there) as f64 / load.loaded_per_second;
     let waiting = load.queued_tokens + load.inflight_tokens;
     let work = (waiting + prompt.tokens - expected_tokens) as f64;
     let time = |work: f64| {
@@ -113,7 +118,7 @@ pub fn score(prompt: &Prompt, load: &Load, candidate: usize, matched: u32, sent:
         matched_blocks: matched,
         expected_tokens,
         evicted_tokens,
-        seconds: own.max(own + (own - before) * others + lost * (1.0 + others) - paid),
+        seconds: own.max(own + (own - before) * others + lost * (1.0 + others) - paid) + loading,
         waiting_seconds: before,
         fits: load.stale || load.requests == 0 || load.blocks_free.is_none_or(|free| prompt.needed_blocks <= free),
     }

@@ -30,6 +30,7 @@ from tests.fakes.conversations import refused, tell
 from tests.fakes.failures import Refusal, internal
 from tests.fakes.fleet import FleetRoutes
 from tests.fakes.holding import INNER, first_part, hold
+from tests.fakes.kv_events import Offloaded
 from tests.fakes.options import EngineOptions
 from tests.fakes.routes import Routes, refuse, reply
 from tests.fakes.tokenizer import load_tokenizer
@@ -179,6 +180,10 @@ class FakeEngine:
     def reset_prefix_cache(self) -> bool:
         """As the route of that name: False while blocks are in use. The event goes out with the next step's."""
         return self.worker.pool.clear()
+
+    def offload(self) -> None:
+        """Announce that all cached blocks are in the host's memory, too; nothing is ever loaded from there."""
+        self.worker.publisher.publish([Offloaded(link) for link in self.held_links()])
 
     def held_links(self) -> list[Link]:
         """The distinct blocks cached now; they know their tokens, salt and ancestors."""

@@ -28,11 +28,18 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
+class Offloaded:
+    """A copy in the host's memory, as OffloadingConnector announces it without `self_describing_kv_events`."""
+
+    link: Link
+
+
+@dataclass(frozen=True, slots=True)
 class Cleared:
     pass
 
 
-Event = Stored | Removed | Cleared
+Event = Stored | Removed | Offloaded | Cleared
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,8 @@ class Encoding:
                 return self._stored(event)
             case Removed(link):
                 return {"block_hashes": [self._hash(link)], "medium": MEDIUM, "group_idx": GROUP}
+            case Offloaded(link):
+                return self._placeholder(link)
             case Cleared():
                 return {}
 
@@ -82,11 +91,16 @@ class Encoding:
             fields["session_id"] = event.session_id
         return fields
 
+    def _placeholder(self, link: Link) -> dict[str, Any]:
+        none: dict[str, Any] = {"parent_block_hash": None, "token_ids": [], "block_size": 0, "lora_id": None}
+        more = {"medium": "CPU", "lora_name": None, "extra_keys": None, "group_idx": GROUP}
+        return {"block_hashes": [self._hash(link)], **none, **more}
+
     def _hash(self, link: Link) -> int | bytes:
         return external_hash(link.digest, as_int=self.as_int)
 
 
 _encoder = msgspec.msgpack.Encoder()
-_NAMES: Final = {Stored: "BlockStored", Removed: "BlockRemoved", Cleared: "AllBlocksCleared"}
-_REQUIRED: Final = {Stored: 7, Removed: 2, Cleared: 0}
+_NAMES: Final = {Stored: "BlockStored", Offloaded: "BlockStored", Removed: "BlockRemoved", Cleared: "AllBlocksCleared"}
+_REQUIRED: Final = {Stored: 7, Offloaded: 7, Removed: 2, Cleared: 0}
 _ALWAYS: Final = frozenset({"parent_block_hash", "lora_id", "lora_name"})

@@ -178,7 +178,7 @@ class Fleet:
             self._registry.sent(worker, decision, prompt, self._decisions, self._clock())
             if self._texts:
                 self._texts.sent(worker, prompt)
-        held = decision.predicted_tokens // prompt.block_size if prompt.block_size else 0
+        held = (decision.predicted_tokens - decision.loaded_tokens) // prompt.block_size if prompt.block_size else 0
         needed, common = needed_blocks(prompt), usable_blocks(len(prompt.keys) // KEY_BYTES, prompt)
         room = worker.room(self._clock(), percent=0) if worker else None
         inflight = InFlightRequest(

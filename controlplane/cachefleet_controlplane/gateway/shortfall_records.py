@@ -43,7 +43,7 @@ def take_evidence(trace: DecisionTrace, fleet: Fleet, salt_version: Callable[[Te
         return
     matched = next((score.matched_blocks for score in answered.leading if score.id == answered.id), 0)
     blocks = min(matched, (answered.prompt_tokens - 1) // basis.block_size)
-    claimed = replace(answered, predicted_tokens=blocks * basis.block_size)
+    claimed = replace(answered, predicted_tokens=blocks * basis.block_size, loaded_tokens=0)
     if usage.cached_tokens < claimed.predicted_tokens:
         cause = shortfall(_facts(claimed, answered, basis, usage, fleet=fleet, salt_version=salt_version))
         if cause in _EXCUSED:
@@ -93,10 +93,12 @@ def _facts(
     salt_version: Callable[[TenantId], int],
 ) -> Facts:
     exact = decision.knowledge is Knowledge.EXACT
-    predicted = basis.keys[: KEY_BYTES * (decision.predicted_tokens // basis.block_size)] if basis.block_size else b""
+    there = decision.predicted_tokens - decision.loaded_tokens
+    predicted = basis.keys[: KEY_BYTES * (there // basis.block_size)] if basis.block_size else b""
     return Facts(
         predicted_tokens=decision.predicted_tokens,
         cached_tokens=usage.cached_tokens,
+        loaded_tokens=decision.loaded_tokens,
         worker=decision.id,
         answered_by=answered.id,
         rendered_tokens=decision.prompt_tokens if exact else None,

@@ -65,6 +65,13 @@ class NativeIndex:
         with _errors():
             return self.native.match(keys, candidates, tier=tier, limit=limit, rules=native_rules(rules), usable=usable)
 
+    def loadable(
+        self, keys: Keys, candidates: Sequence[WorkerId], matched: Sequence[int], rules: Sequence[HitRule] = ()
+    ) -> list[int]:
+        """Keys after the matched ones of each candidate below the device."""
+        with _errors():
+            return self.native.loadable(keys, candidates, matched, native_rules(rules))
+
     def forget(self, worker: WorkerId) -> None:
         """Remove a worker."""
         self.native.forget(worker)

@@ -76,6 +76,15 @@ class BlockIndex(Protocol):
         """
         ...
 
+    def loadable(
+        self, keys: Keys, candidates: Sequence[WorkerId], matched: Sequence[int], rules: Sequence[HitRule] = ()
+    ) -> list[int]:
+        """For each candidate, how many keys after the first ``matched`` it holds below the device, up to one it lacks.
+
+        0 where a candidate's rule is not plain: below the device only full attention's blocks are known.
+        """
+        ...
+
     def forget(self, worker: WorkerId) -> None:
         """Remove a worker and its blocks; takes constant time."""
 

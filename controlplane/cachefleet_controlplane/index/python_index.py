@@ -25,6 +25,7 @@ from itertools import islice, repeat
 from typing import Final
 
 from cachefleet_controlplane.index.frame_ingest import delta_operations, snapshot_chains
+from cachefleet_controlplane.index.operation_checks import keys_in, tier_in
 from cachefleet_controlplane.index.protocol import IndexFullError, IndexStats, Keys, OperationError, WorkerId
 from cachefleet_core.block_keys import MASK, NO_PARENT, BlockKey, Tier, unpack_keys
 from cachefleet_core.digest import Digest
@@ -131,6 +132,24 @@ class PythonIndex:
         held = self._tables[Tier.DEVICE].get
         return hit_blocks(rule, blocks, lambda window, at: bool(held(window_key(keys[at], window), 0) & bit))
 
+    def loadable(
+        self, keys: Keys, candidates: Sequence[WorkerId], matched: Sequence[int], rules: Sequence[HitRule] = ()
+    ) -> list[int]:
+        """Keys after the matched ones of each candidate below the device, in a walk for each that holds any there."""
+        if not self._tables[Tier.HOST]:
+            return [0] * len(candidates)
+        asked = unpack_keys(keys) if isinstance(keys, bytes) else keys
+        plain = [rule.plain for rule in rules] or [True] * len(candidates)
+        return [
+            self._below(worker, asked[depth:]) if alone else 0
+            for worker, depth, alone in zip(candidates, matched, plain, strict=True)
+        ]
+
+    def _below(self, worker: WorkerId, keys: Sequence[BlockKey]) -> int:
+        slot = self._slots.get(worker)
+        held = slot.held[Tier.HOST] if slot else ()
+        return next((at for at, key in enumerate(keys) if key not in held), len(keys))
+
     def forget(self, worker: WorkerId) -> None:
         """Retire a worker's slot; later operations sweep its keys."""
         slot = self._slots.pop(worker, None)
@@ -171,13 +190,13 @@ class PythonIndex:
         )
 
     def _store(self, worker: WorkerId, operation: Stored) -> None:
-        keys = _unpack(operation)
+        keys = keys_in(operation)
         unique: set[int] = set(keys)
         if len(unique) != len(keys) or operation.parent in unique:
             raise OperationError("keys: a key occurs twice in one chain")
         if not NO_PARENT <= operation.parent <= MASK:
             raise OperationError("parent: must be a block key or 0")
-        tier = _tier(operation)
+        tier = tier_in(operation)
         slot = self._slots.get(worker)
         fresh = unique - slot.held[tier] if slot else unique
         self._make_room(len(fresh))
@@ -200,7 +219,7 @@ class PythonIndex:
             self._masks.clear()
 
     def _remove(self, worker: WorkerId, operation: Removed) -> None:
-        keys, tier = _unpack(operation), _tier(operation)
+        keys, tier = keys_in(operation), tier_in(operation)
         slot = self._slots.get(worker)
         if slot is None:
             return
@@ -279,22 +298,3 @@ def _settle(depths: dict[int, int], mask: int, depth: int) -> None:
         bit = mask & -mask
         depths[bit] = depth
         mask ^= bit
-
-
-def _unpack(operation: Stored | Removed) -> list[BlockKey]:
-    try:
-        keys = operation.unpack()
-    except ValueError as error:
-        raise OperationError(f"keys: {error}") from error
-    if not keys:
-        raise OperationError("keys: must not be empty")
-    if 0 in keys:
-        raise OperationError("keys: 0 is not a block key")
-    return keys
-
-
-def _tier(operation: Stored | Removed) -> Tier:
-    try:
-        return Tier(operation.tier)
-    except ValueError as error:
-        raise OperationError(f"tier: {error}") from error

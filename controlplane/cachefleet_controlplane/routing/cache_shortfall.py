@@ -11,6 +11,7 @@ salted                the version of the tenant's salt changed between decision 
 restarted             the worker began a new epoch since the decision, or is gone
 evicted               by the index, blocks that were predicted were removed from the worker since the decision
 window                all of the prefix is held, but at its end blocks of a sliding window or a state were removed
+not_loaded            what is missing was to be loaded from the host's memory or a disk
 stale                 the worker's report was older than OLD_REPORT_SECONDS when it was decided
 unknown               none of these
 ====================  ==============================================================================================
@@ -36,6 +37,7 @@ class Cause(StrEnum):
     RESTARTED = "restarted"
     EVICTED = "evicted"
     WINDOW = "window"
+    NOT_LOADED = "not_loaded"
     STALE = "stale"
     UNKNOWN = "unknown"
 
@@ -60,6 +62,8 @@ class Facts:
     restarted: bool = False
     evicted: bool = False
     left_window: bool = False
+    loaded_tokens: int = 0
+    """Of the predicted ones, those that were to be loaded from below the device."""
     report_age: float | None = None
     """Seconds at the decision; 0 where the prediction did not rest on a report."""
 
@@ -71,6 +75,7 @@ RULES: Final[tuple[tuple[Cause, Callable[[Facts], bool]], ...]] = (
     (Cause.RESTARTED, lambda facts: facts.restarted),
     (Cause.EVICTED, lambda facts: facts.evicted),
     (Cause.WINDOW, lambda facts: facts.left_window),
+    (Cause.NOT_LOADED, lambda facts: (facts.cached_tokens or 0) >= facts.predicted_tokens - facts.loaded_tokens),
     (Cause.STALE, lambda facts: facts.report_age is None or facts.report_age > OLD_REPORT_SECONDS),
 )
 

@@ -144,6 +144,8 @@ class CandidateView:
     rank: int = 0
     matched_blocks: int = 0
     """Longest consecutive prefix that the index says is held."""
+    loadable_blocks: int = 0
+    """Blocks that follow the matched ones, held below the device."""
     sent_blocks: int = 0
     """Longest prefix that the prompt shares with prompts just sent there."""
     report_age: float | None = None
@@ -188,7 +190,7 @@ class CandidateScore:
     pool: str
     matched_blocks: int
     predicted_tokens: int
-    """Tokens of the prompt that will come from its cache, by the index alone."""
+    """Tokens of the prompt that will come from its cache, by the index alone, those to be loaded included."""
     expected_tokens: int
     """The same, with the blocks of prompts just sent there."""
     queued_tokens: int
@@ -206,6 +208,9 @@ class CandidateScore:
     """What it makes others wait, in all."""
     paid_seconds: float = 0.0
     """How much of what it costs others had been paid for by waiting."""
+    loaded_tokens: int = 0
+    """Of the expected ones, those loaded from the host's memory or a disk."""
+    loading_seconds: float = 0.0
     report_age: float | None
     needed_blocks: int
     """Blocks it would take of the free ones: all it needs, less those of its prompt in use there for certain."""
@@ -243,6 +248,8 @@ class Decision:
     rank: int = 0
     prompt_tokens: int = 0
     predicted_tokens: int = 0
+    loaded_tokens: int = 0
+    """Of the predicted ones, those to be loaded from below the device."""
     uncached_tokens: int = 0
     """Prompt tokens that the chosen worker has to compute; all of them where none was chosen."""
     prefix_tokens: int = 0
@@ -283,5 +290,6 @@ def turned_away(decision: Decision, reason: Reason) -> Decision:
         url="",
         rank=0,
         predicted_tokens=0,
+        loaded_tokens=0,
         uncached_tokens=decision.prompt_tokens,
     )

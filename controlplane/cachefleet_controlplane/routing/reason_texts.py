@@ -34,6 +34,7 @@ CAUSES: Final[Mapping[str, str]] = {
     Cause.RESTARTED: "The worker started anew, with an empty cache.",
     Cause.EVICTED: "The worker evicted some of it between decision and answer.",
     Cause.WINDOW: "The worker holds the prefix, but not the last blocks of a sliding window, or the state, at its end.",
+    Cause.NOT_LOADED: "The worker did not load what its reports said is in its host's memory or on its disk.",
     Cause.STALE: "The worker's report was old when it was decided.",
     Cause.UNKNOWN: "Nothing that is known explains it.",
 }

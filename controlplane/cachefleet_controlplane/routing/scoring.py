@@ -74,6 +74,7 @@ def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingP
         rank=chosen.view.rank,
         prompt_tokens=prompt.tokens,
         predicted_tokens=chosen.score.predicted_tokens,
+        loaded_tokens=chosen.score.loaded_tokens,
         uncached_tokens=chosen.score.uncached_tokens,
         prefix_tokens=prefix,
         excess_seconds=excess,
@@ -110,17 +111,15 @@ def unplaced(
 
 def score(prompt: Prompt, view: CandidateView, throughput: Throughput) -> CandidateScore:
     """The cost of a prompt on one candidate, computed at this throughput."""
-    stale, needed = view.stale, needed_blocks(prompt)
-    held = usable_blocks(0 if stale else counted(view.matched_blocks, view.trust), prompt)
-    predicted = held * prompt.block_size
-    # This replica knows what it just sent there: that counts even while reports are stale.
-    expected = max(predicted, usable_tokens(counted(view.sent_blocks, view.trust), prompt))
-    uncached = prompt.tokens - expected
-    evicted = 0 if stale else _evicted(prompt, view, expected, needed=needed)
+    stale, needed, worth = view.stale, needed_blocks(prompt), view.worth
+    held, predicted, there = _cached(prompt, view)
+    expected = max(predicted, there)
+    uncached, loaded = prompt.tokens - expected, expected - there
+    evicted = 0 if stale else _evicted(prompt, view, there, needed=needed)
     taken = _taken(view, needed=needed, held=held)
-    waiting = view.queued_tokens + view.inflight_tokens
+    work = view.queued_tokens + view.inflight_tokens, uncached, evicted
     paid = prompt.paid_seconds if expected < prompt.paid_tokens else 0.0
-    cost = cost_of(waiting, uncached, evicted, throughput=throughput, worth=view.worth, paid=paid)
+    cost = cost_of(*work, throughput=throughput, worth=worth, paid=paid, loaded=loaded)
     return CandidateScore(
         worker=view.worker,
         id=view.id,
@@ -137,9 +136,11 @@ def score(prompt: Prompt, view: CandidateView, throughput: Throughput) -> Candid
         batched_tokens=throughput.batched_tokens,
         requests=view.requests,
         seconds=cost.seconds,
-        worth_tokens=round(view.worth.eviction * evicted),
+        worth_tokens=round(worth.eviction * evicted),
         others_seconds=cost.others,
         paid_seconds=cost.paid,
+        loaded_tokens=loaded,
+        loading_seconds=cost.loading,
         report_age=view.report_age,
         needed_blocks=taken,
         free_blocks=view.blocks_free,
@@ -147,6 +148,15 @@ def score(prompt: Prompt, view: CandidateView, throughput: Throughput) -> Candid
         total_blocks=view.blocks_total,
         fits=stale or _has_room(view, needed=needed, taken=taken),
     )
+
+
+def _cached(prompt: Prompt, view: CandidateView) -> tuple[int, int, int]:
+    """Blocks held on its device; tokens with what it loads; tokens there with what was just sent, even while stale."""
+    matched, below = (0, 0) if view.stale else (view.matched_blocks, view.loadable_blocks)
+    held = usable_blocks(counted(matched, view.trust), prompt)
+    sent = usable_blocks(counted(view.sent_blocks, view.trust), prompt) if view.sent_blocks else 0
+    loaded = usable_blocks(counted(matched + below, view.trust), prompt) if below else held
+    return held, loaded * prompt.block_size, max(held, sent) * prompt.block_size
 
 
 def usable_tokens(blocks: int, prompt: Prompt) -> int:

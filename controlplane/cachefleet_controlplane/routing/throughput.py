@@ -13,6 +13,8 @@ from cachefleet_controlplane.routing.decision import CandidateView
 DEFAULT_TOKENS_PER_SECOND: Final = 4000.0
 DEFAULT_INTER_TOKEN_SECONDS: Final = 0.02
 DEFAULT_BATCHED_TOKENS: Final = 2048
+LOADED_TOKENS_PER_SECOND: Final = 40_000.0
+"""Assumed of every worker: 128 KiB a token, as of a model of 8 billion parameters, at 5 GB a second."""
 OUTLIER: Final = 4.0
 """Only a worker this many times slower or faster than its pool's median is believed to be so."""
 
@@ -26,6 +28,8 @@ class Throughput:
     inter_token_seconds: float
     batched_tokens: int
     """Tokens computed in one step."""
+    loaded_per_second: float = LOADED_TOKENS_PER_SECOND
+    """Tokens loaded from below the device."""
 
     @property
     def token_seconds(self) -> float:

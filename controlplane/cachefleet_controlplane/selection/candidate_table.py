@@ -51,11 +51,14 @@ class Row:
             return float("inf")
         return min(view.blocks_free, view.blocks_total) if view.requests else view.blocks_total
 
-    def seen(self, *, matched: int, sent: int, now: float) -> CandidateView:
-        """This row as a candidate for one prompt: ``matched`` blocks in the index, ``sent`` blocks just sent there."""
+    def seen(self, *, matched: int, loadable: int, sent: int, now: float) -> CandidateView:
+        """This row as a candidate for one prompt: ``matched`` blocks in the index, ``sent`` blocks just sent there,
+        ``loadable`` ones below the device.
+        """
         known = self.reported_at is not None
         age = None if self.reported_at is None else now - self.reported_at
-        return replace(self.view, matched_blocks=matched if known else 0, sent_blocks=sent, report_age=age)
+        matched, loadable = (matched, loadable) if known else (0, 0)
+        return replace(self.view, matched_blocks=matched, loadable_blocks=loadable, sent_blocks=sent, report_age=age)
 
 
 class CandidateTable:
@@ -157,6 +160,7 @@ class CandidateTable:
                 eviction=view.worth.eviction,
                 delayed=delayed,
                 standing=standing,
+                loaded_per_second=throughput.loaded_per_second,
             )
         except (ValueError, OverflowError) as error:
             raise NotScorableError(str(error)) from error

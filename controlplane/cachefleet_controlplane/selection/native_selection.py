@@ -88,7 +88,7 @@ class NativeSelector(Selector):
         """None where native code may be wrong about room."""
         sent = table.sent(prompt.keys, now) if prompt.keys else []
         choice = self._match(table, prompt, sent)
-        seen = _Seen(table, prompt, choice.depths, dict(sent), now)
+        seen = _Seen(table, prompt, (choice.depths, choice.loadable), dict(sent), now)
         if any(map(seen.misjudged, table.strained(needed_blocks(prompt)))):
             return None
         known = bool(prompt.keys) and (table.any_fresh or bool(sent))
@@ -101,7 +101,8 @@ class NativeSelector(Selector):
             policy, reason = RoutingPolicy.CACHE_AWARE, Reason.NO_ROOM
             return unplaced(prompt, reason, policy=policy, knowledge=knowledge, leading=leading, scores=scores, at=now)
         view = table.rows[choice.first].view
-        matched, expected, *_ = choice.first_score
+        _, expected, *_ = choice.first_score
+        predicted, loaded = seen.predicted(choice.first)
         return Decision(
             verdict=Verdict.ROUTE,
             reason=Reason(choice.reason),
@@ -113,7 +114,8 @@ class NativeSelector(Selector):
             url=view.url,
             rank=view.rank,
             prompt_tokens=prompt.tokens,
-            predicted_tokens=0 if view.stale else usable_tokens(counted(matched, view.trust), prompt),
+            predicted_tokens=predicted,
+            loaded_tokens=loaded,
             uncached_tokens=prompt.tokens - expected,
             prefix_tokens=choice.longest if knowledge is Knowledge.EXACT else 0,
             excess_seconds=choice.excess if knowledge is Knowledge.EXACT else 0.0,
@@ -152,11 +154,19 @@ class _Seen:
     """The candidates for one prompt at the time of its decision; scores are computed when asked for."""
 
     def __init__(
-        self, table: CandidateTable, prompt: Prompt, depths: bytes, sent: Mapping[int, int], now: float
+        self,
+        table: CandidateTable,
+        prompt: Prompt,
+        depths: tuple[bytes, bytes],
+        sent: Mapping[int, int],
+        now: float,
     ) -> None:
+        """``depths`` are the matched blocks, and the loadable ones that follow them; b"" where nobody has any."""
         self._rows, self._throughputs = table.rows, table.throughputs
         self._prompt = prompt
-        self._matched = struct.unpack(f"<{len(table.rows)}I", depths)
+        packed, below = depths
+        self._matched = struct.unpack(f"<{len(table.rows)}I", packed)
+        self._loadable = struct.unpack(f"<{len(table.rows)}I", below) if below else ()
         self._sent = sent
         self._now = now
 
@@ -164,8 +174,18 @@ class _Seen:
         return len(self._rows)
 
     def score(self, place: int) -> CandidateScore:
-        view = self._rows[place].seen(matched=self._matched[place], sent=self._sent.get(place, 0), now=self._now)
+        matched, loadable = self._matched[place], self._loadable[place] if self._loadable else 0
+        view = self._rows[place].seen(matched=matched, loadable=loadable, sent=self._sent.get(place, 0), now=self._now)
         return score(self._prompt, view, self._throughputs[place])
+
+    def predicted(self, place: int) -> tuple[int, int]:
+        """Tokens predicted from a row's cache, and those of them that are to be loaded."""
+        if self._loadable and self._loadable[place]:
+            found = self.score(place)
+            return found.predicted_tokens, found.loaded_tokens
+        view = self._rows[place].view
+        blocks = 0 if view.stale else counted(self._matched[place], view.trust)
+        return usable_tokens(blocks, self._prompt), 0
 
     def misjudged(self, place: int) -> bool:
         """Whether native code, which knows neither shared nor missing blocks, judges this row's room differently."""

@@ -116,9 +116,18 @@ class Selector:
         workers = eligible(pools, exclude, now)
         depths = self._matched(workers, prompt) if prompt.keys else [0] * len(workers)
         return [
-            worker.candidate(prompt.keys, depth, now, percent=percent[worker.pool])
-            for worker, depth in zip(workers, depths, strict=True)
+            worker.candidate(prompt.keys, depth, now, percent=percent[worker.pool], loadable=below)
+            for worker, depth, below in zip(workers, depths, self._loadable(workers, prompt, depths), strict=True)
         ]
+
+    def _loadable(self, workers: Sequence[Worker], prompt: Prompt, depths: Sequence[int]) -> list[int]:
+        """Blocks below the device that follow the matched ones; of a worker that refuted any of its blocks, none."""
+        keys = prompt.keys[: KEY_BYTES * usable_blocks(len(prompt.keys) // KEY_BYTES, prompt)]
+        below = self._index.loadable(keys, [worker.id for worker in workers], depths, [one.rule for one in workers])
+        if not any(below):
+            return below
+        refuted = self._registry.refuted_blocks.bounds(prompt.keys)
+        return [0 if worker.id in refuted else blocks for worker, blocks in zip(workers, below, strict=True)]
 
     def _matched(self, workers: Sequence[Worker], prompt: Prompt) -> list[int]:
         """Blocks of the prompt that each worker would serve, less what it has just refuted."""

@@ -62,6 +62,9 @@ class CandidateRecord:
     others had been paid for by waiting; not in older records."""
     others_seconds: float = 0.0
     paid_seconds: float = 0.0
+    loaded_tokens: int = 0
+    """These two: of expected tokens those loaded from below the device, and in how long; not in older records."""
+    loading_seconds: float = 0.0
     tokens_per_second: float
     inter_token_seconds: float
     batched_tokens: int

@@ -245,10 +245,10 @@ class Worker:
         )
 
     def candidate(
-        self, keys: bytes, matched: int, now: float, *, percent: int = 0, sent: int | None = None
+        self, keys: bytes, matched: int, now: float, *, percent: int = 0, sent: int | None = None, loadable: int = 0
     ) -> CandidateView:
-        """The worker as a decision sees it, with ``matched`` blocks of the prompt in the index and ``percent`` to stay
-        free.
+        """The worker as a decision sees it, with ``matched`` blocks of the prompt in the index, ``loadable`` ones below
+        the device, and ``percent`` to stay free.
 
         ``sent``: blocks of the prompt that were sent there just now, where the caller knows better than the in-flight
         requests.
@@ -264,6 +264,7 @@ class Worker:
             url=self.endpoint.url if self.endpoint else "",
             rank=self.rank,
             matched_blocks=matched if fresh else 0,
+            loadable_blocks=loadable if fresh else 0,
             sent_blocks=self._sent_blocks(keys, now) if sent is None else sent,
             report_age=now - load.at if load and fresh else None,
             queued_tokens=load.others_tokens if load else 0,

@@ -103,6 +103,8 @@ def _to(item: Item) -> str:
 
 def _costs(item: Item) -> Iterator[str]:
     """What the chosen worker's blocks and other requests lose by it."""
+    if item.get("loadedTokens"):
+        yield f"loads {item['loadedTokens']:,} tokens in {item['loadingSeconds']:.3f} s"
     if item["evictedTokens"]:
         yield f"evicts {item['evictedTokens']:,} tokens, worth {item['worthTokens']:,}"
     if item["othersSeconds"] >= SHOWN_SECONDS:

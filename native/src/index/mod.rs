@@ -200,6 +200,18 @@ impl Index {
         strips.settle(walk, &Blocks { tier, sets: &self.sets, keys }, asked, usable);
     }
 
+    /// Whether any worker holds blocks below the device.
+    #[must_use]
+    pub fn has_host(&self) -> bool {
+        self.tiers[digest::Tier::Host as usize].keys() > 0
+    }
+
+    /// How many of `keys` a worker holds below the device before the first it lacks there.
+    #[must_use]
+    pub fn loadable<K: Key>(&self, slot: u32, keys: &[K]) -> u32 {
+        self.tiers[digest::Tier::Host as usize].prefix(&self.sets, slot, keys)
+    }
+
     fn store(&mut self, worker: &str, parent: u64, keys: &[u64], tier: digest::Tier) -> Result<(), Full> {
         let slot = self.workers.slot(worker);
         self.make_room(slot, keys, tier)?;

@@ -7,6 +7,7 @@ use super::sets::{SetId, Sets};
 use super::spans::pieces;
 use super::table::Table;
 use crate::digest::{self, digest};
+use crate::reader::Key;
 
 #[derive(Debug)]
 pub struct Tier {
@@ -110,6 +111,22 @@ impl Tier {
             rest = &rest[(to - from) as usize..];
         }
         change
+    }
+
+    /// How many of `keys` a worker holds before the first it lacks.
+    #[expect(clippy::cast_possible_truncation, reason = "callers bound a prompt's blocks")]
+    pub fn prefix<K: Key>(&self, sets: &Sets, slot: u32, keys: &[K]) -> u32 {
+        let mut depth = 0;
+        while let Some(place) = keys.get(depth).and_then(|key| self.find(key.key())) {
+            let run = &self.runs[place.run];
+            let same = run.common(&self.arena, place.offset, &keys[depth..]);
+            let mut lacked = pieces(run.spans(), place.offset, place.offset + same);
+            if let Some(piece) = lacked.find(|piece| !sets.has(piece.set, slot)) {
+                return depth as u32 + (piece.start - place.offset);
+            }
+            depth += same as usize;
+        }
+        depth as u32
     }
 
     /// How many of `keys` a worker does not hold.

@@ -17,8 +17,9 @@ const MOST_TOKENS: u64 = 1 << 40;
 /// The best candidate for a prompt, the second best where there is one, and what explains them.
 #[pyclass(frozen, module = "cachefleet_native")]
 pub struct Choice {
-    choice: score::Choice,
+    made: score::Choice,
     depths: Vec<u32>,
+    loadable: Vec<u32>,
 }
 
 #[pymethods]
@@ -26,12 +27,12 @@ impl Choice {
     /// Index of the chosen candidate.
     #[getter]
     fn first(&self) -> usize {
-        self.choice.first.candidate
+        self.made.first.candidate
     }
 
     #[getter]
     fn second(&self) -> Option<usize> {
-        self.choice.second.map(|score| score.candidate)
+        self.made.second.map(|score| score.candidate)
     }
 
     /// Matched blocks of each candidate, in their order, as packed little-endian u32.
@@ -40,10 +41,17 @@ impl Choice {
         ints::packed_u32(py, &self.depths)
     }
 
+    /// Blocks of each candidate below the device that follow the matched ones, packed as these are; empty where
+    /// nobody has any.
+    #[getter]
+    fn loadable<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        ints::packed_u32(py, &self.loadable)
+    }
+
     /// Value of `Reason` in `controlplane/cachefleet_controlplane/routing/decision.py`.
     #[getter]
     fn reason(&self) -> &'static str {
-        match self.choice.reason {
+        match self.made.reason {
             Reason::LongestPrefix => "longest_prefix",
             Reason::LoadOverPrefix => "load_over_prefix",
             Reason::Cold => "cold",
@@ -55,25 +63,25 @@ impl Choice {
     /// The most tokens of the prompt that any candidate is expected to hold.
     #[getter]
     fn longest(&self) -> u64 {
-        self.choice.longest
+        self.made.longest
     }
 
     /// Seconds by which the chosen one's queue is longer than the shortest, where it holds the most.
     #[getter]
     fn excess(&self) -> f64 {
-        self.choice.excess
+        self.made.excess
     }
 
     /// Matched blocks, expected tokens, evicted tokens, seconds and fit of the chosen one.
     #[getter]
     fn first_score(&self) -> (u32, u64, u64, f64, bool) {
-        parts(&self.choice.first)
+        parts(&self.made.first)
     }
 
     /// The same of the second best.
     #[getter]
     fn second_score(&self) -> Option<(u32, u64, u64, f64, bool)> {
-        self.choice.second.as_ref().map(parts)
+        self.made.second.as_ref().map(parts)
     }
 }
 
@@ -108,7 +116,7 @@ impl Index {
         }
         let prompt = Prompt { tokens, block_size, needed_blocks: needed_blocks.min(MOST_TOKENS), paid, paid_tokens };
         let names = candidates.names();
-        let (known, depths) = if let Ok(packed) = keys.cast::<PyBytes>() {
+        let (known, (depths, loadable)) = if let Ok(packed) = keys.cast::<PyBytes>() {
             let keys = ints::packed_keys(packed.as_bytes(), None)?;
             (!keys.is_empty(), self.depths(keys, candidates, &prompt)?)
         } else {
@@ -125,21 +133,28 @@ impl Index {
             for (place, blocks) in sent {
                 just_sent[place] = blocks;
             }
-            let rows = loads.iter().zip(depths.iter().zip(&just_sent)).enumerate();
-            let scores: Vec<Score> =
-                rows.map(|(place, (load, (depth, sent)))| score(&prompt, load, place, *depth, *sent)).collect();
+            let rows = loads.iter().zip(&just_sent).enumerate();
+            let scores: Vec<Score> = rows
+                .map(|(place, (load, sent))| {
+                    let below = loadable.get(place).copied().unwrap_or(0);
+                    score(&prompt, load, place, depths[place], below, *sent)
+                })
+                .collect();
             let reported = loads.iter().zip(&just_sent).any(|(load, sent)| !load.stale || *sent > 0);
             let choice = choose(&scores, &loads, names, !known || !reported);
-            Ok(choice.map(|choice| Choice { choice, depths }))
+            Ok(choice.map(|choice| Choice { made: choice, depths, loadable }))
         })
     }
 }
 
 impl Index {
-    fn depths<K: Key>(&self, keys: &[K], candidates: &Candidates, prompt: &Prompt) -> PyResult<Vec<u32>> {
+    fn depths<K: Key>(&self, keys: &[K], candidates: &Candidates, prompt: &Prompt) -> PyResult<(Vec<u32>, Vec<u32>)> {
         self.0.with(|state| {
             let known = candidates.known(&state.index);
-            state.walk(&known, candidates.rules(), keys, Tier::Device, Some(prompt.usable_blocks())).collect()
+            let usable = prompt.usable_blocks();
+            let depths: Vec<u32> = state.walk(&known, candidates.rules(), keys, Tier::Device, Some(usable)).collect();
+            let loadable = state.loadable(&known, candidates.rules(), &depths, &keys[..keys.len().min(usable)]);
+            (depths, loadable)
         })
     }
 }

@@ -88,6 +88,30 @@ impl Index {
         PyList::new(keys.py(), depths)
     }
 
+    /// Of keys that follow those matched on the device, how many each candidate holds below it.
+    fn loadable(
+        &self,
+        keys: &Bound<'_, PyAny>,
+        candidates: Vec<String>,
+        matched: Vec<u32>,
+        rules: Vec<(bool, Vec<u32>, u32)>,
+    ) -> PyResult<Vec<u32>> {
+        if matched.len() != candidates.len() {
+            return Err(PyValueError::new_err("matched: one for each candidate"));
+        }
+        let rules = read_rules(rules, candidates.len())?;
+        let keys = match keys.cast::<PyBytes>() {
+            Ok(packed) => guard(|| operation_keys(packed.as_bytes()))?,
+            Err(_) => guard(|| ints::keys(keys, None))?,
+        };
+        self.0.with(|state| {
+            let known = Known::new(&state.index, candidates.iter().map(String::as_str));
+            let mut loadable = state.loadable(&known, &rules, &matched, &keys);
+            loadable.resize(matched.len(), 0);
+            loadable
+        })
+    }
+
     /// The same for candidates looked up before, as packed little-endian u32.
     #[pyo3(signature = (keys, candidates, *, tier = 0, limit = None, usable = None))]
     fn match_packed<'py>(
@@ -173,6 +197,20 @@ impl State {
             index.settle(walk, strips, asked, keys, usable.unwrap_or(usize::MAX));
         }
         known.slots.iter().map(|slot| walk.depth(*slot))
+    }
+
+    /// Blocks below the device that follow the matched ones of each known worker, in their order, 0 for one with a rule;
+    /// empty where nobody has any.
+    pub(super) fn loadable<K: Key>(&self, known: &Known, rules: &[Rule], depths: &[u32], keys: &[K]) -> Vec<u32> {
+        if !self.index.has_host() {
+            return Vec::new();
+        }
+        let of = |(place, (slot, depth)): (usize, (&u32, &u32))| {
+            let plain = *slot != NO_SLOT && rules.get(place).is_none_or(Rule::plain);
+            let rest = keys.get(*depth as usize..).filter(|_| plain);
+            rest.map_or(0, |rest| self.index.loadable(*slot, rest))
+        };
+        known.slots.iter().zip(depths).enumerate().map(of).collect()
     }
 }
 

@@ -24,6 +24,7 @@ const IDLE: Load = Load {
     eviction: 1.0,
     delayed: 0.0,
     standing: 0.0,
+    loaded_per_second: 1.0,
 };
 /// Bound on token counts, so that no sum overflows.
 const MOST: u64 = 1 << 48;
@@ -41,7 +42,7 @@ impl Loads {
     /// Sets a candidate's row; rates are resolved, as by `routing/throughput.py`.
     #[pyo3(signature = (candidate, *, tokens_per_second, inter_token_seconds, batched_tokens, stale = false,
         queued_tokens = 0, inflight_tokens = 0, blocks_free = None, blocks_blank = None, requests = 0, last_used = 0, trust = WHOLE,
-        eviction = 1.0, delayed = 0.0, standing = 0.0))]
+        eviction = 1.0, delayed = 0.0, standing = 0.0, loaded_per_second = 1.0))]
     #[expect(clippy::too_many_arguments, reason = "by keyword, as a row is")]
     fn set(
         &self,
@@ -60,8 +61,10 @@ impl Loads {
         eviction: f64,
         delayed: f64,
         standing: f64,
+        loaded_per_second: f64,
     ) -> PyResult<()> {
-        let sound = tokens_per_second > 0.0 && tokens_per_second.is_finite() && inter_token_seconds >= 0.0;
+        let rates = [tokens_per_second, loaded_per_second];
+        let sound = rates.iter().all(|rate| *rate > 0.0 && rate.is_finite()) && inter_token_seconds >= 0.0;
         if !sound || !inter_token_seconds.is_finite() || batched_tokens == 0 {
             return Err(PyValueError::new_err("rates: must be finite and above 0"));
         }
@@ -91,6 +94,7 @@ impl Loads {
             eviction,
             delayed,
             standing,
+            loaded_per_second,
         };
         Ok(())
     }

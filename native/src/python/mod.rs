@@ -17,7 +17,7 @@ mod state;
 use pyo3::prelude::*;
 
 /// Version of this module's interface; Python code written for another version does not use the module.
-const API: u32 = 3;
+const API: u32 = 4;
 
 #[pymodule]
 fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {

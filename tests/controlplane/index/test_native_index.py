@@ -39,6 +39,8 @@ def assert_alike(native: NativeIndex, twin: PythonIndex, history: History) -> No
         for tier in Tier:
             expected = twin.match(keys, workers, tier=tier, limit=limit)
             assert native.match(keys, workers, tier=tier, limit=limit) == expected
+        matched = twin.match(keys, workers)
+        assert native.loadable(keys, workers, matched) == twin.loadable(keys, workers, matched)
 
 
 @settings(max_examples=settings().max_examples // 4)

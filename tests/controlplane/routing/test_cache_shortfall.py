@@ -27,6 +27,7 @@ BECAUSE: dict[Cause, dict[str, Any]] = {
     Cause.RESTARTED: {"restarted": True},
     Cause.EVICTED: {"evicted": True},
     Cause.WINDOW: {"left_window": True},
+    Cause.NOT_LOADED: {"loaded_tokens": 16},
     Cause.STALE: {"report_age": OLD_REPORT_SECONDS + 0.1},
     Cause.UNKNOWN: {},
 }
@@ -60,3 +61,7 @@ def test_what_nobody_told_is_no_difference(untold: dict[str, Any]) -> None:
 
 def test_a_report_that_never_came_is_old() -> None:
     assert shortfall(replace(FACTS, report_age=None)) is Cause.STALE
+
+
+def test_more_missing_than_was_to_be_loaded_has_another_cause() -> None:
+    assert shortfall(replace(FACTS, loaded_tokens=15)) is Cause.UNKNOWN

@@ -96,3 +96,14 @@ def test_the_docs_example() -> None:
     assert "**6.16 s** | **7.93 s**" in told
     assert "2.72 s and 1.71 s" in told
     assert "at 6.77 s by then, and B at 7.93 - 1.89 = 6.04 s" in " ".join(told.split())
+
+
+@given(st.tuples(tokens, tokens, tokens), worths, st.floats(0, 10), tokens)
+def test_loading_is_added_to_what_the_rest_costs(
+    work: tuple[int, int, int], worth: Worth, paid: float, loaded: int
+) -> None:
+    plain = cost_of(*work, throughput=FAST, worth=worth, paid=paid)
+    cost = cost_of(*work, throughput=FAST, worth=worth, paid=paid, loaded=loaded)
+    assert cost.loading == loaded / FAST.loaded_per_second
+    assert (cost.seconds, cost.others, cost.paid) == (plain.seconds + cost.loading, plain.others, plain.paid)
+    assert plain.loading == 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ from hypothesis import strategies as st
 
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
-from cachefleet_controlplane.routing.scoring import decide, needed_blocks
+from cachefleet_controlplane.routing.scoring import decide, needed_blocks, usable_blocks
 from cachefleet_controlplane.routing.throughput import Throughput
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
-from cachefleet_core.block_keys import BlockKey, pack_keys
+from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
 from tests.controlplane.chains import chain, stored
 
 pytest.importorskip("cachefleet_native")
@@ -37,6 +38,7 @@ def views(draw: st.DrawFn) -> list[CandidateView]:
             pool="p",
             url="",
             matched_blocks=draw(st.integers(0, 40)),
+            loadable_blocks=draw(st.sampled_from([0, 0, 1, 9, 40])),
             sent_blocks=draw(st.sampled_from([0, 0, 3, 40])),
             report_age=draw(st.sampled_from([None, 0.1, 0.1, 0.1, 9.0])),
             queued_tokens=draw(tokens),
@@ -75,13 +77,19 @@ def test_the_choice_is_that_of_decide(
     for view in candidates:
         if view.matched_blocks:
             index.apply(view.id, stored(KEYS[: view.matched_blocks]))
+        if view.loadable_blocks:
+            under = KEYS[view.matched_blocks // 2 :][: view.loadable_blocks]
+            index.apply(view.id, stored(under, tier=Tier.HOST))
     keys = [*KEYS, *map(BlockKey, range(1, 20))][: length // SIZE]
     prompt = Prompt(
         length, pack_keys(keys), SIZE, max_tokens, Knowledge.EXACT, paid_seconds=paid, paid_tokens=paid_tokens
     )
+    ids = [view.id for view in candidates]
+    depths = index.match(keys, ids)
+    more = index.loadable(keys[: usable_blocks(len(keys), prompt)], ids, depths)
     known = [
-        CandidateView(**{name: getattr(view, name) for name in view.__slots__} | {"matched_blocks": depth})
-        for view, depth in zip(candidates, index.match(keys, [v.id for v in candidates]), strict=True)
+        replace(view, matched_blocks=depth, loadable_blocks=blocks)
+        for view, depth, blocks in zip(candidates, depths, more, strict=True)
     ]
     decision = decide(prompt, known, RoutingPolicy.CACHE_AWARE, 0.0)
 
@@ -104,6 +112,7 @@ def test_the_choice_is_that_of_decide(
             eviction=view.worth.eviction,
             delayed=delayed,
             standing=standing,
+            loaded_per_second=throughput.loaded_per_second,
         )
     choice = index.native.match_and_score(
         pack_keys(keys),

@@ -16,7 +16,7 @@ from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt
 from cachefleet_controlplane.routing.worth import Worth
 from cachefleet_controlplane.selection.selection import Duty, Selector
 from cachefleet_controlplane.workers.inflight import InFlightRequest
-from cachefleet_core.block_keys import BlockKey, pack_keys
+from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
 from cachefleet_core.hit_rule import PLAIN, HitRule, window_key
 from cachefleet_core.report_frames import Operation, Phase
 from tests.controlplane.chains import chain, removed, stored
@@ -143,6 +143,14 @@ class BoardMachine(RuleBasedStateMachine):
     @rule(one=who, line=st.sampled_from(CHAINS), window=st.sampled_from([1, 3]), at=st.integers(0, 11))
     def evict_windows(self, one: Who, line: list[int], window: int, at: int) -> None:
         self.change(one, removed([window_key(BlockKey(line[at]), window)]), 1)
+
+    @rule(one=who, line=st.sampled_from(CHAINS), at=st.integers(0, 11), held=st.integers(1, 12))
+    def offload(self, one: Who, line: list[int], at: int, held: int) -> None:
+        self.change(one, stored(line[at : at + held], tier=Tier.HOST), 1)
+
+    @rule(one=who, line=st.sampled_from(CHAINS), at=st.integers(0, 11))
+    def evict_below(self, one: Who, line: list[int], at: int) -> None:
+        self.change(one, removed(line[at : at + 2], tier=Tier.HOST), 1)
 
     @rule(one=who, line=st.sampled_from(CHAINS), kept=st.integers(0, 11))
     def evict(self, one: Who, line: list[int], kept: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from cachefleet_core.native import Code
+from cachefleet_worker.agent.blocks.lower_media import most_below
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts, EngineUnreachableError
 from cachefleet_worker.agent.engine.load_metrics import Load, LoadMeter, Scrape
@@ -74,6 +75,7 @@ class Session:
                 groups=groups_of(facts, rank),
                 remembered=settings.remembered_blocks,
                 namespaces=settings.namespaces,
+                below=most_below(hello.blocks_total),
                 code=code,
             )
             self._ranks[rank] = _Rank(Stream(hello, residents), LoadMeter(hello.blocks_total))

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from cachefleet_core.block_keys import BlockKey, Tier
-from cachefleet_worker.agent.blocks.lower_media import LowerMedia
+from cachefleet_worker.agent.blocks.lower_media import LowerMedia, most_below
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.wire.kv_events import decode_batch
 from tests.worker.agent.model import BLOCK_SIZE, CONTRACT, INDEX_KEY, keys_of
@@ -159,3 +159,12 @@ def test_the_longest_held_leave_where_nothing_is_ever_removed(agent: Agent) -> N
     assert agent.host == {KEYS[0], KEYS[2]}
     agent.read({"type": "AllBlocksCleared"})
     assert (agent.receiver.held, len(agent.residents._lower)) == (set(), 0)
+
+
+def test_no_more_is_reported_than_a_control_plane_takes() -> None:
+    """Also after a snapshot."""
+    small = Residents(INDEX_KEY, CONTRACT, block_size=BLOCK_SIZE, below=1)
+    small.adopt(small.draft())
+    small.apply(decode_batch(frame(on_gpu(), placeholder(HASHES[0]), placeholder(HASHES[1]))).events)
+    assert small.held == len(HASHES) + 1
+    assert (most_below(100), most_below(0), most_below(10**9)) == (1500, 1 << 18, 1 << 18)

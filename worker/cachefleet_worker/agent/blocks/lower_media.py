@@ -10,7 +10,14 @@ from typing import Final
 
 from cachefleet_worker.agent.wire.kv_events import EngineHash
 
-MOST_BLOCKS: Final = 1 << 20
+MOST_BLOCKS: Final = 1 << 18
+_FACTOR: Final = 15
+"""Times the device's blocks: with these it is what a control plane lets a worker claim (`pools/block_bounds.py`)."""
+
+
+def most_below(on_device: int) -> int:
+    """The most blocks to report below a device that has so many; 0 where it does not tell."""
+    return min(MOST_BLOCKS, _FACTOR * on_device) if on_device else MOST_BLOCKS
 
 
 class LowerMedia:

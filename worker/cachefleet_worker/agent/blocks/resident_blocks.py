@@ -20,7 +20,7 @@ A *draft* is filled from the engine's snapshot and then adopted as a whole: only
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from cachefleet_core.block_keys import BlockKey, Tier
@@ -30,7 +30,7 @@ from cachefleet_core.report_frames import Operation, Stored
 from cachefleet_worker.agent.blocks.chains import Changes, Link, chains
 from cachefleet_worker.agent.blocks.checksum import Checksum, agree
 from cachefleet_worker.agent.blocks.hash_names import Block, Keyers, Names
-from cachefleet_worker.agent.blocks.lower_media import LowerMedia
+from cachefleet_worker.agent.blocks.lower_media import MOST_BLOCKS, LowerMedia
 from cachefleet_worker.agent.blocks.naming import Naming
 from cachefleet_worker.agent.blocks.scope import Claim, Scope, medium_of, tier_of
 from cachefleet_worker.agent.wire.kv_events import (
@@ -48,8 +48,8 @@ class Residents:
     """The held set of one rank in one epoch.
 
     ``contract`` is the index contract's fingerprint. ``groups`` are the engine's KV cache groups where it tells them.
-    ``remembered`` bounds the keys kept of blocks no longer held, ``namespaces`` the keyers kept. ``code`` computes keys
-    and the digest.
+    ``remembered`` bounds the keys kept of blocks no longer held, ``namespaces`` the keyers, ``below``
+    the blocks below the device. ``code`` computes keys and the digest.
     """
 
     def __init__(
@@ -61,20 +61,22 @@ class Residents:
         groups: Iterable[CacheGroup] = (),
         remembered: int = 262_144,
         namespaces: int = 1024,
+        below: int = MOST_BLOCKS,
         code: Code = PYTHON,
     ) -> None:
         keyers = Keyers(index_key, contract, block_size=block_size, ready=namespaces, make=code.keyer)
         self._start(code, keyers, Names(remembered=remembered), scope=Scope(block_size, groups))
+        self._lower = LowerMedia(below)
 
-    def _start(self, code: Code, keyers: Keyers, names: Names, *, scope: Scope, drafted: bool = False) -> None:
+    def _start(self, code: Code, keyers: Keyers, names: Names, *, scope: Scope) -> None:
         self._code = code
         self._keyers = keyers
         self._names = names
         self._scope = scope
         self._owners: dict[BlockKey, EngineHash] = {}
-        self._sums: dict[int, Checksum] = {}
+        self._sums: defaultdict[int, Checksum] = defaultdict(Checksum)
         self._digest, self._changes = code.digest(), Changes()
-        self._lower, self._drafted = LowerMedia(), drafted
+        self._lower, self._drafted = LowerMedia(), False
         self.held = 0
         """Number of distinct (key, tier) held."""
         self.counts: Counter[str] = Counter()
@@ -142,7 +144,8 @@ class Residents:
     def draft(self) -> Residents:
         """An empty set that knows every hash known here."""
         draft = Residents.__new__(Residents)
-        draft._start(self._code, self._keyers, self._names.above(), scope=self._scope.copy(), drafted=True)  # noqa: SLF001 - one of our own
+        draft._start(self._code, self._keyers, self._names.above(), scope=self._scope.copy())  # noqa: SLF001 - one of our own
+        draft._lower, draft._drafted = LowerMedia(self._lower.most), True  # noqa: SLF001
         return draft
 
     def adopt(self, draft: Residents) -> None:
@@ -292,7 +295,4 @@ class Residents:
             self._drop(block_hash, claim)
 
     def _sum(self, group: int) -> Checksum:
-        own = self._sums.get(group)
-        if own is None:
-            own = self._sums[group] = Checksum()
-        return own
+        return self._sums[group]

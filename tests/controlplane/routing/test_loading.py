@@ -1,0 +1,59 @@
+"""Blocks below the device: loaded instead of computed, and chosen for it where that costs less."""
+
+from __future__ import annotations
+
+from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.routing.decision import CandidateView, Decision, Knowledge, Prompt, Reason, RoutingPolicy
+from cachefleet_controlplane.routing.scoring import decide
+from cachefleet_controlplane.routing.throughput import LOADED_TOKENS_PER_SECOND
+
+SIZE = 16
+PROMPT = Prompt(100 * SIZE + 1, b"12345678" * 100, SIZE, 0, Knowledge.EXACT)
+
+
+def candidate(name: str, *, matched: int = 0, loadable: int = 0, waiting: int = 0, blank: int = 1000) -> CandidateView:
+    return CandidateView(
+        worker=name,
+        id=WorkerId(name),
+        pool="p",
+        url="",
+        matched_blocks=matched,
+        loadable_blocks=loadable,
+        queued_tokens=waiting,
+        tokens_per_second=1000.0,
+        inter_token_seconds=0.01,
+        report_age=0.1,
+        blocks_blank=blank,
+    )
+
+
+def choose(*candidates: CandidateView) -> Decision:
+    return decide(PROMPT, candidates, RoutingPolicy.CACHE_AWARE, 0.0)
+
+
+def test_what_can_be_loaded_is_not_computed_and_costs_its_loading() -> None:
+    decision = choose(candidate("cold"), candidate("below", matched=20, loadable=60))
+    score = decision.scores[1]
+    assert (decision.worker, decision.reason) == ("below", Reason.LONGEST_PREFIX)
+    assert (decision.predicted_tokens, decision.loaded_tokens) == (80 * SIZE, 60 * SIZE)
+    assert (score.uncached_tokens, score.loaded_tokens) == (20 * SIZE + 1, 60 * SIZE)
+    assert score.loading_seconds == 60 * SIZE / LOADED_TOKENS_PER_SECOND
+    alone = choose(candidate("device", matched=80)).scores[0]
+    assert score.seconds == alone.seconds + score.loading_seconds
+
+
+def test_among_equals_the_device_s_blocks_win() -> None:
+    rate = LOADED_TOKENS_PER_SECOND
+    assert 80 * SIZE / rate > 0.05 * choose(candidate("a", matched=80)).scores[0].seconds  # no tie
+    assert choose(candidate("a", loadable=80), candidate("b", matched=80)).worker == "b"
+
+
+def test_loaded_blocks_take_room_as_computed_ones_do() -> None:
+    below, none = (choose(candidate("a", loadable=more, blank=10)).scores[0] for more in (80, 0))
+    assert below.evicted_tokens == none.evicted_tokens > 0
+
+
+def test_a_stale_report_says_nothing_of_what_can_be_loaded() -> None:
+    stale = candidate("a", matched=5, loadable=80)
+    stale.report_age = None
+    assert choose(stale, candidate("b")).scores[0].loaded_tokens == 0
