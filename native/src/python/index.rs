@@ -104,7 +104,7 @@ impl Index {
             Ok(packed) => guard(|| operation_keys(packed.as_bytes()))?,
             Err(_) => guard(|| ints::keys(keys, None))?,
         };
-        self.0.with(|state| {
+        self.0.with(move |state| {
             let known = Known::new(&state.index, candidates.iter().map(String::as_str));
             let mut loadable = state.loadable(&known, &rules, &matched, &keys);
             loadable.resize(matched.len(), 0);

@@ -101,6 +101,13 @@ def test_the_chosen_one_is_marked_and_the_reason_is_a_sentence() -> None:
     assert f"shortfall  512 tokens of agents-1 (evicted): {CAUSES['evicted']}" in text.splitlines()
 
 
+def test_what_is_loaded_is_among_the_costs() -> None:
+    record = example()
+    chosen, *others = record.candidates
+    loading = replace(record, candidates=(replace(chosen, loaded_tokens=2048, loading_seconds=0.0512), *others))
+    assert "costs      loads 2,048 tokens in 0.051 s, evicts 960 tokens" in explained(item(loading))
+
+
 def test_what_nobody_told_is_left_out_or_a_dash() -> None:
     bare = replace(make_record(1), rung="", tenant="", isolation="", salt_version=None, status=0, attempts=())
     lines = explained(item(bare)).splitlines()
