@@ -160,6 +160,8 @@ class State(Struct, tag="state", frozen=True, kw_only=True):
     """Of these, the blocks of the tenants that have most; none where the engine does not tell."""
     preemptions: Count = 0
     prefill_tokens_per_second: Seconds | None = None
+    loaded_tokens_per_second: Seconds | None = None
+    """Prompt tokens loaded from the host's memory or a disk."""
     inter_token_seconds: Seconds | None = None
     prefix_queries: Count = 0
     """Prompt tokens looked up in the prefix cache since the engine started."""

@@ -89,6 +89,7 @@ UP = st.one_of(
         waiting=COUNTS,
         waiting_tokens=st.none() | COUNTS,
         prefill_tokens_per_second=st.none() | SECONDS,
+        loaded_tokens_per_second=st.none() | SECONDS,
         warmth=st.builds(Warmth, done=COUNTS, total=COUNTS, failed=st.lists(NAMES, max_size=3).map(tuple)),
     ),
 )

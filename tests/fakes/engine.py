@@ -185,6 +185,10 @@ class FakeEngine:
         """Announce that all cached blocks are in the host's memory, too; nothing is ever loaded from there."""
         self.worker.publisher.publish([Offloaded(link) for link in self.held_links()])
 
+    def load(self, tokens: int, seconds: float) -> None:
+        """Count tokens as loaded from the host's memory; none are."""
+        self.worker.metrics.loaded(tokens, seconds)
+
     def held_links(self) -> list[Link]:
         """The distinct blocks cached now; they know their tokens, salt and ancestors."""
         return self.worker.pool.held()

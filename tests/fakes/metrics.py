@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -102,6 +103,15 @@ class EngineMetrics:
         self._by_source["local_cache_hit"].inc(cached)
         self._cached.inc(cached)
         self._by_tier["device"].inc(cached)
+
+    def loaded(self, tokens: int, seconds: float) -> None:
+        """OffloadingConnector brought tokens from the host's memory; an engine without it has no such metric."""
+        self._by_tier["host"].inc(tokens)
+        self._load_time.inc(seconds)
+
+    @cached_property
+    def _load_time(self) -> Counter:
+        return self._counter("kv_offload_load_time")
 
     def _gauges(self) -> None:
         scheduler = self._scheduler

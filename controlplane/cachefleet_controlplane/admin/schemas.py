@@ -97,6 +97,7 @@ class Load(Schema):
     blocks_idle: int | None
     preemptions: int
     prefill_tokens_per_second: float | None
+    loaded_tokens_per_second: float | None
     inter_token_seconds: float | None
     prefix_queries: int
     prefix_hits: int

@@ -153,6 +153,7 @@ class CandidateView:
     inflight_tokens: int = 0
     tokens_per_second: float | None = None
     inter_token_seconds: float | None = None
+    loaded_per_second: float | None = None
     batched_tokens: int = 0
     blocks_total: int | None = None
     """Blocks that requests can have."""
@@ -211,6 +212,8 @@ class CandidateScore:
     loaded_tokens: int = 0
     """Of the expected ones, those loaded from the host's memory or a disk."""
     loading_seconds: float = 0.0
+    loading_measured: bool = False
+    """Whether a worker has measured how fast it loads; else it is assumed."""
     report_age: float | None
     needed_blocks: int
     """Blocks it would take of the free ones: all it needs, less those of its prompt in use there for certain."""

@@ -141,6 +141,7 @@ def score(prompt: Prompt, view: CandidateView, throughput: Throughput) -> Candid
         paid_seconds=cost.paid,
         loaded_tokens=loaded,
         loading_seconds=cost.loading,
+        loading_measured=throughput.loading_measured,
         report_age=view.report_age,
         needed_blocks=taken,
         free_blocks=view.blocks_free,
@@ -209,8 +210,7 @@ def _knowledge(prompt: Prompt, candidates: Sequence[CandidateView], policy: Rout
 
 
 def _judge(prompt: Prompt, candidates: Sequence[CandidateView]) -> list[_Judged]:
-    throughputs = Throughputs.learn(candidates)
-    needed = needed_blocks(prompt)
+    throughputs, needed = Throughputs.learn(candidates), needed_blocks(prompt)
     return [_Judged(view, score(prompt, view, throughputs.of(view)), could(view, needed=needed)) for view in candidates]
 
 

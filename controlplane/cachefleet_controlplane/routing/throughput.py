@@ -13,8 +13,8 @@ from cachefleet_controlplane.routing.decision import CandidateView
 DEFAULT_TOKENS_PER_SECOND: Final = 4000.0
 DEFAULT_INTER_TOKEN_SECONDS: Final = 0.02
 DEFAULT_BATCHED_TOKENS: Final = 2048
-LOADED_TOKENS_PER_SECOND: Final = 40_000.0
-"""Assumed of every worker: 128 KiB a token, as of a model of 8 billion parameters, at 5 GB a second."""
+DEFAULT_LOADED_PER_SECOND: Final = 40_000.0
+"""128 KiB a token, as of a model of 8 billion parameters, at 5 GB a second."""
 OUTLIER: Final = 4.0
 """Only a worker this many times slower or faster than its pool's median is believed to be so."""
 
@@ -28,8 +28,10 @@ class Throughput:
     inter_token_seconds: float
     batched_tokens: int
     """Tokens computed in one step."""
-    loaded_per_second: float = LOADED_TOKENS_PER_SECOND
+    loaded_per_second: float = DEFAULT_LOADED_PER_SECOND
     """Tokens loaded from below the device."""
+    loading_measured: bool = False
+    """Whether any candidate has measured that."""
 
     @property
     def token_seconds(self) -> float:
@@ -48,6 +50,7 @@ class Throughputs:
 
     rates: _Rates
     latencies: _Rates
+    loading: _Rates
 
     @classmethod
     def learn(cls, candidates: Sequence[CandidateView]) -> Self:
@@ -55,6 +58,7 @@ class Throughputs:
         return cls(
             _Rates.learn(((c.pool, c.tokens_per_second) for c in candidates), DEFAULT_TOKENS_PER_SECOND),
             _Rates.learn(((c.pool, c.inter_token_seconds) for c in candidates), DEFAULT_INTER_TOKEN_SECONDS),
+            _Rates.learn(((c.pool, c.loaded_per_second) for c in candidates), DEFAULT_LOADED_PER_SECOND),
         )
 
     def of(self, view: CandidateView) -> Throughput:
@@ -63,6 +67,8 @@ class Throughputs:
             self.rates.resolve(view.pool, view.tokens_per_second),
             self.latencies.resolve(view.pool, view.inter_token_seconds),
             view.batched_tokens or DEFAULT_BATCHED_TOKENS,
+            self.loading.resolve(view.pool, view.loaded_per_second),
+            bool(self.loading.of_pool),
         )
 
 

@@ -177,4 +177,4 @@ class CandidateTable:
 
 
 def _measured(view: CandidateView) -> tuple[object, ...]:
-    return view.tokens_per_second, view.inter_token_seconds, view.batched_tokens
+    return view.tokens_per_second, view.inter_token_seconds, view.batched_tokens, view.loaded_per_second

@@ -63,8 +63,10 @@ class CandidateRecord:
     others_seconds: float = 0.0
     paid_seconds: float = 0.0
     loaded_tokens: int = 0
-    """These two: of expected tokens those loaded from below the device, and in how long; not in older records."""
+    """These three: of expected tokens those loaded from below the device, in how long, and whether that rests on
+    measurements; not in older records."""
     loading_seconds: float = 0.0
+    loading_measured: bool = False
     tokens_per_second: float
     inter_token_seconds: float
     batched_tokens: int

@@ -271,6 +271,7 @@ class Worker:
             inflight_tokens=own.tokens(now),
             tokens_per_second=state.prefill_tokens_per_second if state and self.samples >= SAMPLES_NEEDED else None,
             inter_token_seconds=state.inter_token_seconds if state else None,
+            loaded_per_second=state.loaded_tokens_per_second if state else None,
             batched_tokens=self.hello.max_batched_tokens if self.hello else 0,
             blocks_total=room.total if room else None,
             blocks_free=room.free if room else None,

@@ -104,13 +104,18 @@ def _to(item: Item) -> str:
 def _costs(item: Item) -> Iterator[str]:
     """What the chosen worker's blocks and other requests lose by it."""
     if item.get("loadedTokens"):
-        yield f"loads {item['loadedTokens']:,} tokens in {item['loadingSeconds']:.3f} s"
+        yield _loading(item["loadedTokens"], item["loadingSeconds"], measured=item.get("loadingMeasured", False))
     if item["evictedTokens"]:
         yield f"evicts {item['evictedTokens']:,} tokens, worth {item['worthTokens']:,}"
     if item["othersSeconds"] >= SHOWN_SECONDS:
         yield f"others wait {item['othersSeconds']:.3f} s in all"
     if item["paidSeconds"] >= SHOWN_SECONDS:
         yield f"{item['paidSeconds']:.3f} s paid by waiting for its prefix"
+
+
+def _loading(tokens: int, seconds: float, *, measured: bool) -> str:
+    rate = f"{tokens / seconds:,.0f} tokens/s, " if seconds else ""
+    return f"loads {tokens:,} tokens in {seconds:.3f} s ({rate}{'measured' if measured else 'assumed'})"
 
 
 def _answer(item: Item) -> Iterator[str]:

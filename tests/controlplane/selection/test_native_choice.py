@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
 from cachefleet_controlplane.routing.scoring import decide, needed_blocks, usable_blocks
-from cachefleet_controlplane.routing.throughput import Throughput
+from cachefleet_controlplane.routing.throughput import Throughputs
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
 from tests.controlplane.chains import chain, stored
@@ -35,7 +35,7 @@ def views(draw: st.DrawFn) -> list[CandidateView]:
         CandidateView(
             worker=f"w{number}",
             id=WorkerId(f"w{draw(st.integers(0, 9))}-{number}"),
-            pool="p",
+            pool=draw(st.sampled_from(["p", "q"])),
             url="",
             matched_blocks=draw(st.integers(0, 40)),
             loadable_blocks=draw(st.sampled_from([0, 0, 1, 9, 40])),
@@ -46,6 +46,7 @@ def views(draw: st.DrawFn) -> list[CandidateView]:
             tokens_per_second=draw(st.none() | st.floats(1, 1e5)),
             inter_token_seconds=draw(st.none() | st.floats(1e-4, 1)),
             batched_tokens=draw(st.sampled_from([0, 512, 2048])),
+            loaded_per_second=draw(st.none() | st.floats(1, 1e6)),
             blocks_free=draw(st.none() | st.integers(0, 100)),
             blocks_blank=draw(st.none() | st.integers(0, 100)),
             requests=draw(st.integers(0, 3)),
@@ -93,9 +94,9 @@ def test_the_choice_is_that_of_decide(
     ]
     decision = decide(prompt, known, RoutingPolicy.CACHE_AWARE, 0.0)
 
-    loads = cachefleet_native.Loads(len(known))
+    loads, throughputs = cachefleet_native.Loads(len(known)), Throughputs.learn(known)
     for place, (view, score) in enumerate(zip(known, decision.scores, strict=True)):
-        throughput = Throughput(score.tokens_per_second, score.inter_token_seconds, score.batched_tokens)
+        throughput = throughputs.of(view)
         delayed, standing = view.worth.delays(throughput.token_seconds)
         loads.set(
             place,

@@ -188,6 +188,7 @@ class BoardMachine(RuleBasedStateMachine):
                 blocks_free=min(free, tight or free),
                 blocks_idle=free // 2 if waiting % 2 else None,
                 prefill_tokens_per_second=rate,
+                loaded_tokens_per_second=(None, 900.0, 50_000.0)[waiting % 3],
                 inter_token_seconds=rate and 1 / rate,
             ),
         )

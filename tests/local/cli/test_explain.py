@@ -101,11 +101,13 @@ def test_the_chosen_one_is_marked_and_the_reason_is_a_sentence() -> None:
     assert f"shortfall  512 tokens of agents-1 (evicted): {CAUSES['evicted']}" in text.splitlines()
 
 
-def test_what_is_loaded_is_among_the_costs() -> None:
+@pytest.mark.parametrize(("measured", "source"), [(False, "assumed"), (True, "measured")])
+def test_what_is_loaded_is_among_the_costs_with_its_rate(*, measured: bool, source: str) -> None:
     record = example()
     chosen, *others = record.candidates
-    loading = replace(record, candidates=(replace(chosen, loaded_tokens=2048, loading_seconds=0.0512), *others))
-    assert "costs      loads 2,048 tokens in 0.051 s, evicts 960 tokens" in explained(item(loading))
+    below = replace(chosen, loaded_tokens=2048, loading_seconds=0.0512, loading_measured=measured)
+    told = f"costs      loads 2,048 tokens in 0.051 s (40,000 tokens/s, {source}), evicts 960 tokens"
+    assert told in explained(item(replace(record, candidates=(below, *others))))
 
 
 def test_what_nobody_told_is_left_out_or_a_dash() -> None:

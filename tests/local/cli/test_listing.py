@@ -34,6 +34,7 @@ WORKER = schemas.Worker(
         blocks_idle=None,
         preemptions=0,
         prefill_tokens_per_second=None,
+        loaded_tokens_per_second=None,
         inter_token_seconds=None,
         prefix_queries=0,
         prefix_hits=0,

@@ -14,6 +14,7 @@ import pytest
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt
+from cachefleet_controlplane.routing.throughput import DEFAULT_LOADED_PER_SECOND
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_worker.agent.agent import running
 from cachefleet_worker.agent.settings import AgentSettings
@@ -63,5 +64,13 @@ async def test_what_left_the_device_is_loaded(make_settings: Callable[..., Agent
             decision = decide(fleet)
             [score] = decision.scores
             assert (decision.predicted_tokens, score.matched_blocks) == (4 * BLOCK, 0)
-            assert score.loading_seconds > 0
+            assert score.loading_seconds == 4 * BLOCK / DEFAULT_LOADED_PER_SECOND
             assert decide(fleet, salt="b").predicted_tokens == 0
+
+            def measured() -> bool:
+                engine.load(100, 0.01)
+                return decide(fleet).scores[0].loading_measured
+
+            assert not measured()
+            await ControlPlane().until(measured)
+            assert decide(fleet).scores[0].loading_seconds == pytest.approx(4 * BLOCK / 10_000)

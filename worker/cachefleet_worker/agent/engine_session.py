@@ -21,7 +21,7 @@ from cachefleet_worker.agent.events.snapshot_client import SnapshotClient, Snaps
 from cachefleet_worker.agent.events.source import Endpoints, Source, SourceLimits
 from cachefleet_worker.agent.health import Reading
 from cachefleet_worker.agent.metrics import AgentMetrics
-from cachefleet_worker.agent.reports.hello import build_hello, endpoints_of, groups_of
+from cachefleet_worker.agent.reports.hello import build_hello, devices_of, endpoints_of, groups_of
 from cachefleet_worker.agent.reports.stream import Stream
 from cachefleet_worker.agent.settings import AgentSettings
 from cachefleet_worker.agent.wire.plugin_api import OFF, RankStats
@@ -78,7 +78,7 @@ class Session:
                 below=most_below(hello.blocks_total),
                 code=code,
             )
-            self._ranks[rank] = _Rank(Stream(hello, residents), LoadMeter(hello.blocks_total))
+            self._ranks[rank] = _Rank(Stream(hello, residents), LoadMeter(hello.blocks_total, devices_of(facts)))
 
     @property
     def model(self) -> str:

@@ -105,6 +105,41 @@ def test_a_rate_begins_anew_when_sums_fall() -> None:
     assert rate.value is None
 
 
+OFFLOADING = """
+vllm:prompt_tokens_by_source_total{engine="0",source="external_kv_transfer"} 700.0
+vllm:kv_offload_total_time_total{engine="0",transfer_type="CPU_to_GPU"} 0.25
+vllm:kv_offload_total_time_total{engine="0",transfer_type="GPU_to_CPU"} 9.0
+vllm:kv_offload_total_time_created{engine="0",transfer_type="CPU_to_GPU"} 1.7e+09
+"""
+"""As of OffloadingConnector in vLLM 0.28."""
+NEWER = """
+vllm:prompt_tokens_cached_by_source_total{engine="0",source="device"} 5000.0
+vllm:prompt_tokens_cached_by_source_total{engine="0",source="host"} 300.0
+vllm:prompt_tokens_cached_by_source_total{engine="0",source="disk"} 100.0
+vllm:prompt_tokens_cached_by_source_total{engine="0",source="p2p"} 300.0
+vllm:prompt_tokens_cached_by_source_total{engine="0",source="external_unspecified"} 50.0
+vllm:kv_offload_load_time_total{engine="0"} 0.26
+"""
+"""What vLLM 0.32 has besides."""
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "seconds"), [(OFFLOADING, 700, 0.25), (OFFLOADING + NEWER, 450, 0.26), (TEXT, 0, 0)]
+)
+def test_what_was_loaded_is_read_with_its_time(text: str, tokens: float, seconds: float) -> None:
+    read = read_scrape(text).ranks[0]
+    assert (read.loaded_tokens, read.loading_seconds) == (tokens, seconds)
+
+
+@pytest.mark.parametrize(("devices", "rate"), [(1, 20_000.0), (4, 80_000.0)])
+def test_devices_load_their_parts_of_a_token_at_once(devices: int, rate: float) -> None:
+    meter = LoadMeter(200, devices)
+    for n in range(5):
+        load = meter.add(LoadMetrics(loaded_tokens=n * 1000.0, loading_seconds=n * 0.05))
+        assert load.loaded_tokens_per_second == (None if n < 3 else pytest.approx(rate))
+    assert load.prefill_tokens_per_second is None
+
+
 def test_a_meter_turns_vitals_into_load() -> None:
     meter = LoadMeter(200)
     assert meter.load.blocks_free == 200

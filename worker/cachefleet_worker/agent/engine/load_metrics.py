@@ -21,6 +21,9 @@ _WANTED: Final = (
     "vllm:prefix_cache_queries_total{",
     "vllm:prefix_cache_hits_total{",
     "vllm:prompt_tokens_by_source_total{",
+    "vllm:prompt_tokens_cached_by_source_total{",
+    "vllm:kv_offload_load_time_total{",
+    "vllm:kv_offload_total_time_total{",
     "vllm:request_prefill_kv_computed_tokens_sum{",
     "vllm:request_prefill_time_seconds_sum{",
     "vllm:inter_token_latency_seconds_sum{",
@@ -31,8 +34,10 @@ _WANTED: Final = (
     "vllm:corrupted_requests_total{",
     "process_start_time_seconds",
 )
-_TELLING: Final = ("source", "sleep_state", "finished_reason")
+_TELLING: Final = ("source", "sleep_state", "finished_reason", "transfer_type")
 """Labels by whose values samples of one name are kept apart."""
+_CACHED: Final = "prompt_tokens_cached_by_source_total"
+_NOT_LOADED: Final = ("device", "p2p")
 _SAMPLES_NEEDED: Final = 3
 _WINDOW: Final = 16
 
@@ -49,6 +54,10 @@ class LoadMetrics:
     prefix_hits: int = 0
     prefill_tokens: float = 0.0
     prefill_seconds: float = 0.0
+    loaded_tokens: float = 0.0
+    """Prompt tokens loaded from the host's memory or a disk."""
+    loading_seconds: float = 0.0
+    """Time of the transfers to the device, each device's own."""
     inter_token_sum: float = 0.0
     inter_token_count: float = 0.0
     asleep: bool = False
@@ -98,6 +107,7 @@ class Load:
     """Idle cached blocks of tenants, by the digests of their salts."""
     preemptions: int = 0
     prefill_tokens_per_second: float | None = None
+    loaded_tokens_per_second: float | None = None
     inter_token_seconds: float | None = None
     prefix_queries: int = 0
     prefix_hits: int = 0
@@ -111,6 +121,9 @@ class _Samples:
 
     def total(self, name: str, *, without: tuple[str, ...] = ()) -> int:
         return int(sum(value for (key, label), value in self.values.items() if key == name and label not in without))
+
+    def tells(self, name: str) -> bool:
+        return any(key == name for key, _ in self.values)
 
     def get(self, name: str, key: str = "") -> float:
         return self.values.get((name, key), 0.0)
@@ -152,6 +165,9 @@ def _load_metrics(samples: _Samples) -> LoadMetrics:
         prefix_hits=int(samples.get("prefix_cache_hits_total")),
         prefill_tokens=computed or samples.get("prompt_tokens_by_source_total", "local_compute"),
         prefill_seconds=samples.get("request_prefill_time_seconds_sum"),
+        loaded_tokens=_loaded_tokens(samples),
+        loading_seconds=samples.get("kv_offload_load_time_total")
+        or samples.get("kv_offload_total_time_total", "CPU_to_GPU"),
         inter_token_sum=samples.get("inter_token_latency_seconds_sum"),
         inter_token_count=samples.get("inter_token_latency_seconds_count"),
         asleep=samples.values.get(("engine_sleep_state", "awake"), 1.0) == 0.0,
@@ -159,6 +175,13 @@ def _load_metrics(samples: _Samples) -> LoadMetrics:
         errors=int(samples.get("request_success_total", "error")),
         answered=samples.total("request_success_total", without=("error", "abort")),
     )
+
+
+def _loaded_tokens(samples: _Samples) -> float:
+    """Of engines that do not tell where cached tokens were, all that a connector brought."""
+    if samples.tells(_CACHED):
+        return samples.total(_CACHED, without=_NOT_LOADED)
+    return samples.get("prompt_tokens_by_source_total", "external_kv_transfer")
 
 
 def _add_cache(caches: dict[int, CacheConfig], rank: int, labels: dict[str, str]) -> None:
@@ -223,11 +246,13 @@ class Rate:
 
 
 class LoadMeter:
-    """Turns one rank's scrapes into its load."""
+    """Turns one rank's scrapes into its load. ``devices`` each load their part of a token at once."""
 
-    def __init__(self, blocks_total: int) -> None:
+    def __init__(self, blocks_total: int, devices: int = 1) -> None:
         self._blocks_total = blocks_total
+        self._devices = devices
         self._prefill = Rate()
+        self._loading = Rate()
         self._inter_token = Rate()
         self.reading = Reading()
         self.load = Load(blocks_total=blocks_total, blocks_free=blocks_total)
@@ -236,6 +261,7 @@ class LoadMeter:
         """Take a scrape; the plugin's own ``stats`` replace what would be derived from it."""
         self.reading = Reading(load_metrics.corrupted, load_metrics.errors, load_metrics.answered)
         self._prefill.add(load_metrics.prefill_tokens, load_metrics.prefill_seconds)
+        self._loading.add(load_metrics.loaded_tokens, load_metrics.loading_seconds / self._devices)
         self._inter_token.add(load_metrics.inter_token_sum, load_metrics.inter_token_count)
         load = Load(
             running=load_metrics.running,
@@ -244,6 +270,7 @@ class LoadMeter:
             blocks_free=round((1.0 - load_metrics.usage) * self._blocks_total),
             preemptions=load_metrics.preemptions,
             prefill_tokens_per_second=self._prefill.value,
+            loaded_tokens_per_second=self._loading.value,
             inter_token_seconds=self._inter_token.value,
             prefix_queries=load_metrics.prefix_queries,
             prefix_hits=load_metrics.prefix_hits,

@@ -104,3 +104,8 @@ def _transport(endpoints: Endpoints | None) -> tuple[Capability, ...]:
         Capability(feature="events", mode="zmq"),
         Capability(feature="replay", mode="zmq" if endpoints.replay else "off"),
     )
+
+
+def devices_of(facts: EngineFacts) -> int:
+    """Devices that each hold a part of every token (tensor parallelism); 1 where the engine does not tell."""
+    return (facts.fleet.server.tensor_parallel_size if facts.fleet else None) or 1

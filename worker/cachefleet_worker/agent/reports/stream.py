@@ -110,6 +110,7 @@ class Stream:
                 idle_by_salt=load.idle_by_salt,
                 preemptions=load.preemptions,
                 prefill_tokens_per_second=load.prefill_tokens_per_second,
+                loaded_tokens_per_second=load.loaded_tokens_per_second,
                 inter_token_seconds=load.inter_token_seconds,
                 prefix_queries=load.prefix_queries,
                 prefix_hits=load.prefix_hits,
