@@ -9,7 +9,7 @@ from typing import Final
 from cachefleet_controlplane.fleet.agent_connection import Connection, Link
 from cachefleet_controlplane.index.frame_ingest import Report
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, IndexFullError, worker_id
-from cachefleet_controlplane.pools.block_bounds import most_blocks
+from cachefleet_controlplane.pools.block_bounds import excess, most_blocks
 from cachefleet_controlplane.report_streams.report_stream import (
     Accept,
     Apply,
@@ -253,9 +253,10 @@ class AgentConnections:
 
         That is known only once its claim is in the index, since removals count too; a frame's size bounds it till then.
         """
-        if (held := self._index.held(worker.id)) > worker.most_blocks:
+        below = self._index.held_below(worker.id)
+        if why := excess(self._index.held(worker.id) - below, below, worker.most_blocks):
             self.excess_claims += 1
-            self._leave_out(worker, f"it claims {held} blocks and can hold {worker.most_blocks}")
+            self._leave_out(worker, why)
 
     def _leave_out(self, worker: Worker, why: str) -> None:
         """Hold none of a worker's blocks until its next epoch: half of them would diverge at each report."""

@@ -84,6 +84,10 @@ class NativeIndex:
         """How many (key, tier) a worker holds."""
         return self.native.held(worker)
 
+    def held_below(self, worker: WorkerId) -> int:
+        """How many of these are below the device."""
+        return self.native.held_below(worker)
+
     def shares(self) -> Mapping[WorkerId, float]:
         """Blocks that the fleet would lose with each worker, estimated."""
         return cast("dict[WorkerId, float]", self.native.shares())

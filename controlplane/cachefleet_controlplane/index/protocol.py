@@ -96,6 +96,10 @@ class BlockIndex(Protocol):
         """How many (key, tier) a worker holds; takes constant time."""
         ...
 
+    def held_below(self, worker: WorkerId) -> int:
+        """How many of these are below the device; takes constant time."""
+        ...
+
     def shares(self) -> Mapping[WorkerId, float]:
         """For each worker with blocks, the sum over its blocks of 1 / number of workers that hold the block.
 

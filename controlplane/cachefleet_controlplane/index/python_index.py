@@ -21,7 +21,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import islice, repeat
+from operator import or_
 from typing import Final
 
 from cachefleet_controlplane.index.frame_ingest import delta_operations, snapshot_chains
@@ -106,10 +108,7 @@ class PythonIndex:
         slots = self._slots
         bits = [slots[worker].bit if worker in slots else 0 for worker in candidates]
         depths = dict.fromkeys(bits, 0)
-        alive = 0
-        for bit in bits:
-            alive |= bit
-        depth = 0
+        alive, depth = reduce(or_, bits, 0), 0
         asked = unpack_keys(keys) if isinstance(keys, bytes) else keys
         for mask in map(self._tables[tier].get, asked[:limit], repeat(0)):
             if alive & mask != alive:
@@ -140,10 +139,8 @@ class PythonIndex:
             return [0] * len(candidates)
         asked = unpack_keys(keys) if isinstance(keys, bytes) else keys
         plain = [rule.plain for rule in rules] or [True] * len(candidates)
-        return [
-            self._below(worker, asked[depth:]) if alone else 0
-            for worker, depth, alone in zip(candidates, matched, plain, strict=True)
-        ]
+        rows = zip(candidates, matched, plain, strict=True)
+        return [self._below(worker, asked[depth:]) if alone else 0 for worker, depth, alone in rows]
 
     def _below(self, worker: WorkerId, keys: Sequence[BlockKey]) -> int:
         slot = self._slots.get(worker)
@@ -165,6 +162,11 @@ class PythonIndex:
         """How many (key, tier) a worker holds."""
         slot = self._slots.get(worker)
         return len(slot) if slot else 0
+
+    def held_below(self, worker: WorkerId) -> int:
+        """How many of these are below the device."""
+        slot = self._slots.get(worker)
+        return len(slot.held[Tier.HOST]) if slot else 0
 
     def shares(self) -> Mapping[WorkerId, float]:
         """Blocks that the fleet would lose with each worker, estimated from SAMPLED_KEYS keys of each tier."""
@@ -274,10 +276,7 @@ class PythonIndex:
         return 1 << (self._bits_made - 1)
 
     def _live_mask(self) -> int:
-        live = 0
-        for slot in self._slots.values():
-            live |= slot.bit
-        return live
+        return reduce(or_, (slot.bit for slot in self._slots.values()), 0)
 
     def _sweep(self, budget: int) -> None:
         while self._retired and budget > 0:

@@ -3,7 +3,8 @@
 A worker announces how many blocks its engine has, and that binds it. It is its own word, so the memory that the pool
 declares bounds it coarsely: SLACK times as many blocks as fit where a token takes what ``model.kvBytesPerToken`` says,
 or as many as fit where it takes SMALLEST_TOKEN_BYTES and that is not set.
-Blocks in host memory are not announced; a pool whose engines move any there may hold HOST_FACTOR times as many.
+Blocks in the host's memory or on a disk are not announced: it may hold BELOW_FACTOR times as many there, whatever its
+pool declares, since engines may be told of connectors elsewhere.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ SMALLEST_TOKEN_BYTES: Final = 256
 SLACK: Final = 64
 """A block holds the layers of one KV group only (a sixth or less of them in hybrid models), on one device of those that
 ``kvBytesPerToken`` may have been computed for (8), in smaller numbers perhaps (fp8)."""
-HOST_FACTOR: Final = 16
+BELOW_FACTOR: Final = 15
 UNKNOWN: Final = 2**32
 """Where neither is known: a pool that declares no room is not admitted, but may have workers from before."""
-_OFFLOADING: Final = "--kv-offloading"
 
 
 def most_blocks(spec: PoolSpec, announced: int) -> int:
-    """The most (key, tier) that one rank may claim; ``announced`` is 0 where its engine does not tell."""
-    device = min(filter(None, (announced, _declared(spec))), default=UNKNOWN)
-    return device * HOST_FACTOR if _offloads(spec) else device
+    """The most keys that one rank may claim on its device; ``announced`` is 0 where its engine does not tell."""
+    return min(filter(None, (announced, _declared(spec))), default=UNKNOWN)
+
+
+def excess(on_device: int, below: int, most: int) -> str:
+    """Why a rank that can hold ``most`` on its device cannot hold so many there and below; "" where it can."""
+    for claimed, can, where in ((on_device, most, ""), (below, BELOW_FACTOR * most, " below the device")):
+        if claimed > can:
+            return f"it claims {claimed} blocks{where} and can hold {can}"
+    return ""
 
 
 def _declared(spec: PoolSpec) -> int:
     declared = spec.model.kv_bytes_per_token
     block_bytes = spec.block_size * (declared or SMALLEST_TOKEN_BYTES)
     return blocks(kv_cache_mib(spec), block_bytes) * (SLACK if declared else 1)
-
-
-def _offloads(spec: PoolSpec) -> bool:
-    """Whether engines keep blocks in host memory, as far as the pool tells."""
-    names = (argument.replace("_", "-") for argument in spec.engine.extra_args)
-    return spec.engine.kv_transfer.kv_connector is not None or any(name.startswith(_OFFLOADING) for name in names)

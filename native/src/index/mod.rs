@@ -153,6 +153,13 @@ impl Index {
         slot.map_or(0, |slot| self.workers.holdings(slot).blocks)
     }
 
+    /// How many of these are below the device.
+    #[must_use]
+    pub fn held_below(&self, worker: &str) -> u64 {
+        let slot = self.workers.slot(worker);
+        slot.map_or(0, |slot| self.workers.holdings(slot).below)
+    }
+
     /// For each worker that holds anything, the sum over its blocks of 1 / number of their holders.
     pub fn shares(&self) -> impl Iterator<Item = (&str, f64)> {
         let shares = self.sets.shares(self.workers.live());
@@ -222,6 +229,7 @@ impl Index {
         let change = self.tiers[tier as usize].hold(&mut self.sets, slot, parent, keys);
         let holdings = self.workers.holdings_mut(slot);
         holdings.blocks += change.blocks;
+        holdings.below += if tier == digest::Tier::Host { change.blocks } else { 0 };
         holdings.digest = holdings.digest.wrapping_add(change.digest);
         self.held += change.blocks;
         Ok(())
@@ -234,6 +242,7 @@ impl Index {
         let Change { blocks, digest } = self.tiers[tier as usize].lose(&mut self.sets, slot, keys);
         let holdings = self.workers.holdings_mut(slot);
         holdings.blocks -= blocks;
+        holdings.below -= if tier == digest::Tier::Host { blocks } else { 0 };
         holdings.digest = holdings.digest.wrapping_sub(digest);
         self.held -= blocks;
     }

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Debug, Default)]
 pub struct Holdings {
     pub blocks: u64,
+    /// Of these, blocks below the device.
+    pub below: u64,
     pub digest: u64,
 }
 

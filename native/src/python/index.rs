@@ -138,6 +138,10 @@ impl Index {
         self.0.with(|state| state.index.held(worker))
     }
 
+    fn held_below(&self, worker: &str) -> PyResult<u64> {
+        self.0.with(|state| state.index.held_below(worker))
+    }
+
     /// For each worker the sum over its blocks of 1 / number of their holders.
     fn shares(&self) -> PyResult<HashMap<String, f64>> {
         self.0.with(|state| state.index.shares().map(|(name, share)| (name.to_owned(), share)).collect())

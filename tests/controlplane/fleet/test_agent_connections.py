@@ -11,6 +11,7 @@ from cachefleet_controlplane.report_streams import stream_state_machine
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.workers import registry
 from cachefleet_controlplane.workers.unindexed_hits import MIN_REPORTS
+from cachefleet_core.block_keys import Tier
 from cachefleet_core.report_frames import Capability, Delta, Drain, FrameError, Policy, Snapshot, encode
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import MODEL, FakeLink, fleet_of, pool, ranked, view, wid
@@ -253,6 +254,20 @@ class TestBounds:
         fleet.receive(later.connection, delta(2, stored(claims[:1])))
         assert (fleet.worker("demo-0").indexed, fleet.worker("demo-1").held_blocks) == (False, 10)
         assert (fleet.view().index.excess_claims, later.closed, later.resyncs()) == (2, [], [])
+
+    @every_index
+    def test_blocks_below_the_device_do_not_count_against_it(self, make_index: MakeIndex) -> None:
+        """Also where the pool does not say that its engines have such: an argument in an image may."""
+        fleet, claims = fleet_of("demo-0", make_index=make_index), chain(7, 1501)
+        link = fleet.report("demo-0", claims[:100])
+        fleet.receive(link.connection, delta(1, stored(claims[:1500], tier=Tier.HOST)))
+        assert (fleet.worker("demo-0").indexed, fleet.worker("demo-0").held_blocks) == (True, 1600)
+        fleet.receive(link.connection, delta(2, removed(claims[:1], tier=Tier.HOST), stored(claims[100:101])))
+        assert (fleet.worker("demo-0").indexed, fleet.view().index.excess_claims) == (False, 1)
+
+        again = fleet.report("demo-0", claims[:100], epoch="e2")
+        fleet.receive(again.connection, delta(1, stored(claims, tier=Tier.HOST)))
+        assert (fleet.worker("demo-0").indexed, fleet.view().index.excess_claims) == (False, 2)
 
     def test_what_a_worker_could_hold_at_its_hello_it_may_claim_while_it_runs(self) -> None:
         """A spec of less memory is not that of the workers that are there, also where their agents connect again."""

@@ -107,6 +107,17 @@ class TestSets:
         assert index.digest(A) == digest_of((key, Tier.DEVICE) for key in KEYS[:8])
         assert (index.stats().held[A], index.held(A), index.held(B)) == (8, 8, 0)
 
+    def test_blocks_below_the_device_are_counted_apart(self, index: BlockIndex) -> None:
+        index.apply(A, stored(KEYS))
+        index.apply(A, stored(KEYS[:6], tier=Tier.HOST))
+        index.apply(A, stored(KEYS[:6], tier=Tier.HOST))
+        index.apply(A, removed(KEYS[:2], tier=Tier.HOST))
+        index.apply(A, removed(KEYS[:5]))
+        assert (index.held(A), index.held_below(A), index.held_below(B)) == (9, 4, 0)
+        index.forget(A)
+        index.apply(A, stored(KEYS[:3]))
+        assert (index.held(A), index.held_below(A)) == (3, 0)
+
     def test_a_key_may_be_removed_twice_in_one_operation(self, index: BlockIndex) -> None:
         index.apply(A, stored(KEYS))
         index.apply(A, removed([KEYS[9], KEYS[9]]))

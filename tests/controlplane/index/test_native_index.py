@@ -35,6 +35,7 @@ def happen(index: BlockIndex, worker: WorkerId, operation: Operation | None) -> 
 def assert_alike(native: NativeIndex, twin: PythonIndex, history: History) -> None:
     assert [native.digest(worker) for worker in history.workers] == [twin.digest(worker) for worker in history.workers]
     assert native.stats().held == twin.stats().held
+    assert [*map(native.held_below, history.workers)] == [*map(twin.held_below, history.workers)]
     for keys, workers, limit in history.questions():
         for tier in Tier:
             expected = twin.match(keys, workers, tier=tier, limit=limit)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.pools.block_bounds import HOST_FACTOR, SLACK, UNKNOWN, most_blocks
+from cachefleet_controlplane.pools.block_bounds import BELOW_FACTOR, SLACK, UNKNOWN, excess, most_blocks
 from cachefleet_core.pool.spec import PoolSpec
 from tests.controlplane.fleets import pool
 
@@ -49,13 +49,11 @@ def test_a_pool_without_room_bounds_nothing() -> None:
     assert (most_blocks(full, 100), most_blocks(full, 0)) == (100, UNKNOWN)
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [{"kvTransfer": {"kv_connector": "OffloadingConnector"}}, {"extraArgs": ["--kv_offloading_size=8"]}],
-    ids=["connector", "argument"],
-)
-def test_blocks_in_host_memory_come_on_top(engine: dict[str, Any]) -> None:
-    assert most_blocks(spec(engine=engine), 100) == 100 * HOST_FACTOR
+def test_blocks_below_the_device_are_bounded_on_their_own() -> None:
+    most = BELOW_FACTOR * 100
+    assert excess(100, most, 100) == ""
+    assert excess(101, 0, 100) == "it claims 101 blocks and can hold 100"
+    assert excess(0, most + 1, 100) == f"it claims {most + 1} blocks below the device and can hold {most}"
 
 
 @given(announced=st.integers(0, 2**63), more=st.integers(0, 2**63))

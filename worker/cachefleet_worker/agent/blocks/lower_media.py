@@ -12,7 +12,7 @@ from cachefleet_worker.agent.wire.kv_events import EngineHash
 
 MOST_BLOCKS: Final = 1 << 18
 _FACTOR: Final = 15
-"""Times the device's blocks: with these it is what a control plane lets a worker claim (`pools/block_bounds.py`)."""
+"""Times the device's blocks: what a control plane lets a worker claim below it (`pools/block_bounds.py`)."""
 
 
 def most_below(on_device: int) -> int:
