@@ -8,6 +8,7 @@ http_protocol    uvicorn's HTTP protocol with deadlines for slow clients and a s
 http_server      a uvicorn server of that protocol
 metrics          Prometheus counters, gauges and histograms, one method per event
 settings         environment variables
+settings_bounds  bounds and options of the parts, as the settings give them
 tls              TLS of the internal port, and how workers are verified
 websocket_protocol  uvicorn's WebSockets for agents: a smaller bound on a connection's first message
 wiring           builds the parts of a replica from the settings

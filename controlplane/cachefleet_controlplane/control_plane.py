@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -19,16 +18,13 @@ from starlette.routing import Mount, Route, WebSocketRoute
 
 from cachefleet_controlplane.admin.admin_app import PATH as ADMIN_PATH
 from cachefleet_controlplane.admin.admin_app import admin_app
+from cachefleet_controlplane.admin.findings.service_findings import ServiceState
 from cachefleet_controlplane.admin.problem_responses import http_problem
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
 from cachefleet_controlplane.fleet.startup_readiness import StartupReadiness
 from cachefleet_controlplane.gateway.app import Gateway
 from cachefleet_controlplane.gateway.conversations.conversation_parts import conversation_parts
-from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
-from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
-from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
-from cachefleet_controlplane.gateway.rendering.text_keys import Texts
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
@@ -36,15 +32,15 @@ from cachefleet_controlplane.metrics import CONTENT_TYPE, Metrics
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.report_server.report_limits import ReportLimits
 from cachefleet_controlplane.report_server.server import ReportsServer
-from cachefleet_controlplane.routing.decision import Knowledge, RoutingPolicy
+from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.settings import Settings
+from cachefleet_controlplane.settings_bounds import gateway_bounds, gateway_options, log_bounds
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.decision_log import DecisionLog, LogBounds
+from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
 from cachefleet_controlplane.tls import tls_parts
 from cachefleet_controlplane.wiring import (
     Authority,
-    GatewayOptions,
     authority,
     backend_of,
     gateway_context,
@@ -54,7 +50,6 @@ from cachefleet_controlplane.wiring import (
     renderer_of,
     tenant_parts,
 )
-from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.report_frames import PATH as REPORTS_PATH
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient
@@ -89,7 +84,7 @@ class ControlPlane:
         self.tenancy.tenants.on_change(self.fleet.update_tenants)
         self.metrics.collect_from(FleetCollector(self.fleet.view))
         repository = SqlDecisions(database, max_rows=settings.decisions_max_rows)
-        self.decisions = DecisionLog(repository, metrics=self.metrics, bounds=_log_bounds(settings))
+        self.decisions = DecisionLog(repository, metrics=self.metrics, bounds=log_bounds(settings))
         self._fleet_key = fleet_key
         self._credentials = Credentials(fleet_key)
         self.tls = tls_parts(settings, self._credentials)
@@ -126,7 +121,7 @@ class ControlPlane:
 
     def _gateway(self, salt_key: bytes) -> Gateway:
         settings = self._settings
-        options = _gateway_options(settings, native=self.backend.code.name == "native", keyer=self.backend.code.keyer)
+        options = gateway_options(settings, native=self.backend.code.name == "native", keyer=self.backend.code.keyer)
         context = gateway_context(self.fleet, self._upstream, self._credentials, self.metrics, options)
         builder = input_builder(
             context, renderer_of(context, options), options, salt_key=salt_key, handles=self.conversations.handles
@@ -138,7 +133,7 @@ class ControlPlane:
             builder,
             admission=self.tenancy.admission,
             record=self.decisions.record,
-            bounds=_gateway_bounds(settings),
+            bounds=gateway_bounds(settings),
             turns=self.conversations.turns,
             hot=self.hot.observer,
             json_excess=self.backend.json_excess,
@@ -193,6 +188,7 @@ class ControlPlane:
             usage=self.tenancy.usage,
             explain=self.gateway.explain,
             certifier=self.conversations.examiner,
+            state=self._service_state,
             authorize=authority.admin,
             max_bytes=settings.admin_max_bytes,
         )
@@ -235,6 +231,19 @@ class ControlPlane:
         }
         return ready, detail
 
+    def _service_state(self) -> ServiceState:
+        tenants, source = self.tenancy.tenants, self._source
+        return ServiceState(
+            pools_known=self.fleet.informed.is_set(),
+            pools_problem=source.problem if source else "",
+            unread_pools=tuple(claim.pool for claim in source.unread) if source else (),
+            store_problem=self.decisions.problem,
+            private_store=self._settings.private_store,
+            tenants_problem=tenants.problem,
+            directory=tenants.directory,
+            leaving=self._leaving,
+        )
+
     async def _metrics(self, _: Request) -> Response:
         return Response(self.metrics.exposition(), media_type=CONTENT_TYPE)
 
@@ -262,37 +271,3 @@ class ControlPlane:
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait({task})
-
-
-def _log_bounds(settings: Settings) -> LogBounds:
-    return LogBounds(
-        queue=settings.decisions_queue,
-        batch=settings.decisions_batch,
-        flush_seconds=settings.decisions_flush_seconds,
-        retry_seconds=settings.database_retry_seconds,
-    )
-
-
-def _gateway_bounds(settings: Settings) -> GatewayBounds:
-    return GatewayBounds(
-        body_bytes=settings.request_max_bytes,
-        body_seconds=settings.request_body_seconds,
-        requests=settings.upstream_connections,
-        buffered_bytes=settings.buffer_bytes,
-        send_seconds=settings.reply_send_seconds,
-        stall_seconds=settings.request_stall_seconds,
-    )
-
-
-def _gateway_options(settings: Settings, *, native: bool, keyer: type[BlockKeyer]) -> GatewayOptions:
-    return GatewayOptions(
-        render_seconds=settings.render_timeout_seconds,
-        renderer_urls=settings.renderer_urls,
-        queue_requests=settings.queue_requests,
-        max_attempts=settings.max_attempts,
-        knowledge=Knowledge(settings.knowledge),
-        # Native code computes keys faster than a cache lookup or a hash of the text takes.
-        key_cache=None if native else KeyCache(),
-        render_cache=RenderCache(),
-        texts=Texts(secrets.token_bytes(32), keyer=keyer if native else None),
-    )

@@ -13,4 +13,5 @@ tenant_routes         tenants and their API keys
 tenant_schemas        requests and answers about tenants, keys and usage
 tenant_service        changes tenants and keys in the store and in this replica
 usage_routes          usage by hour, as JSON or CSV
+findings/             what is wrong and what to do, and its route
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Protocol
 
 from fastapi import APIRouter, FastAPI, HTTPException, Path, Query
@@ -15,6 +16,9 @@ from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals, told
 from cachefleet_controlplane.admin.auth_middleware import BodyBound, Guard
 from cachefleet_controlplane.admin.certification_routes import Certifier, certificate_routes
 from cachefleet_controlplane.admin.explain_routes import Explain, explain_routes
+from cachefleet_controlplane.admin.findings.findings import findings
+from cachefleet_controlplane.admin.findings.findings_routes import findings_routes
+from cachefleet_controlplane.admin.findings.service_findings import ServiceState
 from cachefleet_controlplane.admin.tenant_routes import key_routes, tenant_routes
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.admin.usage_routes import usage_routes
@@ -54,14 +58,20 @@ def admin_app(
     usage: UsageLog,
     explain: Explain,
     certifier: Certifier | None = None,
+    state: Callable[[], ServiceState] = ServiceState,
     authorize: AdminAuthorizer,
     max_bytes: int = 1024 * 1024,
 ) -> FastAPI:
-    """Make the application to be mounted at ``PATH``; every path under it asks ``authorize`` first."""
+    """Make the application to be mounted at ``PATH``; every path under it asks ``authorize`` first.
+
+    ``state`` is what this replica knows of itself, for findings.
+    """
     app = FastAPI(title="Cachefleet admin API", version="v1", openapi_url=None, docs_url=None, redoc_url=None)
     of_keys = (key_routes(service), access_routes(service))
     of_tenants = (tenant_routes(service), *of_keys, usage_routes(usage, service.wall_clock))
-    of_fleet = (_fleet_routes(fleet), _decision_routes(decisions), explain_routes(explain), _routing_routes(fleet))
+    found = findings_routes(lambda: findings(fleet.view(), state()))
+    of_decisions = (_decision_routes(decisions), explain_routes(explain))
+    of_fleet = (_fleet_routes(fleet), found, *of_decisions, _routing_routes(fleet))
     of_conversations = () if certifier is None else (certificate_routes(certifier),)
     for router in (*of_fleet, *of_tenants, *of_conversations, _meta_routes(app)):
         app.router.routes.extend(router.routes)  # include_router would build each route a second time

@@ -29,6 +29,8 @@ def pool_status(pool: Pool, now: float, *, wall: float) -> PoolStatus:
         ready=sum(worker.ready for worker in workers),
         fresh=sum(_fresh(worker, now) for worker in workers),
         excluded=sum(bool(worker.differences) for worker in workers),
+        replicas=pool.declared.spec.replicas,
+        admitted=pool.policy is not None,
     )
 
 

@@ -80,6 +80,10 @@ class PoolStatus:
     fresh: int
     """Workers whose blocks are known: live stream, and a report that is not stale."""
     excluded: int
+    replicas: int = 1
+    """Workers that its spec asks for."""
+    admitted: bool = True
+    """Whether its workers are told a policy: not before a budget of it is known to be admitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

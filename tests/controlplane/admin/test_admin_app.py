@@ -21,6 +21,7 @@ ROUTES = {
     ("GET", "/pools"),
     ("GET", "/pools/{namespace}/{name}"),
     ("GET", "/workers"),
+    ("GET", "/findings"),
     ("GET", "/idle-cache"),
     ("GET", "/decisions"),
     ("GET", "/decisions/{decision_id}"),

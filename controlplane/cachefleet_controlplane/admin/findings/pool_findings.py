@@ -1,0 +1,85 @@
+"""What is wrong with pools (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, found, operations, troubleshooting
+from cachefleet_controlplane.workers.views import PoolStatus
+
+
+def pool_findings(pools: tuple[PoolStatus, ...]) -> Iterator[Finding]:
+    """The findings of each pool."""
+    for pool in pools:
+        yield from found(_GROUPS, pool, f"pool {pool.key}")
+
+
+def _below_objective(pool: PoolStatus) -> bool:
+    found = pool.hit_ratio
+    sampled = found.sampled and found.ratio is not None and found.objective is not None
+    return sampled and (found.ratio or 0.0) < (found.objective or 0.0)
+
+
+def _hit_words(pool: PoolStatus) -> str:
+    found = pool.hit_ratio
+    words = f"of {found.queried_tokens:,} prompt tokens in {found.window_seconds:,.0f} s {found.ratio or 0:.1%}"
+    return f"{words} came from cache, the objective is {found.objective or 0:.1%}"
+
+
+_GROUPS: Final[tuple[tuple[Fault[PoolStatus], ...], ...]] = (
+    (
+        Fault(
+            lambda pool: not pool.replicas and not pool.workers,
+            Severity.INFO,
+            "NoWorkersWanted",
+            lambda pool: f"replicas is 0, so requests for {pool.model} are refused unless another pool serves it",
+            "set replicas to 1 or more to have it serve",
+            operations("workersavailable"),
+        ),
+        Fault(
+            lambda pool: not pool.workers,
+            Severity.CRITICAL,
+            "NoWorkers",
+            lambda pool: f"it has no worker, so requests for {pool.model} are refused unless another pool serves it",
+            "see why none is started: kubectl describe pcp, or the lines of `cachefleet up`",
+            troubleshooting("no-ready-worker"),
+        ),
+        Fault(
+            lambda pool: not pool.ready,
+            Severity.CRITICAL,
+            "NoneReady",
+            lambda pool: f"none of its {pool.workers} workers is ready, so requests for {pool.model} are refused",
+            "engines that load need time; else read the log of an engine and of its agent",
+            troubleshooting("no-ready-worker"),
+        ),
+        Fault(
+            lambda pool: pool.ready < pool.workers,
+            Severity.INFO,
+            "SomeReady",
+            lambda pool: f"{pool.ready} of its {pool.workers} workers are ready",
+            "engines that load need time; else read the log of an engine and of its agent",
+            operations("workersavailable"),
+        ),
+    ),
+    (
+        Fault(
+            lambda pool: not pool.admitted,
+            Severity.WARNING,
+            "NotAdmitted",
+            lambda _: "its budget is not known to be admitted, so its workers are told no policy",
+            "compare budgetMiB with the KV cache: the condition BudgetAdmitted has both numbers",
+            operations("budgetadmitted"),
+        ),
+    ),
+    (
+        Fault(
+            _below_objective,
+            Severity.WARNING,
+            "BelowObjective",
+            _hit_words,
+            "find out why requests miss: `cachefleet explain ID` of one that computed much",
+            troubleshooting("why-did-it-miss-the-cache"),
+        ),
+    ),
+)

@@ -1,0 +1,178 @@
+"""What is wrong with workers (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, found, operations, troubleshooting
+from cachefleet_controlplane.workers.views import WorkerStatus
+from cachefleet_core.index_contract import Difference
+from cachefleet_core.report_frames import Phase
+
+DOUBTED: Final = 0.5
+"""A trust below this is told: less than a quarter of what the worker claims is served."""
+
+
+def worker_findings(workers: tuple[WorkerStatus, ...]) -> Iterator[Finding]:
+    """The findings of each worker that the source of pools lists."""
+    for worker in workers:
+        if worker.listed:
+            yield from found(_GROUPS, worker, f"worker {worker.id}")
+            yield from _warm_findings(worker)
+
+
+def _warm_findings(worker: WorkerStatus) -> Iterator[Finding]:
+    for problem in worker.warmth.problems:
+        reason, words, action = _WARM.get(problem.kind, _WARM_FAILING)
+        yield Finding(
+            severity=Severity.WARNING,
+            subject=f"worker {worker.id}",
+            reason=reason,
+            message=f"warm prefix {problem.name} "
+            + words.format(tokens=problem.tokens, limit=problem.limit, times=problem.attempts, detail=problem.detail),
+            action=action,
+            docs=operations("degraded-and-ready"),
+        )
+
+
+_WARM_FAILING: Final = (
+    "WarmPrefixFailing",
+    "failed {times} times in a row, the last time with: {detail}",
+    "it is tried again; the engine's log says why",
+)
+_WARM: Final = {
+    "too_long": (
+        "WarmPrefixTooLong",
+        "takes {tokens} tokens, the limit is {limit} by {detail}",
+        "shorten it, or raise that",
+    ),
+    "refused": ("WarmPrefixRefused", "is refused: {detail}", "correct it, or take it out of the pool"),
+}
+
+
+def _differ(differences: tuple[Difference, ...]) -> str:
+    return "; ".join(f"{one.field} is {one.actual!r}, the pool's is {one.expected!r}" for one in differences)
+
+
+def _failed(worker: WorkerStatus) -> bool:
+    return worker.report is not None and worker.report.phase is Phase.FAILED
+
+
+def _failure(worker: WorkerStatus) -> str:
+    return "its agent says that it failed" + (f": {worker.report.reason}" if worker.report else "")
+
+
+def _age(worker: WorkerStatus) -> str:
+    return "never" if worker.report_age is None else f"{worker.report_age:.0f} s ago"
+
+
+_STALE: Final = troubleshooting("reports-are-stale")
+_GROUPS: Final[tuple[tuple[Fault[WorkerStatus], ...], ...]] = (
+    (
+        Fault(
+            _failed,
+            Severity.WARNING,
+            "WorkerFailed",
+            _failure,
+            "read the engine's log; it gets no requests until it is started anew",
+            troubleshooting("workers-fail"),
+        ),
+        Fault(
+            lambda worker: worker.key_refused,
+            Severity.WARNING,
+            "KeysRefused",
+            lambda _: "it does not take the gateway's key, so it gets no requests while others do",
+            "where its pod is not being replaced: restart the control plane, then the pod",
+            troubleshooting("keys-are-refused"),
+        ),
+        Fault(
+            lambda worker: worker.backing_off,
+            Severity.WARNING,
+            "BackingOff",
+            lambda worker: f"the gateway could not reach it at {worker.url}; others are preferred for some seconds",
+            "look whether the engine runs, and at network policies; `cachefleet decisions` has the attempts",
+            troubleshooting("workers-fail"),
+        ),
+    ),
+    (
+        Fault(
+            lambda worker: worker.ready and not worker.vouched,
+            Severity.WARNING,
+            "AgentAbsent",
+            lambda _: "its agent has not come yet, so it gets no requests",
+            "read the agent's log: it says why the control plane is not reached",
+            _STALE,
+        ),
+        Fault(
+            lambda worker: worker.ready and not worker.connected,
+            Severity.WARNING,
+            "AgentDisconnected",
+            lambda worker: f"its agent is not connected (last report: {_age(worker)}); it gets requests by load alone",
+            "read the agent's log: it says why the control plane is not reached",
+            _STALE,
+        ),
+        Fault(
+            lambda worker: worker.ready and worker.stale,
+            Severity.WARNING,
+            "ReportsStale",
+            lambda worker: f"its blocks are not trusted (stream {worker.stream}, last report: {_age(worker)})",
+            "read the agent's log; while its reports are old it gets requests by load alone",
+            _STALE,
+        ),
+    ),
+    (
+        Fault(
+            lambda worker: worker.excluded,
+            Severity.WARNING,
+            "ContractMismatch",
+            lambda worker: f"it is used last, since its blocks mean something else: {_differ(worker.differences)}",
+            "replace it; pin model.revision where weights or revision differ",
+            troubleshooting("contracts-differ"),
+        ),
+    ),
+    (
+        Fault(
+            lambda worker: worker.configuration,
+            Severity.WARNING,
+            "EngineDiffers",
+            lambda worker: f"its engine is not as the pool asks: {_differ(worker.configuration)}",
+            "find what changes vLLM's arguments on their way, or ask in the pool for what the engine has",
+            operations("engineasasked"),
+        ),
+    ),
+    (
+        Fault(
+            lambda worker: worker.not_indexed,
+            Severity.WARNING,
+            "NotUnderstood",
+            lambda worker: f"it is not indexed, requests reach it by text or load: {worker.not_indexed}",
+            "nothing is broken: report the model, so that its groups are learnt",
+            troubleshooting("the-index-is-blind-to-a-worker"),
+        ),
+        Fault(
+            lambda worker: worker.blind,
+            Severity.WARNING,
+            "ServesUnindexed",
+            lambda _: "its engine serves from a cache of which the index holds nothing: requests do not find it there",
+            "see whether the engine publishes block events, and whether they reach its agent",
+            troubleshooting("the-index-is-blind-to-a-worker"),
+        ),
+        Fault(
+            lambda worker: not worker.indexed,
+            Severity.WARNING,
+            "IndexFull",
+            lambda _: "its blocks did not fit into the index: it gets requests by load until it starts anew",
+            "give the control plane more memory, or correct model.kvBytesPerToken",
+            troubleshooting("the-index-is-full"),
+        ),
+        Fault(
+            lambda worker: worker.trust < DOUBTED,
+            Severity.WARNING,
+            "ClaimsNotServed",
+            lambda worker: f"it serves little of what it claims to hold: {worker.trust:.0%} of that is counted on",
+            "replace it; if it happens again, report it with the agent's log",
+            troubleshooting("a-worker-claims-what-it-does-not-serve"),
+        ),
+    ),
+)

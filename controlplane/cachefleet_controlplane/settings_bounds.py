@@ -1,0 +1,52 @@
+"""Bounds and options of the control plane's parts, as the settings give them."""
+
+from __future__ import annotations
+
+import secrets
+
+from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
+from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
+from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
+from cachefleet_controlplane.gateway.rendering.text_keys import Texts
+from cachefleet_controlplane.routing.decision import Knowledge
+from cachefleet_controlplane.settings import Settings
+from cachefleet_controlplane.store.decision_log import LogBounds
+from cachefleet_controlplane.wiring import GatewayOptions
+from cachefleet_core.block_keys import BlockKeyer
+
+
+def log_bounds(settings: Settings) -> LogBounds:
+    """Of the queue in front of the store."""
+    return LogBounds(
+        queue=settings.decisions_queue,
+        batch=settings.decisions_batch,
+        flush_seconds=settings.decisions_flush_seconds,
+        retry_seconds=settings.database_retry_seconds,
+    )
+
+
+def gateway_bounds(settings: Settings) -> GatewayBounds:
+    """Of bodies and answers."""
+    return GatewayBounds(
+        body_bytes=settings.request_max_bytes,
+        body_seconds=settings.request_body_seconds,
+        requests=settings.upstream_connections,
+        buffered_bytes=settings.buffer_bytes,
+        send_seconds=settings.reply_send_seconds,
+        stall_seconds=settings.request_stall_seconds,
+    )
+
+
+def gateway_options(settings: Settings, *, native: bool, keyer: type[BlockKeyer]) -> GatewayOptions:
+    """What the gateway learns of prompts, and its bounds; ``keyer`` is used for texts where it is native."""
+    return GatewayOptions(
+        render_seconds=settings.render_timeout_seconds,
+        renderer_urls=settings.renderer_urls,
+        queue_requests=settings.queue_requests,
+        max_attempts=settings.max_attempts,
+        knowledge=Knowledge(settings.knowledge),
+        # Native code computes keys faster than a cache lookup or a hash of the text takes.
+        key_cache=None if native else KeyCache(),
+        render_cache=RenderCache(),
+        texts=Texts(secrets.token_bytes(32), keyer=keyer if native else None),
+    )

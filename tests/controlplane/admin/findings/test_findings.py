@@ -1,0 +1,195 @@
+"""What is told as wrong, with the words for it, and that each finding's page has its anchor."""
+
+import re
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cachefleet_controlplane.admin.findings import pool_findings, service_findings, worker_findings
+from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, operations
+from cachefleet_controlplane.admin.findings.findings import findings
+from cachefleet_controlplane.admin.findings.service_findings import ServiceState
+from cachefleet_controlplane.store.access_marker import Closed
+from cachefleet_controlplane.tenants.directory import Directory
+from cachefleet_controlplane.workers.views import FleetView, IndexStatus
+from cachefleet_core.index_contract import Difference
+from cachefleet_core.report_frames import Phase
+from cachefleet_core.warmth import WarmProblem, Warmth
+from cachefleet_operator.reasons import Reason
+from tests.controlplane.admin.conftest import Still
+from tests.controlplane.fleet_views import DIFFERENT, INDEX, REPORT, fleet_view, unknown_worker, worker_status
+
+WELL = ServiceState(directory=Directory(required=True))
+EMPTY = IndexStatus(keys=0, held=0, bytes=0, refused_frames=0, shed_frames=0, excess_claims=0)
+ROOT = Path(__file__).parents[4]
+
+
+def view(*workers: Any, index: IndexStatus = EMPTY, **of_pool: Any) -> FleetView:
+    seen = fleet_view(*workers)
+    return replace(seen, pools=(replace(seen.pools[0], **of_pool),), index=index)
+
+
+def told(seen: FleetView, state: ServiceState = WELL) -> dict[str, Finding]:
+    return {one.reason: one for one in findings(seen, state)}
+
+
+def test_a_healthy_fleet_has_none() -> None:
+    assert not told(view(worker_status("a")))
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "words"),
+    [
+        ({"key_refused": True}, "KeysRefused", "gateway's key"),
+        ({"backing_off": True}, "BackingOff", "http://127.0.0.1:9001"),
+        ({"vouched": False}, "AgentAbsent", "no requests"),
+        ({"connected": False, "stale": True}, "AgentDisconnected", "0 s ago"),
+        ({"stale": True, "stream": "awaiting"}, "ReportsStale", "stream awaiting"),
+        ({"excluded": True, "differences": DIFFERENT}, "ContractMismatch", "weights is 'other', the pool's is 'tiny'"),
+        ({"configuration": (Difference("max_model_len", "10", "20"),)}, "EngineDiffers", "max_model_len is '20'"),
+        ({"not_indexed": "group 3"}, "NotUnderstood", "group 3"),
+        ({"blind": True}, "ServesUnindexed", "the index holds nothing"),
+        ({"indexed": False}, "IndexFull", "did not fit"),
+        ({"trust": 0.25}, "ClaimsNotServed", "25% of that"),
+    ],
+)
+def test_a_fault_of_a_worker(fault: dict[str, Any], reason: str, words: str) -> None:
+    (found,) = told(view(worker_status("a"), worker_status("b", **fault))).values()
+    assert found.reason == reason
+    assert found.subject == "worker default/demo/b#0"
+    assert found.severity is Severity.WARNING
+    assert words in found.message
+
+
+def test_a_worker_that_failed_says_why() -> None:
+    failed = worker_status("b", report=_report(phase=Phase.FAILED, reason="engine_corrupted"))
+    assert told(view(worker_status("a"), failed))["WorkerFailed"].message.endswith("failed: engine_corrupted")
+
+
+def test_warm_prefixes_that_are_not_cached_are_told_one_by_one() -> None:
+    problems = (
+        WarmProblem(name="long", kind="too_long", tokens=900, limit=512, detail="engine.maxModelLen"),
+        WarmProblem(name="odd", kind="refused", detail="roles"),
+        WarmProblem(name="late", kind="failing", attempts=4, detail="timeout"),
+    )
+    seen = told(view(worker_status("a", warmth=Warmth(done=0, total=3, problems=problems))))
+    assert "takes 900 tokens, the limit is 512 by engine.maxModelLen" in seen["WarmPrefixTooLong"].message
+    assert "odd is refused: roles" in seen["WarmPrefixRefused"].message
+    assert "late failed 4 times" in seen["WarmPrefixFailing"].message
+
+
+def test_a_worker_that_is_not_listed_or_still_starts_is_no_fault() -> None:
+    leaving, starting = unknown_worker("b", listed=False, ready=False), unknown_worker("c", ready=False)
+    assert set(told(view(worker_status("a"), leaving, starting))) == {"SomeReady"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "severity"),
+    [
+        ({"workers": 0, "ready": 0}, "NoWorkers", Severity.CRITICAL),
+        ({"workers": 0, "ready": 0, "replicas": 0}, "NoWorkersWanted", Severity.INFO),
+        ({"workers": 2, "ready": 0}, "NoneReady", Severity.CRITICAL),
+        ({"workers": 2, "ready": 1}, "SomeReady", Severity.INFO),
+        ({"admitted": False}, "NotAdmitted", Severity.WARNING),
+    ],
+)
+def test_a_fault_of_a_pool(fault: dict[str, Any], reason: str, severity: Severity) -> None:
+    (found,) = told(view(worker_status("a"), **fault)).values()
+    assert (found.reason, found.subject, found.severity) == (reason, "pool default/demo", severity)
+
+
+def test_a_hit_ratio_below_its_objective_counts_once_enough_was_looked_up() -> None:
+    low = replace(fleet_view().pools[0].hit_ratio, hit_tokens=100)
+    found = told(view(worker_status("a"), hit_ratio=low))["BelowObjective"]
+    assert found.message == "of 1,000 prompt tokens in 600 s 10.0% came from cache, the objective is 60.0%"
+    assert not told(view(worker_status("a"), hit_ratio=replace(low, min_tokens=1001)))
+    assert not told(view(worker_status("a"), hit_ratio=replace(low, objective=None)))
+    assert not told(view(worker_status("a"), hit_ratio=replace(low, queried_tokens=0, hit_tokens=0)))
+
+
+@pytest.mark.parametrize(
+    ("state", "subject", "reason"),
+    [
+        ({"pools_known": False}, "pools", "PoolsUnknown"),
+        ({"pools_problem": "pools.yaml: gone"}, "pools", "PoolsOutOfDate"),
+        ({"unread_pools": ("a/b",)}, "pool a/b", "Invalid"),
+        ({"store_problem": "disk full"}, "store", "StoreFails"),
+        ({"private_store": True}, "store", "PrivateStore"),
+        ({"directory": Directory(read=False, closed=Closed.UNREAD)}, "tenants", "TenantsUnread"),
+        ({"directory": Directory(closed=Closed.LOST)}, "tenants", "KeysLost"),
+        ({"tenants_problem": "locked"}, "tenants", "TenantsOutOfDate"),
+        ({"directory": Directory()}, "tenants", "KeysNotRequired"),
+        ({"leaving": True}, "replica", "ShuttingDown"),
+    ],
+)
+def test_a_fault_of_the_control_plane(state: dict[str, Any], subject: str, reason: str) -> None:
+    (found,) = told(view(worker_status("a")), replace(WELL, **state)).values()
+    assert (found.subject, found.reason) == (subject, reason)
+
+
+def test_what_the_index_refused_is_told_with_its_count() -> None:
+    seen = told(view(worker_status("a"), index=INDEX))
+    assert {name: one.message.split()[0] for name, one in seen.items()} == {
+        "FramesShed": "2",
+        "ExcessClaims": "1",
+        "FramesRefused": "3",
+    }
+
+
+def test_the_most_severe_come_first_and_then_by_subject() -> None:
+    seen = view(worker_status("b", blind=True), worker_status("a", blind=True), ready=0)
+    found = findings(seen, replace(WELL, directory=Directory()))
+    assert [(one.severity, one.subject) for one in found] == [
+        ("critical", "pool default/demo"),
+        ("warning", "worker default/demo/a#0"),
+        ("warning", "worker default/demo/b#0"),
+        ("info", "tenants"),
+    ]
+
+
+def faults() -> list[Fault[Any]]:
+    groups: tuple[tuple[Fault[Any], ...], ...] = (
+        *pool_findings._GROUPS,
+        *worker_findings._GROUPS,
+        *chain.from_iterable(service_findings._SERVICE.values()),
+        *service_findings._UNREAD_POOL,
+        *service_findings._INDEX,
+    )
+    return list(chain.from_iterable(groups))
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("docs", sorted({fault.docs for fault in faults()} | {operations("degraded-and-ready")}))
+def test_the_docs_have_the_place_that_a_finding_names(docs: str) -> None:
+    page, _, anchor = docs.partition("#")
+    assert anchor in anchors(ROOT / page)
+
+
+def test_reasons_are_told_apart() -> None:
+    reasons = [fault.reason for fault in faults()]
+    assert len(set(reasons)) == len(reasons)
+
+
+def test_where_a_condition_says_the_same_the_reason_is_its() -> None:
+    ours = {fault.reason for fault in faults()} | {"WarmPrefixTooLong", "WarmPrefixRefused", "WarmPrefixFailing"}
+    same = ours & {str(reason) for reason in Reason}
+    assert len(same) >= 14
+
+
+async def test_the_route_tells_them(client: httpx.AsyncClient, fleet: Still) -> None:
+    fleet.shown = view(worker_status("a"), ready=0)
+    items = (await client.get("/findings")).json()["items"]
+    assert [one["reason"] for one in items] == ["NoneReady", "KeysNotRequired"]
+    assert set(items[0]) == {"severity", "subject", "reason", "message", "action", "docs"}
+
+
+def _report(**changes: Any) -> Any:
+    return type(REPORT)(**{name: getattr(REPORT, name) for name in REPORT.__struct_fields__} | changes)
