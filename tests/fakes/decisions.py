@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cachefleet_controlplane.store.decision_filter import EVERY, DecisionFilter
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 
 
@@ -28,9 +29,13 @@ class InMemoryDecisions:
         """The record with this id; None where it was pruned."""
         return self._records.get(decision_id)
 
-    def recent(self, limit: int, model: str | None = None) -> list[DecisionRecord]:
-        """At most ``limit`` records, the last saved first; of one model where given."""
-        found = (r for r in reversed(self._records.values()) if model is None or r.model == model)
+    def recent(
+        self, limit: int, wanted: DecisionFilter = EVERY, *, before: str | None = None
+    ) -> list[DecisionRecord]:
+        """At most ``limit`` records, the last saved first; only those saved before the record ``before``."""
+        names = list(self._records)
+        older = len(names) if before is None else names.index(before) if before in names else 0
+        found = (r for r in reversed(list(self._records.values())[:older]) if wanted.matches(r))
         return [record for record, _ in zip(found, range(limit), strict=False)]
 
     def prune(self) -> int:

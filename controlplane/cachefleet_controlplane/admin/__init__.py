@@ -6,6 +6,7 @@ admin_openapi         the OpenAPI document with its error responses
 auth_middleware       authorizes each request; bounds bodies
 certification_routes  certified render profiles, and examining them
 explain_routes        POST /explain: what would be decided for a request
+pages                 pages of lists that are sorted by a name
 presenters            values of the control plane to schemas
 problem_responses     errors as problem JSON (RFC 9457)
 schemas               answers about pools, workers and decisions
@@ -13,5 +14,6 @@ tenant_routes         tenants and their API keys
 tenant_schemas        requests and answers about tenants, keys and usage
 tenant_service        changes tenants and keys in the store and in this replica
 usage_routes          usage by hour, as JSON or CSV
+decisions/            past decisions: search, export, stream
 findings/             what is wrong and what to do, and its route
 """

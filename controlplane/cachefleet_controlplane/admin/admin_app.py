@@ -15,10 +15,12 @@ from cachefleet_controlplane.admin.access_routes import access_routes
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals, told
 from cachefleet_controlplane.admin.auth_middleware import BodyBound, Guard
 from cachefleet_controlplane.admin.certification_routes import Certifier, certificate_routes
+from cachefleet_controlplane.admin.decisions.decision_routes import decision_routes
 from cachefleet_controlplane.admin.explain_routes import Explain, explain_routes
 from cachefleet_controlplane.admin.findings.findings import findings
 from cachefleet_controlplane.admin.findings.findings_routes import findings_routes
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
+from cachefleet_controlplane.admin.pages import After, ManyLimit, page
 from cachefleet_controlplane.admin.tenant_routes import key_routes, tenant_routes
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.admin.usage_routes import usage_routes
@@ -33,8 +35,6 @@ from cachefleet_controlplane.workers.views import FleetView
 
 PATH = "/admin/v1"
 
-Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
-ManyLimit = Annotated[int, Query(ge=1, le=10_000, description="How many at most.")]
 Name = Annotated[str, Path(min_length=1, max_length=253)]
 Filter = Annotated[str | None, Query(min_length=1, max_length=512)]
 _NOT_FOUND = refusals(404)
@@ -70,7 +70,7 @@ def admin_app(
     of_keys = (key_routes(service), access_routes(service))
     of_tenants = (tenant_routes(service), *of_keys, usage_routes(usage, service.wall_clock))
     found = findings_routes(lambda: findings(fleet.view(), state()))
-    of_decisions = (_decision_routes(decisions), explain_routes(explain))
+    of_decisions = (decision_routes(decisions), explain_routes(explain))
     of_fleet = (_fleet_routes(fleet), found, *of_decisions, _routing_routes(fleet))
     of_conversations = () if certifier is None else (certificate_routes(certifier),)
     for router in (*of_fleet, *of_tenants, *of_conversations, _meta_routes(app)):
@@ -106,34 +106,18 @@ def _fleet_routes(fleet: LiveFleet) -> APIRouter:
         return presenters.pool_detail(status, view)
 
     @router.get("/workers", summary="Workers: load, held blocks, cache value, freshness, differences")
-    async def workers(pool: Filter = None, limit: ManyLimit = 1000) -> schemas.WorkerList:
+    async def workers(pool: Filter = None, after: After = None, limit: ManyLimit = 1000) -> schemas.WorkerList:
         found = [status for status in fleet.view().workers if pool is None or status.pool == pool]
-        return schemas.WorkerList(items=tuple(presenters.worker(status) for status in found[:limit]), total=len(found))
+        shown, following = page(found, lambda status: status.id, after=after, limit=limit)
+        return schemas.WorkerList(
+            items=tuple(presenters.worker(status) for status in shown), total=len(found), next=following
+        )
 
     @router.get("/idle-cache", summary="What tenants have of the idle caches", tags=["tenants"])
     async def idle_cache(pool: Filter = None) -> tenant_schemas.IdleCacheList:
         found = [one for one in fleet.view().tenants if pool is None or one.pool == pool]
         items = tuple(tenant_schemas.IdleCache.model_validate(one) for one in found)
         return tenant_schemas.IdleCacheList(items=items)
-
-    return router
-
-
-def _decision_routes(decisions: DecisionLog) -> APIRouter:
-    router = APIRouter(tags=["decisions"], responses=ERRORS)
-
-    @router.get("/decisions", summary="The latest decisions, last first")
-    async def recent(model: Filter = None, limit: Limit = 50) -> schemas.DecisionList:
-        found = await decisions.recent(limit, model)
-        items = tuple(presenters.decision(record) for record in found)
-        return schemas.DecisionList(items=items, store_problem=decisions.problem or None)
-
-    @router.get("/decisions/{decision_id}", summary="Why this worker, and what the cache did", responses=_NOT_FOUND)
-    async def one(decision_id: Annotated[str, Path(max_length=64)]) -> schemas.Decision:
-        record = await decisions.get(decision_id)
-        if record is None:
-            raise HTTPException(404, "no such decision; old ones are forgotten")
-        return presenters.decision(record)
 
     return router
 

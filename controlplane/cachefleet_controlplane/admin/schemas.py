@@ -213,10 +213,12 @@ class PoolList(Schema):
 
 
 class WorkerList(Schema):
-    """Workers, and how many there are beyond the limit asked for."""
+    """Workers by id, and how many there are beyond the limit asked for."""
 
     items: tuple[Worker, ...]
     total: int
+    next: str | None = None
+    """To be given as ``after`` for those that follow; null where there are none."""
 
 
 class Shortfall(Schema):
@@ -272,12 +274,16 @@ class Decision(Schema):
     """Null where as much was cached as predicted, or the engine did not tell."""
     continuation: str | None
     """What became of the conversation's checkpoint (docs/continuation.md); null where no conversation was named."""
+    request_id: str | None = None
+    """The client's ``x-request-id``."""
 
 
 class DecisionList(Schema):
-    """The latest decisions, last first."""
+    """Decisions, last first."""
 
     items: tuple[Decision, ...]
+    next: str | None = None
+    """To be given as ``before`` for those that are older; null where there are none."""
     store_problem: str | None
     """Why only decisions not yet stored are shown; null while the store works."""
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, HTTPException, Path, Response
 
 from cachefleet_controlplane.admin import tenant_schemas as told
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
+from cachefleet_controlplane.admin.pages import MOST, After, ManyLimit, page
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord
 from cachefleet_core.pool.section import TENANT
@@ -33,9 +34,11 @@ def tenant_routes(service: TenantService) -> APIRouter:
     """The routes under ``/tenants``."""
     router = APIRouter(tags=["tenants"], responses=ERRORS)
 
-    @router.get("/tenants", summary="All tenants")
-    async def tenants() -> told.TenantList:
-        return told.TenantList(items=tuple(shown_tenant(tenant) for tenant in await service.all()))
+    @router.get("/tenants", summary="Tenants")
+    async def tenants(after: After = None, limit: ManyLimit = MOST) -> told.TenantList:
+        found = sorted(await service.all(), key=lambda tenant: tenant.name)  # databases sort by their own rules
+        shown, following = page(found, lambda tenant: tenant.name, after=after, limit=limit)
+        return told.TenantList(items=tuple(map(shown_tenant, shown)), next=following)
 
     @router.post("/tenants", summary="Make a tenant", status_code=201, responses=_CONFLICT)
     async def create(wanted: told.NewTenant) -> told.Tenant:

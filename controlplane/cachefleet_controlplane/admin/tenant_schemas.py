@@ -69,9 +69,11 @@ class Tenant(Schema):
 
 
 class TenantList(Schema):
-    """All tenants by name."""
+    """Tenants by name."""
 
     items: tuple[Tenant, ...]
+    next: str | None = None
+    """To be given as ``after`` for those that follow; null where there are none."""
 
 
 class AccessReason(StrEnum):

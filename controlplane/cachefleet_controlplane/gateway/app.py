@@ -49,7 +49,7 @@ from cachefleet_controlplane.gateway.tenant_admission import (
 )
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.headers import Header, identified, permitted_headers
+from cachefleet_controlplane.wire.headers import Header, identified, permitted_headers, request_id
 from cachefleet_controlplane.wire.http_exchange import (
     JSON,
     ClientGoneError,
@@ -165,7 +165,7 @@ class Gateway:
     async def _ask(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         began = self._parts.clock()
         endpoint = Endpoint(scope["path"])
-        trace = DecisionTrace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=endpoint)
+        trace = self._trace(scope, endpoint)
         admitted = admitted_request(scope)
         understood = partial(parser_of(scope), endpoint=endpoint, trusted=admitted.tenant.trusted)
         with self._account.of(trace, reply, admitted), self.bodies.share(admitted.tenant.name) as share:
@@ -173,6 +173,10 @@ class Gateway:
             work = self._answer(info, scope, reply, trace, began)
             if not await while_present(work, receive, reply):
                 raise ClientGoneError
+
+    def _trace(self, scope: Scope, endpoint: str) -> DecisionTrace:
+        named = request_id(scope["headers"])
+        return DecisionTrace(self._new_id(), self._wall_clock(), model="", endpoint=endpoint, request_id=named)
 
     async def _answer(self, info: RequestInfo, scope: Scope, reply: Reply, trace: DecisionTrace, began: float) -> None:
         model, tenant = self._input_builder.find(info.model), admitted_request(scope).tenant
@@ -227,7 +231,7 @@ class Gateway:
         return without_history(info) if self._turns is None else await self._turns.whole(info, tenant, model)
 
     async def _route(self, scope: Scope, receive: Receive, reply: Reply) -> None:
-        trace = DecisionTrace(id=self._new_id(), at=self._wall_clock(), model="", endpoint=ROUTE_PATH)
+        trace = self._trace(scope, ROUTE_PATH)
         admitted = admitted_request(scope)
         with self._account.of(trace, reply, admitted), self.bodies.share(admitted.tenant.name) as share:
             fields = await self.bodies.read(scope, receive, share, parse_fields)

@@ -2,6 +2,7 @@
 
 access_marker         whether a store without API keys serves everybody, and the file beside it that outlives it
 database              SQLite or PostgreSQL: opening, migrating, transactions, recovery from corruption
+decision_filter       which decision records are asked for
 decision_log          bounded queue of decision records in front of the repository
 decision_records      the record of one decision, without prompts, token ids or secrets
 decision_repository   decision records in SQL

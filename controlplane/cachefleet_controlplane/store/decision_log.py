@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TypeVar
 
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.decision_filter import EVERY, DecisionFilter
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.decision_repository import DecisionRepository
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -73,15 +74,26 @@ class DecisionLog:
             return waiting
         return await self._read(lambda: self._repository.get(decision_id))
 
-    async def recent(self, limit: int, model: str | None = None) -> list[DecisionRecord]:
-        """The latest records, last first; where the repository fails, only those still queued."""
-        waiting = [r for r in reversed(self._waiting.values()) if model is None or r.model == model][:limit]
+    async def recent(
+        self, limit: int, wanted: DecisionFilter = EVERY, *, before: str | None = None
+    ) -> list[DecisionRecord]:
+        """The latest records, last first, those before the record ``before`` where given.
+
+        Where the repository fails, only those still queued; StoreError where ``before`` is not among these.
+        """
+        names, queued = list(self._waiting), before in self._waiting
+        older = names[: names.index(before)] if before in self._waiting else names if before is None else []
+        found = [one for name in reversed(older) if wanted.matches(one := self._waiting[name])][:limit]
+        # Those queued may be written before the repository answers, the newer ones, too.
+        most, cursor = limit + len(names), None if queued else before
         try:
-            stored = await self._read(lambda: self._repository.recent(limit, model))
+            stored = await self._read(lambda: self._repository.recent(most, wanted, before=cursor))
         except StoreError:
-            return waiting
-        known = {record.id for record in waiting}
-        return (waiting + [record for record in stored if record.id not in known])[:limit]
+            if cursor is not None:
+                raise
+            return found
+        known = set(names)
+        return (found + [record for record in stored if record.id not in known])[:limit]
 
     async def run(self) -> None:
         """Write queued records until cancelled; then flush once and close the repository."""

@@ -144,3 +144,5 @@ class DecisionRecord:
     shortfall: ShortfallRecord | None = None
     continuation: str | None = None
     """A ``turn_plan.TurnOutcome``; None where the request names no conversation."""
+    request_id: str | None = None
+    """The client's ``x-request-id``; None where it sent none that can be kept."""

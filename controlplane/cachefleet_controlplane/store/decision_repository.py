@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
 import msgspec
-from sqlalchemy import Table, delete, insert, select
+from sqlalchemy import ColumnElement, Table, delete, insert, or_, select
 from sqlalchemy.engine import RowMapping
 
 from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.decision_filter import ANY, EVERY, STATUSES, DecisionFilter
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.schema.tables import DecisionRow
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -34,8 +35,11 @@ class DecisionRepository(Protocol):
         """The record with this id, None where it is not stored any more."""
         ...
 
-    def recent(self, limit: int, model: str | None = None) -> list[DecisionRecord]:
-        """At most ``limit`` records, the last saved first."""
+    def recent(self, limit: int, wanted: DecisionFilter = EVERY, *, before: str | None = None) -> list[DecisionRecord]:
+        """At most ``limit`` records, the last saved first; only those saved before the record ``before``.
+
+        None where that is not stored any more: neither is anything older.
+        """
         ...
 
     def prune(self) -> int:
@@ -70,11 +74,11 @@ class SqlDecisions:
             row = connection.execute(select(_decisions).where(_decisions.c.id == decision_id)).mappings().first()
         return None if row is None else _record(row)
 
-    def recent(self, limit: int, model: str | None = None) -> list[DecisionRecord]:
-        """At most ``limit`` records, the last saved first; of one model where given."""
-        query = select(_decisions).order_by(_seq.desc()).limit(limit)
-        if model is not None:
-            query = query.where(_decisions.c.model == model)
+    def recent(self, limit: int, wanted: DecisionFilter = EVERY, *, before: str | None = None) -> list[DecisionRecord]:
+        """At most ``limit`` records, the last saved first; only those saved before the record ``before``."""
+        query = select(_decisions).where(*_conditions(wanted)).order_by(_seq.desc()).limit(limit)
+        if before is not None:
+            query = query.where(_seq < select(_seq).where(_decisions.c.id == before).scalar_subquery())
         with self._database.transaction() as connection:
             return [_record(row) for row in connection.execute(query).mappings()]
 
@@ -89,6 +93,27 @@ class SqlDecisions:
     def close(self) -> None:
         """Close the database, which other repositories may share."""
         self._database.close()
+
+
+def _conditions(wanted: DecisionFilter) -> list[ColumnElement[bool]]:
+    """The conditions of a filter as SQL."""
+    return [condition(value) for name, condition in _CONDITIONS.items() if (value := getattr(wanted, name)) is not None]
+
+
+_columns = _decisions.c
+_CONDITIONS: Final[Mapping[str, Callable[[Any], ColumnElement[bool]]]] = {
+    "model": lambda value: _columns.model == value,
+    "request_id": lambda value: _columns.request_id == value,
+    "tenant": lambda value: _columns.tenant == value,
+    "pool": lambda value: _columns.pool == value,
+    "worker": lambda value: or_(_columns.worker == value, _columns.pool + "/" + _columns.worker == value),
+    "outcome": lambda value: _columns.status.between(*STATUSES[value]),
+    "shortfall": lambda value: (
+        _columns.shortfall.is_not(None) if value == ANY else _columns.shortfall["cause"].as_string() == value
+    ),
+    "since": lambda value: _columns.at >= value,
+    "until": lambda value: _columns.at < value,
+}
 
 
 def _record(row: RowMapping) -> DecisionRecord:

@@ -51,6 +51,8 @@ _NOT_OF_WORKERS: Final = frozenset(
 _NOT_OF_WORKERS_PREFIXES: Final = (b"access-control-", b"x-cachefleet-")
 
 REQUEST_ID: Final = b"x-request-id"
+MAX_REQUEST_ID: Final = 128
+"""Bytes of a request id that are remembered; a longer one is not."""
 THRESHOLD_HOOK: Final[Header] = (b"x-cache-threshold-finish-reason", b"true")
 """Makes llm-d's simulator refuse a request; no effect with another value."""
 
@@ -59,6 +61,13 @@ def identified(headers: Iterable[Header], name: str) -> list[Header]:
     """Headers with a request id, the client's own or ``name``: the same for all attempts of a request (A16)."""
     given = list(headers)
     return given if any(header == REQUEST_ID for header, _ in given) else [*given, (REQUEST_ID, name.encode())]
+
+
+def request_id(headers: Iterable[Header]) -> str | None:
+    """A client's request id, to be remembered; None without one, or where it is too long or not printable ASCII."""
+    given = next((value for header, value in headers if header == REQUEST_ID), b"")
+    text = given.decode("latin-1")
+    return text if 0 < len(text) <= MAX_REQUEST_ID and text.isascii() and text.isprintable() else None
 
 
 def permitted_headers(headers: Iterable[Header], *, trusted: bool) -> list[Header]:

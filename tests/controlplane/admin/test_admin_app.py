@@ -169,7 +169,11 @@ async def test_workers_show_load_cache_and_differences(client: httpx.AsyncClient
 
 
 async def test_workers_by_pool_and_limit(client: httpx.AsyncClient) -> None:
-    assert (await client.get("/workers", params={"pool": "default/none"})).json() == {"items": [], "total": 0}
+    assert (await client.get("/workers", params={"pool": "default/none"})).json() == {
+        "items": [],
+        "total": 0,
+        "next": None,
+    }
     some = (await client.get("/workers", params={"pool": "default/demo", "limit": 1})).json()
     assert (len(some["items"]), some["total"]) == (1, 3)
 

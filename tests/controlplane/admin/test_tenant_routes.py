@@ -81,7 +81,7 @@ async def test_keys_are_not_made_where_they_would_go_with_the_pod(
 
 async def test_a_tenant_is_made_shown_changed_and_deleted(client: httpx.AsyncClient, service: TenantService) -> None:
     assert await make(client) == ACME
-    assert (await client.get("/tenants")).json() == {"items": [ACME]}
+    assert (await client.get("/tenants")).json() == {"items": [ACME], "next": None}
     assert (await client.get("/tenants/acme")).json() == ACME
     changed = await client.patch("/tenants/acme", json={"priority": 0, "requestsAtOnce": 4, "saltVersion": 2})
     assert changed.json() == ACME | {"priority": 0, "requestsAtOnce": 4, "saltVersion": 2}
@@ -310,5 +310,5 @@ async def test_nothing_is_changed_in_a_store_that_other_replicas_do_not_see(
         answer = await client.request(method, path, json=body)
         assert_problem(answer, 409)
         assert "CACHEFLEET_DATABASE_URL" in answer.json()["detail"]
-    assert (await client.get("/tenants")).json() == {"items": [ACME]}
+    assert (await client.get("/tenants")).json() == {"items": [ACME], "next": None}
     assert await states(client) == {key: "active"}

@@ -86,6 +86,7 @@ async def test_only_a_trusted_tenant_tells_an_engine_priorities_ids_and_sessions
     assert heard["x-own"] == "kept"
     assert members.keys() & sent.keys() == (members.keys() if trusted else set())
     assert told.keys() & heard.keys() == (told.keys() if trusted else set())
+    assert gate.records[-1].request_id == "abc", "kept for searches, whoever sent it"
 
 
 async def test_connections_to_workers_are_kept() -> None:

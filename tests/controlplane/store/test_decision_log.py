@@ -10,6 +10,7 @@ import pytest
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.decision_filter import EVERY, DecisionFilter
 from cachefleet_controlplane.store.decision_log import DecisionLog, LogBounds
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.decision_repository import DecisionRepository, SqlDecisions
@@ -37,9 +38,9 @@ class Failing(InMemoryDecisions):
         self._fail()
         super().save(records)
 
-    def recent(self, limit: int, model: str | None = None) -> list[DecisionRecord]:
+    def recent(self, limit: int, wanted: DecisionFilter = EVERY, *, before: str | None = None) -> list[DecisionRecord]:
         self._fail()
-        return super().recent(limit, model)
+        return super().recent(limit, wanted, before=before)
 
     def get(self, decision_id: str) -> DecisionRecord | None:
         self._fail()

@@ -63,6 +63,15 @@ def test_decisions_of_before_candidates_were_left_out_are_read(database: Databas
     assert SqlDecisions(database, max_rows=9).get("d1") == old
 
 
+def test_decisions_of_before_request_ids_are_read(database: Database, make: MakeRecord) -> None:
+    database.open()
+    SqlDecisions(database, max_rows=9).save([replace(make(1), request_id="r")])
+    with database.transaction(write=True) as connection:
+        command.downgrade(configuration(connection), "0008")
+    database.open()
+    assert SqlDecisions(database, max_rows=9).get("d1") == make(1)
+
+
 def test_a_migration_that_fails_leaves_nothing_behind(database: Database) -> None:
     database.open()
     with database.transaction(write=True) as connection:

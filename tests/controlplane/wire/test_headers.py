@@ -6,8 +6,25 @@ import json
 import pytest
 from aiohttp import web
 
+from cachefleet_controlplane.wire.headers import MAX_REQUEST_ID, Header, request_id
 from tests.controlplane.gateway.attempts.test_failover import Scripted, serving
 from tests.controlplane.gateway.harness import chat, front
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ([], None),
+        ([(b"x-request-id", b"")], None),
+        ([(b"x-other", b"a"), (b"x-request-id", b"r-1 {2}"), (b"x-request-id", b"later")], "r-1 {2}"),
+        ([(b"x-request-id", b"x" * MAX_REQUEST_ID)], "x" * MAX_REQUEST_ID),
+        ([(b"x-request-id", b"x" * (MAX_REQUEST_ID + 1))], None),
+        ([(b"x-request-id", "\u00e9".encode())], None),
+        ([(b"x-request-id", b"a\x01")], None),
+    ],
+)
+def test_a_request_id_is_remembered_where_it_is_short_and_printable(headers: list[Header], told: str | None) -> None:
+    assert request_id(headers) == told
 
 
 class Named(Scripted):

@@ -139,6 +139,8 @@ class DecisionTrace:
     """The first decision that named a worker; ``decision`` may be a later attempt's."""
     shortfall: ShortfallRecord | None = None
     continuation: str | None = None
+    request_id: str | None = None
+    """The client's name for the request."""
 
     def record(self) -> DecisionRecord | None:
         """Return the record of the last decision; None where the request ended before one was made."""
@@ -174,6 +176,7 @@ class DecisionTrace:
             candidates_left_out=len(decision.scores) - len(scores),
             shortfall=self.shortfall,
             continuation=self.continuation,
+            request_id=self.request_id,
             tenant=basis.tenant,
             isolation=basis.isolation,
             salt_version=basis.salt_version,

@@ -15,7 +15,12 @@ class DecisionRow(SQLModel, table=True):
     """One DecisionRecord; ``seq`` grows with each save and gives the ring its order."""
 
     __tablename__ = "decisions"
-    __table_args__ = (Index("ix_decisions_model_seq", "model", "seq"),)
+    __table_args__ = (
+        Index("ix_decisions_model_seq", "model", "seq"),
+        Index("ix_decisions_tenant_seq", "tenant", "seq"),
+        Index("ix_decisions_request_id", "request_id"),
+        Index("ix_decisions_at", "at"),
+    )
 
     seq: int | None = Field(default=None, sa_column=Column(_Sequence, primary_key=True, autoincrement=True))
     id: str = Field(max_length=64, unique=True, index=True)
@@ -45,6 +50,7 @@ class DecisionRow(SQLModel, table=True):
     render_failure: str | None = Field(default=None, max_length=64)
     shortfall: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
     continuation: str | None = Field(default=None, max_length=64)
+    request_id: str | None = Field(default=None, max_length=128)
 
 
 class TenancyRow(SQLModel, table=True):

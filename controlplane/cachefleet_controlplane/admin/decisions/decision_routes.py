@@ -1,0 +1,36 @@
+"""``/admin/v1/decisions``: the latest decisions, those that are searched for, and one by its id."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Path, Query
+
+from cachefleet_controlplane.admin import presenters, schemas
+from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
+from cachefleet_controlplane.admin.decisions.decision_query import PageQuery
+from cachefleet_controlplane.store.decision_log import DecisionLog
+
+
+def decision_routes(decisions: DecisionLog) -> APIRouter:
+    """The routes ``GET /decisions`` and ``/decisions/{decision_id}``, which would take any path below too."""
+    router = APIRouter(tags=["decisions"], responses=ERRORS)
+
+    @router.get("/decisions", summary="Decisions that were made, last first")
+    async def recent(asked: Annotated[PageQuery, Query()]) -> schemas.DecisionList:
+        found = await decisions.recent(asked.limit + 1, asked.wanted(), before=asked.before)
+        page = found[: asked.limit]
+        return schemas.DecisionList(
+            items=tuple(map(presenters.decision, page)),
+            next=page[-1].id if len(found) > len(page) else None,
+            store_problem=decisions.problem or None,
+        )
+
+    @router.get("/decisions/{decision_id}", summary="Why this worker, and what the cache did", responses=refusals(404))
+    async def one(decision_id: Annotated[str, Path(max_length=64)]) -> schemas.Decision:
+        record = await decisions.get(decision_id)
+        if record is None:
+            raise HTTPException(404, "no such decision; old ones are forgotten")
+        return presenters.decision(record)
+
+    return router
