@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
+from cachefleet_controlplane.internal_auth.admin_rights import asked
 from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked
 from cachefleet_controlplane.internal_auth.token_review import ReviewBounds, TokenReviewAuthorizer
 from cachefleet_controlplane.metrics import Metrics
@@ -66,9 +67,9 @@ class Accounts:
         )
         return str(issued.status.token)
 
-    def allow(self, *verbs: str) -> None:
-        """Let the account do something to the pools of its namespace."""
-        rule = client.V1PolicyRule(api_groups=["cachefleet.io"], resources=["prefixcachepools"], verbs=list(verbs))
+    def allow(self, *verbs: str, resource: str = "prefixcachepools") -> None:
+        """Let the account do something to the pools of its namespace, or to what else roles may name."""
+        rule = client.V1PolicyRule(api_groups=["cachefleet.io"], resources=[resource], verbs=list(verbs))
         metadata = client.V1ObjectMeta(name="pools")
         self._rbac.create_namespaced_role(self.namespace, client.V1Role(metadata=metadata, rules=[rule]))
         role = client.V1RoleRef(api_group="rbac.authorization.k8s.io", kind="Role", name="pools")
@@ -76,7 +77,7 @@ class Accounts:
         binding = client.V1RoleBinding(metadata=metadata, role_ref=role, subjects=[subject])
         self._rbac.create_namespaced_role_binding(self.namespace, binding)
         user = f"system:serviceaccount:{self.namespace}:worker"
-        rights.wait_for_right(self._kube, user, "cachefleet.io", "prefixcachepools", verbs[0], namespace=self.namespace)
+        rights.wait_for_right(self._kube, user, "cachefleet.io", resource, verbs[0], namespace=self.namespace)
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +147,32 @@ async def test_roles_on_pools_open_the_admin_api(
     assert await authorizer.admin("x", question) is Access.UNAUTHENTICATED
     other = accounts.token(audience="https://kubernetes.default.svc.cluster.local")
     assert await authorizer.admin(other, question) is Access.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize(
+    ("resource", "mine", "not_mine"),
+    [
+        ("prefixcachepools/routing", asked("PUT", "/routing"), asked("POST", "/flush")),
+        ("tenants/keys", asked("POST", "/tenants/acme/keys"), asked("PATCH", "/tenants/acme")),
+    ],
+)
+async def test_roles_name_parts_of_pools_and_what_does_not_exist(  # noqa: PLR0917 - fixtures
+    cluster: ApiServer,
+    reviewer: Identity,
+    accounts: Accounts,
+    namespace: str,
+    resource: str,
+    mine: Asked,
+    not_mine: Asked,
+) -> None:
+    api = await KubernetesClient.connect(cluster.kubeconfig_for(reviewer))
+    authorizer = TokenReviewAuthorizer(api, metrics=Metrics(), namespaces=(namespace,))
+    accounts.allow(mine.verb, resource=resource)
+    token = accounts.token()
+    assert await authorizer.admin(token, mine) is Access.ALLOWED
+    assert await authorizer.admin(token, not_mine) is Access.FORBIDDEN
+    assert await authorizer.admin(token, Asked("list")) is Access.FORBIDDEN
+    await api.close()
 
 
 async def test_one_namespace_is_enough_where_one_is_served(

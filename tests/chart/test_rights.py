@@ -7,6 +7,8 @@ from typing import Final
 
 import pytest
 
+from cachefleet_controlplane.internal_auth.admin_rights import AUDIT, FLUSH, ROUTING
+from cachefleet_controlplane.internal_auth.admin_rights import RIGHTS as ADMIN_RIGHTS
 from cachefleet_operator.names import FLEET_KEY_SECRET
 from e2e.cluster.rights import RIGHTS
 from tests.chart.helm import NAMESPACE, Object, Rendered, template
@@ -150,12 +152,26 @@ def test_people_see_and_change_pools_by_the_roles_they_have() -> None:
     def verbs(role: str) -> set[str]:
         label = f"rbac.authorization.k8s.io/aggregate-to-{role}"
         roles = [o for o in template().of("ClusterRole") if o["metadata"]["labels"].get(label) == "true"]
-        return set().union(*(rights(o["rules"])[("cachefleet.io", "prefixcachepools")] for o in roles))
+        return set().union(*(rights(o["rules"]).get(("cachefleet.io", "prefixcachepools"), ()) for o in roles))
 
     read = {"get", "list", "watch"}
     assert verbs("view") == read
     assert verbs("edit") == verbs("admin") == read | {"create", "update", "patch", "delete", "deletecollection"}
     assert not [o for o in template({"rbac": {"aggregatedRoles": False}}).of("ClusterRole") if "pools" in str(o)[:200]]
+
+
+def test_people_use_the_admin_api_by_the_roles_they_have() -> None:
+    def may(role: str) -> set[tuple[str, str]]:
+        label = f"rbac.authorization.k8s.io/aggregate-to-{role}"
+        roles = [o for o in template().of("ClusterRole") if o["metadata"]["labels"].get(label) == "true"]
+        found = merged(*(rights(o["rules"]) for o in roles))
+        return {(verb, resource) for (_, resource), verbs in found.items() for verb in verbs}
+
+    asked = {right for methods in ADMIN_RIGHTS.values() for right in methods.values()}
+    read = {right for right in asked if right[0] in {"get", "list", "watch"} and right[1] != AUDIT}
+    assert may("view") & asked == read
+    assert may("edit") & asked == read | {("update", ROUTING), ("create", FLUSH)}
+    assert may("admin") & asked == asked
 
 
 def test_pods_use_the_accounts_that_have_the_rights() -> None:

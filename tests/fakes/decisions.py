@@ -29,9 +29,7 @@ class InMemoryDecisions:
         """The record with this id; None where it was pruned."""
         return self._records.get(decision_id)
 
-    def recent(
-        self, limit: int, wanted: DecisionFilter = EVERY, *, before: str | None = None
-    ) -> list[DecisionRecord]:
+    def recent(self, limit: int, wanted: DecisionFilter = EVERY, *, before: str | None = None) -> list[DecisionRecord]:
         """At most ``limit`` records, the last saved first; only those saved before the record ``before``."""
         names = list(self._records)
         older = len(names) if before is None else names.index(before) if before in names else 0

@@ -7,14 +7,15 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cachefleet_controlplane.admin.problem_responses import problem, unavailable
+from cachefleet_controlplane.internal_auth.admin_rights import asked
 from cachefleet_controlplane.internal_auth.authorizer import (
     Access,
     AccessUnavailableError,
     AdminAuthorizer,
     Asked,
-    asked,
     bearer,
 )
+from cachefleet_core.pool.spec import GROUP
 
 
 class Guard:
@@ -64,8 +65,7 @@ def _unauthenticated(_asked: Asked) -> ASGIApp:
 
 
 def _forbidden(asked: Asked) -> ASGIApp:
-    what = "/".join(part for part in ("prefixcachepools", asked.namespace, asked.name) if part)
-    return problem(403, f"the token's user may not {asked.verb} {what}")
+    return problem(403, f"the token's user may not {asked}; such rights are of the API group {GROUP}")
 
 
 _REFUSALS = {Access.ALLOWED: lambda _: None, Access.UNAUTHENTICATED: _unauthenticated, Access.FORBIDDEN: _forbidden}

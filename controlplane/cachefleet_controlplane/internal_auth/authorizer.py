@@ -1,4 +1,4 @@
-"""Questions of access to the admin API: the question, its answers, and how a request becomes a question. Pure."""
+"""Questions of access to the admin API, and their answers. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
+from cachefleet_core.pool.spec import PLURAL
+
 MAX_TOKEN: Final = 16 * 1024
-_VERBS: Final = {"PUT": "update", "PATCH": "update", "POST": "update", "DELETE": "delete"}
 
 
 class Access(StrEnum):
@@ -24,14 +25,19 @@ class AccessUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A verb on PrefixCachePools, as Kubernetes has them: who may do it there may do the corresponding thing here.
+    """A verb on a resource, as Kubernetes has them: who may do it there may do the corresponding thing here.
 
-    An empty namespace means all that this control plane serves, an empty name all pools of a namespace.
+    An empty namespace means all that this control plane serves, an empty name all objects of a namespace.
     """
 
     verb: str
     namespace: str = ""
     name: str = ""
+    resource: str = PLURAL
+    """In the API group ``cachefleet.io``; "resource/subresource" where it is part of one."""
+
+    def __str__(self) -> str:
+        return f"{self.verb} " + "/".join(filter(None, (self.resource, self.namespace, self.name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +51,6 @@ class AdminAuthorizer(Protocol):
     """Decides whether the bearer of ``token`` ("" without one) may; AccessUnavailableError where that is not known."""
 
     async def __call__(self, token: str, asked: Asked, /) -> Access: ...
-
-
-def asked(method: str, path: str) -> Asked:
-    """The question for a request to the admin API (``path`` below its root); unknown paths need what lists need."""
-    match path.strip("/").split("/"):
-        case ["pools", namespace, name, *_]:
-            return Asked(_VERBS.get(method, "get"), namespace, name)
-        case _:
-            return Asked(_VERBS.get(method, "list"))
 
 
 def bearer(header: str) -> str:

@@ -11,14 +11,14 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
 from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked, Reporter
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_core.pool.spec import GROUP, PLURAL
+from cachefleet_core.pool.spec import GROUP
 from cachefleet_core.pool.worker_pods import is_of_pool
 from cachefleet_core.report_frames import Hello
 from cachefleet_runtime.expiring_cache import Expiring
@@ -157,7 +157,7 @@ class TokenReviewAuthorizer:
         """For all namespaces, it must be allowed in each that is served."""
         spaces = [asked.namespace] if asked.namespace else self._namespaces
         for namespace in spaces:
-            access = await self._may_there(token, identity, Asked(asked.verb, namespace, asked.name))
+            access = await self._may_there(token, identity, replace(asked, namespace=namespace))
             if access is not Access.ALLOWED:
                 return access
         return Access.ALLOWED
@@ -202,7 +202,10 @@ def _identity_of(status: Object) -> Identity | Access:
 
 
 def _access_review(identity: Identity, asked: Asked) -> Object:
-    attributes = {"group": GROUP, "resource": PLURAL, "verb": asked.verb, "namespace": asked.namespace}
+    resource, _, part = asked.resource.partition("/")
+    attributes = {"group": GROUP, "resource": resource, "verb": asked.verb, "namespace": asked.namespace}
+    if part:
+        attributes["subresource"] = part
     if asked.name:
         attributes["name"] = asked.name
     user = msgspec.to_builtins(identity)

@@ -1,5 +1,6 @@
 """What the admin API shows, and how it refuses."""
 
+import re
 from collections.abc import AsyncIterator
 
 import httpx
@@ -7,6 +8,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from cachefleet_controlplane.internal_auth.admin_rights import RIGHTS
 from cachefleet_controlplane.internal_auth.authorizer import Asked
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.routing.reason_texts import CAUSES
@@ -42,6 +44,7 @@ ROUTES = {
     ("GET", "/usage"),
     ("GET", "/openapi.json"),
 }
+LATER = {"audit", "audit/export", "decisions/stream", "decisions/export"}
 UNKNOWN = {("GET", "/"), ("GET", "/docs"), ("POST", "/pools"), ("GET", "/nowhere"), ("DELETE", "/pools/a/b")}
 
 
@@ -104,9 +107,23 @@ async def test_questions_follow_method_and_path(client: httpx.AsyncClient, doork
     assert doorkeeper.asked == [
         Asked("list"),
         Asked("get", "serving", "qwen"),
-        Asked("update"),
+        Asked("update", resource="prefixcachepools/routing"),
         Asked("delete", "serving", "qwen"),
     ]
+
+
+async def test_each_refusal_names_the_right_that_is_missing(client: httpx.AsyncClient, doorkeeper: Doorkeeper) -> None:
+    doorkeeper.forbidden = True
+    body = assert_problem(await client.delete("/tenants/acme"), 403)
+    assert (
+        body["detail"] == "the token's user may not delete tenants/acme; such rights are of the API group cachefleet.io"
+    )
+
+
+def test_every_right_of_the_table_is_of_a_route_or_agreed_upon(app: FastAPI) -> None:
+    paths = {path.strip("/") for _, path in walk(app)}
+    shapes = {re.sub(r"{(tenant|namespace)}", "{name}", re.sub(r"{(key_id|decision_id)}", "*", path)) for path in paths}
+    assert set(RIGHTS) - shapes <= {"flush", "simulate", "prefixes", *LATER}
 
 
 async def test_pools(client: httpx.AsyncClient) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from cachefleet_controlplane.internal_auth.authorizer import MAX_TOKEN, Access, Asked, Reporter, asked, bearer
+from cachefleet_controlplane.internal_auth.admin_rights import asked
+from cachefleet_controlplane.internal_auth.authorizer import MAX_TOKEN, Access, Asked, Reporter, bearer
 from cachefleet_controlplane.internal_auth.file_tokens import FileAuthorizer, TokenFile
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.index_contract import IndexContract
@@ -33,8 +34,31 @@ HELLO = Hello(
         ("GET", "/pools/a/b", Asked("get", "a", "b")),
         ("GET", "/pools/a/b/", Asked("get", "a", "b")),
         ("POST", "/pools/a/b/warm", Asked("update", "a", "b")),
-        ("PUT", "/routing", Asked("update")),
         ("DELETE", "/pools/a/b", Asked("delete", "a", "b")),
+        ("GET", "/workers", Asked("list")),
+        ("GET", "/findings", Asked("list")),
+        ("POST", "/certify", Asked("update")),
+        ("GET", "/routing", Asked("get", resource="prefixcachepools/routing")),
+        ("PUT", "/routing", Asked("update", resource="prefixcachepools/routing")),
+        ("POST", "/flush", Asked("create", resource="prefixcachepools/flush")),
+        ("GET", "/decisions", Asked("list", resource="decisions")),
+        ("GET", "/decisions/d1", Asked("get", resource="decisions")),
+        ("GET", "/decisions/stream", Asked("watch", resource="decisions")),
+        ("GET", "/decisions/export", Asked("list", resource="decisions")),
+        ("POST", "/explain", Asked("list", resource="decisions")),
+        ("POST", "/tenants", Asked("create", resource="tenants")),
+        ("PATCH", "/tenants/acme", Asked("update", name="acme", resource="tenants")),
+        ("DELETE", "/tenants/acme", Asked("delete", name="acme", resource="tenants")),
+        ("GET", "/tenants/acme/keys", Asked("get", name="acme", resource="tenants/keys")),
+        ("POST", "/tenants/acme/keys", Asked("create", name="acme", resource="tenants/keys")),
+        ("POST", "/tenants/acme/keys/rotate", Asked("update", name="acme", resource="tenants/keys")),
+        ("DELETE", "/tenants/acme/keys/k", Asked("delete", name="acme", resource="tenants/keys")),
+        ("DELETE", "/tenants/acme/keys", Asked("delete")),
+        ("POST", "/access/open", Asked("update", resource="tenants")),
+        ("GET", "/usage", Asked("list", resource="tenants")),
+        ("GET", "/audit", Asked("list", resource="auditentries")),
+        ("PUT", "/decisions", Asked("update")),
+        ("DELETE", "/tenants//keys/k", Asked("delete", resource="tenants/keys")),
         ("DELETE", "/anything", Asked("delete")),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from cachefleet_controlplane.internal_auth.admin_rights import asked
 from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked, Reporter
 from cachefleet_controlplane.internal_auth.token_review import ReviewBounds, TokenReviewAuthorizer
 from cachefleet_controlplane.metrics import Metrics
@@ -145,6 +146,18 @@ async def test_who_may_on_pools_may_here(reviewed: Reviewed) -> None:
             "name": "qwen",
         },
     }
+
+
+async def test_parts_of_pools_and_what_only_roles_name_are_asked_about_as_such(reviewed: Reviewed) -> None:
+    reviewed.server.tokens = {"t": accepted(user="kim")}
+    await reviewed.ask.admin("t", asked("PUT", "/routing"))
+    await reviewed.ask.admin("t", asked("DELETE", "/tenants/acme/keys/k1"))
+    told = [review["spec"]["resourceAttributes"] for review in reviewed.server.reviews[1:]]
+    common = {"group": "cachefleet.io", "namespace": ""}
+    assert told == [
+        common | {"resource": "prefixcachepools", "subresource": "routing", "verb": "update"},
+        common | {"resource": "tenants", "subresource": "keys", "verb": "delete", "name": "acme"},
+    ]
 
 
 @pytest.mark.parametrize("reviewed", [("one", "two")], indirect=True)
