@@ -8,7 +8,7 @@ if an equal one is there already, so a hash may have several blocks; losing any 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tests.fakes.chain import Link
 from tests.fakes.kv_events import Cleared, Event, Removed, Stored
@@ -119,6 +119,15 @@ class BlockPool:
         """Keep at most ``budget`` idle cached blocks from now on; how many of them went at once."""
         self.budget = budget
         return self._enforce()
+
+    def flush(self, meant: Callable[[Link], bool], *, dry_run: bool) -> tuple[int, int]:
+        """Forget the idle cached blocks that are meant; how many these are, and how many more are in use."""
+        found = [block for copies in self._cached.values() for block in copies if block.link and meant(block.link)]
+        idle = [block for block in found if not block.references]
+        for block in () if dry_run else idle:
+            self._evict(block)
+            self._free.move_to_end(block.id, last=False)
+        return len(idle), len(found) - len(idle)
 
     def clear(self) -> bool:
         """Forget all cached blocks; refused while any block is in use."""

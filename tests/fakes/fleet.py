@@ -1,4 +1,4 @@
-"""The routes of cachefleet's worker plugin, of which the fake has policy, idle budget, keys and handles."""
+"""The routes of cachefleet's worker plugin, of which the fake has policy, idle budget, flush, keys and handles."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import msgspec
 from aiohttp import web
 
 from cachefleet_core.block_keys import BlockKeyer, Namespace
+from cachefleet_core.engine.cache_flush import FlushAsk, Flushed
 from cachefleet_core.engine.held_requests import Hold
 from cachefleet_core.prompt_keys import MEDIA_TYPE, PROMPT_HEADER, PromptKeys, encode
 from cachefleet_core.report_frames import Policy
+from cachefleet_core.tenancy import salt_digest
 from tests.fakes.asks import Reader
+from tests.fakes.chain import Link
 from tests.fakes.conversations import KeptConversations
 from tests.fakes.tokenizer import ByteTokenizer, Tokenizer
 from tests.fakes.worker import Worker
@@ -24,7 +27,14 @@ START: Final = ByteTokenizer().encode("<|im_start|>")[0]
 _MIB: Final = 1024 * 1024
 _MAX_POLICY: Final = 64 * 1024
 _NOT_HERE: Final = "the fake engine has no such feature"
-_MODES: Final = {"routes": "http", "guard": "on", "budget": "blocks", "gate": "in_loop", "conversations": "on"}
+_MODES: Final = {
+    "routes": "http",
+    "guard": "on",
+    "budget": "blocks",
+    "gate": "in_loop",
+    "conversations": "on",
+    "flush": "blocks",
+}
 _KEYED: Final = {"keys": "render", "prompts": "on", "held": "on"}
 _FEATURES: Final = (
     "routes",
@@ -39,6 +49,7 @@ _FEATURES: Final = (
     "prompts",
     "conversations",
     "held",
+    "flush",
 )
 
 
@@ -59,6 +70,7 @@ class FleetRoutes:
         """Whether it holds requests; where it is off by now, a request that is to be held is refused."""
         self.lacking: set[str] = set()
         """APIs that its vLLM does not render."""
+        self._flushed = 0
         self._worker = worker
         self._vocabulary = tokenizer.vocabulary
         self._reply = reply
@@ -72,6 +84,7 @@ class FleetRoutes:
             web.put(f"{PREFIX}/policy", self._guarded(self._put_policy)),
             web.delete(f"{PREFIX}/conversations", self._guarded(self._end_conversations)),
             web.post(f"{PREFIX}/keys", self._guarded(self._keys)),
+            web.post(f"{PREFIX}/flush", self._guarded(self._flush)),
         ]
 
     def _guarded(self, handle: Callable[[web.Request], Any]) -> Callable[[web.Request], Any]:
@@ -127,8 +140,8 @@ class FleetRoutes:
         self.handles.append(f"{self.boot[:16]}-{len(self.handles):032x}")
         return {PROMPT_HEADER: self.handles[-1]}
 
-    def _error(self, status: int, code: str) -> web.Response:
-        return self._reply({"error": {"code": code, "message": code}}, status)
+    def _error(self, status: int, code: str, message: str = "") -> web.Response:
+        return self._reply({"error": {"code": code, "message": message or code}}, status)
 
     async def _end_conversations(self, _: web.Request) -> web.Response:
         self.endings += 1
@@ -154,6 +167,39 @@ class FleetRoutes:
 
     async def _stats(self, _: web.Request) -> web.Response:
         return self._reply({"ranks": {str(self._worker.options.rank): self._numbers()}, "tokens": {}})
+
+    async def _flush(self, request: web.Request) -> web.Response:
+        """Prompts without adapters and images, one for each request."""
+        try:
+            ask = msgspec.json.decode(await request.read(), type=FlushAsk)
+        except msgspec.DecodeError as error:
+            return self._error(400, "bad_flush", str(error))
+        if not ask.named:
+            return self._error(400, "bad_flush")
+        beginning = self._ids("", ask.prompt) if ask.prompt is not None else None
+        size = self._worker.options.block_size
+        if beginning is not None and len(beginning) < size:
+            return self._error(422, "short_prompt", f"fewer tokens than a block of {size}")
+        blocks, busy = self._worker.pool.flush(self._meant(ask, beginning), dry_run=ask.dry_run)
+        self._flushed += 0 if ask.dry_run else blocks
+        if (events := self._worker.pool.take_events()) and self._worker.options.events:
+            self._worker.publisher.publish(events)
+        told = Flushed(blocks=blocks, tokens=blocks * size, busy=busy)
+        return self._reply({"ranks": {str(self._worker.options.rank): msgspec.to_builtins(told)}})
+
+    def _meant(self, ask: FlushAsk, beginning: list[int] | None) -> Callable[[Link], bool]:
+        held, size = self._worker.pool.held(), self._worker.options.block_size
+        whole = tuple(beginning or ())[: len(beginning or ()) // size * size]
+        needed = {link.parent for link in held if link.prefix() != whole[: len(link.prefix())]}
+        needed -= {link for link in needed if link and len(link.prefix()) >= len(whole)}
+        needed |= {before for link in needed if link for before in link.lineage()}
+
+        def meant(link: Link) -> bool:
+            tokens, salt = link.prefix(), link.lineage()[0].salt
+            begun = tokens[: len(whole)] == whole or (whole[: len(tokens)] == tokens and link not in needed)
+            return begun and ask.adapter is None and (ask.salts is None or (salt and salt_digest(salt)) in ask.salts)
+
+        return meant
 
     async def _put_policy(self, request: web.Request) -> web.Response:
         body = await request.read()
@@ -201,4 +247,5 @@ class FleetRoutes:
             "block_bytes": worker.options.block_bytes,
             "generation": self.policy.generation if self.policy else -1,
             "counts": {},
+            "flushed": self._flushed,
         }

@@ -1,5 +1,6 @@
 """What a pool means for vLLM: how its engines are started, and whether they are as asked.
 
+cache_flush           flushing of cached blocks: what a worker is asked, and answers
 engine_arguments      vLLM's command line, environment and policy for a pool
 engine_configuration  what a pool asks of an engine, what the engine has, and where they differ
 held_requests         a request that waits in its worker between rendering and answer: header and frames

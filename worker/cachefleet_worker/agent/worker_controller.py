@@ -62,7 +62,7 @@ class WorkerController:
         self._lost_at: float | None = None
         self._health = Health()
         self._tolerance = Tolerance(settings.corrupted_requests, settings.error_polls)
-        self._clears = 0
+        self._clears = self._flushed_blocks = 0
         self.draining = Draining(settings.drain_settle_seconds)
         self._conversations = ConversationEnding(client)
         self._warm_up = self._warming(client)
@@ -210,7 +210,7 @@ class WorkerController:
         self._began = self._clock() if self._began is None else self._began
         if self.draining.lives(session.epoch):
             log.info("the engine was started anew, work is taken again")
-        self._health, self._clears = Health(), 0
+        self._health, self._clears, self._flushed_blocks = Health(), 0, 0
         self._conversations.begin(kept=facts.fleet is not None and facts.fleet.mode("conversations") != OFF)
         self._warm_up.begin(facts)
         if self.draining.until is not None:
@@ -232,7 +232,16 @@ class WorkerController:
         for rank in session.streams:
             self.enforcer.observe(rank, session.load(rank).generation)
         self._judge(step(self._health, session.reading, self._tolerance))
+        self._look_for_flushes(session)
         self.flushed()
+
+    def _look_for_flushes(self, session: Session) -> None:
+        """Where blocks were flushed from the cache, some of a warm prefix may be gone: warm up again."""
+        flushed = sum(session.load(rank).flushed for rank in session.streams)
+        if flushed > self._flushed_blocks and not self._health.finding:
+            log.info("cached blocks were flushed, warm prefixes run again", extra={"blocks": flushed})
+            self._warm_up.again()
+        self._flushed_blocks = flushed
 
     def flushed(self) -> None:
         """Called after deltas were sent: where the cache was cleared, end conversations and warm up again."""

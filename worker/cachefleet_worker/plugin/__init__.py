@@ -5,6 +5,7 @@ snapshots, memoised tokenisation, block keys. docs/worker.md describes each.
 
 budget/              bounds idle cached blocks, in vLLM's block pool
 conversations/       turns of conversations, kept so that requests bring only what is new
+flush/               evicts idle cached blocks that somebody names
 gate/                refuses requests of which too little is cached; hands back preempted ones
 keys/                block keys and safe boundaries of a request body, for routing
 prompts/             rendered prompts, kept for the request that follows its keys

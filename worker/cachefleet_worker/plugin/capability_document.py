@@ -14,7 +14,7 @@ from cachefleet_worker.plugin.capabilities import OFF, complete, merge
 from cachefleet_worker.plugin.compat import engine_version, untested
 from cachefleet_worker.plugin.plugin_process import Process
 
-ENGINE_FEATURES: Final = ("gate", "preemption", "budget", "snapshot", "heartbeat")
+ENGINE_FEATURES: Final = ("gate", "preemption", "budget", "snapshot", "heartbeat", "flush")
 """Features of the engine's process; the others are the API server's."""
 
 

@@ -69,7 +69,9 @@ class EngineState:
     # Calls
 
     def call(self, name: str, payload: bytes) -> bytes:
-        """Answer a call of the API server. LookupError for an unknown name."""
+        """Answer a call of the API server. LookupError for one of a feature that is off."""
+        if name not in self.calls:
+            raise LookupError(f"{name} is off in this engine, its capabilities say why")
         answer = self.calls[name](payload)
         self.publish_events()
         return answer

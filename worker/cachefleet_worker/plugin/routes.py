@@ -34,6 +34,7 @@ from cachefleet_worker.plugin.conversations import conversation_middleware
 from cachefleet_worker.plugin.conversations.exchange import FEATURE as CONVERSATIONS
 from cachefleet_worker.plugin.conversations.turn_store import TurnStore
 from cachefleet_worker.plugin.engine_calls import EngineCallError, EngineCalls, StockEngineError
+from cachefleet_worker.plugin.flush.flush_route import flushed, read_ask
 from cachefleet_worker.plugin.keys import held_requests
 from cachefleet_worker.plugin.keys.key_service import KeyService
 from cachefleet_worker.plugin.keys.render import RefusedError
@@ -110,6 +111,7 @@ class FleetApp:
             "/audit": Route({"GET": self._audit}, at_once=1),
             "/snapshot": Route({"GET": self._snapshot}, at_once=8),
             "/conversations": Route({"DELETE": self._forget}),
+            "/flush": Route({"POST": self._flush}, at_once=2),
             "/keys": Route({"POST": self._ask_keys}, at_once=process.settings.keys_at_once),
         }
 
@@ -236,6 +238,11 @@ class FleetApp:
             raise HttpError(503, "keys_off", "block keys are off: the server is not started up")
         body = await self._body(request, self._process.settings.max_body_bytes)
         return await self._keys.answer(request.query, body)
+
+    async def _flush(self, request: Request) -> Response:
+        ask, calls = read_ask(await self._body(request, self._process.settings.max_body_bytes)), self._engine()
+        source = self._keys.source if self._keys else None
+        return json_response(await flushed(ask, calls, source, block_size=self._server.block_size or 1))
 
     async def _policy(self, request: Request) -> Response:
         try:

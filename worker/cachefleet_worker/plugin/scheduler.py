@@ -26,6 +26,7 @@ FEATURES: Final = {
     "budget": "budget.budget_enforcement",
     "snapshot": "snapshot.snapshot",
     "adapters": "snapshot.adapter_revisions",
+    "flush": "flush.cache_flush",
 }
 """Modules with ``install(scheduler, state)`` by feature, in the order they are installed."""
 

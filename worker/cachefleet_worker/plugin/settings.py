@@ -17,7 +17,7 @@ log = logging.getLogger("vllm.cachefleet")
 PREFIX: Final = "CACHEFLEET_"
 FEATURES: Final = frozenset(
     {"gate", "finish_reason", "streaming", "preemption", "budget", "snapshot", "heartbeat", "tokens", "keys", "routes"}
-    | {"guard", "prompts", "conversations", "held", "detokenizer", "adapters"}
+    | {"guard", "prompts", "conversations", "held", "detokenizer", "adapters", "flush"}
 )
 
 

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 
+from cachefleet_core.engine.cache_flush import FLUSH_PATH, FlushAnswer, FlushAsk
 from cachefleet_core.report_fields import SaltShare
 from cachefleet_core.report_frames import Drain, Phase, Policy, Warm
 from cachefleet_core.warmth import Prefix
@@ -319,6 +321,32 @@ async def test_the_pool_is_warm_again_after_a_restart_and_a_clearing(make_settin
         await worker.whole()
         assert plane.receiver.keys
         assert "warming" not in worker.agent.unready
+
+
+async def test_what_a_flush_took_of_warm_prefixes_is_cached_again(make_settings: Make, plane: ControlPlane) -> None:
+    async with working(make_settings, plane, plugin=True, changes=QUICK) as worker:
+        await plane.send(warm("a"))
+        await plane.until(lambda: plane.state and plane.state.warmth.done == 1)
+        await worker.whole()
+        held = worker.engine.held()
+        assert held
+        assert await flush(worker.engine, FlushAsk(everything=True, dry_run=True)) == len(held)
+        assert worker.engine.held() == held
+        assert await flush(worker.engine, FlushAsk(everything=True)) == len(held)
+        await plane.until(lambda: worker.metric("warmed_prefixes_total", outcome="cached") == 2)
+        await worker.whole()
+        assert worker.engine.held() == held
+        assert "warming" not in worker.agent.unready
+
+
+async def flush(engine: FakeEngine, ask: FlushAsk) -> int:
+    """The blocks that the engine's plugin says it has flushed."""
+    headers = {"Authorization": f"Bearer {engine.options.worker_key or engine.options.api_key}"}
+    async with aiohttp.ClientSession() as session:
+        body = msgspec.json.encode(ask)
+        async with session.post(engine.url + FLUSH_PATH, data=body, headers=headers) as response:
+            assert response.status == 200, await response.text()
+            return msgspec.json.decode(await response.read(), type=FlushAnswer, strict=False).ranks[0].blocks
 
 
 async def test_prefixes_that_the_pool_drops_are_not_tried_any_more(make_settings: Make, plane: ControlPlane) -> None:

@@ -113,6 +113,8 @@ class Load:
     prefix_hits: int = 0
     generation: int | None = None
     """Generation of the policy in force in the engine; None without the plugin."""
+    flushed: int = 0
+    """Blocks that somebody had flushed, since the engine's start."""
 
 
 @dataclass(slots=True)
@@ -287,4 +289,5 @@ def _with_stats(load: Load, stats: RankStats) -> Load:
         blocks_idle=stats.blocks_idle,
         idle_by_salt=stats.idle_by_salt,
         generation=max(0, stats.generation),
+        flushed=stats.flushed,
     )

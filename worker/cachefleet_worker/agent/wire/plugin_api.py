@@ -82,6 +82,8 @@ class RankStats(Struct, frozen=True):
     """Idle cached blocks of tenants, by the digests of their salts."""
     generation: int = -1
     """-1 before any policy was applied."""
+    flushed: Count = 0
+    """Blocks that somebody had flushed, since the engine's start."""
 
 
 class _Document(ServerFacts, frozen=True, kw_only=True):

@@ -42,6 +42,8 @@ class Order(Protocol):
     def biased(self) -> bool: ...
     def __len__(self) -> int: ...
     def owners(self) -> dict[str, int]: ...
+    def owner_of(self, block: int) -> str: ...
+    def beside(self, blocks: Collection[int]) -> set[int]: ...
     def take(self, count: int) -> list[int]: ...
     def gone(self, blocks: Collection[int]) -> None: ...
     def clear(self) -> None: ...
@@ -67,6 +69,10 @@ class Watch:
     def resize(self, limit: int | None, shares: Shares) -> None:
         """Set the bound, in blocks, and its shares, and evict down to it at once."""
         self.note(self._evict_for, limit, shares)
+
+    def flush(self, blocks: list[int]) -> None:
+        """Evict these idle cached blocks, whatever the bound."""
+        self.note(self._flush, blocks)
 
     def recount(self) -> int:
         """Number of idle cached blocks, counted over every block of the pool."""
@@ -108,7 +114,11 @@ class Watch:
     def _evict_for(self, limit: int | None, shares: Shares) -> None:
         self._evict(self.order.resize(limit, shares))
 
-    def _evict(self, victims: list[int]) -> None:
+    def _flush(self, blocks: list[int]) -> None:
+        self.order.gone(blocks)
+        self._evict(blocks, "flushed")
+
+    def _evict(self, victims: list[int], count: str = "evicted") -> None:
         """Drop cached blocks and put them at the head of the free queue."""
         pool = self._pool
         queue, read = pool.free_block_queue, getattr(pool, "_reuse_watchers", ())
@@ -116,7 +126,7 @@ class Watch:
             block = pool.blocks[number]
             if block.ref_cnt:
                 continue
-            self._counts["evicted"] += bool(pool._maybe_evict_cached_block(block))  # noqa: SLF001 - the public one is watched
+            self._counts[count] += bool(pool._maybe_evict_cached_block(block))  # noqa: SLF001 - the public one is watched
             if number not in read:  # a freed block that a transfer still reads should be reused last
                 queue.remove(block)
                 queue.prepend_n([block])

@@ -16,6 +16,7 @@ from itertools import chain as concatenated
 from itertools import islice
 
 from cachefleet_worker.plugin.budget.chain import FOREVER_AGO, Chain, Claims, keep
+from cachefleet_worker.plugin.budget.owners import NOBODY
 from cachefleet_worker.plugin.live_policy import EVEN, Shares
 
 
@@ -60,6 +61,16 @@ class ChainOrder:
     def owners(self) -> dict[str, int]:
         """Number of idle blocks of each owner that has any."""
         return dict(self._counts)
+
+    def owner_of(self, block: int) -> str:
+        """The owner of an idle block."""
+        holder = self._holder.get(block)
+        return NOBODY if holder is None else holder.owner
+
+    def beside(self, blocks: Collection[int]) -> set[int]:
+        """The idle blocks of the chains of these blocks."""
+        holders = {holder for block in blocks if (holder := self._holder.get(block)) is not None}
+        return {block for holder in holders for block in (*holder.core, *holder.spare)}
 
     def begun(self, request: str, owner: str, seconds: int = 0) -> None:
         """Blocks were cached for, or found by, a request of this owner, which asks that they be kept for so long."""

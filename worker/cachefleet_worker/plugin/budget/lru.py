@@ -55,6 +55,14 @@ class BlockOrder:
         """Number of idle blocks of each owner that has any."""
         return {owner: len(blocks) for owner, blocks in self._owned.items()}
 
+    def owner_of(self, block: int) -> str:
+        """The owner of a cached block."""
+        return self._owner.get(block, NOBODY)
+
+    def beside(self, blocks: Collection[int]) -> set[int]:
+        """These blocks alone: a hit needs no others."""
+        return set(blocks)
+
     def cached(self, blocks: list[int], owner: str, seconds: int = 0) -> None:
         """Blocks were computed for a request of this owner, which asks that they be kept for so long."""
         self._owner.update(dict.fromkeys(blocks, owner))

@@ -112,6 +112,11 @@ class KeyService:
         """Whether it gives keys now."""
         return self._source is not None and self.cache is not None and self._faults.on(FEATURE)
 
+    @property
+    def source(self) -> PromptSource | None:
+        """What renders prompts; None while the feature is off."""
+        return self._source if self.on else None
+
     def stats(self) -> dict[str, int]:
         """Counters of the key cache; empty while the feature is off."""
         return self.cache.stats() if self.cache else {}

@@ -103,7 +103,7 @@ class PublisherProxy:
         self, inner: Any, ledger: ResidentLedger, faults: Faults, *, boot: str, copies: Copies | None = None
     ) -> None:
         self._inner = inner
-        self._ledger = ledger
+        self.ledger = ledger
         self._faults = faults
         self._boot = boot
         self._copies = copies
@@ -133,7 +133,7 @@ class PublisherProxy:
             self.sequence += 1
             if self._faults.on(SNAPSHOT):
                 with self._faults.guard(SNAPSHOT):
-                    self._ledger.apply(events.events)
+                    self.ledger.apply(events.events)
 
     def shutdown(self) -> None:
         """Stop heartbeats, then vLLM's publisher."""
@@ -145,7 +145,7 @@ class PublisherProxy:
     def point(self) -> PointInTime:
         """What is resident now, with its sequence number."""
         with self._lock:
-            return PointInTime(self.sequence, len(self._ledger), self._ledger.totals(), self._ledger.copy())
+            return PointInTime(self.sequence, len(self.ledger), self.ledger.totals(), self.ledger.copy())
 
     def start_heartbeats(self, seconds: float) -> None:
         """Start the heartbeat thread, with this interval."""
@@ -155,7 +155,7 @@ class PublisherProxy:
     def heartbeat(self) -> None:
         """Publish a mark with the present totals."""
         with self._lock:
-            totals = self._ledger.totals() if self._faults.on(SNAPSHOT) else None
+            totals = self.ledger.totals() if self._faults.on(SNAPSHOT) else None
             self._inner.publish(Heartbeat(time.time(), [], None, Mark(self._boot, totals)))
             self.sequence += 1
 

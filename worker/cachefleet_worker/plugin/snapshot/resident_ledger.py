@@ -120,6 +120,14 @@ class ResidentLedger:
         tier_sets = (tier for tier in self._tier_sets.values() if tier.place.on_device)
         return {(tier.place.group, block_hash) for tier in tier_sets for block_hash in tier.blocks}
 
+    def named(self) -> dict[Hash, Block]:
+        """Every block whose tokens are known, also those that are kept for what comes after them alone."""
+        found: dict[Hash, Block] = {}
+        for family in self._families.values():
+            for part in (family.leaves, family.tombstones, *(tier.blocks for tier in family.tier_sets)):
+                found.update((block_hash, block) for block_hash, block in part.items() if block.tokens)
+        return found
+
     def copy(self) -> list[TierCopy]:
         """Copies of all tier sets; costs the copying of their dictionaries."""
         tombstones = {group: family.tombstones.copy() for group, family in self._families.items()}
