@@ -14,6 +14,7 @@ websocket_protocol  uvicorn's WebSockets for agents: a smaller bound on a connec
 wiring           builds the parts of a replica from the settings
 admin/           admin API under /admin/v1
 internal_auth/   who may report and who may use the admin API
+flushing/        evicts cached blocks of workers on request
 fleet/           the live state of pools and workers, and their agents' connections
 gateway/         the API of clients: admission, rendering, placement, attempts, conversations
 hot_prefixes/    prefixes that many requests share, and telling new workers of them

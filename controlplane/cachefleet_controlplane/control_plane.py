@@ -23,6 +23,7 @@ from cachefleet_controlplane.admin.problem_responses import http_problem
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
 from cachefleet_controlplane.fleet.startup_readiness import StartupReadiness
+from cachefleet_controlplane.flushing.flusher import Flusher
 from cachefleet_controlplane.gateway.app import Gateway
 from cachefleet_controlplane.gateway.conversations.conversation_parts import conversation_parts
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
@@ -126,6 +127,7 @@ class ControlPlane:
         builder = input_builder(
             context, renderer_of(context, options), options, salt_key=salt_key, handles=self.conversations.handles
         )
+        self.flush = Flusher(context, self.tenancy.admission, salt_key=salt_key)
         tenants = self.tenancy.tenants
         self.hot = hot_prefix_parts(settings, self.fleet, builder, tenants, salt_key=salt_key, metrics=self.metrics)
         return Gateway(
@@ -187,6 +189,7 @@ class ControlPlane:
             service=self.tenancy.service,
             usage=self.tenancy.usage,
             explain=self.gateway.explain,
+            flush=self.flush,
             certifier=self.conversations.examiner,
             state=self._service_state,
             authorize=authority.admin,

@@ -20,6 +20,7 @@ from cachefleet_controlplane.admin.explain_routes import Explain, explain_routes
 from cachefleet_controlplane.admin.findings.findings import findings
 from cachefleet_controlplane.admin.findings.findings_routes import findings_routes
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
+from cachefleet_controlplane.admin.flush_routes import Flush, flush_routes
 from cachefleet_controlplane.admin.pages import After, ManyLimit, page
 from cachefleet_controlplane.admin.tenant_routes import key_routes, tenant_routes
 from cachefleet_controlplane.admin.tenant_service import TenantService
@@ -57,6 +58,7 @@ def admin_app(
     service: TenantService,
     usage: UsageLog,
     explain: Explain,
+    flush: Flush | None = None,
     certifier: Certifier | None = None,
     state: Callable[[], ServiceState] = ServiceState,
     authorize: AdminAuthorizer,
@@ -73,7 +75,8 @@ def admin_app(
     of_decisions = (decision_routes(decisions), explain_routes(explain))
     of_fleet = (_fleet_routes(fleet), found, *of_decisions, _routing_routes(fleet))
     of_conversations = () if certifier is None else (certificate_routes(certifier),)
-    for router in (*of_fleet, *of_tenants, *of_conversations, _meta_routes(app)):
+    of_caches = () if flush is None else (flush_routes(flush),)
+    for router in (*of_fleet, *of_caches, *of_tenants, *of_conversations, _meta_routes(app)):
         app.router.routes.extend(router.routes)  # include_router would build each route a second time
     app.add_exception_handler(StarletteHTTPException, problem_responses.http_problem)
     app.add_exception_handler(RequestValidationError, problem_responses.invalid_problem)
