@@ -140,6 +140,7 @@ class ControlPlane:
             hot=self.hot.observer,
             json_excess=self.backend.json_excess,
             sockets=SocketLimits.of(settings),
+            ready=lambda: self.readiness()[0],
         )
 
     async def __aenter__(self) -> Self:

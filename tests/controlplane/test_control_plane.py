@@ -47,6 +47,10 @@ class Plane:
         async with aiohttp.ClientSession() as http, http.get(self.internal + path, headers=headers) as answer:
             return answer.status, await answer.read()
 
+    async def health(self) -> int:
+        async with aiohttp.ClientSession() as http, http.get(self.gateway + "/health") as answer:
+            return answer.status
+
     async def chat(self, **changes: Any) -> tuple[int, bytes]:
         url, body = self.gateway + "/v1/chat/completions", chat("x", **changes)
         async with aiohttp.ClientSession() as http, http.post(url, json=body) as answer:
@@ -114,7 +118,7 @@ async def test_a_replica_that_never_read_its_tenants_takes_no_traffic(tmp_path: 
         await until(made.plane.fleet.informed.is_set)
         await until(made.plane.tenancy.tenants.informed.is_set)
         status, body = await made.get("/readyz")
-        assert (status, (await made.chat())[0]) == (503, 503)
+        assert (status, await made.health(), (await made.chat())[0]) == (503, 503, 503)
         assert json.loads(body)["tenants"]["problem"]
         store.rmdir()
         await until(lambda: made.plane.readiness()[0])
@@ -218,6 +222,13 @@ async def test_an_orderly_end_lets_answers_end(tmp_path: Path) -> None:
         status, body = await asking
         assert (status, body.endswith(b"data: [DONE]\n\n")) == (200, True)
         assert await made.serving == 0
+
+
+async def test_the_gateways_health_is_that_of_readyz(tmp_path: Path) -> None:
+    async with engine() as worker, running(tmp_path, worker) as made:
+        assert await made.health() == 200
+        made.plane.withdraw()
+        assert await made.health() == 503
 
 
 async def test_answers_that_take_too_long_are_cut_at_the_end(tmp_path: Path) -> None:

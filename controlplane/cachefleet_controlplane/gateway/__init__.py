@@ -6,6 +6,7 @@ body_budget        bytes of all bodies held at once, shared between tenants
 body_encoding      compressed bodies
 dry_run            dry-run decisions for the admin API
 gateway_bounds     bounds on what clients send and read
+health             /health, /ping, /version
 hot_observer       feeds the tracker of hot prefixes with placed requests
 model_cards        /v1/models: models with the capabilities of their fleets
 openapi            /openapi.json

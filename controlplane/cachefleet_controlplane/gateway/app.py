@@ -25,6 +25,7 @@ from cachefleet_controlplane.gateway.conversations.turn_plan import with_handle
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.dry_run import Explainer, endpoint_of
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
+from cachefleet_controlplane.gateway.health import HEALTH_PATHS, OPEN_PATHS, VERSION_PATH, Health
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.model_cards import card
 from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serve_document
@@ -71,6 +72,11 @@ MODELS_PATH: Final = "/v1/models"
 Handler = Callable[[Scope, Receive, Reply], Awaitable[None]]
 
 
+def _health_routes(health: Health) -> Mapping[str, Mapping[str, Handler]]:
+    asked = dict.fromkeys(HEALTH_PATHS, health.health) | {VERSION_PATH: health.version}
+    return {path: {"GET": handler, "HEAD": handler} for path, handler in asked.items()}
+
+
 class Gateway:
     """ASGI application of the APIs, for all models and tenants; ``under_way`` counts open requests."""
 
@@ -88,6 +94,7 @@ class Gateway:
         sockets: SocketLimits | None = None,
         wall_clock: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: secrets.token_hex(12),
+        ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._parts = context
         self._input_builder = input_builder
@@ -108,6 +115,7 @@ class Gateway:
             ROUTE_PATH: {"POST": self._route},
             MODELS_PATH: {"GET": self._models, "HEAD": self._models},
             OPENAPI_PATH: {"GET": serve_document},
+            **_health_routes(Health(ready)),
         }
         self._below: Mapping[str, Mapping[str, Handler]] = {
             MODELS_PATH: self._routes[MODELS_PATH],
@@ -130,8 +138,10 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         try:
-            self._admit()
             handler = self._handler(scope)
+            if scope["path"] in OPEN_PATHS:
+                return await handler(scope, receive, reply)
+            self._admit()
             await self._admission.informed()
             with self._admission.enter(scope["headers"], limited=scope["method"] == "POST") as admitted:
                 scope[ADMITTED] = admitted

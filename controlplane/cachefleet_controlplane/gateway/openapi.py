@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from cachefleet_controlplane.gateway.health import HEALTH_PATHS, VERSION_PATH
 from cachefleet_controlplane.gateway.openapi_schemas import ANSWERS, ERRORS, REQUESTS, TEXT, Schema, listed, ref
 from cachefleet_controlplane.wire.errors import ANTHROPIC_PATH
 from cachefleet_controlplane.wire.http_exchange import JSON, Receive, Reply, Scope
@@ -47,6 +48,8 @@ _UPGRADED: Final = (401, 403, 404, 405, UPGRADE_REQUIRED, 503)
 """Statuses in place of the upgrade to a WebSocket."""
 _LOCAL: Final = (400, 401, 403, 404, 405, 503)
 """Statuses of operations that ask no worker."""
+_OPEN: Final = (405, 503)
+"""Statuses of operations that need no API key."""
 _HEADERS: Final[Mapping[str, str]] = {
     "x-cachefleet-decision": "Id of the decision's record.",
     "x-cachefleet-knowledge": "What was known of the prompt: exact, approximate or load.",
@@ -70,6 +73,8 @@ class _Operation:
     """Its answers have the headers of a decision."""
     parameters: tuple[str, ...] = ()
     """Names in the path."""
+    open: bool = False
+    """It needs no API key."""
     statuses: tuple[int, ...] = tuple(status for status in _STATUSES if status != UPGRADE_REQUIRED)
 
 
@@ -126,6 +131,13 @@ _OPERATIONS: Final = (
             ("delete", "Forget a stored response", "DeletedResponse"),
         )
     ),
+    *(
+        _Operation(path=path, method="get", summary=summary, answer=answer, decided=False, statuses=_OPEN, open=True)
+        for path, summary, answer in (
+            *((path, "Whether to send requests here", "Health") for path in HEALTH_PATHS),
+            (VERSION_PATH, "Cachefleet's version", "Version"),
+        )
+    ),
 )
 
 
@@ -160,6 +172,8 @@ _SCHEMES: Final[Mapping[str, Schema]] = {
 
 def _told(operation: _Operation) -> dict[str, Any]:
     told: dict[str, Any] = {"summary": operation.summary, "responses": _responses(operation)}
+    if operation.open:
+        told["security"] = []
     if operation.takes:
         told["requestBody"] = {"required": True, "content": _json(ref(operation.takes))}
     if operation.parameters:

@@ -191,6 +191,8 @@ ANSWERS: Final[Mapping[str, Schema]] = {
             workers=COUNT,
         ),
     ),
+    "Health": listed(status={"const": "ok"}),
+    "Version": listed(version=TEXT),
     "Models": listed(object={"const": "list"}, data=array_of(ref("Model"))),
     "Decision": listed(
         id=TEXT,
