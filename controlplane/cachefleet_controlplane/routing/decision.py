@@ -55,6 +55,8 @@ class Reason(StrEnum):
     """No candidate holds any of the prompt."""
     LOAD_ONLY = "load_only"
     """The prompt's blocks are not known, or every report is stale."""
+    SHORT_PROMPT = "short_prompt"
+    """The prompt is shorter than a block, so nothing of it can be cached anywhere."""
     LEAST_LOADED = "least_loaded"
     ROUND_ROBIN = "round_robin"
     NO_ROOM = "no_room"
@@ -131,6 +133,15 @@ class Prompt:
     """Waiting that has paid for a copy of its prefix: ``paid_waiting``."""
     paid_tokens: int = 0
     """How long that prefix is: nothing is taken off for who is expected to hold all of it."""
+
+    @property
+    def short(self) -> bool:
+        """Whether it is known to be shorter than a block."""
+        return self.knowledge is Knowledge.EXACT and 0 < self.tokens < self.block_size
+
+    def tell(self, reason: Reason) -> Reason:
+        """The reason as it is told: load decided on a short prompt since nothing of it can be cached."""
+        return Reason.SHORT_PROMPT if reason is Reason.LOAD_ONLY and self.short else reason
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make

@@ -13,6 +13,7 @@ REASONS: Final[Mapping[str, str]] = {
     Reason.LOAD_OVER_PREFIX: "Another worker holds more of the prompt, but waiting there costs more than computing it.",
     Reason.COLD: "No worker holds any of the prompt, so the cheapest one computes it.",
     Reason.LOAD_ONLY: "The prompt's blocks are not known, or every report is old: the least busy worker takes it.",
+    Reason.SHORT_PROMPT: "It is shorter than a block, and blocks are what is cached: the least busy worker takes it.",
     Reason.LEAST_LOADED: "The policy looks at load alone: the least busy worker takes it.",
     Reason.ROUND_ROBIN: "The policy takes the workers in turn, whatever they hold or do.",
     Reason.NO_ROOM: "On every worker it needs more blocks than may be taken now.",

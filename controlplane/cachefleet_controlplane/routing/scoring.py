@@ -64,7 +64,7 @@ def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingP
     prefix, excess = _excess(chosen, judged) if knowledge is Knowledge.EXACT else (0, 0.0)
     return Decision(
         verdict=Verdict.ROUTE,
-        reason=reason,
+        reason=prompt.tell(reason),
         policy=policy,
         knowledge=knowledge,
         worker=chosen.view.worker,

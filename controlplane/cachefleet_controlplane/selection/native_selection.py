@@ -105,7 +105,7 @@ class NativeSelector(Selector):
         predicted, loaded = seen.predicted(choice.first)
         return Decision(
             verdict=Verdict.ROUTE,
-            reason=Reason(choice.reason),
+            reason=prompt.tell(Reason(choice.reason)),
             policy=RoutingPolicy.CACHE_AWARE,
             knowledge=knowledge,
             worker=view.worker,

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
+from cachefleet_controlplane.gateway.placement.refusals import MODELS_NAMED
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
-from tests.controlplane.gateway.harness import MODEL, Front, chat, engine, front
+from cachefleet_controlplane.pools.source import PoolView
+from cachefleet_core.pool.spec import PrefixCachePool
+from tests.controlplane.gateway.harness import MODEL, Front, chat, engine, front, pool
 from tests.controlplane.waiting import until, value
 
 LONG = "the same long beginning of every prompt " * 12
@@ -96,6 +99,39 @@ async def test_a_model_may_be_left_out_where_there_is_one() -> None:
         body = chat("x")
         del body["model"]
         assert (await gate.post("/v1/chat/completions", body))[0] == 200
+
+
+async def test_an_unknown_model_is_answered_with_some_of_those_there_are() -> None:
+    async with front([]) as gate:
+        gate.fleet.update_pools([PoolView(_named(f"m{number:02}"), ()) for number in range(MODELS_NAMED + 3)])
+        _, _, body = await gate.post("/v1/completions", {"model": "x", "prompt": "y"})
+        told = error(body)["message"]
+        assert told.startswith("The model `x` does not exist. Valid names: m00, m01, ")
+        assert told.endswith("m15 and 3 more (GET /v1/models).")
+        _, _, body = await gate.post("/v1/completions", {"prompt": "y"})
+        assert error(body)["message"].startswith("`model` is required. Valid names: m00, ")
+        gate.fleet.update_pools([])
+        _, _, body = await gate.post("/v1/completions", {"model": "x", "prompt": "y"})
+        assert error(body)["message"] == "The model `x` does not exist. There are no models yet."
+
+
+def _named(model: str) -> PrefixCachePool:
+    declared = pool(model=model)
+    return declared.model_copy(update={"metadata": declared.metadata.model_copy(update={"name": model})})
+
+
+async def test_a_route_that_no_worker_has_is_told_as_what_the_model_lacks() -> None:
+    async with engine() as worker, front([worker]) as gate:
+        status, _, body = await gate.post("/v1/embeddings", {"model": MODEL, "input": "x"})
+        message = "The model `fake` has no embeddings: only pooling models have them (`--runner pooling`)."
+        assert (status, error(body)["message"]) == (404, message)
+
+
+async def test_a_prompt_shorter_than_a_block_says_so() -> None:
+    async with engine() as worker, front([worker]) as gate:
+        gate.report(0)
+        reasons = [(await _route(gate, {"prompt": [1] * size}))["reason"] for size in (15, 16)]
+    assert reasons == ["short_prompt", "cold"]
 
 
 async def test_the_number_of_requests_is_bounded() -> None:

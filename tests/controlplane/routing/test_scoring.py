@@ -157,6 +157,12 @@ class TestCacheAware:
         decision = choose(candidate("a", queued_tokens=500), candidate("b", queued_tokens=100), of=unknown)
         assert (decision.worker, decision.knowledge, decision.reason) == ("b", Knowledge.LOAD, Reason.LOAD_ONLY)
 
+    @pytest.mark.parametrize(("tokens", "reason"), [(1, "short_prompt"), (15, "short_prompt"), (16, "cold")])
+    def test_a_prompt_shorter_than_a_block_is_told_as_such(self, tokens: int, reason: str) -> None:
+        short = prompt(tokens // 16, tokens % 16)
+        decision = choose(candidate("a", queued_tokens=500), candidate("b", queued_tokens=100), of=short)
+        assert (decision.worker, decision.reason) == ("b", reason)
+
 
 class TestSpreading:
     def test_cold_prompts_go_to_the_fewest_requests_then_the_least_recently_used(self) -> None:

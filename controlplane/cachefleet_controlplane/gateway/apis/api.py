@@ -20,6 +20,8 @@ from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.wire.errors import ApiError, error_body
 from cachefleet_controlplane.wire.json_members import Fields, encode
 
+_NO_ROUTE: Final = "Not Found"
+"""What FastAPI answers for a path that it does not have."""
 _NO_WORDS: Final = "The worker refused the request."
 _JSON: Final = (b"content-type", b"application/json")
 
@@ -107,6 +109,8 @@ class PassingApi:
         """A 400 gets the client's count of members; an error in no API's shape gets that of its endpoint."""
         if answer.status == 400:
             answer = replace(answer, body=restate_size(answer.body, sent=sent, asked=info.size))
+        if answer.status == 404 and error_message(answer.body) == _NO_ROUTE:
+            return restated(info.endpoint, answer, _unserved(info))
         foreign = answer.status >= 400 and not in_openai_shape(answer.body)
         return restated(info.endpoint, answer) if foreign else answer
 
@@ -114,9 +118,17 @@ class PassingApi:
         return PassingTransformer()
 
 
-def restated(endpoint: Endpoint, answer: Answer) -> Answer:
-    """Return a worker's error in the shape of its endpoint, with the worker's message where it has one."""
-    error = ApiError(answer.status, error_message(answer.body) or _NO_WORDS)
+def _unserved(info: RequestInfo) -> str:
+    """What to say where workers have no such route: which they have depends on the model."""
+    model = f"The model `{info.model}`" if info.model else "The model"
+    if info.endpoint is Endpoint.EMBEDDINGS:
+        return f"{model} has no embeddings: only pooling models have them (`--runner pooling`)."
+    return f"{model} has no {info.endpoint}."
+
+
+def restated(endpoint: Endpoint, answer: Answer, words: str = "") -> Answer:
+    """Return a worker's error in the shape of its endpoint, with ``words``, else the worker's message if any."""
+    error = ApiError(answer.status, words or error_message(answer.body) or _NO_WORDS)
     headers = tuple(header for header in answer.headers if header[0] != b"content-type")
     return replace(answer, headers=(*headers, _JSON), body=error_body(endpoint, error))
 

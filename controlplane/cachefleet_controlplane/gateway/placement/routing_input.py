@@ -16,6 +16,7 @@ from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.handles.token_reference import about_tokens
 from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
 from cachefleet_controlplane.gateway.placement.key_affinity import KeyAffinity
+from cachefleet_controlplane.gateway.placement.refusals import no_such_model
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
 from cachefleet_controlplane.gateway.rendering.outgoing import Outgoing
@@ -29,7 +30,6 @@ from cachefleet_controlplane.routing.affinity import leaning
 from cachefleet_controlplane.routing.decision import Chunks, Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.store.tenant_records import TenantRecord
-from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.json_members import Fields, encode
 from cachefleet_controlplane.workers.views import ServedModel
@@ -141,11 +141,11 @@ class RoutingInputBuilder:
         if not model:
             models = self._fleet.models()
             if len(models) != 1:
-                raise ApiError(400, "`model` is required.", param="model")
+                raise no_such_model(model, self._fleet.models(adapters=True))
             return models[0]
         served = self._fleet.serving(model)
         if served is None:
-            raise ApiError(404, f"The model `{model}` does not exist.", param="model")
+            raise no_such_model(model, self._fleet.models(adapters=True))
         return served
 
     async def place(

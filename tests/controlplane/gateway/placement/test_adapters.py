@@ -52,4 +52,5 @@ async def test_adapters_are_listed_with_their_model() -> None:
         assert listed == {MODEL: None, "sql": MODEL}
     async with adapted() as (_, gate):
         status, _, data = await gate.post("/v1/chat/completions", chat("hello", model="other"))
-        assert (status, json.loads(data)["error"]["message"]) == (404, "The model `other` does not exist.")
+        message = "The model `other` does not exist. Valid names: fake, sql."
+        assert (status, json.loads(data)["error"]["message"]) == (404, message)
