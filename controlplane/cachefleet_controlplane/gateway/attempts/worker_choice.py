@@ -142,6 +142,7 @@ class Placement:
         if kind.transferred:  # its blocks come from the Prefill worker
             counted = replace(counted, uncached_tokens=min(1, counted.uncached_tokens))
         self.inflight = self._fleet.begin(counted, self.routing_input.prompt)
+        self._queue.began(self._line)
         self.routing_input.sent_to(decision.full_name)
         return Outcome.PLACED
 

@@ -81,21 +81,24 @@ class Queue:
             self._leave(ticket)
             self._metrics.waited(outcome=how, seconds=self._clock() - began)
 
-    def ended(self, fleet: Fleet, *, blocks: int) -> None:
-        """Count a request that has ended, and needed so many blocks, in the service rate."""
-        now = self._clock()
+    def began(self, fleet: Fleet) -> None:
+        """Count a request that is in flight now; ``ended`` has to follow."""
         drain = self._drains.get(fleet)
         if drain is None:
             if len(self._drains) >= MAX_FLEETS:
                 del self._drains[next(iter(self._drains))]
-            drain = self._drains[fleet] = ServiceRate(now)
-        drain.add(blocks, now)
+            drain = self._drains[fleet] = ServiceRate()
+        drain.began(self._clock())
+
+    def ended(self, fleet: Fleet, *, blocks: int) -> None:
+        """Count a request that has ended, and needed so many blocks, in the service rate."""
+        if drain := self._drains.get(fleet):
+            drain.ended(blocks, self._clock())
 
     def retry_after(self, fleet: Fleet, *, blocks: int) -> int:
         """Return the seconds after which a refused request may have room, once all that wait now have had it."""
-        now = self._clock()
-        drain = self._drains.get(fleet) or ServiceRate(now)
-        return drain.retry_after(self._room.wanted(fleet) + blocks, now)
+        drain = self._drains.get(fleet) or ServiceRate()
+        return drain.retry_after(self._room.wanted(fleet) + blocks, self._clock())
 
     def wake(self) -> None:
         """Schedule tries, since there may be room; they run after the caller has yielded to the loop."""

@@ -128,6 +128,8 @@ async def test_others_first_is_of_one_fleet_and_retry_after_counts_who_waits() -
     assert place.queue.others_first(FLEET, priority=50, arrived=9.0)
     assert not place.queue.others_first(FLEET, priority=50, arrived=1.0)
     assert not place.queue.others_first(("default", "other"), priority=50, arrived=9.0)
+    place.queue.ended(FLEET, blocks=5)  # of a fleet that is not known any more: nothing to count
+    place.queue.began(FLEET)
     place.queue.ended(FLEET, blocks=5)
     assert place.queue.retry_after(FLEET, blocks=1) == 2
     waiting.cancel()
