@@ -12,6 +12,7 @@ from typing import TypeVar
 from cachefleet_controlplane.admin.tenant_service import PRIVATE, TenantService
 from cachefleet_controlplane.fleet.fleet import Fleet, MakeSelector
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
+from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
 from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
@@ -214,6 +215,7 @@ def gateway_context(
         metrics=metrics,
         fingerprints=Fingerprints(),
         queue=queue,
+        stalled=StalledAttempts(fleet.gone, clock=options.clock),
         max_attempts=options.max_attempts,
         clock=options.clock,
     )

@@ -215,6 +215,11 @@ class Fleet:
         for known in self._registry.named(worker):
             known.failed(self._clock())
 
+    def gone(self, worker: str) -> bool:
+        """Whether none of its ranks is ready, nor says that it ends its requests before it leaves. By full name."""
+        now = self._clock()
+        return not any(known.ready or known.draining(now) for known in self._registry.named(worker))
+
     def key_refused(self, worker: str) -> None:
         """It answered 401 or 403: prefer others until it takes the gateway's key. ``worker`` as for worker_failed."""
         for known in self._registry.named(worker):

@@ -117,6 +117,11 @@ class Worker:
         """Whether its agent reports that it takes no new work."""
         return self.load is not None and self.load.state.phase in (Phase.DRAINING, Phase.FAILED)
 
+    def draining(self, now: float) -> bool:
+        """Whether its agent says, just now, that it answers what it has and leaves."""
+        load = self.load
+        return load is not None and load.state.phase is Phase.DRAINING and now - load.at <= STALE_AFTER_SECONDS
+
     def lacks(self, adapter: str) -> bool:
         """Whether it told its adapters, and this is not among them."""
         return self.hello is not None and self.hello.adapters is not None and adapter not in self.hello.adapters

@@ -1,5 +1,6 @@
 """Sends a request to workers: which attempt comes next, its body, and one answer out of several workers' parts.
 
+answer_latency       how long a worker usually takes, and from when on it is overdue
 attempt_plan         threshold, prefill and body of the next attempt
 gateway_context      what the exchanges of all requests share
 exchange             one request from its body to its last byte
@@ -8,6 +9,7 @@ resume_eligibility   which requests can be resumed, and the body for the rest
 resume               resumes an interrupted answer on another worker
 retry_state_machine  what to do after each outcome of an attempt, as a table
 sent_attempt         sends one attempt: as word to go on, by handle, or whole
+stalled_attempts     ends attempts that wait for a worker that has stopped answering
 stop_strings         stop strings across two workers' texts
 stream_join          joins several workers' events into one answer
 worker_choice        chooses a worker, and waits for room

@@ -140,9 +140,12 @@ class Exchange:
         kept, key = self._routing_input.rendering.kept.at(chosen.url), self._context.credentials.of(chosen.url)
         headers = upstream_headers(given, key=key, hooked=attempt.hooked, prompt=kept)
         self._opened = Opened(Outcome.LOST)  # in case the attempt is cancelled
-        self._opened = await send_attempt(
+        work = send_attempt(
             self._context.upstream, self._routing_input, attempt, chosen.url, headers, resumed=self._resuming.resumed
         )
+        if self._progress.attempts < self._context.max_attempts:
+            work = self._context.stalled.bounded(self._placement.waiting(chosen, self._progress.excluded), work)
+        self._opened = await work
         outcome, refusal = self._planner.outcome(self._opened)
         if refusal is not None:
             self._placement.free()

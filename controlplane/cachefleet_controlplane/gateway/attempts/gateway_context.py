@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
@@ -26,6 +27,7 @@ class GatewayContext:
     metrics: Metrics
     fingerprints: Fingerprints
     queue: Queue
+    stalled: StalledAttempts
     max_attempts: int
     clock: Callable[[], float] = time.monotonic
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.attempts.attempt_plan import AS_ASKED, AttemptMode
+from cachefleet_controlplane.gateway.attempts.stalled_attempts import Waiting
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.placement.refusals import refusal
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
@@ -66,6 +67,15 @@ class Placement:
         if self._queue.others_first(self._line, priority=self._priority, arrived=self._arrived):
             decision = held_back(decision)
         return self._take(decision)
+
+    def waiting(self, chosen: Decision, excluded: frozenset[str]) -> Waiting:
+        """What is known of an attempt while it waits for the first byte of the worker chosen."""
+
+        def elsewhere() -> bool:
+            return self.routing_input.decide(exclude=excluded | {chosen.full_name}).verdict is Verdict.ROUTE
+
+        stream = self.routing_input.info.stream
+        return Waiting(chosen.full_name, stream, predicted=lambda: _predicted(chosen), elsewhere=elsewhere)
 
     async def wait(self, excluded: frozenset[str]) -> Outcome:
         """Wait for room, for as long as its pools allow in all; return as ``choose``, but never NO_ROOM."""
@@ -145,6 +155,11 @@ class Placement:
         self._queue.began(self._line)
         self.routing_input.sent_to(decision.full_name)
         return Outcome.PLACED
+
+
+def _predicted(chosen: Decision) -> float:
+    """What the request costs on the chosen worker in seconds, its wait there among it."""
+    return next((score.seconds for score in chosen.leading if score.id == chosen.id), 0.0)
 
 
 def _wait_seconds(model: ServedModel) -> float:

@@ -26,6 +26,8 @@ class Outcome(StrEnum):
     """The worker answered 401 or 403 to the gateway's own key: nothing that the client has sent is wrong."""
     SILENT = "silent"
     """Connected, but no byte for longer than the bound."""
+    STALLED = "stalled"
+    """The worker is not ready any more, and no byte came for longer than it usually takes; another one is asked."""
     OVERSIZED = "oversized"
     """An answer or event longer than the bound."""
     ANSWERED = "answered"
@@ -56,7 +58,9 @@ class Outcome(StrEnum):
     """No Prefill worker could be asked."""
 
 
-RETRIES: Final = frozenset({Outcome.UNREACHABLE, Outcome.SERVER_ERROR, Outcome.LOST, Outcome.KEY_REFUSED})
+RETRIES: Final = frozenset(
+    {Outcome.UNREACHABLE, Outcome.SERVER_ERROR, Outcome.LOST, Outcome.KEY_REFUSED, Outcome.STALLED}
+)
 """Outcomes after which another worker is asked."""
 BLAMES: Final = RETRIES | {Outcome.SILENT, Outcome.CUT_OFF}
 """Outcomes of an attempt that count against its worker, whether or not another one is asked."""

@@ -36,6 +36,7 @@ def waiting(worker: str = "a", **changes: object) -> Progress:
         (Outcome.SERVER_ERROR, Action.CHOOSE),
         (Outcome.LOST, Action.CHOOSE),
         (Outcome.KEY_REFUSED, Action.CHOOSE),
+        (Outcome.STALLED, Action.CHOOSE),
     ],
 )
 def test_an_attempt_that_nobody_saw_may_be_tried_elsewhere(outcome: Outcome, action: Action) -> None:

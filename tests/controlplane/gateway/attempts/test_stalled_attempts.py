@@ -1,0 +1,196 @@
+"""Requests that wait on a worker which has stopped answering."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachefleet_controlplane.gateway.attempts.answer_latency import UNLEARNT_SECONDS
+from cachefleet_controlplane.gateway.attempts.stalled_attempts import ENDED_AT_ONCE, StalledAttempts, Waiting
+from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened
+from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
+from cachefleet_core.report_frames import Hello, Phase, State
+from tests.controlplane.gateway.attempts.test_failover import Stalls, serving
+from tests.controlplane.gateway.harness import CONTRACT, POOL, Front, _Agent, engine, front, pool
+from tests.controlplane.waiting import until, value
+from tests.fakes.loop_clock import clock, hurried
+
+pytestmark = pytest.mark.usefixtures("hurried")
+
+ANSWERED = Opened(Outcome.ANSWERED, answer=Answer(200, (), b"{}"))
+Asking = asyncio.Task[tuple[int, dict[str, str], bytes]]
+
+
+@dataclass
+class Stuck:
+    """A request that waits on the first of two workers, and how that worker's state is told."""
+
+    gate: Front
+    bad: Stalls
+    asking: Asking
+
+    def listed(self, *, bad: bool, good: bool) -> None:
+        told = zip(self.gate.endpoints(), (bad, good), strict=True)
+        self.gate.fleet.update_pools([PoolView(pool(), tuple(WorkerEndpoint(e.name, e.url, on) for e, on in told))])
+
+    async def passes(self, seconds: float) -> bool:
+        """Whether the request still waits after so many."""
+        await asyncio.wait({self.asking}, timeout=seconds)
+        return not self.asking.done()
+
+
+@asynccontextmanager
+async def stuck(*, first: bool = False, stream: bool = False) -> AsyncIterator[Stuck]:
+    bad = Stalls(first=first)
+    async with serving(bad), engine() as good, front([bad, good]) as gate:
+        body = {"model": "fake", "prompt": [1, 2, 3], "max_tokens": 4, "stream": stream}
+        while not bad.asked:  # cold requests take turns
+            asking = asyncio.create_task(gate.post("/v1/completions", body))
+            await until(partial(lambda asking: asking.done() or bool(bad.asked), asking))
+        yield Stuck(gate, bad, asking)
+        if not asking.done():
+            asking.cancel()
+            await asyncio.wait({asking})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_it_moves_on_once_the_worker_is_known_to_be_not_ready_and_is_answered_once(*, stream: bool) -> None:
+    async with stuck(stream=stream) as case:
+        assert await case.passes(2 * UNLEARNT_SECONDS)  # it may be at work
+        case.listed(bad=False, good=True)
+        status, headers, body = await case.asking
+        assert (status, headers["x-cachefleet-worker"]) == (200, "demo-1")
+        assert body.count(b'"finish_reason":"') == 1
+        await case.bad.left.wait()  # it was disconnected
+        assert [one.outcome for one in case.gate.records[-1].attempts] == [
+            "stalled",
+            "finished" if stream else "answered",
+        ]
+        assert value(case.gate.metrics, "attempt_retries_total", reason="stalled") == 1
+        assert case.gate.fleet.view().inflight_requests == 0
+
+
+async def test_it_waits_where_nobody_else_could_take_it() -> None:
+    async with stuck() as case:
+        case.listed(bad=False, good=False)
+        assert await case.passes(2.5 * UNLEARNT_SECONDS)
+        case.listed(bad=True, good=False)
+        assert await case.passes(2.5 * UNLEARNT_SECONDS)
+        assert case.bad.asked == 1
+
+
+async def test_a_worker_that_drains_keeps_its_requests() -> None:
+    async with stuck() as case:
+        connection = case.gate.fleet.connect(_Agent())
+        case.gate.fleet.hello(connection, Hello(worker="demo-0", pool=POOL, epoch="e", endpoint="", contract=CONTRACT))
+        draining = State(sequence=-1, digest=0, held=0, phase=Phase.DRAINING, running=0, waiting=0)
+        case.listed(bad=False, good=True)
+        for _ in range(12):
+            case.gate.fleet.receive(connection, draining)
+            assert await case.passes(2)
+
+
+async def test_an_answer_that_has_begun_is_never_moved() -> None:
+    async with stuck(first=True, stream=True) as case:
+        case.listed(bad=False, good=True)
+        assert await case.passes(2.5 * UNLEARNT_SECONDS)
+        assert not case.bad.left.is_set()
+
+
+def waiting(worker: str = "w", *, predicted: float = 0.0, elsewhere: Callable[[], bool] = lambda: True) -> Waiting:
+    return Waiting(worker, stream=False, predicted=lambda: predicted, elsewhere=elsewhere)
+
+
+async def answered(seconds: float) -> Opened:
+    await asyncio.sleep(seconds)
+    return ANSWERED
+
+
+async def stalls_after(stalled: StalledAttempts, attempt: Waiting) -> float:
+    began = clock()
+    opened = await stalled.bounded(attempt, answered(1000))
+    assert opened.outcome is Outcome.STALLED
+    return clock() - began
+
+
+async def test_the_bound_follows_what_the_worker_usually_takes() -> None:
+    quick, slow = StalledAttempts(lambda _: True, clock=clock), StalledAttempts(lambda _: True, clock=clock)
+    for _ in range(30):
+        await quick.bounded(waiting(), answered(0.1))
+        await slow.bounded(waiting(), answered(4))
+    assert await stalls_after(quick, waiting()) < 2
+    assert await stalls_after(quick, waiting(predicted=3)) > 5
+    assert await stalls_after(slow, waiting()) > 4
+    assert await stalls_after(quick, waiting("another")) > UNLEARNT_SECONDS - 1
+
+
+async def test_whoever_answers_others_is_not_silent() -> None:
+    stalled = StalledAttempts(lambda _: True, clock=clock)
+    for _ in range(20):
+        await stalled.bounded(waiting(), answered(0.5))
+    long = asyncio.create_task(stalled.bounded(waiting(), answered(20)))
+    for _ in range(38):
+        await stalled.bounded(waiting(), answered(0.5))
+    assert (await long).outcome is Outcome.ANSWERED
+
+
+async def test_few_are_moved_at_a_time() -> None:
+    stalled, places = StalledAttempts(lambda _: True, clock=clock), 3
+    left: list[Outcome] = []
+
+    async def one() -> None:
+        left.append((await stalled.bounded(waiting(elsewhere=lambda: len(left) < places), answered(40))).outcome)
+
+    await asyncio.gather(*(one() for _ in range(3 * ENDED_AT_ONCE)))
+    assert left.count(Outcome.STALLED) <= ENDED_AT_ONCE + places
+    assert len(left) == 3 * ENDED_AT_ONCE
+
+
+async def test_errors_and_cancellation_pass() -> None:
+    stalled = StalledAttempts(lambda _: True, clock=clock)
+
+    async def failing() -> Opened:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        await stalled.bounded(waiting(), failing())
+    task = asyncio.create_task(stalled.bounded(waiting(), answered(1000)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not stalled._waiting
+
+
+Step = tuple[float, bool, bool]
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 30), st.booleans()), min_size=1, max_size=8), st.booleans(), st.booleans())
+def test_each_attempt_ends_once_and_only_a_gone_worker_s_are_moved(
+    attempts: list[tuple[float, bool]],
+    gone: bool,  # noqa: FBT001
+    elsewhere: bool,  # noqa: FBT001
+) -> None:
+    async def run() -> None:
+        with hurried(asyncio.get_running_loop(), pace=10_000):
+            stalled = StalledAttempts(lambda _: gone, clock=clock)
+            one = [
+                stalled.bounded(waiting(str(other), elsewhere=lambda: elsewhere), answered(seconds))
+                for seconds, other in attempts
+            ]
+            outcomes = [opened.outcome for opened in await asyncio.gather(*one)]
+            assert set(outcomes) <= {Outcome.ANSWERED, Outcome.STALLED}
+            assert (gone and elsewhere) or Outcome.STALLED not in outcomes
+            for outcome, (seconds, _) in zip(outcomes, attempts, strict=True):
+                assert outcome is Outcome.ANSWERED or seconds >= 1
+            assert not stalled._waiting
+
+    asyncio.run(run())
