@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,14 @@ def test_without_a_terminal_each_event_is_one_line() -> None:
         "demo-0.engine: ready",
     ]
     assert all("\x1b" not in line for line in lines)
+
+
+def test_an_agent_whose_engine_is_away_waits_for_it() -> None:
+    out = io.StringIO()
+    screen = Screen(Console(file=out, width=60))
+    agent = replace(spec(), name="demo-0.agent", kind=Kind.AGENT)
+    screen.changed(agent, Life(State.STARTING, starts=1, was_ready=True))
+    assert out.getvalue().rstrip().endswith("demo-0.agent: waits for its engine")
 
 
 def test_a_failure_is_its_lines_and_its_status(

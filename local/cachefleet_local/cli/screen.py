@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
 from cachefleet_local.fleet.local_fleet import Prepared, exit_words
-from cachefleet_local.supervise.process_spec import ProcessSpec
+from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
 from cachefleet_local.supervise.process_states import Life, State
 
 _STYLES: Final = {
@@ -114,7 +114,7 @@ class Screen:
         """The text for a process's new state, "" for none."""
         match life.state:
             case State.STARTING:
-                return f"{spec.name}: {_start_words(life)}"
+                return f"{spec.name}: {_start_words(spec, life)}"
             case State.READY:
                 return f"{spec.name}: ready"
             case State.BACKING_OFF:
@@ -139,10 +139,12 @@ def _ended(life: Life) -> str:
     return "ended" if life.exit_status is None else f"ended {exit_words(life.exit_status)}"
 
 
-def _start_words(life: Life) -> str:
+def _start_words(spec: ProcessSpec, life: Life) -> str:
     if life.starts > 1 and life.failures:
         return f"starting again (start {life.starts})"
-    return "does not answer" if life.was_ready else "starting"
+    if not life.was_ready:
+        return "starting"
+    return "waits for its engine" if spec.kind is Kind.AGENT else "does not answer"
 
 
 def _addresses(fleet: Prepared) -> list[str]:

@@ -33,6 +33,6 @@ class ProcessSpec:
     heavy: bool = False
     """Whether its start keeps a processor busy for long, so that only a few may start at a time."""
     start_seconds: float = 60.0
-    """Not ready after this long means that it hangs."""
+    """Not ready after this long, while those in ``after`` were ready, means that it hangs."""
     grace_seconds: float = 5.0
     """Between asking it to end and killing it."""

@@ -143,9 +143,16 @@ class _Supervised:
                 await self._fleet.tell(self._spec, event)
             if self._life.state is State.READY:
                 await slot.aclose()
-            elif not ending and self._fleet.clock() - self._life.since > self._spec.start_seconds:
+            elif not ending and self._overdue():
                 ending = await self._fleet.tell(self._spec, Event.OVERDUE) is Action.END
                 _terminate(process)
+
+    def _overdue(self) -> bool:
+        """Whether it hangs: not ready for too long, while all that it waits for were ready."""
+        others = [self._fleet.lives[name] for name in self._spec.after]
+        since = max(life.since for life in [self._life, *others])
+        waits = any(life.state is not State.READY for life in others)
+        return not waits and self._fleet.clock() - since > self._spec.start_seconds
 
     async def _end(self, process: asyncio.subprocess.Process, exited: asyncio.Task[int]) -> None:
         if exited.done():

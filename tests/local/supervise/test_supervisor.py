@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -82,13 +83,15 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def running(*specs: ProcessSpec, parallel_starts: int = 1) -> AsyncIterator[tuple[Supervisor, History]]:
+async def running(
+    *specs: ProcessSpec, parallel_starts: int = 1, clock: Callable[[], float] = time.monotonic
+) -> AsyncIterator[tuple[Supervisor, History]]:
     history: History = []
 
     def changed(spec: ProcessSpec, life: Life) -> None:
         history.append((spec.name, life.state))
 
-    supervisor = Supervisor(specs, changed=changed, parallel_starts=parallel_starts)
+    supervisor = Supervisor(specs, changed=changed, parallel_starts=parallel_starts, clock=clock)
     task = asyncio.create_task(supervisor.run())
     try:
         yield supervisor, history
@@ -140,6 +143,24 @@ async def test_one_that_says_no_is_not_ready_and_not_restarted(tmp_path: Path) -
         await until(lambda: fleet.lives["one"].state is State.READY)
     assert len(pids(tmp_path, "one")) == 1
     assert history.count(("one", State.STARTING)) == 2
+
+
+async def test_one_that_waits_for_another_is_not_ended_for_it_and_one_that_hangs_is(tmp_path: Path) -> None:
+    now = [0.0]
+    agent = server(tmp_path, "agent", after=("engine",))
+    async with running(server(tmp_path, "engine"), agent, clock=lambda: now[0]) as (fleet, history):
+        assert await asyncio.wait_for(fleet.settled(), 50)
+        for name in ("engine", "agent"):
+            (tmp_path / f"{name}.pids.unready").touch()
+        await until(lambda: {fleet.lives[name].state for name in ("engine", "agent")} == {State.STARTING})
+        now[0] = agent.start_seconds - 1
+        (tmp_path / "engine.pids.unready").unlink()
+        await until(lambda: fleet.lives["engine"].state is State.READY)
+        now[0] = 2 * agent.start_seconds - 2  # of these it hung for less than it may
+        await asyncio.sleep(5)
+        assert len(pids(tmp_path, "agent")) == 1
+        now[0] = 2 * agent.start_seconds
+        await until(lambda: history.count(("agent", State.BACKING_OFF)) == 1)
 
 
 async def test_one_that_never_starts_fails_and_its_words_are_in_the_log(tmp_path: Path) -> None:

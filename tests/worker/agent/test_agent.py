@@ -210,6 +210,24 @@ async def test_a_crash_withdraws_everything_and_a_return_is_a_new_epoch(
         assert plane.connects == 1
 
 
+async def test_an_engine_s_absence_is_told_once_and_so_is_its_return(
+    make_settings: Make, plane: ControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with working(make_settings, plane) as worker:
+        await worker.complete(prompt(0, 100))
+        caplog.set_level("INFO", logger="cachefleet_worker")
+        caplog.clear()
+        await worker.engine.crash()
+        await plane.until(lambda: worker.agent.epoch is None)
+        await asyncio.sleep(20)
+        await worker.engine.start()
+        await plane.until(lambda: len(plane.epochs) == 2 and plane.state and plane.state.phase is Phase.READY)
+    loud = [record.message for record in caplog.records if record.levelname != "INFO"]
+    assert set(loud) <= {"engine does not answer"}
+    assert len(loud) <= 1
+    assert [caplog.messages.count(told) for told in ("waiting for the engine", "epoch begins")] == [1, 1]
+
+
 async def test_a_quick_restart_is_a_new_epoch(make_settings: Make, plane: ControlPlane) -> None:
     async with working(make_settings, plane) as worker:
         await worker.complete(prompt(0, 100))
