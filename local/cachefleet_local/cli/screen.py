@@ -60,6 +60,11 @@ class Screen:
         elif words := self._words(spec, life):
             self._line(words, style=_STYLES.get(life.state, ""))
 
+    def said(self, lines: Sequence[str]) -> None:
+        """Show what is waited for, or the words of a process that has failed."""
+        for line in lines:
+            self._line(line)
+
     def all_ready(self) -> None:
         """End the bars: every process is ready."""
         self._end_bars()

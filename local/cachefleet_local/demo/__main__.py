@@ -69,7 +69,7 @@ def with_reset(pool: PrefixCachePool) -> PrefixCachePool:
 
 async def _run(fleet: Prepared, screen: Screen, console: Console, result: Path) -> None:
     screen.starting(fleet.plan.processes)
-    async with LocalFleet(fleet, screen.changed):
+    async with LocalFleet(fleet, screen.changed, screen.said):
         screen.all_ready()
         round_robin, cache_aware = await compare(fleet, workload(Shape()), console)
     share = recomputed_share(round_robin, cache_aware)

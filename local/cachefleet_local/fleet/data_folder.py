@@ -7,6 +7,7 @@ policies/         what each pool asks of its workers, as its agents read it
 endpoints.json    workers and whether they are ready, for the control plane
 fleet.json        addresses of the running fleet, for the command line
 logs/             one file for each process, and the one before it
+start-times.json  how long each process took to start
 controlplane/     the control plane's database
 """
 
@@ -65,6 +66,11 @@ class DataFolder:
     def fleet_file(self) -> Path:
         """Addresses of the running fleet, for the command line; there only while it runs."""
         return self.root / "fleet.json"
+
+    @property
+    def start_times_file(self) -> Path:
+        """How long each process took to start, for those who wait."""
+        return self.root / "start-times.json"
 
     @property
     def fleet_key_file(self) -> Path:

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from cachefleet_local.fleet.data_folder import (
 from cachefleet_local.fleet.machine import Machine, check_budgets, check_machine, devices_of, model_path, this_machine
 from cachefleet_local.fleet.ports import PortError, take_ports
 from cachefleet_local.fleet.processes import FleetPlan, Place, WorkerPlan, plan_fleet, pool_workers, port_names
+from cachefleet_local.fleet.start_progress import StartProgress
 from cachefleet_local.supervise.process_spec import ProcessSpec
 from cachefleet_local.supervise.process_states import Life, State
 from cachefleet_local.supervise.supervisor import Changed, Supervisor
@@ -43,8 +44,8 @@ logger = logging.getLogger(__name__)
 
 SEEN_SECONDS: Final = 1.0
 """Pause before the fleet counts as ready: the control plane reads the endpoints file twice a second."""
-LOG_LINES: Final = 12
-"""Last lines of a log that are shown when its process has failed."""
+PROGRESS_SECONDS: Final = 15.0
+"""How often it is told what is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +177,17 @@ class LocalFleet:
     FailureError from entering where a process cannot be started or the wait was too long; all is stopped by then.
     """
 
-    def __init__(self, fleet: Prepared, changed: Changed = lambda _spec, _life: None) -> None:
+    def __init__(
+        self,
+        fleet: Prepared,
+        changed: Changed = lambda _spec, _life: None,
+        said: Callable[[list[str]], None] = lambda _lines: None,
+    ) -> None:
+        """``changed`` is told each state of a process, ``said`` what is waited for, and what one that fails says."""
         self.prepared = fleet
         self._told = changed
+        self._said = said
+        self._progress = StartProgress(fleet.folder.start_times_file)
         self._supervisor = Supervisor(fleet.plan.processes, changed=self._changed, parallel_starts=_parallel_starts())
         self._task: asyncio.Task[None] | None = None
 
@@ -200,6 +209,20 @@ class LocalFleet:
             await asyncio.shield(self._task)
 
     async def _become_ready(self) -> None:
+        telling = asyncio.create_task(self._tell_progress())
+        try:
+            await self._settle()
+        finally:
+            telling.cancel()
+
+    async def _tell_progress(self) -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            supervisor = self._supervisor
+            if lines := self._progress.lines(self.prepared.plan.processes, supervisor.lives, supervisor.clock()):
+                self._said(lines)
+
+    async def _settle(self) -> None:
         settled = asyncio.create_task(self._supervisor.settled())
         both = {settled, self._task} if self._task else {settled}
         await asyncio.wait(both, timeout=self.prepared.options.wait_seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -219,7 +242,8 @@ class LocalFleet:
             if life.state is State.READY or (life.state is State.WAITING and lines):
                 continue
             if waited_too_long or life.state is State.FAILED:
-                lines += [f"{spec.name}: {how_it_stands(life)}; the end of its log {spec.log}:", *_tail(spec.log)]
+                lines += [f"{spec.name}: {how_it_stands(life)}; the end of its log {spec.log}:"]
+                lines += [f"  {line}" for line in self._progress.words(spec)]
         return lines
 
     async def _stop(self) -> None:
@@ -229,11 +253,16 @@ class LocalFleet:
 
     def _changed(self, spec: ProcessSpec, life: Life) -> None:
         text = endpoints_text(self.prepared.plan.workers, self._supervisor.lives)
+        self._progress.changed(spec, life)
         try:
             write_whole(self.prepared.folder.endpoints_file, text)
+            if life.state is State.READY:
+                self._progress.save()
         except OSError as error:  # a full disk must not end the fleet; the next change writes all
-            logger.warning("the endpoints file cannot be written: %s", error)
+            logger.warning("the data folder cannot be written: %s", error)
         self._told(spec, life)
+        if life.state is State.BACKING_OFF and not life.was_ready:
+            self._said([f"  {line}" for line in self._progress.words(spec)])
 
 
 def how_it_stands(life: Life) -> str:
@@ -251,10 +280,3 @@ def exit_words(status: int) -> str:
 def _parallel_starts() -> int:
     """Engines that may start at once: one per processor, because a start is mostly imports in one thread."""
     return len(os.sched_getaffinity(0))
-
-
-def _tail(log: Path) -> list[str]:
-    try:
-        return [f"  {line}" for line in log.read_text(errors="replace").splitlines()[-LOG_LINES:]]
-    except OSError:
-        return ["  (no log)"]

@@ -77,6 +77,33 @@ async def test_a_fleet_that_cannot_start_says_which_process_and_shows_its_log(tm
     assert "controlplane" not in text
 
 
+async def test_each_failed_start_s_words_are_told_at_once(tmp_path: Path) -> None:
+    told: list[str] = []
+    with small_fleet(tmp_path, ENGINE="print('no such model'); raise SystemExit(3)") as fleet:
+        with pytest.raises(FailureError):
+            async with LocalFleet(fleet, lambda spec, life: told.append(f"{spec.name} {life.state}"), told.extend):
+                pass
+        first = told.index("demo-0.engine backing off")
+        assert told[first + 1] == "  no such model"
+        assert told.count("  no such model") >= 2
+
+
+async def test_what_is_waited_for_is_told_and_how_long_it_took_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_fleet, "PROGRESS_SECONDS", 0.1)
+    slow = "import time; print('Starting to load model', flush=True); time.sleep(1)\n" + SERVER
+    runs: list[list[str]] = [[], []]
+    for told in runs:
+        with small_fleet(tmp_path, ENGINE=slow) as fleet:
+            async with LocalFleet(fleet, said=told.extend):
+                assert json.loads(fleet.folder.start_times_file.read_text())["demo-0.engine"] >= 1
+    log = fleet.folder.log("demo-0.engine")
+    first, second = ([line for line in told if line.startswith("demo-0.engine: loading weights")] for told in runs)
+    assert re.fullmatch(rf"demo-0\.engine: loading weights for \d s; log: {re.escape(str(log))}", first[-1])
+    assert re.search(r"for \d s \(its start took \d s last time\); log: ", second[-1])
+
+
 async def test_waiting_too_long_says_what_was_waited_for(tmp_path: Path) -> None:
     with small_fleet(tmp_path, ENGINE="import time; time.sleep(60)") as fleet:
         at_once = tuple(replace(spec, after=()) for spec in fleet.plan.processes)
