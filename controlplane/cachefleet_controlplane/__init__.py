@@ -17,6 +17,7 @@ internal_auth/   who may report and who may use the admin API
 flushing/        evicts cached blocks of workers on request
 fleet/           the live state of pools and workers, and their agents' connections
 gateway/         the API of clients: admission, rendering, placement, attempts, conversations
+history/         the last hour by pool, in memory: tokens, lost hits, load
 hot_prefixes/    prefixes that many requests share, and telling new workers of them
 index/           which worker holds which block
 pools/           where pools and worker endpoints come from; contracts and salts

@@ -19,6 +19,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from cachefleet_controlplane.admin.admin_app import PATH as ADMIN_PATH
 from cachefleet_controlplane.admin.admin_app import admin_app
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
+from cachefleet_controlplane.admin.history.history_routes import HistorySource
 from cachefleet_controlplane.admin.problem_responses import http_problem
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
@@ -29,6 +30,8 @@ from cachefleet_controlplane.gateway.conversations.conversation_parts import con
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.history.cache_history import CacheHistory
+from cachefleet_controlplane.history.sampler import Sampler
 from cachefleet_controlplane.metrics import CONTENT_TYPE, Metrics
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.report_server.report_limits import ReportLimits
@@ -86,6 +89,7 @@ class ControlPlane:
         self.metrics.collect_from(FleetCollector(self.fleet.view))
         repository = SqlDecisions(database, max_rows=settings.decisions_max_rows)
         self.decisions = DecisionLog(repository, metrics=self.metrics, bounds=log_bounds(settings))
+        self.history = CacheHistory()
         self._fleet_key = fleet_key
         self._credentials = Credentials(fleet_key)
         self.tls = tls_parts(settings, self._credentials)
@@ -128,6 +132,7 @@ class ControlPlane:
             context, renderer_of(context, options), options, salt_key=salt_key, handles=self.conversations.handles
         )
         self.flush = Flusher(context, self.tenancy.admission, salt_key=salt_key)
+        self._sampler = Sampler(self.history, self.fleet.view, self.fleet.models, context.queue.waiting)
         tenants = self.tenancy.tenants
         self.hot = hot_prefix_parts(settings, self.fleet, builder, tenants, salt_key=salt_key, metrics=self.metrics)
         return Gateway(
@@ -141,6 +146,7 @@ class ControlPlane:
             json_excess=self.backend.json_excess,
             sockets=SocketLimits.of(settings),
             ready=lambda: self.readiness()[0],
+            history=self.history,
         )
 
     async def __aenter__(self) -> Self:
@@ -172,6 +178,7 @@ class ControlPlane:
         self._start("conversations", self.conversations.store_thread.run)
         self._start("examiner", self.conversations.examiner.run)
         self._resources.callback(self.conversations.canaries.close)
+        self._start("history", self._sampler.run)
         self._start("pools", self._follow_pools)
 
     async def _kubernetes(self) -> KubernetesClient:
@@ -193,6 +200,7 @@ class ControlPlane:
             flush=self.flush,
             certifier=self.conversations.examiner,
             state=self._service_state,
+            history=HistorySource(self.history, self.hot.shown),
             authorize=authority.admin,
             max_bytes=settings.admin_max_bytes,
         )

@@ -22,6 +22,7 @@ TASKS: Final = (
     "conversations",
     "examiner",
     "gateway",
+    "history",
     "pools",
     "reports",
     "store",
@@ -62,6 +63,7 @@ class Metrics:
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens routed", "model")
         self._predicted_tokens = self._counter("predicted_tokens", "Prompt tokens expected from cache", "model")
         self._cached_tokens = self._counter("cached_tokens", "Prompt tokens the workers served from cache", "model")
+        self._lost = self._counter("lost_tokens", "Prompt tokens not served from cache, by cause", "pool", "cause")
         self._shortfalls = self._counter("prediction_shortfalls", "Answers less cached than predicted", "cause")
         self._ttft = self._histogram("time_to_first_token_seconds", "Request to first token", "model", buckets=_LONG)
         self._added = self._histogram("gateway_added_seconds", "Time the gateway itself added", buckets=_SHORT)
@@ -144,6 +146,10 @@ class Metrics:
     def shortfall(self, cause: str) -> None:
         """Count an answer of which less came from cache than predicted; ``cause`` is a ``cache_shortfall.Cause``."""
         self._shortfalls.labels(cause).inc()
+
+    def lost_tokens(self, *, pool: str, cause: str, tokens: int) -> None:
+        """Count tokens of an answered prompt that were not served from cache; ``cause`` is a ``LostCause``."""
+        self._lost.labels(pool, cause).inc(tokens)
 
     def first_token(self, *, model: str, seconds: float) -> None:
         """Record the seconds from a request's arrival to its first token."""

@@ -17,6 +17,7 @@ from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
+from cachefleet_controlplane.gateway.prefix_list import PrefixList
 from cachefleet_controlplane.gateway.rendering.dedicated_renderers import Renderers
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
@@ -26,8 +27,9 @@ from cachefleet_controlplane.gateway.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
+from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
-from cachefleet_controlplane.hot_prefixes.tracker import HotBounds, HotPrefixes
+from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.index.protocol import BlockIndex
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.internal_auth.file_tokens import FileAuthorizer
@@ -55,10 +57,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class HotPrefixParts:
-    """``observer`` counts prefixes of requests (close it at the end); ``new_workers`` warms workers that join."""
+    """``observer`` counts prefixes of requests (close it at the end); ``new_workers`` warms workers that join;
+    ``shown`` lists prefixes for people.
+    """
 
     observer: HotObserver
     new_workers: NewWorkerWarmUp
+    shown: PrefixList
 
 
 def hot_prefix_parts(
@@ -82,6 +87,7 @@ def hot_prefix_parts(
     return HotPrefixParts(
         observer,
         NewWorkerWarmUp(hot, fleet, metrics, tokens=settings.hot_prefix_tokens, seconds=settings.hot_prefix_seconds),
+        PrefixList(hot, fleet, name_key=salt_key),
     )
 
 

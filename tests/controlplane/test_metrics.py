@@ -38,6 +38,12 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
     ("queue", {"requests": 1}, "queue_requests", {}),
     ("waited", {"outcome": "served", "seconds": 0.1}, "queue_wait_seconds_count", {"outcome": "served"}),
     ("tokens", {"model": "m", "prompt": 1, "predicted": 2, "cached": 3}, "prompt_tokens_total", {"model": "m"}),
+    (
+        "lost_tokens",
+        {"pool": "ns/p", "cause": "evicted", "tokens": 1},
+        "lost_tokens_total",
+        {"pool": "ns/p", "cause": "evicted"},
+    ),
     ("shortfall", {"cause": "evicted"}, "prediction_shortfalls_total", {"cause": "evicted"}),
     ("first_token", {"model": "m", "seconds": 0.1}, "time_to_first_token_seconds_count", {"model": "m"}),
     ("gateway_added", {"seconds": 0.1}, "gateway_added_seconds_count", {}),

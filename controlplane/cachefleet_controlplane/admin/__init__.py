@@ -17,4 +17,5 @@ tenant_service        changes tenants and keys in the store and in this replica
 usage_routes          usage by hour, as JSON or CSV
 decisions/            past decisions: search, export, stream
 findings/             what is wrong and what to do, and its route
+history/              the last hour: tokens, lost hits, hot prefixes
 """

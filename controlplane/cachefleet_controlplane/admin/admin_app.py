@@ -21,6 +21,7 @@ from cachefleet_controlplane.admin.findings.findings import findings
 from cachefleet_controlplane.admin.findings.findings_routes import findings_routes
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
 from cachefleet_controlplane.admin.flush_routes import Flush, flush_routes
+from cachefleet_controlplane.admin.history.history_routes import HistorySource, history_routes
 from cachefleet_controlplane.admin.pages import After, ManyLimit, page
 from cachefleet_controlplane.admin.tenant_routes import key_routes, tenant_routes
 from cachefleet_controlplane.admin.tenant_service import TenantService
@@ -61,6 +62,7 @@ def admin_app(
     flush: Flush | None = None,
     certifier: Certifier | None = None,
     state: Callable[[], ServiceState] = ServiceState,
+    history: HistorySource | None = None,
     authorize: AdminAuthorizer,
     max_bytes: int = 1024 * 1024,
 ) -> FastAPI:
@@ -76,7 +78,8 @@ def admin_app(
     of_fleet = (_fleet_routes(fleet), found, *of_decisions, _routing_routes(fleet))
     of_conversations = () if certifier is None else (certificate_routes(certifier),)
     of_caches = () if flush is None else (flush_routes(flush),)
-    for router in (*of_fleet, *of_caches, *of_tenants, *of_conversations, _meta_routes(app)):
+    of_history = () if history is None else (history_routes(history),)
+    for router in (*of_fleet, *of_caches, *of_history, *of_tenants, *of_conversations, _meta_routes(app)):
         app.router.routes.extend(router.routes)  # include_router would build each route a second time
     app.add_exception_handler(StarletteHTTPException, problem_responses.http_problem)
     app.add_exception_handler(RequestValidationError, problem_responses.invalid_problem)

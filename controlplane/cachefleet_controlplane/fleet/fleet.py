@@ -14,6 +14,7 @@ from typing import Any
 
 from cachefleet_controlplane.fleet.agent_connection import Connection, Link
 from cachefleet_controlplane.fleet.agent_connections import AgentConnections
+from cachefleet_controlplane.fleet.block_holders import BlockHolders
 from cachefleet_controlplane.fleet.losses import Losses
 from cachefleet_controlplane.fleet.tenant_frames import TenantFrames
 from cachefleet_controlplane.fleet.view_builders import index_status, pool_status, worker_status
@@ -77,6 +78,7 @@ class Fleet:
         self._render_facts = RenderProfiles(self._registry)
         self._agents = AgentConnections(index, self._registry)
         self.losses = Losses(index, self._registry, clock)
+        self.holders = BlockHolders(index, self._registry)
         self._selector = selector(index, self._registry)
         self._texts = None if texts is None else TextSelector(texts, self._registry)
         self._tenant_frames = TenantFrames(salt_key, salt_version, tenants) if salt_key else None

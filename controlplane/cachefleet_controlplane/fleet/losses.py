@@ -1,10 +1,11 @@
-"""Why blocks that a decision counted on are gone: restarts, evictions, windows that have moved on."""
+"""Why blocks that were counted on, or computed before, are gone: restarts, evictions, windows that have moved on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from cachefleet_controlplane.index.protocol import BlockIndex, WorkerId
+from cachefleet_controlplane.routing.lost_tokens import LostCause
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worker import Worker
@@ -18,6 +19,10 @@ class Losses:
         self._index = index
         self._registry = registry
         self._clock = clock
+
+    def now(self) -> float:
+        """The time on the clock of all times here."""
+        return self._clock()
 
     def restarted(self, worker: WorkerId, since: float) -> bool:
         """Whether a worker began a new epoch after ``since``, or is gone."""
@@ -42,6 +47,28 @@ class Losses:
             return False
         (hit,) = self._index.match(keys, [worker], rules=[known.rule], usable=blocks)
         return hit < blocks or known.history.lost(last_keys(known.rule, keys), since=since)
+
+    def fate(self, worker: WorkerId, keys: bytes, since: float, *, chosen: WorkerId) -> LostCause:
+        """What became of blocks with these packed keys, which a worker computed at ``since``.
+
+        HELD_ELSEWHERE where that worker holds them still, and is another one than the ``chosen``, which has just
+        computed them again.
+        """
+        if self.restarted(worker, since):
+            return LostCause.RESTARTED
+        known = self._informed(worker)
+        if known is None:
+            return LostCause.STALE
+        if worker == chosen or not keys:
+            return LostCause.EVICTED
+        blocks = len(keys) // KEY_BYTES
+        (held,) = self._index.match(keys, [worker], rules=[known.rule], usable=blocks)
+        return LostCause.HELD_ELSEWHERE if held >= blocks - known.rule.dropped else LostCause.EVICTED
+
+    def dropped(self, worker: WorkerId) -> int:
+        """Blocks at the end of each hit that a worker computes again."""
+        known = self._registry.worker(worker)
+        return 0 if known is None else known.rule.dropped
 
     def _informed(self, worker: WorkerId) -> Worker | None:
         """A worker whose blocks are known now."""

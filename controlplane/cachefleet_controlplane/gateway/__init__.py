@@ -8,9 +8,11 @@ dry_run            dry-run decisions for the admin API
 gateway_bounds     bounds on what clients send and read
 health             /health, /ping, /version
 hot_observer       feeds the tracker of hot prefixes with placed requests
+lost_hits          tokens not served from cache by cause, of requests as they end
 model_cards        /v1/models: models with the capabilities of their fleets
 openapi            /openapi.json
 openapi_schemas    its JSON Schemas of bodies, answers and errors
+prefix_list        the hottest prefixes, for people
 request_account    metrics, usage and records of requests as they end
 request_bodies     reads and parses bodies within their bounds
 shortfall_records  why less of a prompt was cached than predicted, and what that tells of the worker

@@ -27,6 +27,7 @@ from cachefleet_controlplane.gateway.dry_run import Explainer, endpoint_of
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.health import HEALTH_PATHS, OPEN_PATHS, VERSION_PATH, Health
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
+from cachefleet_controlplane.gateway.lost_hits import LostHits
 from cachefleet_controlplane.gateway.model_cards import card
 from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serve_document
 from cachefleet_controlplane.gateway.placement.decision_trace import (
@@ -48,6 +49,7 @@ from cachefleet_controlplane.gateway.tenant_admission import (
     AdmissionMiddleware,
     admitted_request,
 )
+from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header, identified, permitted_headers, request_id
@@ -92,6 +94,7 @@ class Gateway:
         hot: HotObserver | None = None,
         json_excess: NativeExcess | None = None,
         sockets: SocketLimits | None = None,
+        history: CacheHistory | None = None,
         wall_clock: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: secrets.token_hex(12),
         ready: Callable[[], bool] = lambda: True,
@@ -101,7 +104,13 @@ class Gateway:
         self._turns = turns
         self._hot = hot
         self._admission = admission
-        self._account = RequestAccount(context, record, admission.salt_version)
+        lost = LostHits(
+            *(context.fleet, context.metrics, history or CacheHistory()),
+            salt_version=admission.salt_version,
+            served=hot.served if hot else _nobody,
+            wall=wall_clock,
+        )
+        self._account = RequestAccount(context, record, admission.salt_version, lost)
         self._bounds = bounds
         self.bodies = RequestBodies(bounds, json_excess)
         self._wall_clock = wall_clock
@@ -284,3 +293,7 @@ class Gateway:
         await self._turns.histories.deleted(tenant, response)
         told = {"id": response, "object": "response", "deleted": True}
         await reply.whole(200, [JSON], msgspec.json.encode(told))
+
+
+def _nobody(_keys: bytes, _blocks: int) -> None:
+    """Nobody wants to know what was served."""

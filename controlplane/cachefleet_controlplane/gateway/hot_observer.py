@@ -16,7 +16,8 @@ from prometheus_client import Counter, Gauge
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput, RoutingInputBuilder
-from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes, Line, Wanted
+from cachefleet_controlplane.hot_prefixes.hot_prefix import Line, Wanted
+from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.routing.decision import Knowledge
@@ -79,6 +80,10 @@ class HotObserver:
             return
         self._fetched_at = now
         self._tasks.start(self._fetch(wanted, routing_input))
+
+    def served(self, keys: bytes, blocks: int) -> None:
+        """Note that of a prompt with these packed keys so many of the first blocks came from a cache."""
+        self._hot.served(keys, blocks)
 
     def update_tenants(self, tenants: Mapping[TenantId, TenantRecord], salter: Salter) -> None:
         """Drop prefixes of tenants and models that are gone, and those under an outdated salt."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
+from cachefleet_controlplane.gateway.lost_hits import LostHits
 from cachefleet_controlplane.gateway.placement.decision_trace import CLIENT_GONE_STATUS, DecisionTrace
 from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, take_evidence
 from cachefleet_controlplane.gateway.tenant_admission import AdmittedRequest
@@ -20,10 +21,13 @@ Record = Callable[[DecisionRecord], None]
 class RequestAccount:
     """``record`` takes the records of decisions; ``salt_version`` is each tenant's at present."""
 
-    def __init__(self, context: GatewayContext, record: Record, salt_version: Callable[[TenantId], int]) -> None:
+    def __init__(
+        self, context: GatewayContext, record: Record, salt_version: Callable[[TenantId], int], lost: LostHits
+    ) -> None:
         self._context = context
         self._record = record
         self._salt_version = salt_version
+        self._lost = lost
 
     @contextmanager
     def of(self, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> Iterator[None]:
@@ -45,6 +49,7 @@ class RequestAccount:
         metrics, decision = self._context.metrics, trace.decision
         trace.shortfall = find_shortfall(trace, self._context.fleet, self._salt_version)
         take_evidence(trace, self._context.fleet, self._salt_version)
+        self._lost.ended(trace)
         metrics.request(model=trace.model, endpoint=trace.endpoint, status=trace.status or CLIENT_GONE_STATUS)
         record = trace.record()
         if decision is None or record is None:

@@ -34,18 +34,16 @@ def take_evidence(trace: DecisionTrace, fleet: Fleet, salt_version: Callable[[Te
     Not where something else than its claim was wrong (see _EXCUSED), nor where the usage is no measure of it: of
     several prompts, of an engine that skipped its cache, of a gate's refusal (no tokens), or of a Prefill worker.
     """
-    usage, basis, answered = trace.usage, trace.basis, _answered(trace)
+    usage, basis, answered = trace.usage, trace.basis, answered_decision(trace)
     if usage is None or usage.cached_tokens is None or basis is None or not basis.block_size:
         return
     if answered is None or answered.knowledge is not Knowledge.EXACT or answered.prompt_tokens < 1:
         return
     if not basis.single or not basis.reads_cache or usage.completion_tokens == 0 or _prefilled(trace):
         return
-    matched = next((score.matched_blocks for score in answered.leading if score.id == answered.id), 0)
-    blocks = min(matched, (answered.prompt_tokens - 1) // basis.block_size)
-    claimed = replace(answered, predicted_tokens=blocks * basis.block_size, loaded_tokens=0)
+    claimed = claim(answered, basis.block_size)
     if usage.cached_tokens < claimed.predicted_tokens:
-        cause = shortfall(_facts(claimed, answered, basis, usage, fleet=fleet, salt_version=salt_version))
+        cause = shortfall(facts_of(claimed, answered, basis, usage, fleet=fleet, salt_version=salt_version))
         if cause in _EXCUSED:
             return
     fleet.served(answered.id, claimed.predicted_tokens, usage.cached_tokens)
@@ -58,24 +56,31 @@ def find_shortfall(
 
     For an answer by several workers it is the first worker's: usage counts the prompt alone.
     """
-    usage, basis, answered = trace.usage, trace.basis, _answered(trace)
+    usage, basis, answered = trace.usage, trace.basis, answered_decision(trace)
     if usage is None or usage.cached_tokens is None or basis is None or answered is None or not basis.reads_cache:
         return None
     predictions = [answered] if trace.first is None else [answered, trace.first]
     for decision in predictions:
         if usage.cached_tokens < decision.predicted_tokens:
-            facts = _facts(decision, answered, basis, usage, fleet=fleet, salt_version=salt_version)
+            facts = facts_of(decision, answered, basis, usage, fleet=fleet, salt_version=salt_version)
             cause = shortfall(facts)
             tokens = decision.predicted_tokens - usage.cached_tokens
             return None if cause is None else ShortfallRecord(cause.value, tokens, decision.worker)
     return None
 
 
+def claim(answered: Decision, block_size: int) -> Decision:
+    """The decision with all that the index said its worker holds as its prediction, whatever its trust."""
+    matched = next((score.matched_blocks for score in answered.leading if score.id == answered.id), 0)
+    blocks = min(matched, max(0, answered.prompt_tokens - 1) // block_size)
+    return replace(answered, predicted_tokens=blocks * block_size, loaded_tokens=0)
+
+
 def _prefilled(trace: DecisionTrace) -> bool:
     return any(attempt.kind == "prefill" for attempt in trace.attempts)
 
 
-def _answered(trace: DecisionTrace) -> Decision | None:
+def answered_decision(trace: DecisionTrace) -> Decision | None:
     """The decision for the worker whose cache the usage reports; None where it is not kept any more."""
     began = next((attempt.worker for attempt in trace.attempts if attempt.outcome in _CONTINUED), None)
     if began is None:
@@ -83,7 +88,7 @@ def _answered(trace: DecisionTrace) -> Decision | None:
     return trace.first if trace.first is not None and trace.first.worker == began else None
 
 
-def _facts(
+def facts_of(
     decision: Decision,
     answered: Decision,
     basis: Basis,
@@ -92,6 +97,7 @@ def _facts(
     fleet: Fleet,
     salt_version: Callable[[TenantId], int],
 ) -> Facts:
+    """What is known of why less came from cache than ``decision`` predicted; ``answered`` is whose worker answered."""
     exact = decision.knowledge is Knowledge.EXACT
     there = decision.predicted_tokens - decision.loaded_tokens
     predicted = basis.keys[: KEY_BYTES * (there // basis.block_size)] if basis.block_size else b""

@@ -17,7 +17,8 @@ from typing import Final, Protocol
 
 from prometheus_client import Counter
 
-from cachefleet_controlplane.hot_prefixes.tracker import HotPrefix, HotPrefixes, Line
+from cachefleet_controlplane.hot_prefixes.hot_prefix import HotPrefix, Line
+from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
 from cachefleet_controlplane.workers.warm_prefixes import MAX_BYTES

@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds, HotPrefix, Line, TrackedPrefix, Wanted
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
-from cachefleet_core.tenancy import TenantId
 from cachefleet_runtime.lru import LruMap
 
 ID_BYTES: Final = 4
@@ -31,46 +31,10 @@ SCANNED_BLOCKS: Final = 512
 """How many blocks back from its end a prompt is searched for the end of an earlier one."""
 PROMPT_BYTES: Final = 700
 """Memory of a kept prompt besides its keys, in bytes."""
+_FIRST_USES: Final = 2
+"""Requests that a prefix takes to be known."""
 RETRY_SECONDS: Final = 60.0
 """Pause before ids that could not be fetched are asked for again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Which prompts may share blocks: those of one fleet, contract, tenant and salt (the last two "" where tenants
-    share).
-    """
-
-    model: str
-    contract: str
-    tenant: TenantId
-    salt: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HotBounds:
-    """Prefixes kept, and bytes of their ids and of the keys that prompts are compared by."""
-
-    entries: int = 64
-    bytes: int = 16 * 1024 * 1024
-    half_life_seconds: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A hot prefix without ids: its last key, and its length in blocks."""
-
-    key: bytes
-    blocks: int
-
-
-@dataclass(frozen=True, slots=True)
-class HotPrefix:
-    """A prefix worth caching: ids as little-endian u32."""
-
-    line: Line
-    ids: bytes = field(repr=False)
-    heat: float
 
 
 @dataclass(slots=True)
@@ -86,6 +50,8 @@ class _Entry:
     uses: int = 0
     """Requests for it since it was added."""
     asked_at: float = float("-inf")
+    saved: int = 0
+    """Blocks of it that were served from caches."""
 
 
 @dataclass(slots=True)
@@ -134,6 +100,29 @@ class HotPrefixes:
             held = self._grow(held, self._add(line, keys, shared, now))
         self._remember(recent, keys, common)
         return self._wanted(held, now) if fetch else None
+
+    def served(self, keys: bytes, blocks: int) -> None:
+        """Of a prompt with these packed keys so many of the first blocks came from a cache."""
+        recent = self._recent.get(keys[:KEY_BYTES])
+        for key in recent.known if recent is not None else ():
+            if self._begins(keys, key):
+                self._entries[key].saved += min(blocks, self._entries[key].blocks)
+
+    def tracked(self, now: float) -> list[TrackedPrefix]:
+        """All prefixes, hottest first."""
+        found = [
+            TrackedPrefix(
+                line=entry.line,
+                first=entry.first,
+                last=key,
+                blocks=entry.blocks,
+                requests=entry.uses + _FIRST_USES,
+                heat=self._heat(entry, now),
+                saved_blocks=entry.saved,
+            )
+            for key, entry in self._entries.items()
+        ]
+        return sorted(found, key=lambda one: (-one.heat, one.blocks))
 
     def learn(self, key: bytes, ids: bytes) -> None:
         """Keep the ids of a wanted prefix, b"" where they could not be fetched; ids that do not fit are dropped."""
@@ -201,7 +190,7 @@ class HotPrefixes:
         new, before = self._entries[key], max(held, key=lambda one: self._entries[one].blocks, default=None)
         if before is not None and self._entries[before].blocks < new.blocks and self._entries[before].uses == 1:
             old = self._entries[before]
-            new.heat, new.ids = old.heat, old.ids
+            new.heat, new.ids, new.saved = old.heat, old.ids, old.saved
             self._drop(before)
             self._id_bytes += len(new.ids)
             held.remove(before)

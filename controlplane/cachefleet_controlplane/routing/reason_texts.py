@@ -1,4 +1,4 @@
-"""Sentences for reasons and shortfall causes, in this module only."""
+"""Sentences for reasons and causes, in this module only."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 from cachefleet_controlplane.routing.decision import Reason
+from cachefleet_controlplane.routing.lost_tokens import LostCause
 
 REASONS: Final[Mapping[str, str]] = {
     Reason.LONGEST_PREFIX: "No other worker holds more of the prompt, and waiting for this one costs least.",
@@ -39,6 +40,22 @@ CAUSES: Final[Mapping[str, str]] = {
     Cause.STALE: "The worker's report was old when it was decided.",
     Cause.UNKNOWN: "Nothing that is known explains it.",
 }
+LOST: Final[Mapping[str, str]] = {
+    LostCause.FIRST_SEEN: "No worker held it, and it was not computed before, as far as is remembered.",
+    LostCause.EVICTED: "It was computed before, and evicted since.",
+    LostCause.HELD_ELSEWHERE: "Another worker held it, and was busy, out of room or not to be used.",
+    LostCause.STALE: "The worker that held it had not reported for too long.",
+    LostCause.RESTARTED: "The worker that held it started anew, with an empty cache, or is gone.",
+    LostCause.SALTED: CAUSES[Cause.SALTED],
+    LostCause.WINDOW: CAUSES[Cause.WINDOW],
+    LostCause.MOVED: "The worker that held it was chosen first, and another one answered.",
+    LostCause.RENDERED_DIFFERENTLY: CAUSES[Cause.RENDERED_DIFFERENTLY],
+    LostCause.NOT_RENDERED: "The prompt's blocks are not known, so nobody can tell.",
+    LostCause.NOT_READ: "The request has the engine read nothing from its cache.",
+    LostCause.LAST_BLOCK: "What follows the last whole block, and the last token, are computed in any case.",
+    LostCause.NOT_TOLD: "The engine did not tell what it served; these tokens may have come from its cache.",
+    LostCause.UNKNOWN: CAUSES[Cause.UNKNOWN],
+}
 
 
 def why(reason: str) -> str:
@@ -49,3 +66,8 @@ def why(reason: str) -> str:
 def why_short(cause: str) -> str:
     """A shortfall cause's sentence; the cause itself where this version does not know it."""
     return CAUSES.get(cause, cause)
+
+
+def why_lost(cause: str) -> str:
+    """The sentence for a cause of lost tokens."""
+    return LOST.get(cause, cause)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -11,7 +12,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from cachefleet_controlplane.admin.admin_app import PATH, admin_app
+from cachefleet_controlplane.admin.history.history_routes import HistorySource
 from cachefleet_controlplane.admin.tenant_service import TenantService
+from cachefleet_controlplane.history.cache_history import CacheHistory
+from cachefleet_controlplane.hot_prefixes.hot_prefix import ShownPrefix
+from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import RoutingPolicy
@@ -23,6 +28,7 @@ from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
 from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import FleetView
+from cachefleet_core.tenancy import TenantId
 from tests.controlplane.fleet_views import DIFFERENT, fleet_view, unknown_worker, worker_status
 from tests.controlplane.store.conftest import make_record
 from tests.fakes.decisions import InMemoryDecisions
@@ -117,6 +123,29 @@ def oracle() -> Oracle:
 
 
 @pytest.fixture
+def history() -> CacheHistory:
+    return CacheHistory()
+
+
+PREFIX = ShownPrefix(
+    name="00c0ffee00c0ffee",
+    tenant=TenantId("acme"),
+    model="default/tiny",
+    tokens=64,
+    requests=3,
+    heat=2.5,
+    saved_tokens=128,
+    holders=(WorkerId("default/demo/demo-0#0"),),
+    holder_count=1,
+    warm=True,
+)
+
+
+async def prefixes(pool: str | None, most: int) -> list[ShownPrefix]:
+    return [PREFIX][:most] if pool in {None, "default/demo"} else []
+
+
+@pytest.fixture
 def app(  # noqa: PLR0917 - fixtures
     fleet: Still,
     decisions: DecisionLog,
@@ -124,10 +153,11 @@ def app(  # noqa: PLR0917 - fixtures
     usage: UsageLog,
     oracle: Oracle,
     doorkeeper: Doorkeeper,
+    history: CacheHistory,
 ) -> FastAPI:
-    return admin_app(
-        fleet, decisions, service=service, usage=usage, explain=oracle, authorize=doorkeeper, max_bytes=2048
-    )
+    source = HistorySource(history, prefixes, clock=lambda: NOW)
+    given: dict[str, Any] = {"service": service, "usage": usage, "explain": oracle, "history": source}
+    return admin_app(fleet, decisions, authorize=doorkeeper, max_bytes=2048, **given)
 
 
 @pytest.fixture

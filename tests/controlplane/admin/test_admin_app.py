@@ -42,6 +42,9 @@ ROUTES = {
     ("GET", "/access"),
     ("POST", "/access/open"),
     ("GET", "/usage"),
+    ("GET", "/history"),
+    ("GET", "/lost-hits"),
+    ("GET", "/prefixes"),
     ("GET", "/openapi.json"),
 }
 LATER = {"audit", "audit/export", "decisions/stream", "decisions/export"}

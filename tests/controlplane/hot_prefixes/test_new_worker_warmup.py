@@ -16,8 +16,9 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
+from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds, Line
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp, budget_tokens
-from cachefleet_controlplane.hot_prefixes.tracker import HotBounds, HotPrefixes, Line
+from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_core.block_keys import BlockKeyer, Namespace

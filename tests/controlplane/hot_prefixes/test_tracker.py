@@ -7,13 +7,12 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds, Line
 from cachefleet_controlplane.hot_prefixes.tracker import (
     ID_BYTES,
     PROMPT_BYTES,
     RETRY_SECONDS,
-    HotBounds,
     HotPrefixes,
-    Line,
     common_blocks,
 )
 from cachefleet_core.block_keys import BlockKeyer, Namespace

@@ -76,6 +76,10 @@ class WaitList:
         """Iterate over the fleets that have lines; lines may change meanwhile."""
         return iter(list(self._lines))
 
+    def waiting(self, fleet: Fleet) -> int:
+        """Return how many tickets of a fleet wait."""
+        return len(self._lines.get(fleet, ()))
+
     def wanted(self, fleet: Fleet) -> int:
         """Return the blocks that all tickets of a fleet need."""
         return sum(ticket.blocks for ticket in self._lines.get(fleet, ()))

@@ -56,6 +56,10 @@ class Queue:
     def __len__(self) -> int:
         return len(self._room)
 
+    def waiting(self, fleet: Fleet) -> int:
+        """How many requests of a fleet wait."""
+        return self._room.waiting(fleet)
+
     def others_first(self, fleet: Fleet, *, priority: int, arrived: float) -> bool:
         """Whether a request has to wait because others that go first do."""
         return self._room.before(fleet, priority=priority, arrived=arrived)

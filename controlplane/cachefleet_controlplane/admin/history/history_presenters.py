@@ -1,0 +1,78 @@
+"""Steps of the history, and hot prefixes, to schemas. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from cachefleet_controlplane.admin.history import history_schemas as schemas
+from cachefleet_controlplane.history.cache_history import HOUR_STEPS, STEP_SECONDS, Gauges, Step
+from cachefleet_controlplane.routing.lost_tokens import LostCause
+from cachefleet_controlplane.routing.reason_texts import why_lost
+
+_NOT_SAMPLED = dict.fromkeys(Gauges.__dataclass_fields__)
+
+
+def history(steps: Iterable[Step]) -> schemas.History:
+    """The steps as points."""
+    return schemas.History(step_seconds=STEP_SECONDS, points=tuple(map(_point, steps)))
+
+
+def _point(step: Step) -> schemas.HistoryPoint:
+    gauges = step.gauges
+    sampled = _NOT_SAMPLED if gauges is None else {name: getattr(gauges, name) for name in _NOT_SAMPLED}
+    return schemas.HistoryPoint.model_validate(
+        {
+            "at": _time(step.at),
+            "requests": step.requests,
+            "prompt_tokens": step.prompt_tokens,
+            "served_tokens": step.served_tokens,
+            "recomputed_tokens": step.prompt_tokens - step.served_tokens,
+            "lost_tokens": step.lost,
+            "ttft_seconds": step.ttft_seconds,
+            **sampled,
+        }
+    )
+
+
+def lost_hits(steps: Sequence[Step], now: float, *, bucket_seconds: int) -> schemas.LostHits:
+    """The steps of the hour before ``now``, together and in buckets."""
+    lost = _causes(steps)
+    until = int(now // STEP_SECONDS + 1) * STEP_SECONDS
+    return schemas.LostHits(
+        since=_time(until - HOUR_STEPS * STEP_SECONDS),
+        until=_time(now),
+        prompt_tokens=sum(step.prompt_tokens for step in steps),
+        served_tokens=sum(step.served_tokens for step in steps),
+        causes=tuple(
+            schemas.LostTokens(cause=cause, why=why_lost(cause), tokens=tokens) for cause, tokens in lost.most_common()
+        ),
+        bucket_seconds=bucket_seconds,
+        buckets=tuple(_buckets(steps, bucket_seconds)),
+    )
+
+
+def _buckets(steps: Sequence[Step], seconds: int) -> Iterable[schemas.LostBucket]:
+    by_bucket: dict[int, list[Step]] = {}
+    for step in steps:
+        if step.requests:
+            by_bucket.setdefault(step.at // seconds * seconds, []).append(step)
+    for at, within in by_bucket.items():
+        yield schemas.LostBucket(
+            at=_time(at),
+            prompt_tokens=sum(step.prompt_tokens for step in within),
+            served_tokens=sum(step.served_tokens for step in within),
+            causes=dict(_causes(within)),
+        )
+
+
+def _causes(steps: Iterable[Step]) -> Counter[LostCause]:
+    found: Counter[LostCause] = Counter()
+    for step in steps:
+        found.update(step.lost)
+    return found
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

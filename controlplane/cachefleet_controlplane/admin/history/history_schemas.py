@@ -1,0 +1,107 @@
+"""Answers about the last hour: its steps, tokens lost by cause, and hot prefixes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from cachefleet_controlplane.admin.schemas import Ratio, Schema
+from cachefleet_controlplane.routing.lost_tokens import LostCause
+
+
+class HistoryPoint(Schema):
+    """One step. Tokens and requests are those of answers that ended in it; the rest is as it was near its end.
+
+    Null is what was not sampled, or what nobody told.
+    """
+
+    at: datetime
+    """Its beginning."""
+    requests: int
+    prompt_tokens: int
+    served_tokens: int
+    """From caches."""
+    recomputed_tokens: int
+    """Prompt tokens that were not served from caches: those of lostTokens together."""
+    lost_tokens: dict[LostCause, int]
+    """By cause; causes without tokens are left out."""
+    ttft_seconds: float | None
+    """Mean time to the first token of streamed answers."""
+    running: int | None
+    waiting: int | None
+    """In the engines' own queues."""
+    queued: int | None
+    """At the gateway; requests wait there for a model, so that pools of one model show the same."""
+    held_blocks: int | None
+    idle_blocks: int | None
+    """Of these, what no running request uses: what the budget bounds."""
+    budget_blocks: int | None
+    """Idle blocks that the workers may keep, in all."""
+    hit_ratio: Ratio | None
+    """By the engines' own counters, over the window of the pool's objective."""
+
+
+class History(Schema):
+    """The last hour, first to last; steps in which nothing was heard are left out."""
+
+    step_seconds: int
+    points: tuple[HistoryPoint, ...]
+
+
+class LostTokens(Schema):
+    """Tokens of one cause."""
+
+    cause: LostCause
+    why: str
+    """The cause in words."""
+    tokens: int
+
+
+class LostBucket(Schema):
+    """What was lost in one span of time that begins at ``at``."""
+
+    at: datetime
+    prompt_tokens: int
+    served_tokens: int
+    causes: dict[LostCause, int]
+
+
+class LostHits(Schema):
+    """Tokens that were not served from cache, by cause, most first; they add up to promptTokens - servedTokens."""
+
+    since: datetime
+    until: datetime
+    prompt_tokens: int
+    served_tokens: int
+    causes: tuple[LostTokens, ...]
+    bucket_seconds: int
+    buckets: tuple[LostBucket, ...]
+    """First to last; spans in which nothing was answered are left out."""
+
+
+class HotPrefix(Schema):
+    """A beginning that prompts share. Prefixes may be beginnings of each other: what they save does not add up."""
+
+    name: str
+    """A keyed hash; nothing of its text."""
+    tenant: str
+    """Empty where tenants share their blocks."""
+    model: str
+    """As "namespace/name"."""
+    tokens: int
+    requests: int
+    """For it, since it is known to be shared."""
+    heat: float
+    """The same, halved every ten minutes by default: the list is in this order."""
+    saved_tokens: int
+    """Of it, served from caches in all these requests."""
+    holders: tuple[str, ...]
+    """Workers that hold its first and its last block, by id; not all where there are many."""
+    holder_count: int
+    warm: bool
+    """A warm prefix of a pool begins with it, so that workers cache it before they take traffic."""
+
+
+class HotPrefixList(Schema):
+    """The hottest prefixes, hottest first."""
+
+    items: tuple[HotPrefix, ...]

@@ -1,0 +1,171 @@
+"""At a request's end: which tokens of its prompt were not served from cache, and why; counted, and kept for an hour."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
+from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
+from cachefleet_controlplane.gateway.shortfall_records import answered_decision, claim, facts_of
+from cachefleet_controlplane.gateway.upstream.usage import Usage
+from cachefleet_controlplane.history.cache_history import CacheHistory, Ended
+from cachefleet_controlplane.history.seen_blocks import Computed, SeenBlocks
+from cachefleet_controlplane.index.protocol import IndexDefectError
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.routing.cache_shortfall import shortfall
+from cachefleet_controlplane.routing.decision import Decision
+from cachefleet_controlplane.routing.lost_tokens import Levels, LostCause, lost_tokens, of_shortfall
+from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_core.tenancy import TenantId
+
+logger = logging.getLogger(__name__)
+
+_UNKEYED: Final = frozenset({Rung.NONE, Rung.TEXT})
+"""Rungs that give no block keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """An answered prompt whose blocks are known."""
+
+    decision: Decision
+    """For the worker whose cache the usage reports."""
+    basis: Basis
+    usage: Usage
+    cached: int
+
+    @property
+    def served_blocks(self) -> int:
+        return self.cached // self.basis.block_size
+
+
+class LostHits:
+    """Accounts for ended requests; ``salt_version`` is each tenant's at present, ``wall`` Unix time in seconds."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        metrics: Metrics,
+        history: CacheHistory,
+        *,
+        salt_version: Callable[[TenantId], int],
+        served: Callable[[bytes, int], None],
+        wall: Callable[[], float],
+    ) -> None:
+        """``served`` is told of each prompt's packed keys and how many of its first blocks came from cache."""
+        self._fleet = fleet
+        self._metrics = metrics
+        self._history = history
+        self._salt_version = salt_version
+        self._served = served
+        self._wall = wall
+        self._seen = SeenBlocks()
+
+    def ended(self, trace: DecisionTrace) -> None:
+        """Account for a request whose prompt an engine has processed, as far as its answer tells; others change
+        nothing.
+        """
+        levels, pool = self._levels(trace), trace.decision.pool if trace.decision else ""
+        if levels is None or not pool:
+            return
+        lost = lost_tokens(levels)
+        for cause, tokens in lost.items():
+            self._metrics.lost_tokens(pool=pool, cause=cause, tokens=tokens)
+        served = levels.prompt_tokens - sum(lost.values())
+        ended = Ended(
+            pool=pool,
+            prompt_tokens=levels.prompt_tokens,
+            served_tokens=served,
+            lost=lost,
+            ttft_seconds=trace.ttft_seconds,
+        )
+        self._history.add(ended, self._wall())
+
+    def _levels(self, trace: DecisionTrace) -> Levels | None:
+        usage, decision, basis = trace.usage, trace.decision, trace.basis
+        if decision is None or basis is None or not trace.attempts:
+            return None
+        if usage is None:  # its client has gone, or it does not tell
+            tokens = decision.prompt_tokens if trace.status == 200 else 0
+            return Levels(prompt_tokens=tokens, served_tokens=0, whole=LostCause.NOT_TOLD) if tokens else None
+        answered = answered_decision(trace)
+        whole = _whole(usage, answered, basis)
+        prompt, cached = usage.prompt_tokens, usage.cached_tokens or 0
+        if whole is not None or answered is None:
+            return Levels(prompt_tokens=prompt, served_tokens=cached, whole=whole or LostCause.UNKNOWN)
+        return self._of_blocks(_Answered(answered, basis, usage, cached), trace.first)
+
+    def _of_blocks(self, answered: _Answered, first: Decision | None) -> Levels:
+        decision, basis = answered.decision, answered.basis
+        size, prompt = basis.block_size, answered.usage.prompt_tokens
+        servable = max(0, (prompt - 1) // size - self._fleet.losses.dropped(decision.id))
+        claimed = claim(decision, size)
+        blocks, gone = self._before(answered, servable)
+        moved = first is not None and first.id != decision.id
+        return Levels(
+            prompt_tokens=prompt,
+            served_tokens=answered.cached,
+            servable_tokens=servable * size,
+            claimed_tokens=claimed.predicted_tokens,
+            shortfall=self._shortfall(answered, claimed),
+            first_tokens=claim(first, size).predicted_tokens if moved and first is not None else 0,
+            elsewhere_tokens=_elsewhere(decision, size),
+            seen_tokens=blocks * size,
+            gone=gone,
+        )
+
+    def _shortfall(self, answered: _Answered, claimed: Decision) -> LostCause:
+        if answered.cached >= claimed.predicted_tokens:
+            return LostCause.UNKNOWN
+        facts = facts_of(
+            *(claimed, answered.decision, answered.basis, answered.usage),
+            fleet=self._fleet,
+            salt_version=self._salt_version,
+        )
+        return of_shortfall(shortfall(facts))
+
+    def _before(self, answered: _Answered, servable: int) -> tuple[int, LostCause]:
+        """How many of the first blocks were computed before the decision, and why they are gone; remembers all.
+
+        Nothing is looked for where all that can be was served.
+        """
+        decision, keys, served = answered.decision, answered.basis.keys, answered.served_blocks
+        blocks, where = self._seen.longest(keys, before=decision.at) if served < servable else (0, None)
+        gone = LostCause.EVICTED
+        if where is not None and blocks > served:
+            try:
+                gone = self._fleet.losses.fate(
+                    where.worker, keys[: KEY_BYTES * min(blocks, servable)], where.at, chosen=decision.id
+                )
+            except IndexDefectError:
+                logger.exception("the index failed; why blocks are gone is not known", extra={"worker": where.worker})
+                gone = LostCause.UNKNOWN
+        self._seen.note(keys, Computed(decision.id, self._fleet.losses.now()), served=served)
+        self._served(keys, served)
+        return blocks, gone
+
+
+def _whole(usage: Usage, answered: Decision | None, basis: Basis) -> LostCause | None:
+    """The cause of everything, where the prompt's blocks do not tell; None where they do."""
+    if usage.cached_tokens is None:
+        return LostCause.NOT_TOLD
+    if not basis.reads_cache:
+        return LostCause.NOT_READ
+    if answered is None:
+        return LostCause.UNKNOWN
+    tokens, size = answered.prompt_tokens, basis.block_size
+    if not size or basis.rung in _UNKEYED or len(basis.keys) // KEY_BYTES < max(0, tokens - 1) // size:
+        return LostCause.NOT_RENDERED
+    if usage.prompt_tokens != tokens:  # of several prompts the blocks of the first alone are known
+        return LostCause.RENDERED_DIFFERENTLY if basis.single else LostCause.NOT_RENDERED
+    return None
+
+
+def _elsewhere(decision: Decision, block_size: int) -> int:
+    """The most tokens that another candidate held or was computing."""
+    others = (score for score in decision.leading if score.id != decision.id)
+    return max((max(score.matched_blocks * block_size, score.expected_tokens) for score in others), default=0)

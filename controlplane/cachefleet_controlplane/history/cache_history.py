@@ -1,0 +1,143 @@
+"""The last hour in steps, by pool and for the whole fleet, in rings of fixed size. Pure: time is an argument.
+
+Answers are added as they end; load and blocks are set once a step. A pool of which nothing was heard for an hour is
+dropped, and of more than ``pools`` the one that was heard of longest ago; the whole fleet's ring has all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from cachefleet_controlplane.routing.lost_tokens import LostCause
+
+STEP_SECONDS: Final = 10
+HOUR_STEPS: Final = 360
+MAX_POOLS: Final = 64
+FLEET: Final = ""
+"""In place of a pool's key: all pools together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """One answered request of a pool."""
+
+    pool: str
+    prompt_tokens: int
+    served_tokens: int
+    lost: Mapping[LostCause, int]
+    """Adds up to the prompt tokens less the served ones."""
+    ttft_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauges:
+    """Load and blocks of a pool at one time; None where nobody tells."""
+
+    running: int = 0
+    waiting: int = 0
+    """In the queues of its engines."""
+    queued: int = 0
+    """At the gateway, for its model."""
+    held_blocks: int = 0
+    idle_blocks: int | None = None
+    budget_blocks: int | None = None
+    """Idle blocks that its workers may keep, in all."""
+    hit_ratio: float | None = None
+    """By the engines' own counters, over the window of the pool's objective."""
+
+
+@dataclass(slots=True)
+class Step:
+    """What happened in one step; ``at`` is its beginning in Unix seconds."""
+
+    at: int
+    prompt_tokens: int = 0
+    served_tokens: int = 0
+    requests: int = 0
+    ttft_sum: float = 0.0
+    ttft_count: int = 0
+    lost: dict[LostCause, int] = field(default_factory=dict)
+    gauges: Gauges | None = None
+    """None where it was not sampled."""
+
+    def add(self, ended: Ended) -> None:
+        """Count an answered request."""
+        self.prompt_tokens += ended.prompt_tokens
+        self.served_tokens += ended.served_tokens
+        self.requests += 1
+        if ended.ttft_seconds is not None:
+            self.ttft_sum += ended.ttft_seconds
+            self.ttft_count += 1
+        for cause, tokens in ended.lost.items():
+            self.lost[cause] = self.lost.get(cause, 0) + tokens
+
+    @property
+    def ttft_seconds(self) -> float | None:
+        """The mean of the step; None where no answer told."""
+        return self.ttft_sum / self.ttft_count if self.ttft_count else None
+
+
+class _Ring:
+    """The steps of an hour; each place is taken over by the step an hour later."""
+
+    __slots__ = ("_steps", "heard")
+
+    def __init__(self) -> None:
+        self._steps: list[Step | None] = [None] * HOUR_STEPS
+        self.heard = 0
+
+    def at(self, now: float) -> Step:
+        """The step of this time."""
+        begins = int(now // STEP_SECONDS) * STEP_SECONDS
+        place = begins // STEP_SECONDS % HOUR_STEPS
+        step = self._steps[place]
+        if step is None or step.at != begins:
+            step = self._steps[place] = Step(begins)
+        self.heard = begins
+        return step
+
+    def steps(self, now: float) -> list[Step]:
+        """The steps of the last hour, first to last."""
+        last = int(now // STEP_SECONDS) * STEP_SECONDS
+        oldest = last - (HOUR_STEPS - 1) * STEP_SECONDS
+        return sorted((step for step in self._steps if step and oldest <= step.at <= last), key=lambda step: step.at)
+
+
+class CacheHistory:
+    """Rings by pool; times in Unix seconds."""
+
+    def __init__(self, pools: int = MAX_POOLS) -> None:
+        self._most = pools
+        self._rings: dict[str, _Ring] = {FLEET: _Ring()}
+
+    def add(self, ended: Ended, now: float) -> None:
+        """Count an answered request in its pool and in the fleet."""
+        for pool in (FLEET, ended.pool):
+            self._ring(pool).at(now).add(ended)
+
+    def sample(self, gauges: Mapping[str, Gauges], now: float) -> None:
+        """Set load and blocks of pools (FLEET: of all together) in the step of this time; drop pools long unheard."""
+        for pool, told in gauges.items():
+            self._ring(pool).at(now).gauges = told
+        self._forget(now)
+
+    def steps(self, pool: str, now: float) -> list[Step]:
+        """The last hour of a pool, or of the FLEET, first to last; empty for a pool of which nothing is known."""
+        ring = self._rings.get(pool)
+        return [] if ring is None else ring.steps(now)
+
+    def _ring(self, pool: str) -> _Ring:
+        ring = self._rings.get(pool)
+        if ring is None:
+            if len(self._rings) > self._most:
+                others = (key for key in self._rings if key != FLEET)
+                del self._rings[min(others, key=lambda key: self._rings[key].heard)]
+            ring = self._rings[pool] = _Ring()
+        return ring
+
+    def _forget(self, now: float) -> None:
+        hour = HOUR_STEPS * STEP_SECONDS
+        for pool in [key for key, ring in self._rings.items() if key != FLEET and now - ring.heard > hour]:
+            del self._rings[pool]

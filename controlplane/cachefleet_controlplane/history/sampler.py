@@ -1,0 +1,121 @@
+"""Samples load and blocks of all pools once a step, and keeps them in the history."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+from cachefleet_controlplane.history.cache_history import FLEET, STEP_SECONDS, CacheHistory, Gauges
+from cachefleet_controlplane.workers.views import FleetView, PoolStatus, ServedModel, WorkerStatus
+from cachefleet_core.budget import blocks
+from cachefleet_core.engine.engine_arguments import keeps_blocks
+from cachefleet_core.pool.spec import PrefixCachePool
+
+_EARLY_SECONDS: Final = 1.0
+"""How long before a step's end it is sampled, so that it shows what its counts led to."""
+
+Queued = Callable[[tuple[str, str]], int]
+"""Requests that wait at the gateway for a fleet: namespace and model name."""
+
+
+class Sampler:
+    """``run`` samples until it is cancelled; ``clock`` is Unix time in seconds."""
+
+    def __init__(
+        self,
+        history: CacheHistory,
+        view: Callable[[], FleetView],
+        models: Callable[[], Sequence[ServedModel]],
+        queued: Queued = lambda _: 0,
+        *,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._history = history
+        self._view = view
+        self._models = models
+        self._queued = queued
+        self._clock = clock
+        self._sleep = sleep
+
+    async def run(self) -> None:
+        """Sample near the end of each step."""
+        while True:
+            await self._sleep(until_next(self._clock()))
+            self.sample()
+
+    def sample(self) -> None:
+        """Take one sample now."""
+        declared = {pool.key: pool for model in self._models() for pool in model.declared}
+        self._history.sample(gauges(self._view(), declared.get, self._queued), self._clock())
+
+
+def until_next(now: float) -> float:
+    """Seconds to wait for the next sample; never none, so that no clock makes it spin."""
+    left = (STEP_SECONDS - _EARLY_SECONDS - now) % STEP_SECONDS
+    return left if left > _EARLY_SECONDS / 2 else left + STEP_SECONDS
+
+
+def gauges(view: FleetView, declared: Callable[[str], PrefixCachePool | None], queued: Queued) -> dict[str, Gauges]:
+    """Load and blocks of every pool, and of all together."""
+    members: dict[str, list[WorkerStatus]] = {pool.key: [] for pool in view.pools}
+    for worker in view.workers:
+        members.setdefault(worker.pool, []).append(worker)
+    lines = {(pool.namespace, pool.model) for pool in view.pools}
+    waits = {line: queued(line) for line in lines}
+    found = {
+        pool.key: _of_pool(pool, members[pool.key], declared(pool.key), queued=waits[pool.namespace, pool.model])
+        for pool in view.pools
+    }
+    queried = sum(pool.hit_ratio.queried_tokens for pool in view.pools)
+    hit = sum(pool.hit_ratio.hit_tokens for pool in view.pools)
+    ratio = min(1.0, hit / queried) if queried else None
+    return found | {FLEET: _together(found.values(), queued=sum(waits.values()), ratio=ratio)}
+
+
+def _of_pool(
+    pool: PoolStatus, workers: Sequence[WorkerStatus], declared: PrefixCachePool | None, *, queued: int
+) -> Gauges:
+    reports = [worker.report for worker in workers if worker.report is not None]
+    idle = [report.blocks_idle for report in reports if report.blocks_idle is not None]
+    ratio = pool.hit_ratio.ratio
+    return Gauges(
+        running=sum(report.running for report in reports),
+        waiting=sum(report.waiting for report in reports),
+        queued=queued,
+        held_blocks=sum(worker.held_blocks for worker in workers),
+        idle_blocks=sum(idle) if idle else None,
+        budget_blocks=None if declared is None else _budget(declared, workers),
+        hit_ratio=None if ratio is None else min(1.0, ratio),
+    )
+
+
+def _budget(pool: PrefixCachePool, workers: Iterable[WorkerStatus]) -> int | None:
+    """Idle blocks that these workers may keep; None where none tells a block's size."""
+    known = [worker for worker in workers if worker.listed and worker.block_bytes]
+    if not known:
+        return None
+    return sum(_of_worker(pool, worker) for worker in known) if keeps_blocks(pool.spec) else 0
+
+
+def _of_worker(pool: PrefixCachePool, worker: WorkerStatus) -> int:
+    budget = blocks(pool.spec.prefix_cache.budget_mib, worker.block_bytes)
+    total = worker.report.blocks_total if worker.report else 0
+    return min(budget, total) if total else budget
+
+
+def _together(pools: Iterable[Gauges], *, queued: int, ratio: float | None) -> Gauges:
+    each = list(pools)
+    idle = [one.idle_blocks for one in each if one.idle_blocks is not None]
+    budgets = [one.budget_blocks for one in each if one.budget_blocks is not None]
+    return Gauges(
+        running=sum(one.running for one in each),
+        waiting=sum(one.waiting for one in each),
+        queued=queued,
+        held_blocks=sum(one.held_blocks for one in each),
+        idle_blocks=sum(idle) if idle else None,
+        budget_blocks=sum(budgets) if budgets else None,
+        hit_ratio=ratio,
+    )
