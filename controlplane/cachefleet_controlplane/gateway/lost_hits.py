@@ -10,13 +10,12 @@ from typing import Final
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
 from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
-from cachefleet_controlplane.gateway.shortfall_records import answered_decision, claim, facts_of
+from cachefleet_controlplane.gateway.shortfall_records import answered_decision, cause_of, claimed_tokens
 from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.history.cache_history import CacheHistory, Ended
 from cachefleet_controlplane.history.seen_blocks import Computed, SeenBlocks
 from cachefleet_controlplane.index.protocol import IndexDefectError
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.routing.cache_shortfall import shortfall
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.routing.lost_tokens import Levels, LostCause, lost_tokens, of_shortfall
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
@@ -97,36 +96,27 @@ class LostHits:
         prompt, cached = usage.prompt_tokens, usage.cached_tokens or 0
         if whole is not None or answered is None:
             return Levels(prompt_tokens=prompt, served_tokens=cached, whole=whole or LostCause.UNKNOWN)
-        return self._of_blocks(_Answered(answered, basis, usage, cached), trace.first)
+        return self._of_blocks(trace, _Answered(answered, basis, usage, cached))
 
-    def _of_blocks(self, answered: _Answered, first: Decision | None) -> Levels:
-        decision, basis = answered.decision, answered.basis
-        size, prompt = basis.block_size, answered.usage.prompt_tokens
+    def _of_blocks(self, trace: DecisionTrace, answered: _Answered) -> Levels:
+        decision, first, size = answered.decision, trace.first, answered.basis.block_size
+        prompt = answered.usage.prompt_tokens
         servable = max(0, (prompt - 1) // size - self._fleet.losses.dropped(decision.id))
-        claimed = claim(decision, size)
+        claimed, short = claimed_tokens(decision, size), None
+        if answered.cached < claimed:
+            short = cause_of(trace, claimed, decision, fleet=self._fleet, salt_version=self._salt_version)
         blocks, gone = self._before(answered, servable)
-        moved = first is not None and first.id != decision.id
         return Levels(
             prompt_tokens=prompt,
             served_tokens=answered.cached,
             servable_tokens=servable * size,
-            claimed_tokens=claimed.predicted_tokens,
-            shortfall=self._shortfall(answered, claimed),
-            first_tokens=claim(first, size).predicted_tokens if moved and first is not None else 0,
+            claimed_tokens=claimed,
+            shortfall=of_shortfall(short),
+            first_tokens=claimed_tokens(first, size) if first is not None and first.id != decision.id else 0,
             elsewhere_tokens=_elsewhere(decision, size),
             seen_tokens=blocks * size,
             gone=gone,
         )
-
-    def _shortfall(self, answered: _Answered, claimed: Decision) -> LostCause:
-        if answered.cached >= claimed.predicted_tokens:
-            return LostCause.UNKNOWN
-        facts = facts_of(
-            *(claimed, answered.decision, answered.basis, answered.usage),
-            fleet=self._fleet,
-            salt_version=self._salt_version,
-        )
-        return of_shortfall(shortfall(facts))
 
     def _before(self, answered: _Answered, servable: int) -> tuple[int, LostCause]:
         """How many of the first blocks were computed before the decision, and why they are gone; remembers all.
@@ -167,5 +157,6 @@ def _whole(usage: Usage, answered: Decision | None, basis: Basis) -> LostCause |
 
 def _elsewhere(decision: Decision, block_size: int) -> int:
     """The most tokens that another candidate held or was computing."""
-    others = (score for score in decision.leading if score.id != decision.id)
-    return max((max(score.matched_blocks * block_size, score.expected_tokens) for score in others), default=0)
+    others = [score for score in decision.leading if score.id != decision.id]
+    held = max((score.matched_blocks for score in others), default=0) * block_size
+    return max(held, max((score.expected_tokens for score in others), default=0))

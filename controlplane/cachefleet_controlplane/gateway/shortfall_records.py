@@ -41,12 +41,12 @@ def take_evidence(trace: DecisionTrace, fleet: Fleet, salt_version: Callable[[Te
         return
     if not basis.single or not basis.reads_cache or usage.completion_tokens == 0 or _prefilled(trace):
         return
-    claimed = claim(answered, basis.block_size)
-    if usage.cached_tokens < claimed.predicted_tokens:
-        cause = shortfall(facts_of(claimed, answered, basis, usage, fleet=fleet, salt_version=salt_version))
+    claimed = claimed_tokens(answered, basis.block_size)
+    if usage.cached_tokens < claimed:
+        cause = cause_of(trace, claimed, answered, fleet=fleet, salt_version=salt_version)
         if cause in _EXCUSED:
             return
-    fleet.served(answered.id, claimed.predicted_tokens, usage.cached_tokens)
+    fleet.served(answered.id, claimed, usage.cached_tokens)
 
 
 def find_shortfall(
@@ -62,18 +62,33 @@ def find_shortfall(
     predictions = [answered] if trace.first is None else [answered, trace.first]
     for decision in predictions:
         if usage.cached_tokens < decision.predicted_tokens:
-            facts = facts_of(decision, answered, basis, usage, fleet=fleet, salt_version=salt_version)
+            facts = _facts(decision, answered, basis, usage, fleet=fleet, salt_version=salt_version)
             cause = shortfall(facts)
             tokens = decision.predicted_tokens - usage.cached_tokens
             return None if cause is None else ShortfallRecord(cause.value, tokens, decision.worker)
     return None
 
 
-def claim(answered: Decision, block_size: int) -> Decision:
-    """The decision with all that the index said its worker holds as its prediction, whatever its trust."""
+def claimed_tokens(answered: Decision, block_size: int) -> int:
+    """What the index said that the decision's worker holds, in tokens that it would serve, whatever its trust."""
     matched = next((score.matched_blocks for score in answered.leading if score.id == answered.id), 0)
-    blocks = min(matched, max(0, answered.prompt_tokens - 1) // block_size)
-    return replace(answered, predicted_tokens=blocks * block_size, loaded_tokens=0)
+    return min(matched, max(0, answered.prompt_tokens - 1) // block_size) * block_size
+
+
+def cause_of(
+    trace: DecisionTrace,
+    claimed: int,
+    answered: Decision,
+    *,
+    fleet: Fleet,
+    salt_version: Callable[[TenantId], int],
+) -> Cause | None:
+    """Why the worker that answered served less than it was said to hold; None where it did not, or nobody tells."""
+    usage, basis = trace.usage, trace.basis
+    if usage is None or basis is None:
+        return None
+    decision = replace(answered, predicted_tokens=claimed, loaded_tokens=0)
+    return shortfall(_facts(decision, answered, basis, usage, fleet=fleet, salt_version=salt_version))
 
 
 def _prefilled(trace: DecisionTrace) -> bool:
@@ -88,7 +103,7 @@ def answered_decision(trace: DecisionTrace) -> Decision | None:
     return trace.first if trace.first is not None and trace.first.worker == began else None
 
 
-def facts_of(
+def _facts(
     decision: Decision,
     answered: Decision,
     basis: Basis,
@@ -97,7 +112,6 @@ def facts_of(
     fleet: Fleet,
     salt_version: Callable[[TenantId], int],
 ) -> Facts:
-    """What is known of why less came from cache than ``decision`` predicted; ``answered`` is whose worker answered."""
     exact = decision.knowledge is Knowledge.EXACT
     there = decision.predicted_tokens - decision.loaded_tokens
     predicted = basis.keys[: KEY_BYTES * (there // basis.block_size)] if basis.block_size else b""

@@ -31,6 +31,7 @@ from cachefleet_controlplane.gateway.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
+from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.http_server import HttpServer, http_server
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.metrics import Metrics
@@ -141,6 +142,7 @@ class Front:
     records: list[DecisionRecord] = field(default_factory=list)
     engines: Sequence[Worker] = ()
     server: HttpServer | None = None
+    history: CacheHistory = field(default_factory=CacheHistory)
 
     def forget_fingerprints(self) -> None:
         for worker in self.engines:
@@ -285,13 +287,16 @@ async def front(
             bounds=bounds,
             sockets=sockets,
             turns=continued,
+            history=(history := CacheHistory()),
             new_id=lambda: f"d{next(numbers)}",
         )
         server = _server(gateway, bounds, drain_seconds)
         serving = asyncio.create_task(server.serve())
         url = f"http://127.0.0.1:{await server.listening()}"
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        made = Front(url, gateway, fleet, metrics, http, context.fingerprints, context.queue, records, engines, server)
+        made = Front(
+            url, gateway, fleet, metrics, http, context.fingerprints, context.queue, records, engines, server, history
+        )
         declared = pool(
             isolation=isolation,
             model=model,

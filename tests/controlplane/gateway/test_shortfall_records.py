@@ -136,14 +136,20 @@ async def answered(gate: Front, meanwhile: Callable[[], None] = lambda: None) ->
     return record
 
 
-def the_cause(gate: Front, record: DecisionRecord, *, worker: str = "demo-0") -> str:
-    """Of the record, after a look at what is noted with it and counted."""
+def the_cause(gate: Front, record: DecisionRecord, *, worker: str = "demo-0", of_several: bool = False) -> str:
+    """Of the record, after a look at what is noted with it and counted.
+
+    ``of_several``: the engine made several prompts of it, so that all is lost for another cause.
+    """
     found = record.shortfall
     assert found is not None
     assert (found.worker, record.cached_tokens) == (worker, 0)
     assert found.tokens > 0
     name = "cachefleet_prediction_shortfalls_total"
     assert gate.metrics.registry.get_sample_value(name, {"cause": found.cause}) == 1
+    lost = gate.metrics.registry.get_sample_value("cachefleet_lost_tokens_total", {"pool": POOL, "cause": found.cause})
+    whole = record.prompt_tokens + 1  # where it was rendered differently, nothing of it is known
+    assert lost == (None if of_several else whole if found.cause == "rendered_differently" else found.tokens)
     return found.cause
 
 
@@ -294,7 +300,7 @@ async def test_rendered_differently(odd: Odd, changes: dict[str, Any], cause: st
         Agent(gate, 0, list(IDS)).begin()
         assert (await gate.chat("x", **changes))[0] == 200
         await until(lambda: bool(gate.records))
-        assert the_cause(gate, gate.records[0]) == cause
+        assert the_cause(gate, gate.records[0], of_several=bool(changes)) == cause
         worker = gate.fleet._registry.worker(worker_id(POOL, "demo-0"))
         assert worker is not None
         assert (worker.evidence.claimed, worker.evidence.served) == (0, 0), "of two choices nobody can tell"

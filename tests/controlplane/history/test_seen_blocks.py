@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.history.seen_blocks import DENSE, SPARSE, Computed, SeenBlocks
+from cachefleet_controlplane.history.seen_blocks import MAX_WORKERS, Computed, SeenBlocks, places
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 
@@ -35,7 +35,7 @@ def test_nothing_is_found_of_what_was_never_computed() -> None:
 
 def test_a_prompt_is_found_whole_with_where_it_was_computed() -> None:
     seen = SeenBlocks()
-    for blocks in (1, DENSE, DENSE + 1, DENSE + SPARSE, 601):
+    for blocks in (1, 8, 9, 10, 511, 512, 513, 601):
         seen.note(long(blocks, seed=blocks), Computed(A, 1), served=0)
         assert seen.longest(long(blocks, seed=blocks), before=1) == (blocks, Computed(A, 1))
 
@@ -54,7 +54,7 @@ def test_what_two_prompts_share_is_found_but_for_a_few_blocks(shared: int, more:
     seen.note(chain(*common, *[8] * more, 9), Computed(A, 1), served=0)
     found, _ = seen.longest(chain(*common, *[10] * 50), before=1)
     assert found <= shared
-    assert shared - found < (SPARSE if shared > DENSE else 1)
+    assert shared - found < (shared / 4 if shared > 8 else 1)
 
 
 def test_what_was_computed_later_is_not_what_was_there_before() -> None:
@@ -73,21 +73,40 @@ def test_what_is_computed_again_is_there_from_then_on_and_what_was_served_stays_
     assert seen.longest(keys, before=3) == (24, Computed(B, 2))
 
 
-def test_the_memory_is_bounded_and_keeps_what_came_last() -> None:
-    seen, kept = SeenBlocks(entries=100), []
-    for number in range(60):
-        keys = long(10, seed=number)
+def test_what_was_served_once_is_found_to_its_end() -> None:
+    seen, common = SeenBlocks(), [7] * 61
+    for number in range(2):
+        seen.note(chain(*common, *[number] * 50), Computed(A, number), served=61 * number)
+    assert seen.longest(chain(*common, *[9] * 50), before=2) == (61, Computed(A, 1))
+
+
+def test_the_memory_is_bounded_and_keeps_most_of_what_came_last() -> None:
+    seen, prompts = SeenBlocks(slots=1024), [long(10, seed=number) for number in range(500)]
+    size = len(seen._table)
+    for number, keys in enumerate(prompts):
         seen.note(keys, Computed(A, number), served=0)
-        kept.append(keys)
-        assert len(seen) <= 2 * (100 + DENSE)
-    assert [seen.longest(keys, before=99)[0] for keys in kept[-9:]] == [10] * 9
-    assert seen.longest(kept[0], before=99) == NEVER
+    found = [seen.longest(keys, before=999)[0] for keys in prompts]
+    assert len(seen._table) == size
+    assert sum(blocks == 10 for blocks in found[-20:]) >= 16
+    assert sum(found[:250]) < sum(found[-250:]) / 2
 
 
-def test_what_is_used_again_is_remembered_again() -> None:
-    """A prompt that is served from cache all the time computes nothing, and is not forgotten for that."""
-    seen, often = SeenBlocks(entries=100), long(10, seed=-1)
-    for number in range(60):
+def test_what_is_served_all_the_time_is_remembered() -> None:
+    """It computes nothing, and is not forgotten for that."""
+    seen, often = SeenBlocks(slots=256), long(10, seed=-1)
+    for number in range(200):
         seen.note(often, Computed(A, number), served=10)
         seen.note(long(10, seed=number), Computed(A, number), served=0)
-    assert seen.longest(often, before=99)[0] == 10
+        seen.note(often, Computed(A, number), served=10)
+        assert seen.longest(often, before=999)[0] == 10
+
+
+def test_workers_are_bounded() -> None:
+    seen = SeenBlocks(slots=64)
+    for number in range(MAX_WORKERS + 1):
+        seen.note(long(1), Computed(WorkerId(f"p/w{number}#0"), number), served=0)
+    assert seen.longest(long(1), before=1e9) == (1, Computed(WorkerId(f"p/w{MAX_WORKERS}#0"), MAX_WORKERS))
+
+
+def test_places_are_four_in_each_doubling() -> None:
+    assert places(70) == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64]
