@@ -21,10 +21,11 @@ from cachefleet_operator.metrics import Metrics as OperatorMetrics
 from cachefleet_worker.agent.metrics import AgentMetrics
 from tests.chart.helm import CHART, Object, template
 from tests.chart.matrix import MATRIX
+from tests.chart.rules import recorded
 
 pytestmark = pytest.mark.cluster
 
-NAME = re.compile(r"\bcachefleet_[a-z_]+")
+NAME = re.compile(r"(?<![\w:])cachefleet_[a-z_]+|\bpool:cachefleet_[a-z_]+:\w+")
 BY = re.compile(r"\bby \(([^)]*)\)")
 SELECTOR = re.compile(r"(cachefleet_[a-z_]+)\{([^}]*)\}")
 # What Prometheus adds to every target, and le of histograms.
@@ -52,7 +53,7 @@ def known() -> dict[str, frozenset[str]]:
             for family in collector.collect():
                 labels: Any = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", ())
                 found |= dict.fromkeys(names(family.name, family.type), frozenset(labels))
-    return found
+    return found | dict.fromkeys(recorded(), frozenset({"pool"}))
 
 
 def names(name: str, kind: str) -> list[str]:
@@ -60,14 +61,18 @@ def names(name: str, kind: str) -> list[str]:
     return [name + ending for ending in endings[kind]]
 
 
-def rules() -> list[Object]:
+def everything() -> list[Object]:
     [found] = template(MATRIX["monitored"]).of("PrometheusRule")
     return [rule for group in found["spec"]["groups"] for rule in group["rules"]]
 
 
+def rules() -> list[Object]:
+    return [rule for rule in everything() if "alert" in rule]
+
+
 def expressions() -> Iterator[tuple[str, str]]:
-    """Of all alerts and dashboards, with where each is."""
-    yield from ((rule["alert"], rule["expr"]) for rule in rules())
+    """Of all rules and dashboards, with where each is."""
+    yield from ((rule.get("alert") or rule["record"], rule["expr"]) for rule in everything())
     for file in DASHBOARDS:
         board = json.loads(file.read_text())
         for panel in board["panels"]:
@@ -142,7 +147,19 @@ def test_alerts_say_how_bad_and_what_to_do() -> None:
     for rule in rules():
         assert rule["labels"]["severity"] in {"critical", "warning"}
         assert rule["alert"].startswith("Cachefleet")
-        assert {"summary", "description"} <= rule["annotations"].keys()
+        assert {"summary", "description", "runbook_url"} == rule["annotations"].keys()
+
+
+def test_runbooks_are_where_the_installation_says() -> None:
+    assert {rule["annotations"]["runbook_url"].partition("/")[0] for rule in rules()} == {"docs"}
+    base = "https://git.example.com/cachefleet/blob/main/docs/"
+    values = {"monitoring": {"rules": {"enabled": True, "runbooks": base}}}
+    [found] = template(values).of("PrometheusRule")
+    shown = [rule for group in found["spec"]["groups"] for rule in group["rules"] if "alert" in rule]
+    assert {rule["annotations"]["runbook_url"].partition("#")[0] for rule in shown} == {
+        f"{base}troubleshooting.md",
+        f"{base}operations.md",
+    }
 
 
 def test_labels_in_an_alert_s_words_are_those_of_its_series() -> None:

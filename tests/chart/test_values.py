@@ -66,6 +66,10 @@ BAD: dict[str, tuple[Object, str]] = {
     "a label of ours": ({"operator": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "/operator/podLabels"),
     "shared memory": ({"operator": {"sharedMemoryMiB": 64}}, "/operator/sharedMemoryMiB"),
     "interval": ({"monitoring": {"monitors": {"interval": "often"}}}, "/monitoring/monitors/interval"),
+    "runbooks of no folder": (
+        {"monitoring": {"rules": {"runbooks": "https://a b"}}},
+        "/monitoring/rules/runbooks",
+    ),
     "peer": ({"networkPolicy": {"gatewayFrom": [{"pods": {}}]}}, "/networkPolicy/gatewayFrom/0"),
 }
 
