@@ -21,6 +21,8 @@ from cachefleet_controlplane.admin.admin_app import admin_app
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
 from cachefleet_controlplane.admin.history.history_routes import HistorySource
 from cachefleet_controlplane.admin.problem_responses import http_problem
+from cachefleet_controlplane.console.console_app import PATH as CONSOLE_PATH
+from cachefleet_controlplane.console.console_app import Console
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
 from cachefleet_controlplane.fleet.startup_readiness import StartupReadiness
@@ -204,11 +206,13 @@ class ControlPlane:
             authorize=authority.admin,
             max_bytes=settings.admin_max_bytes,
         )
+        self.console = Console(self.fleet, admin=admin, authorize=authority.admin)
         return Starlette(
             routes=[
                 WebSocketRoute(REPORTS_PATH, reports),
                 Route(REPORTS_PATH, reports),
                 Mount(ADMIN_PATH, admin),
+                Mount(CONSOLE_PATH, self.console),
                 Route("/metrics", self._metrics),
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),
@@ -220,6 +224,7 @@ class ControlPlane:
     def withdraw(self) -> None:
         """Make /readyz fail from now on: this replica is shutting down."""
         self._leaving = True
+        self.console.end_streams()
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
         """Whether requests should be sent here, and the body of /readyz.

@@ -15,6 +15,7 @@ from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_local.cli import doctor, tenant_commands
 from cachefleet_local.cli.admin_client import AdminAccess, find_access
 from cachefleet_local.cli.answers import show_list
+from cachefleet_local.cli.console_link import console
 from cachefleet_local.cli.explain import explain
 from cachefleet_local.cli.listing import DECISIONS, POOLS, WORKERS, Column, Output
 from cachefleet_local.cli.options import DATA_DIR_HELP, EPILOG, DataDir, Format, TokenFile, Url
@@ -60,6 +61,7 @@ def up(
     engine_python: Annotated[
         str, typer.Option(metavar="PATH", show_default="this one", help="Python interpreter that has vLLM.")
     ] = sys.executable,
+    browse: Annotated[bool, typer.Option("--open", help="Open the console in the browser once all is ready.")] = False,
 ) -> None:
     """Run the pools of a file on this machine: control plane, and per replica vLLM and its agent. Ctrl-C stops all."""
     options = Options(
@@ -69,6 +71,7 @@ def up(
         policy=policy.value,
         wait_seconds=wait_timeout,
         engine_python=engine_python,
+        browse=browse,
     )
     run_up(pool_file, options, Console())
 
@@ -122,6 +125,7 @@ def decisions(
     _list("decisions", DECISIONS, output, access, parameters=parameters)
 
 
+app.command("console", epilog=EPILOG, short_help="Print a link to the console.")(console)
 app.command("explain", epilog=EPILOG, short_help="Explain a decision.")(explain)
 
 

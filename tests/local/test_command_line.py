@@ -175,6 +175,14 @@ def test_the_screen_tells_of_restarts_addresses_and_the_end(terminal: bool) -> N
     assert text.rstrip().endswith("everything has stopped")
 
 
+@pytest.mark.parametrize("link", ["", "http://127.0.0.1:9001/console/enter#code"])
+def test_the_screen_tells_where_the_console_is(link: str) -> None:
+    out = io.StringIO()
+    Screen(Console(file=out, width=60, color_system=None)).ready(fleet(), link)
+    told = next(line for line in out.getvalue().splitlines() if line.startswith("Console"))
+    assert (link or "/console/  sign in: cachefleet console") in told
+
+
 def test_without_a_terminal_each_event_is_one_line() -> None:
     lines = shown(terminal=False).splitlines()
     assert lines[0].endswith("to start: demo-0.engine")

@@ -31,6 +31,7 @@ def pool_status(pool: Pool, now: float, *, wall: float) -> PoolStatus:
         excluded=sum(bool(worker.differences) for worker in workers),
         replicas=pool.declared.spec.replicas,
         admitted=pool.policy is not None,
+        budget_mib=cache.budget_mib if (cache := pool.declared.spec.prefix_cache).enabled else 0,
     )
 
 

@@ -84,6 +84,8 @@ class PoolStatus:
     """Workers that its spec asks for."""
     admitted: bool = True
     """Whether its workers are told a policy: not before a budget of it is known to be admitted."""
+    budget_mib: int = 0
+    """The admitted budget for idle cached blocks, of each device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

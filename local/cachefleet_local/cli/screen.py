@@ -69,11 +69,20 @@ class Screen:
         """End the bars: every process is ready."""
         self._end_bars()
 
-    def ready(self, fleet: Prepared) -> None:
-        """Show the fleet's addresses and an example request for each model."""
+    @property
+    def for_people(self) -> bool:
+        """Whether this is a terminal, and no file that keeps what is written."""
+        return self._console.is_terminal
+
+    def note(self, text: str) -> None:
+        """Show a line that ends nothing."""
+        self._line(text, style="yellow")
+
+    def ready(self, fleet: Prepared, link: str = "") -> None:
+        """Show the fleet's addresses and an example request for each model; ``link`` signs in to the console."""
         self.all_ready()
         self._console.print()
-        for line in _addresses(fleet):
+        for line in _addresses(fleet, link):
             self._console.print(line, soft_wrap=True, markup=False)
         self._console.print("\nTry it:\n", style="bold")
         # Unwrapped and unstyled, so that it can be pasted.
@@ -152,16 +161,21 @@ def _start_words(spec: ProcessSpec, life: Life) -> str:
     return "waits for its engine" if spec.kind is Kind.AGENT else "does not answer"
 
 
-def _addresses(fleet: Prepared) -> list[str]:
+def _addresses(fleet: Prepared, link: str) -> list[str]:
     rows = [
         ("Gateway", f"{fleet.plan.gateway_url}/v1", "OpenAI API"),
         ("Internal", fleet.plan.internal_url, "/admin/v1, /metrics, /healthz, /readyz"),
+        ("Console", link or f"{fleet.plan.internal_url}/console/", _signing_in(fleet, link)),
         *(("Worker", worker.engine_url, f"{worker.name} of {worker.pool}") for worker in fleet.plan.workers),
         ("Logs", str(fleet.folder.logs), ""),
         ("Look", f"cachefleet workers{_data_dir(fleet)}", "also: pools, decisions"),
     ]
-    width = max(len(value) for label, value, _ in rows if label != "Logs")
+    width = max(len(value) for label, value, _ in rows if label not in {"Logs", "Console"})
     return [f"{label:<10}{value:<{width}}  {note}".rstrip() for label, value, note in rows]
+
+
+def _signing_in(fleet: Prepared, link: str) -> str:
+    return "signs in once, within 10 minutes" if link else f"sign in: cachefleet console{_data_dir(fleet)}"
 
 
 def _data_dir(fleet: Prepared) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import webbrowser
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,8 @@ from rich.console import Console
 
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_core.pool.validation_problems import PoolError
+from cachefleet_local.cli.admin_client import AdminAccess
+from cachefleet_local.cli.console_link import console_link
 from cachefleet_local.cli.screen import Screen
 from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.local_fleet import LocalFleet, Options, Prepared, check, prepared
@@ -79,8 +82,23 @@ def until_stopped(work: Coroutine[Any, Any, None], screen: Screen) -> None:
 async def _run(fleet: Prepared, screen: Screen) -> None:
     screen.starting(fleet.plan.processes)
     async with LocalFleet(fleet, screen.changed, screen.said) as running:
-        screen.ready(fleet)
+        screen.ready(fleet, await _console(fleet, screen))
         await running.ended()
+
+
+async def _console(fleet: Prepared, screen: Screen) -> str:
+    """The console's address: one that signs in, where a person reads it and no log keeps it."""
+    if not (screen.for_people or fleet.options.browse):
+        return ""
+    token = fleet.folder.admin_token_file.read_text().strip()
+    try:
+        link = await console_link(AdminAccess(fleet.plan.internal_url, token))
+    except FailureError as error:  # the fleet runs, and a token can be pasted
+        screen.note(error.lines[0])
+        return ""
+    if fleet.options.browse:
+        await asyncio.to_thread(webbrowser.open, link)
+    return link if screen.for_people else ""
 
 
 def _reason(error: Exception) -> str:

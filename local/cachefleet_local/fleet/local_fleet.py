@@ -58,6 +58,8 @@ class Options:
     policy: str = "cacheAware"
     wait_seconds: float = 600.0
     engine_python: str = sys.executable
+    browse: bool = False
+    """Open the console in a browser once all is ready."""
 
 
 @dataclass(frozen=True, slots=True)

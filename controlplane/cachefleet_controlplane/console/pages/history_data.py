@@ -1,0 +1,22 @@
+"""``/console/data/history``: the last hour as the admin API gives it, for charts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import JSONResponse, Response
+
+from cachefleet_controlplane.console.visit import Visit
+
+_ABSENT: Final = "This control plane keeps no history."
+
+
+async def history_data(visit: Visit) -> Response:
+    """Points of one pool or of all, or ``unknown`` with the reason why there are none."""
+    pool = visit.request.query_params.get("pool", "")
+    answer = await visit.ask("GET", "/history", {"pool": pool} if pool else {})
+    if answer.ok:
+        return JSONResponse(answer.data)
+    return JSONResponse(
+        {"unknown": _ABSENT if answer.status == 404 else f"The last hour is not known: {answer.problem}."}
+    )

@@ -1,0 +1,87 @@
+// Draws the last hour with uPlot; the data are JSON of the console, colours are the style sheet's.
+"use strict";
+(() => {
+  const REFRESH_MS = 15000, HEIGHT = 170;
+  const plots = new Map();
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+
+  const KINDS = {
+    ratio: { unit: (v) => (v == null ? "–" : (100 * v).toFixed(1) + " %"), range: [0, 1], series: [["hit ratio", "idle", (p) => p.hitRatio]] },
+    tokens: { unit: (v) => (v == null ? "–" : Math.round(v).toLocaleString("en")), series: [
+      ["from cache", "idle", (p, step) => p.servedTokens == null ? null : p.servedTokens / step],
+      ["computed", "lost", (p, step) => p.promptTokens == null ? null : (p.promptTokens - p.servedTokens) / step]] },
+    queue: { unit: (v) => (v == null ? "–" : String(v)), series: [["running", "running", (p) => p.running], ["waiting", "wait", (p) => p.queued]] },
+  };
+
+  function options(kind, series, width) {
+    const axis = { stroke: colour("dim"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
+    return {
+      width, height: HEIGHT, legend: { live: true }, cursor: { drag: { x: false, y: false } },
+      scales: { y: { range: kind.range || ((_, low, high) => [0, Math.max(high, 1) * 1.05]) } },
+      axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map(kind.unit) }],
+      series: [{ value: (_, at) => (at == null ? "–" : new Date(1000 * at).toLocaleTimeString([], { hour12: false })) },
+        ...series.map(([label, name]) => ({ label, stroke: colour(name), width: 2, fill: kind.stacked ? colour(name) : undefined, value: (_, v) => kind.unit(v), points: { show: false } }))],
+    };
+  }
+
+  // What a chart shows is in words for those who do not see it.
+  function describe(figure, kind, series, data) {
+    const words = series.map(([label], i) => label + " " + kind.unit([...data[i + 1]].reverse().find((v) => v != null)));
+    const plot = figure.querySelector(".plot");
+    plot.setAttribute("role", "img");
+    plot.setAttribute("aria-label", figure.querySelector("figcaption").textContent + ". Last: " + words.join(", "));
+  }
+
+  function draw(figure, kind, series, data) {
+    const box = figure.querySelector(".plot"), known = plots.get(figure);
+    if (known && known.shown === series.length) known.plot.setData(data);
+    else {
+      box.replaceChildren();
+      plots.set(figure, { shown: series.length, plot: new uPlot(options(kind, series, box.clientWidth || 300), data, box) });
+    }
+    describe(figure, kind, series, data);
+  }
+
+  const seconds = (at) => (typeof at === "number" ? at : Date.parse(at) / 1000);
+
+  async function hour() {
+    const select = document.getElementById("history-pool");
+    if (!select || document.hidden) return;
+    const told = document.getElementById("history-told");
+    let answer;
+    try { answer = await fetch(select.dataset.history + "?pool=" + encodeURIComponent(select.value)); } catch { return; }
+    if (answer.status === 401) return;
+    const found = await answer.json(), points = found.points || [];
+    told.textContent = found.unknown || (points.length ? "" : "Nothing has been seen yet: a point is added every few seconds.");
+    for (const figure of document.querySelectorAll("figure[data-chart]")) {
+      const kind = KINDS[figure.dataset.chart];
+      figure.hidden = !points.length;
+      if (points.length) draw(figure, kind, kind.series, [points.map((p) => seconds(p.at)), ...kind.series.map(([, , of]) => points.map((p) => of(p, found.stepSeconds)))]);
+    }
+  }
+
+  // A stack: each series is drawn from 0 to the sum up to it, the highest first.
+  function causes() {
+    const figure = document.querySelector("figure[data-causes]");
+    if (!figure) return;
+    const found = JSON.parse(document.getElementById(figure.dataset.causes).textContent);
+    const names = found.causes, at = found.buckets.map((b) => seconds(b.at));
+    const sums = names.map((_, i) => found.buckets.map((b) => names.slice(0, i + 1).reduce((sum, name) => sum + (b.causes[name] || 0), 0)));
+    const series = names.map((name, i) => [found.labels[i], "cause-" + (i % 8), null]).reverse();
+    const kind = { unit: (v) => (v == null ? "–" : Math.round(v).toLocaleString("en")), stacked: true };
+    if (at.length) draw(figure, kind, series, [at, ...sums.reverse()]);
+  }
+
+  function resize() {
+    for (const [figure, { plot }] of plots) if (figure.isConnected) plot.setSize({ width: figure.querySelector(".plot").clientWidth, height: HEIGHT });
+  }
+
+  function all() { hour(); causes(); }
+  document.addEventListener("DOMContentLoaded", all);
+  document.addEventListener("console:fresh", hour);
+  document.addEventListener("htmx:afterSettle", causes);
+  document.addEventListener("change", (event) => { if (event.target.id === "history-pool") hour(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { plots.clear(); all(); });
+  addEventListener("resize", resize);
+  setInterval(hour, REFRESH_MS);
+})();
