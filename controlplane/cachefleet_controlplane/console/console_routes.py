@@ -18,8 +18,14 @@ from cachefleet_controlplane.admin.auth_middleware import BodyBound
 from cachefleet_controlplane.console.admin_calls import AdminCalls
 from cachefleet_controlplane.console.live.live_fleet import LiveFleet, Row, ViewedFleet
 from cachefleet_controlplane.console.page_headers import PageHeaders
+from cachefleet_controlplane.console.pages import tenant_pages
+from cachefleet_controlplane.console.pages.alert_page import alert_page
 from cachefleet_controlplane.console.pages.fleet_page import FleetEvents, fleet_page
+from cachefleet_controlplane.console.pages.flush_page import flush_form, flush_page
 from cachefleet_controlplane.console.pages.history_data import history_data
+from cachefleet_controlplane.console.pages.lost_hit_page import lost_hit_page
+from cachefleet_controlplane.console.pages.prefix_page import prefix_page
+from cachefleet_controlplane.console.pages.request_pages import request_page, requests_page
 from cachefleet_controlplane.console.pages.sign_in_pages import SignInPages, sign_out
 from cachefleet_controlplane.console.sign_in.one_time_codes import OneTimeCodes
 from cachefleet_controlplane.console.sign_in.visitor_sessions import PATH, Sessions, drop_cookie
@@ -70,6 +76,19 @@ def console_routes(parts: ConsoleParts) -> ASGIApp:
 _ROUTES: Final[tuple[tuple[str, str, Show], ...]] = (
     ("GET", "/", fleet_page),
     ("GET", "/data/history", history_data),
+    ("GET", "/requests", requests_page),
+    ("GET", "/requests/{id}", request_page),
+    ("GET", "/prefixes", prefix_page),
+    ("GET", "/lost-hits", lost_hit_page),
+    ("GET", "/alerts", alert_page),
+    ("GET", "/tenants", tenant_pages.tenants_page),
+    ("POST", "/tenants", tenant_pages.make_tenant),
+    ("GET", "/tenants/{tenant}", tenant_pages.tenant_page),
+    ("POST", "/tenants/{tenant}/keys", tenant_pages.new_key),
+    ("POST", "/tenants/{tenant}/keys/rotate", tenant_pages.rotate_keys),
+    ("POST", "/tenants/{tenant}/keys/revoke", tenant_pages.revoke_key),
+    ("GET", "/flush", flush_page),
+    ("POST", "/flush", flush_form),
     ("POST", "/sign-out", sign_out),
 )
 

@@ -54,10 +54,11 @@ class Still:
 
 
 class Doorkeeper:
-    """Lets TOKEN do what is not ``forbidden``; remembers what was asked."""
+    """Lets TOKEN do what is not ``forbidden``, of ``verbs`` where they are given; remembers what was asked."""
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
+        self.verbs: set[str] | None = None
         self.forbidden = False
         self.away = False
 
@@ -67,7 +68,8 @@ class Doorkeeper:
             raise AccessUnavailableError("nobody to ask")
         if token != TOKEN:
             return Access.UNAUTHENTICATED
-        return Access.FORBIDDEN if self.forbidden else Access.ALLOWED
+        known = self.verbs is None or asked.verb in self.verbs
+        return Access.ALLOWED if known and not self.forbidden else Access.FORBIDDEN
 
 
 @pytest.fixture

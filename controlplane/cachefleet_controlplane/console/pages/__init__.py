@@ -1,6 +1,13 @@
 """The console's views: each asks the admin API, as the visitor, and fills a template.
 
-fleet_page     pools and workers, live
-history_data   the last hour as JSON, for charts
-sign_in_pages  signing in with a token or a link, and out
+alert_page      what is wrong and what to do
+fleet_page      pools and workers, live
+flush_page      what would be evicted, then evicting it
+history_data    the last hour as JSON, for charts
+lost_hit_page   tokens that no cache served, by cause
+pool_choice     the choice of a pool
+prefix_page     the hottest prefixes
+request_pages   finding requests, and one request with its decision
+sign_in_pages   signing in with a token or a link, and out
+tenant_pages    tenants with their usage and limits, and one tenant's keys
 """

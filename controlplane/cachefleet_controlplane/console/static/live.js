@@ -1,4 +1,5 @@
 // Follows the fleet: replaces the rows that have changed, and says where the control plane does not answer any more.
+// On every page: asks before a form does what cannot be undone.
 "use strict";
 (() => {
   const RETRY_MS = 3000, SILENT_MS = 12000;
@@ -101,6 +102,10 @@
     const link = event.target.closest("a[href$='-workers']");
     const details = link && document.getElementById(link.hash.slice(1));
     if (details) details.open = true;
+  });
+  document.addEventListener("submit", (event) => {
+    const asked = event.target.dataset.confirm;
+    if (asked && !confirm(asked)) event.preventDefault();
   });
   open();
 })();

@@ -1,0 +1,93 @@
+"""What became of each token of a prompt: from cache, lost against the prediction, held elsewhere, held nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cachefleet_controlplane.console.figures.bar_parts import Part, stacked
+from cachefleet_controlplane.console.figures.lost_causes import advice
+
+_NOWHERE: Final = (
+    "No candidate held them: they were never asked for before, or evicted since. What is behind the last whole block "
+    "is always computed."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Tokens that have one fate."""
+
+    kind: str
+    """served, lost, elsewhere or nowhere."""
+    tokens: int
+    title: str
+    words: str
+    action: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSplit:
+    """The shares of one prompt, which add up to its tokens."""
+
+    prompt_tokens: int
+    shares: tuple[Share, ...]
+
+    @property
+    def computed(self) -> int:
+        """Tokens that no cache served."""
+        return sum(one.tokens for one in self.shares if one.kind != "served")
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The shares as a bar."""
+        return stacked(((one.kind, one.title, one.tokens) for one in self.shares), self.prompt_tokens)
+
+
+def token_split(item: Mapping[str, Any]) -> TokenSplit | None:
+    """The split of a decision of the admin API; None where its answer did not tell what came from cache."""
+    served = item["cachedTokens"]
+    if served is None:
+        return None
+    prompt = max(item["promptTokens"], served)
+    shares = [Share("served", served, "from cache", _served(item))]
+    lost = _lost(item, prompt - served)
+    elsewhere = _elsewhere(item, served + sum(one.tokens for one in lost), prompt)
+    known = [*shares, *lost, *elsewhere]
+    rest = prompt - sum(one.tokens for one in known)
+    return TokenSplit(prompt, tuple(one for one in (*known, _nowhere(item, rest)) if one.tokens))
+
+
+def _served(item: Mapping[str, Any]) -> str:
+    predicted = item["predictedTokens"]
+    if item["cachedTokens"] == predicted:
+        return "exactly what was predicted"
+    return f"{predicted:,} were predicted"
+
+
+def _lost(item: Mapping[str, Any], most: int) -> list[Share]:
+    short = item["shortfall"]
+    if not short:
+        return []
+    told = advice(short["cause"])
+    words = f"{short['worker']} was expected to have them. {short['why']}"
+    return [Share("lost", min(most, short["tokens"]), f"lost: {told.name}", words, told.action)]
+
+
+def _elsewhere(item: Mapping[str, Any], at: int, prompt: int) -> list[Share]:
+    """What another candidate held beyond ``at`` tokens."""
+    others = [one for one in item["candidates"] if not one["chosen"] and one["matchedTokens"] > at]
+    if not others:
+        return []
+    best = max(others, key=lambda one: one["matchedTokens"])
+    told = advice("held_elsewhere")
+    words = f"{best['worker']} held {best['matchedTokens']:,} tokens, and was not chosen: {item['why']}"
+    return [Share("elsewhere", min(prompt, best["matchedTokens"]) - at, "held by another worker", words, told.action)]
+
+
+def _nowhere(item: Mapping[str, Any], tokens: int) -> Share:
+    if item["knowledge"] != "exact":
+        words = "The prompt's blocks were not known, so nobody can tell whether a worker held them."
+        return Share("nowhere", tokens, "not known", words, advice("not_rendered").action)
+    return Share("nowhere", tokens, "held by no worker", _NOWHERE, "Lost hits tells how many such tokens were evicted.")

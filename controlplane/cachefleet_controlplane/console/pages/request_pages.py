@@ -1,0 +1,77 @@
+"""``/console/requests``: finding requests, and one request with its decision as a picture."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
+
+from cachefleet_controlplane.console.figures.candidate_bars import candidate_bars
+from cachefleet_controlplane.console.figures.request_legs import time_line
+from cachefleet_controlplane.console.figures.token_split import token_split
+from cachefleet_controlplane.console.visit import Visit
+
+PAGE: Final = 50
+FILTERS: Final = ("requestId", "model", "tenant", "pool", "worker", "outcome", "shortfall")
+OUTCOMES: Final = ("answered", "refused", "gone", "failed")
+SHORTFALLS: Final = (
+    "any",
+    "moved",
+    "rendered_differently",
+    "salted",
+    "restarted",
+    "evicted",
+    "window",
+    "stale",
+    "unknown",
+)
+_MAX_ID: Final = 64
+
+
+async def requests_page(visit: Visit) -> Response:
+    """The latest requests, those that a search names; a decision's id leads to its page at once."""
+    wanted = {name: value.strip() for name, value in visit.request.query_params.items() if value.strip()}
+    if (found := wanted.get("id", "")) and await _is_decision(visit, found):
+        return RedirectResponse(f"/console/requests/{quote(found, safe='')}", status_code=303)
+    query: dict[str, str] = {name: wanted[name] for name in (*FILTERS, "before") if name in wanted}
+    if found:  # it may be the client's own id
+        query["requestId"] = found
+    answer = await visit.ask("GET", "/decisions", {"limit": str(PAGE), **query})
+    data = answer.data if answer.ok else {"items": [], "storeProblem": None}
+    return visit.page(
+        "requests.html",
+        items=data["items"],
+        problem=answer.problem or data.get("storeProblem") or "",
+        wanted=wanted,
+        older=_older(wanted, data.get("next")),
+        outcomes=OUTCOMES,
+        shortfalls=SHORTFALLS,
+        searched=bool(query),
+    )
+
+
+async def request_page(visit: Visit) -> Response:
+    """One request: what became of its prompt's tokens, the candidates' costs, its legs."""
+    name = visit.request.path_params["id"]
+    answer = await visit.ask("GET", f"/decisions/{name}")
+    if not answer.ok:
+        raise HTTPException(answer.status, answer.problem)
+    item: dict[str, Any] = answer.data
+    return visit.page(
+        "request.html",
+        item=item,
+        split=token_split(item),
+        candidates=candidate_bars(item["candidates"]),
+        line=time_line(item),
+    )
+
+
+async def _is_decision(visit: Visit, name: str) -> bool:
+    return "/" not in name and len(name) <= _MAX_ID and (await visit.ask("GET", f"/decisions/{name}")).ok
+
+
+def _older(wanted: dict[str, str], following: str | None) -> str:
+    """The address of the page of older ones, "" where there are none."""
+    return f"/console/requests?{urlencode({**wanted, 'before': following})}" if following else ""

@@ -1,0 +1,108 @@
+"""``/console/tenants``: usage and limits of all, and the keys of one."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
+
+from cachefleet_controlplane.console.admin_calls import Answer
+from cachefleet_controlplane.console.visit import Visit
+
+GRACES: Final = {"0": "at once", "3600": "in an hour", "86400": "in a day", "604800": "in a week"}
+SUMS: Final = ("requests", "promptTokens", "cachedTokens", "computedTokens", "completionTokens")
+Item = Mapping[str, Any]
+
+
+async def tenants_page(visit: Visit) -> Response:
+    """All tenants with what they used in the last day."""
+    tenants, usage, access = [await visit.ask("GET", path) for path in ("/tenants", "/usage", "/access")]
+    return visit.page(
+        "tenants.html",
+        items=tenants.data["items"] if tenants.ok else [],
+        usage=usage_by_tenant(usage.data["items"] if usage.ok else ()),
+        access=access.data if access.ok else None,
+        problem=tenants.problem or usage.problem,
+        may_change=await visit.may("POST", "/tenants"),
+    )
+
+
+def usage_by_tenant(rows: Sequence[Item]) -> Mapping[str, Counter[str]]:
+    """The sums of each tenant over hours and models; nothing for others."""
+    sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        sums[row["tenant"]].update({name: row[name] for name in SUMS})
+    return sums
+
+
+async def make_tenant(visit: Visit) -> Response:
+    """Make a tenant, and go to its page."""
+    form = await visit.form()
+    name = form.get("name", "").strip()
+    answer = await visit.ask("POST", "/tenants", body={"name": name})
+    if not answer.ok:
+        raise HTTPException(answer.status, answer.problem)
+    return RedirectResponse(f"/console/tenants/{quote(name, safe='')}", status_code=303)
+
+
+async def tenant_page(visit: Visit) -> Response:
+    """One tenant: limits, usage, keys."""
+    return await _shown(visit)
+
+
+async def new_key(visit: Visit) -> Response:
+    """Make a key; it is shown this once."""
+    await visit.form()
+    answer = await visit.ask("POST", f"{_path(visit)}/keys", body={})
+    return await _shown(visit, made=answer)
+
+
+async def rotate_keys(visit: Visit) -> Response:
+    """Make a key and let the others end; it is shown this once."""
+    form = await visit.form()
+    grace = form.get("grace", "")
+    if grace not in GRACES:
+        raise HTTPException(400, "Choose when the other keys end.")
+    answer = await visit.ask("POST", f"{_path(visit)}/keys/rotate", body={"graceSeconds": float(grace)})
+    return await _shown(visit, made=answer)
+
+
+async def revoke_key(visit: Visit) -> Response:
+    """End a key now."""
+    form = await visit.form()
+    answer = await visit.ask("DELETE", f"{_path(visit)}/keys/{form.get('key', '')}")
+    told = ""
+    if answer.ok:
+        told = f"The key {answer.data['hint']}… is refused from now on."
+        if not answer.data["stored"]:
+            told += " The store does not take that yet: other replicas refuse it once it does."
+    return await _shown(visit, told=told, problem=answer.problem)
+
+
+def _path(visit: Visit) -> str:
+    return f"/tenants/{visit.request.path_params['tenant']}"
+
+
+async def _shown(visit: Visit, *, made: Answer | None = None, told: str = "", problem: str = "") -> Response:
+    tenant = await visit.ask("GET", _path(visit))
+    if not tenant.ok:
+        raise HTTPException(tenant.status, tenant.problem)
+    name = tenant.data["name"]
+    keys, usage = await visit.ask("GET", f"{_path(visit)}/keys"), await visit.ask("GET", "/usage", {"tenant": name})
+    problem = problem or (made.problem if made else "") or keys.problem
+    return visit.page(
+        "tenant.html",
+        status=made.status if made and not made.ok else 200,
+        tenant=tenant.data,
+        keys=keys.data["items"] if keys.ok else [],
+        usage=usage_by_tenant(usage.data["items"] if usage.ok else ())[name],
+        made=made.data if made and made.ok else None,
+        told=told,
+        problem=problem,
+        may_change=await visit.may("POST", f"{_path(visit)}/keys"),
+        graces=GRACES,
+    )

@@ -1,0 +1,210 @@
+"""Views over the admin API: what they show, what they refuse, and what they say where something is not known."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from cachefleet_controlplane.console.figures.lost_causes import CAUSES
+from cachefleet_controlplane.routing.cache_shortfall import Cause
+from cachefleet_controlplane.store.decision_log import DecisionLog
+from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, ShortfallRecord
+from tests.controlplane.admin.conftest import Doorkeeper
+from tests.controlplane.console.conftest import Said
+from tests.controlplane.store.conftest import CANDIDATE
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+def record(name: str = "d1", **changes: Any) -> DecisionRecord:
+    fields: dict[str, Any] = {
+        "id": name,
+        "at": 1_800_000_000.0,
+        "model": "demo",
+        "pool": "default/demo",
+        "endpoint": "chat",
+        "policy": "cacheAware",
+        "verdict": "route",
+        "reason": "longest_prefix",
+        "worker": "demo-0",
+        "knowledge": "exact",
+        "prompt_tokens": 2512,
+        "predicted_tokens": 1024,
+        "cached_tokens": 512,
+        "status": 200,
+        "ttft_seconds": 0.4,
+        "queued_seconds": 0.1,
+        "attempts": (AttemptRecord("demo-0", "finished", 200, 0.9),),
+        "candidates": (CANDIDATE,),
+        "shortfall": ShortfallRecord("evicted", 512, "demo-0"),
+    }
+    return DecisionRecord(**fields | changes)
+
+
+async def test_requests_are_listed_and_one_is_explained(browser: httpx.AsyncClient, decisions: DecisionLog) -> None:
+    decisions.record(record())
+    text = (await browser.get("/requests")).text
+    assert "/console/requests/d1" in text
+    assert ">2,000<" in text
+    page = (await browser.get("/requests/d1")).text
+    for words in ("<b>2,000</b> of 2,512 prompt tokens were computed", "lost: evicted", "raise prefixCache.budgetMiB"):
+        assert words in page, words
+    assert "The worker evicted some of it between decision and answer." in page
+    assert 'class="p-mark"' in page
+
+
+async def test_an_id_leads_to_its_request(browser: httpx.AsyncClient, decisions: DecisionLog) -> None:
+    decisions.record(record())
+    assert (await browser.get("/requests", params={"id": " d1 "})).headers["location"] == "/console/requests/d1"
+    assert (await browser.get("/requests", params={"id": "../tenants"})).status_code == 200
+    assert (await browser.get("/requests/gone")).status_code == 404
+
+
+async def test_a_search_is_passed_on(browser: httpx.AsyncClient, admin: Said) -> None:
+    admin.answers["GET", "/decisions"] = (200, {"items": [], "storeProblem": None, "next": "d7"})
+    query = {"id": "mine", "tenant": "acme", "outcome": "failed", "shortfall": "any", "other": "x"}
+    assert "No request that is remembered fits" in (await browser.get("/requests", params=query)).text
+    (_, _, asked, _) = admin.asked[-1]
+    assert set(asked.split("&")) == {"limit=50", "tenant=acme", "outcome=failed", "shortfall=any", "requestId=mine"}
+
+
+async def test_what_was_sent_is_no_markup(browser: httpx.AsyncClient, decisions: DecisionLog) -> None:
+    decisions.record(record(model=SCRIPT, tenant=SCRIPT, worker=SCRIPT, render_failure=SCRIPT))
+    for path in ("/requests", "/requests/d1", f"/requests?tenant={SCRIPT}", f"/prefixes?pool={SCRIPT}"):
+        text = (await browser.get(path)).text
+        assert "<script>alert" not in text
+
+
+@pytest.mark.parametrize("path", ["/prefixes", "/lost-hits", "/alerts", "/data/history"])
+async def test_what_is_absent_is_said(browser: httpx.AsyncClient, admin: Said, path: str) -> None:
+    for name in ("/prefixes", "/lost-hits", "/findings", "/history"):
+        admin.answers["GET", name] = (404, {"detail": "nothing here"})
+    assert "This control plane" in (await browser.get(path)).text
+    for name in ("/prefixes", "/lost-hits", "/findings", "/history"):
+        admin.answers["GET", name] = (403, {"detail": "the token's user may not"})
+    assert "may not" in (await browser.get(path)).text
+
+
+LOST = {
+    "promptTokens": 5000,
+    "servedTokens": 3000,
+    "causes": [
+        {"cause": "first_seen", "tokens": 500, "why": "No worker held it."},
+        {"cause": "evicted", "tokens": 1500, "why": "It was evicted."},
+    ],
+    "buckets": [{"at": "2026-01-01T00:00:00Z", "causes": {"evicted": 1500, "first_seen": 500}}],
+}
+
+
+async def test_lost_hits_by_cause(browser: httpx.AsyncClient, admin: Said) -> None:
+    admin.answers["GET", "/lost-hits"] = (200, LOST)
+    text = (await browser.get("/lost-hits", params={"pool": "default/demo"})).text
+    assert text.index('data-cause="evicted"') < text.index('data-cause="first_seen"')
+    for words in (
+        "75.0 %",
+        '<b id="lost-total">2,000</b>',
+        "raise prefixCache.budgetMiB",
+        '"labels": ["evicted", "first seen"]',
+    ):
+        assert words in text, words
+    assert admin.asked[-1][2] == "pool=default%2Fdemo"
+
+
+def test_every_cause_has_advice() -> None:
+    assert {cause.value for cause in Cause} <= set(CAUSES)
+    assert all(one.name and one.action for one in CAUSES.values())
+
+
+async def test_prefixes(browser: httpx.AsyncClient, admin: Said) -> None:
+    one = {"name": "k1", "tenant": "acme", "model": "m", "tokens": 2048, "requests": 9, "holders": ["w0"], "warm": True}
+    admin.answers["GET", "/prefixes"] = (200, {"items": [one | {"savedTokens": 18_432, "holderCount": 3}]})
+    text = (await browser.get("/prefixes")).text
+    for words in ("k1", "2,048", "18,432", "w0 and 2 more", "by declaration"):
+        assert words in text, words
+
+
+async def test_alerts(browser: httpx.AsyncClient, admin: Said) -> None:
+    admin.answers["GET", "/findings"] = (200, {"items": []})
+    assert "Nothing is wrong" in (await browser.get("/alerts")).text
+    found = {"severity": "critical", "subject": "store", "reason": "StoreDown", "message": SCRIPT, "action": "Mend it."}
+    admin.answers["GET", "/findings"] = (200, {"items": [found | {"docs": "docs/operations.md#store"}]})
+    text = (await browser.get("/alerts")).text
+    for words in ("critical", "StoreDown", "&lt;script&gt;", "Mend it.", "docs/operations.md#store"):
+        assert words in text, words
+
+
+WOULD = {"workers": [{"worker": "w0", "blocks": 12, "tokens": 192, "error": None}], "blocks": 12, "tokens": 192}
+
+
+async def test_a_flush_begins_with_a_dry_run(browser: httpx.AsyncClient, admin: Said, csrf: str) -> None:
+    admin.answers["POST", "/flush"] = (200, WOULD | {"dryRun": True})
+    form = {"csrf": csrf, "kind": "pool", "value": " default/demo "}
+    text = (await browser.post("/flush", data=form)).text
+    assert admin.asked[-1][3] == {"scope": {"pool": "default/demo"}, "dryRun": True}
+    assert "Evict 12 blocks" in text
+    admin.answers["POST", "/flush"] = (200, WOULD | {"dryRun": False})
+    text = (await browser.post("/flush", data=form | {"confirmed": "yes"})).text
+    assert admin.asked[-1][3] == {"scope": {"pool": "default/demo"}, "dryRun": False}
+    assert "were evicted" in text
+    await browser.post("/flush", data={"csrf": csrf, "kind": "prompt", "value": "You are", "model": "demo"})
+    assert admin.asked[-1][3] == {"scope": {"prompt": {"prompt": "You are"}, "model": "demo"}, "dryRun": True}
+
+
+async def test_a_flush_that_is_refused_or_names_nothing(
+    browser: httpx.AsyncClient, admin: Said, csrf: str, doorkeeper: Doorkeeper
+) -> None:
+    assert (
+        "Say what is to go." in (await browser.post("/flush", data={"csrf": csrf, "kind": "pool", "value": " "})).text
+    )
+    assert (await browser.post("/flush", data={"kind": "pool", "value": "x"})).status_code == 403
+    admin.answers["POST", "/flush"] = (
+        422,
+        {"detail": "no", "errors": [{"field": "body.scope", "message": "no pool x"}]},
+    )
+    answer = await browser.post("/flush", data={"csrf": csrf, "kind": "pool", "value": "x"})
+    assert (answer.status_code, "scope: no pool x" in answer.text) == (422, True)
+    doorkeeper.forbidden = True
+    text = (await browser.get("/flush")).text
+    assert "may not flush" in text
+    assert "<button>Show" not in text
+
+
+async def test_keys_are_made_rotated_and_revoked(browser: httpx.AsyncClient, csrf: str) -> None:
+    made = await browser.post("/tenants", data={"csrf": csrf, "name": "acme"})
+    assert made.headers["location"] == "/console/tenants/acme"
+    first = await browser.post("/tenants/acme/keys", data={"csrf": csrf})
+    assert "shown this once" in first.text
+    key = first.text.partition('id="new-key">')[2].partition("<")[0]
+    assert key.startswith("cf-")
+    second = await browser.post("/tenants/acme/keys/rotate", data={"csrf": csrf, "grace": "0"})
+    assert "shown this once" in second.text
+    page = (await browser.get("/tenants/acme")).text
+    assert key not in page
+    assert "shown this once" not in page
+    newest = page.split('name="key" value="')[-1].partition('"')[0]
+    revoked = await browser.post("/tenants/acme/keys/revoke", data={"csrf": csrf, "key": newest})
+    assert "is refused from now on" in revoked.text
+    assert "Requests need an API key" in (await browser.get("/tenants")).text
+
+
+async def test_changes_need_the_forms_token_and_the_rights(
+    browser: httpx.AsyncClient, csrf: str, doorkeeper: Doorkeeper
+) -> None:
+    await browser.post("/tenants", data={"csrf": csrf, "name": "acme"})
+    for path in ("/tenants", "/tenants/acme/keys", "/tenants/acme/keys/rotate", "/tenants/acme/keys/revoke"):
+        assert (await browser.post(path, data={"name": "x"})).status_code == 403, path
+    assert (await browser.post("/tenants", data={"csrf": csrf, "name": "no good!"})).status_code == 422
+    assert (await browser.post("/tenants/acme/keys/rotate", data={"csrf": csrf, "grace": "9"})).status_code == 400
+    assert (await browser.get("/tenants/nobody")).status_code == 404
+    doorkeeper.forbidden = True
+    assert (await browser.post("/tenants", data={"csrf": csrf, "name": "x"})).status_code == 403
+
+
+async def test_readers_see_no_buttons(browser: httpx.AsyncClient, csrf: str, doorkeeper: Doorkeeper) -> None:
+    await browser.post("/tenants", data={"csrf": csrf, "name": "acme"})
+    doorkeeper.verbs = {"get", "list"}
+    page = (await browser.get("/tenants/acme")).text
+    assert "may not change keys" in page
+    assert "Make a key" not in page
+    assert "A new tenant" not in (await browser.get("/tenants")).text
+    assert (await browser.post("/tenants/acme/keys", data={"csrf": csrf})).status_code == 403
