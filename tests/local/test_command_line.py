@@ -41,9 +41,10 @@ def run(*arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 COMMANDS = [
-    *("up", "check", "pools", "workers", "decisions", "explain", "version", "tenants", "tenants keys"),
+    *("up", "check", "status", "top", "pools", "workers", "decisions", "explain", "version", "tenants", "tenants keys"),
     *(f"tenants {name}" for name in ("list", "create", "set", "delete", "usage", "access", "open")),
-    *(f"doctor {name}" for name in ("certify", "certificates", "hit")),
+    *(f"doctor {name}" for name in ("fleet", "certify", "certificates", "hit")),
+    *(f"contexts {name}" for name in ("list", "set", "use", "remove")),
     *(f"tenants keys {name}" for name in ("list", "create", "rotate", "revoke")),
 ]
 
@@ -92,6 +93,19 @@ def test_a_budget_that_does_not_fit_is_told_with_both_numbers(
     assert status == 2
     assert "7 MiB" in err
     assert "6 MiB" in err
+
+
+def test_a_model_that_nobody_makes_is_told_with_those_that_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pool.yaml"
+    file.write_text((EXAMPLES / "cpu-two-workers.yaml").read_text().replace("cachefleet/tiny", "cachefleet/bogus"))
+    monkeypatch.chdir(tmp_path)
+    status, _, err = run("check", str(file), monkeypatch=monkeypatch, capsys=capsys)
+    assert status == 2
+    assert "spec.model.source: cachefleet/bogus: must be one of cachefleet/tiny, cachefleet/small" in err
+    (tmp_path / "cachefleet" / "bogus").mkdir(parents=True)
+    assert run("check", str(file), monkeypatch=monkeypatch, capsys=capsys)[0] == 0
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", None])

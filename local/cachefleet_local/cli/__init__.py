@@ -1,14 +1,23 @@
 """Commands of ``cachefleet`` and their output.
 
-admin_client     HTTP client of the admin API
-answers          asks the admin API, prints its answer
-console_link     ``cachefleet console``: a link that signs in to the console once
-doctor           ``cachefleet doctor``: certificates, hit probe
-explain          ``cachefleet explain``: one decision
-hit_probe        checks that a conversation's second turn is a cache hit
-listing          items as a table, JSON or YAML
-options          options that commands share
-screen           output of ``cachefleet up``
-tenant_commands  ``cachefleet tenants``: tenants, keys, usage, idle caches
-up               ``cachefleet up``: a fleet in the foreground
+contexts/           which control plane is asked, and how it is reached
+doctor/             ``cachefleet doctor``: faults, certificates, hit probe
+explanation/        ``cachefleet explain``: one decision
+live/               ``cachefleet status`` and ``top``: the whole fleet on one screen
+output/             columns of items; ``--watch``
+tenants/            ``cachefleet tenants``: tenants, keys, usage, idle caches
+admin_client        HTTP client of the admin API
+answers             asks the admin API, prints its answer
+command_table       all commands, each imported when it is run
+completion          names for the shell's completion
+console_link        ``cachefleet console``: a link that signs in to the console once
+context_commands    ``cachefleet contexts``: list, set, use, remove
+fleet_commands      ``cachefleet pools``, ``workers`` and ``decisions``
+kubectl_plugin      ``kubectl cachefleet``
+listing             items as a table, JSON, YAML or names
+options             options that commands share
+pool_file_commands  ``cachefleet up`` and ``check``
+quick_values        values of options without pydantic
+screen              output of ``cachefleet up``
+up                  ``cachefleet up``: a fleet in the foreground
 """

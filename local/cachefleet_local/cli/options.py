@@ -1,27 +1,114 @@
-"""Command-line options that commands share."""
+"""Command-line options that commands share: which control plane is asked, and how its answer is shown."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from cachefleet_local.cli.admin_client import TOKEN_FILE_VARIABLE, URL_VARIABLE
+from cachefleet_local.cli.answers import INTERVAL_SECONDS, Show
+from cachefleet_local.cli.completion import context_names
+from cachefleet_local.cli.contexts.access import CONTEXT_VARIABLE, TOKEN_FILE_VARIABLE, URL_VARIABLE, Where
 from cachefleet_local.cli.listing import Output
 
-EPILOG: Final = "Exit status: 0 done, 1 failed, 2 bad input."
 DATA_DIR_HELP: Final = "Folder of the local fleet: secrets, logs, database."
+
+Command = Callable[..., None]
 
 Url = Annotated[
     str | None,
-    typer.Option(
-        metavar="URL", help=f"Internal address of the control plane. Default: ${URL_VARIABLE}, else the local fleet's."
-    ),
+    typer.Option(metavar="URL", help=f"Internal address of the control plane. Default: ${URL_VARIABLE}."),
 ]
 TokenFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help=f"Admin token. Default: ${TOKEN_FILE_VARIABLE}, else the local fleet's."),
+    Path | None, typer.Option(metavar="FILE", help=f"Admin token. Default: ${TOKEN_FILE_VARIABLE}, else the fleet's.")
 ]
-DataDir = Annotated[Path, typer.Option(metavar="DIR", help=DATA_DIR_HELP)]
+DataDir = Annotated[
+    Path | None, typer.Option(metavar="DIR", help=f"{DATA_DIR_HELP} Default: .cachefleet.", show_default=False)
+]
+ContextName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"See `cachefleet contexts`. Default: ${CONTEXT_VARIABLE}, else the one in use.",
+        autocompletion=context_names,
+    ),
+]
 Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Go on, and show what changes, until Ctrl-C.")]
+Interval = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="With --watch: how often to look.")]
+
+
+def _option(name: str, annotation: Any, default: object = None) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+_TYPER: Final = _option("ctx", typer.Context, Parameter.empty)
+_WHERE: Final = (
+    _option("context", ContextName),
+    _option("url", Url),
+    _option("token_file", TokenFile),
+    _option("data_dir", DataDir),
+)
+_OUTPUT: Final = (_option("output", Format, Output.TABLE),)
+_WATCH: Final = (_option("watch", Watch, default=False), _option("interval", Interval, INTERVAL_SECONDS))
+
+
+def asking(command: Command) -> Command:
+    """A command with the options for a control plane, which it gets as its first argument, a ``Where``."""
+    return _with(command, _WHERE, where)
+
+
+def showing(command: Command) -> Command:
+    """As ``asking``, with --output; its first argument is a ``Show``."""
+    return _with(command, (*_OUTPUT, *_WHERE), _show)
+
+
+def watching(command: Command) -> Command:
+    """As ``showing``, with --watch."""
+    return _with(command, (*_OUTPUT, *_WATCH, *_WHERE), _show)
+
+
+def group(listed: Callable[[Show], None] | None = None) -> Command:
+    """The callback of a group of commands: what is said of the control plane before a command's name holds for it.
+
+    Without a command's name ``listed`` is called.
+    """
+
+    def run(ctx: typer.Context, **given: Any) -> None:
+        ctx.obj = where(ctx, **given)
+        if listed is not None and ctx.invoked_subcommand is None:
+            listed(Show(ctx.obj))
+
+    return _signed(run, [_TYPER, *_WHERE], run)
+
+
+def where(ctx: typer.Context, **given: Any) -> Where:
+    """What this command's options, and those before it, say of the control plane."""
+    return Where(**given).or_else(ctx.obj)
+
+
+def _show(ctx: typer.Context, *, output: Output, watch: bool = False, interval: float = 0, **given: Any) -> Show:
+    return Show(where(ctx, **given), output, interval if watch else None)
+
+
+def _with(command: Command, options: Sequence[Parameter], made: Callable[..., object]) -> Command:
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+    def run(ctx: typer.Context, **given: Any) -> None:
+        first = made(ctx, **{option.name: given.pop(option.name) for option in options})
+        command(first, **given)
+
+    return _signed(run, [_TYPER, *own, *options], command)
+
+
+def _signed(run: Command, parameters: Sequence[Parameter], command: Command) -> Command:
+    """Typer reads the signature and the annotations of a function, and its docstring."""
+    placed = sorted(parameters, key=lambda one: one.kind)
+    run.__signature__ = Signature(placed)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in placed}
+    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    return run

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_core.pool.validation_problems import PoolError
-from cachefleet_local.cli.admin_client import AdminAccess
 from cachefleet_local.cli.console_link import console_link
+from cachefleet_local.cli.contexts.access import AdminAccess
 from cachefleet_local.cli.screen import Screen
 from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.local_fleet import LocalFleet, Options, Prepared, check, prepared
@@ -92,7 +92,7 @@ async def _console(fleet: Prepared, screen: Screen) -> str:
         return ""
     token = fleet.folder.admin_token_file.read_text().strip()
     try:
-        link = await console_link(AdminAccess(fleet.plan.internal_url, token))
+        link = await asyncio.to_thread(console_link, AdminAccess(fleet.plan.internal_url, token))
     except FailureError as error:  # the fleet runs, and a token can be pasted
         screen.note(error.lines[0])
         return ""

@@ -65,7 +65,7 @@ class Engines:
 
 async def held_blocks(admin: AdminClient) -> int:
     """Number of blocks that the index holds for all workers."""
-    return sum(worker["heldBlocks"] for worker in (await admin.get("workers"))["items"])
+    return sum(worker["heldBlocks"] for worker in (await asyncio.to_thread(admin.get, "workers"))["items"])
 
 
 def total(metrics: str, name: str) -> int:

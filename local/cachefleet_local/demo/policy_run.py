@@ -6,14 +6,14 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import aiohttp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cachefleet_local.cli.admin_client import AdminClient, admin_client, find_access
+from cachefleet_local.cli.admin_client import AdminClient
+from cachefleet_local.cli.contexts.access import Where, find_access
 from cachefleet_local.cli_errors import FailureError
 from cachefleet_local.demo.client import Target, send_all
 from cachefleet_local.demo.engines import Engines
@@ -30,9 +30,9 @@ _POLL_SECONDS: Final = 0.25
 
 async def compare(fleet: Prepared, trace: Sequence[Request], console: Console) -> tuple[Phase, Phase]:
     """Run the trace under round robin, then cache-aware; the results in that order."""
-    access = find_access(url=fleet.plan.internal_url, token_file=fleet.folder.admin_token_file, data_dir=Path())
+    admin = AdminClient(find_access(Where(fleet.plan.internal_url, fleet.folder.admin_token_file), {}))
     timeout = aiohttp.ClientTimeout(REQUEST_TIMEOUT_SECONDS)
-    async with admin_client(access) as admin, aiohttp.ClientSession(timeout=timeout) as session:
+    async with aiohttp.ClientSession(timeout=timeout) as session:
         pool = fleet.pools[0]
         key = fleet.folder.worker_key_file(pool.key).read_text().strip()
         engines = Engines(session, fleet.plan.workers, model=pool.spec.model.name, key=key)
@@ -52,7 +52,7 @@ class PolicyRun:
     async def phase(self, policy: str, trace: Sequence[Request]) -> Phase:
         """Empty the caches, set the policy, send the whole trace; returns what was measured."""
         await self.engines.clear(self.admin)
-        await self.admin.put("routing", {"policy": policy})
+        await asyncio.to_thread(self.admin.put, "routing", {"policy": policy})
         before, began = await self.engines.counts(), time.monotonic()
         answers = await self._send(policy, trace)
         seconds, after = time.monotonic() - began, await self.engines.counts()
@@ -74,7 +74,8 @@ class PolicyRun:
         """Predicted tokens by decision, once the log has written them all. FailureError where it does not."""
         deadline = time.monotonic() + DECISIONS_SECONDS
         while True:
-            items = (await self.admin.get("decisions", {"limit": str(_MOST_DECISIONS)}))["items"]
+            told = await asyncio.to_thread(self.admin.get, "decisions", {"limit": str(_MOST_DECISIONS)})
+            items = told["items"]
             found = {item["id"]: int(item["predictedTokens"]) for item in items if item["id"] in wanted}
             if len(found) == len(wanted):
                 return found

@@ -32,7 +32,15 @@ from cachefleet_local.fleet.data_folder import (
     turn_logs,
     write_whole,
 )
-from cachefleet_local.fleet.machine import Machine, check_budgets, check_machine, devices_of, model_path, this_machine
+from cachefleet_local.fleet.machine import (
+    Machine,
+    check_budgets,
+    check_machine,
+    check_sources,
+    devices_of,
+    model_path,
+    this_machine,
+)
 from cachefleet_local.fleet.ports import PortError, take_ports
 from cachefleet_local.fleet.processes import FleetPlan, Place, WorkerPlan, plan_fleet, pool_workers, port_names
 from cachefleet_local.fleet.start_progress import StartProgress
@@ -75,8 +83,8 @@ class Prepared:
 
 
 def check(pools: Sequence[PrefixCachePool]) -> None:
-    """Check all budgets. FailureError with one line for each that does not fit."""
-    if lines := check_budgets(pools):
+    """Check all sources and budgets. FailureError with one line for each that is wrong or does not fit."""
+    if lines := check_sources(pools) + check_budgets(pools):
         raise FailureError(lines, Exit.BAD_INPUT)
 
 

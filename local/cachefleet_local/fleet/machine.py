@@ -17,6 +17,7 @@ from cachefleet_local.fleet.processes import worker_label
 from cachefleet_local.models.tiny_model import SIZES, made_model_path
 
 NVIDIA: Final = "nvidia.com/gpu"
+OWN_PREFIX: Final = "cachefleet/"
 _ASK_SECONDS: Final = 60
 _VERSIONS: Final = """
 import importlib.metadata as m, json
@@ -54,6 +55,18 @@ def check_budgets(pools: Sequence[PrefixCachePool]) -> list[str]:
     """One line for each pool whose budget does not fit its device."""
     plans = ((pool.key, plan_budget(pool.spec)) for pool in pools)
     return [f"{key}: {plan.message}" for key, plan in plans if plan.refused]
+
+
+def check_sources(pools: Sequence[PrefixCachePool]) -> list[str]:
+    """One line for each model whose source has our prefix and is none of the models that are made here."""
+    known = ", ".join(SIZES)
+    return [
+        f"{pool.key}: spec.model.source: {source}: must be one of {known}, a folder, or a model of the hub"
+        for pool in pools
+        if (source := pool.spec.model.source).startswith(OWN_PREFIX)
+        and source not in SIZES
+        and not Path(source).is_dir()
+    ]
 
 
 def check_machine(pools: Sequence[PrefixCachePool], machine: Machine) -> list[str]:

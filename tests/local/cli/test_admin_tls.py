@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 from aiohttp import web
 
 from cachefleet_core.tls_names import AUTHORITIES
-from cachefleet_local.cli.admin_client import CA_FILE_VARIABLE, admin_client, find_access
+from cachefleet_local.cli.admin_client import AdminClient
+from cachefleet_local.cli.contexts.access import CA_FILE_VARIABLE, Where, find_access
 from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_runtime.tls import server_context
 from tests.fakes.secret_volume import SecretVolume, authority, issued
@@ -35,9 +37,8 @@ async def control_plane(folder: Path) -> AsyncIterator[str]:
 async def asked(url: str, folder: Path, ca_file: Path | None) -> object:
     (folder / "token").write_text("t")
     environment = {CA_FILE_VARIABLE: str(ca_file)} if ca_file else {}
-    access = find_access(url=url, token_file=folder / "token", data_dir=folder, environment=environment)
-    async with admin_client(access) as client:
-        return await client.get("pools")
+    access = find_access(Where(url, folder / "token"), environment)
+    return await asyncio.to_thread(AdminClient(access).get, "pools")
 
 
 async def test_it_trusts_the_authority_that_it_is_told(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import yaml
 
 from cachefleet_controlplane.admin import schemas
-from cachefleet_local.cli.listing import DECISIONS, POOLS, WORKERS, Item, Output, listing
+from cachefleet_local.cli.listing import Item, Output, Rows, listing
+from cachefleet_local.cli.output.columns import DECISIONS, POOLS, WORKERS
 
 WORKER = schemas.Worker(
     id="default/demo/demo-0#0",
@@ -147,5 +148,21 @@ def test_json_and_yaml_are_the_items_as_they_came() -> None:
     assert yaml.safe_load(listing(items, WORKERS, Output.YAML)) == items
 
 
-def test_nothing_is_a_header_alone() -> None:
-    assert len(listing([], POOLS, Output.TABLE).splitlines()) == 1
+def test_names_are_those_that_other_commands_take() -> None:
+    assert listing([item(POOL)], POOLS, Output.NAME) == "default/demo"
+    assert listing([item(WORKER)], WORKERS, Output.NAME) == "default/demo/demo-0#0"
+    assert listing([item(DECISION)], DECISIONS, Output.NAME) == "d1"
+
+
+def test_wide_tables_have_more_columns_in_the_same_order() -> None:
+    for one, columns in ((item(POOL), POOLS), (item(WORKER), WORKERS), (item(DECISION), DECISIONS)):
+        narrow, wide = (listing([one], columns, output).splitlines()[0] for output in (Output.TABLE, Output.WIDE))
+        assert set(narrow.split()) < set(wide.split())
+
+
+def test_a_table_that_goes_on_keeps_its_columns() -> None:
+    rows = Rows(WORKERS, Output.TABLE)
+    first = rows.lines([item(WORKER)])
+    second = rows.lines([item(WORKER.model_copy(update={"name": "demo-100"}))])
+    assert (len(first), len(second)) == (2, 1)
+    assert second[0].split()[0] == "demo-100"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
-from random import Random
+from random import Random, SystemRandom
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -74,6 +75,12 @@ def gateway_access(url: str, key: str) -> GatewayAccess:
     if parts.scheme not in {"http", "https"} or not parts.netloc:
         raise FailureError([f"--gateway: got {url!r}, allowed: an address like http://127.0.0.1:8080"], Exit.BAD_INPUT)
     return GatewayAccess(url.rstrip("/").removesuffix("/v1"), key)
+
+
+def probed(gateway: str, key_variable: str, *, model: str | None, wait_seconds: float) -> list[Item]:
+    """``probe`` with the API key in an environment variable, and random prompts."""
+    access = gateway_access(gateway, os.environ.get(key_variable, ""))
+    return asyncio.run(probe(access, model=model, wait_seconds=wait_seconds, random=SystemRandom()))
 
 
 async def probe(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -122,8 +123,56 @@ def test_a_tenant_is_made_listed_changed_and_deleted(command: Command) -> None:
         assert json.loads(command("set", "acme", option, "-o", "json")[1])["trusted"] is trusted
     _, out, _ = command("list", "--output", "yaml")
     assert yaml.safe_load(out) == [changed]
-    assert command("delete", "acme") == (0, "acme: deleted\n", "")
+    assert command("delete", "acme", "--yes") == (0, "acme: deleted\n", "")
     assert command("list", "-o", "json")[1].strip() == "[]"
+    status, out, err = command("list")
+    assert (status, out) == (0, "")
+    assert "no tenants: " in err
+    assert "cachefleet tenants create NAME" in err
+
+
+def test_the_list_needs_no_command_and_options_may_stand_before_one(command: Command, tmp_path: Path) -> None:
+    command("create", "acme")
+    assert command() == command("list")
+    token = ("--token-file", str(tmp_path / "token"))
+    assert command(*token) == command(*token, "list") == command("list")
+    assert command(*token, "keys", "list", "acme")[0] == 0
+    status, _, err = command("--data-dir", str(tmp_path / "none"), "list")
+    assert status == 2
+    assert f"no fleet runs on the data folder {tmp_path / 'none'}" in err
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("typed", "status", "left"), [("y\n", 0, 0), ("n\n", 1, 1), ("\n", 1, 1)])
+def test_a_deletion_is_asked_about_on_a_terminal(
+    command: Command, monkeypatch: pytest.MonkeyPatch, typed: str, status: int, left: int
+) -> None:
+    command("create", "acme")
+    command("keys", "create", "acme")
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    found, _, err = command("delete", "acme")
+    assert found == status
+    assert "delete tenant acme and its 1 keys?" in err
+    assert len(json.loads(command("list", "-o", "json")[1])) == left
+
+
+def test_where_nobody_can_be_asked_a_deletion_needs_yes(command: Command) -> None:
+    command("create", "acme")
+    status, out, err = command("delete", "acme")
+    assert (status, out) == (2, "")
+    assert "say --yes" in err
+    assert row(command("list")[1])[0] == "acme"
+
+
+def test_names_alone_can_be_listed(command: Command) -> None:
+    for name in ("acme", "umbrella"):
+        command("create", name)
+    assert command("list", "-o", "name")[1].splitlines() == ["acme", "umbrella"]
+    assert "TRUSTED" in command("list", "-o", "wide")[1].splitlines()[0]
 
 
 def test_a_key_is_shown_once_and_can_be_taken_from_json(command: Command) -> None:
@@ -159,7 +208,9 @@ def test_a_gateway_whose_keys_were_deleted_is_opened_by_saying_so(command: Comma
     status, out, err = command("open")
     assert (status, out) == (1, "")
     assert "1 API keys" in err
-    command("delete", "acme")
+    _, _, err = command("delete", "acme", "--yes")
+    assert err.startswith("no key is left: all requests are refused until there is one")
+    assert "cachefleet tenants open" in err
     assert row(command("access")[1]) == ["refused", "keyed"]
     status, out, _ = command("open")
     assert (status, row(out)) == (0, ["served", "open"])

@@ -26,13 +26,13 @@ from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, ShortfallRecord
 from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.tenancy import TenantId
-from cachefleet_local.cli.explain import explained
+from cachefleet_local.cli.explanation.explain import explained
 from cachefleet_local.cli.listing import Item
 from tests.controlplane.store.conftest import make_record
-from tests.local.cli.test_tenant_commands import served, token_of
+from tests.local.cli.tenants.test_tenant_commands import served, token_of
 from tests.local.test_command_line import run
 
-DOCS = Path(__file__).parents[3] / "docs" / "decisions.md"
+DOCS = Path(__file__).parents[4] / "docs" / "decisions.md"
 Told = tuple[int, str, str]
 
 
@@ -97,7 +97,7 @@ def test_the_docs_show_this_example() -> None:
 def test_the_chosen_one_is_marked_and_the_reason_is_a_sentence() -> None:
     text = explained(item(example()))
     assert f"why        {REASONS['load_over_prefix']}" in text.splitlines()
-    assert [line.split()[1] for line in text.splitlines() if line.startswith("*")] == ["agents-1"]
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("*")] == ["agents-1"] * 2
     assert f"shortfall  512 tokens of agents-1 (evicted): {CAUSES['evicted']}" in text.splitlines()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,18 +12,26 @@ from urllib.parse import quote
 
 import typer
 
-from cachefleet_local.cli.admin_client import AdminClient, find_access
-from cachefleet_local.cli.answers import ask
+from cachefleet_local.cli.admin_client import AdminClient
+from cachefleet_local.cli.answers import Show, ask
+from cachefleet_local.cli.completion import names
+from cachefleet_local.cli.explanation import bars
 from cachefleet_local.cli.listing import Column, Item, Output, listing, single
-from cachefleet_local.cli.options import DataDir, Format, TokenFile, Url
+from cachefleet_local.cli.options import showing
 from cachefleet_local.cli_errors import Exit, FailureError
-from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
 
 STDIN: Final = "-"
 SHOWN_SECONDS: Final = 0.0005
+WIDTH: Final = 100
+"""Where there is no terminal whose width could be followed."""
 
 DecisionId = Annotated[
-    str | None, typer.Argument(metavar="[ID]", help="Of a decision, as the header x-cachefleet-decision told it.")
+    str | None,
+    typer.Argument(
+        metavar="[ID]",
+        help="Of a decision, as the header x-cachefleet-decision told it.",
+        autocompletion=names("decisions", "id"),
+    ),
 ]
 Body = Annotated[
     str | None,
@@ -30,16 +40,8 @@ Body = Annotated[
 Tenant = Annotated[str | None, typer.Option(help="Whose request --body is. Default: the default tenant's.")]
 
 
-def explain(
-    decision: DecisionId = None,
-    *,
-    body: Body = None,
-    tenant: Tenant = None,
-    output: Format = Output.TABLE,
-    url: Url = None,
-    token_file: TokenFile = None,
-    data_dir: DataDir = DEFAULT_DATA_DIR,
-) -> None:
+@showing
+def explain(show: Show, decision: DecisionId = None, *, body: Body = None, tenant: Tenant = None) -> None:
     """Explain a decision: the candidates, what each held and would have cost, and what the cache then did.
 
     With --body: what would be decided for that request now. Nothing is sent to a worker but the wish to render it.
@@ -49,21 +51,47 @@ def explain(
     if tenant is not None and body is None:
         raise FailureError(["--tenant goes with --body: a decision that was made has its tenant"], Exit.BAD_INPUT)
     asked = None if body is None else _read(body)
-    access = find_access(url=url, token_file=token_file, data_dir=data_dir)
-    found = ask(access, lambda client: _fetch(client, decision or "", asked, tenant))
-    typer.echo(explained(found) if output is Output.TABLE else single(found, CANDIDATES, output))
+    found = ask(show.where, lambda client: _fetch(client, decision or "", asked, tenant))
+    typer.echo(_shown(found, show.output))
 
 
-def explained(item: Item) -> str:
+def _shown(item: Item, output: Output) -> str:
+    match output:
+        case Output.JSON | Output.YAML:
+            return single(item, CANDIDATES, output)
+        case Output.NAME:
+            return str(item["id"])
+        case _ if sys.stdout.isatty():
+            colour = not os.environ.get("NO_COLOR")
+            return explained(item, width=shutil.get_terminal_size().columns, colour=colour)
+        case _:
+            return explained(item)
+
+
+def explained(item: Item, *, width: int = WIDTH, colour: bool = False) -> str:
     """A decision of the admin API as lines of text, without a newline at the end."""
     facts = list(_facts(item))
-    width = max(len(name) for name, _ in facts)
-    lines = [f"{name.ljust(width)}  {told}" for name, told in facts]
+    names = max(len(name) for name, _ in facts)
+    lines = [f"{name.ljust(names)}  {told}" for name, told in facts]
+    lines += _bars(item, width=width, colour=colour)
     if item["candidates"]:
         lines += ["", listing(item["candidates"], CANDIDATES, Output.TABLE)]
     if left_out := item["candidatesLeftOut"]:
         lines.append(f"and {left_out} more")
     return "\n".join(lines)
+
+
+def _bars(item: Item, *, width: int, colour: bool) -> Iterator[str]:
+    """What became of the prompt, and what each candidate would have cost."""
+    if tokens := bars.tokens(item):
+        predicted = min(item["predictedTokens"], item["promptTokens"])
+        expected = {bars.SERVED: predicted, bars.COMPUTED: item["promptTokens"] - predicted}
+        yield "\nTokens of the prompt"
+        yield from bars.chart([("predicted", expected), ("served", tokens)], unit=",.0f", width=width, colour=colour)
+    costs = [(f"{'*' if one['chosen'] else ' '}  {_worker(one)}", bars.costs(one)) for one in item["candidates"]]
+    if costs:
+        yield "\nSeconds that it would cost"
+        yield from bars.chart(costs, unit=".3f", width=width, colour=colour)
 
 
 def _facts(item: Item) -> Iterator[tuple[str, str]]:
@@ -179,7 +207,7 @@ def _read(name: str) -> bytes:
         raise FailureError([f"cannot read {name}: {error.strerror}"], Exit.BAD_INPUT) from error
 
 
-async def _fetch(client: AdminClient, decision: str, body: bytes | None, tenant: str | None) -> Any:
+def _fetch(client: AdminClient, decision: str, body: bytes | None, tenant: str | None) -> Any:
     if body is None:
-        return await client.get(f"decisions/{quote(decision, safe='')}")
-    return await client.send("explain", body, {"tenant": tenant} if tenant else {})
+        return client.get(f"decisions/{quote(decision, safe='')}")
+    return client.send("explain", body, {"tenant": tenant} if tenant else {})

@@ -15,7 +15,7 @@ from aiohttp import web
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_local import __main__ as cli
-from cachefleet_local.cli.hit_probe import WORDS, opening, shortcomings
+from cachefleet_local.cli.doctor.hit_probe import WORDS, opening, shortcomings
 from tests.controlplane.gateway.harness import MODEL, Known, engine, front, pool
 
 Result = tuple[int, str, str]

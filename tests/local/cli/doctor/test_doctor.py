@@ -24,7 +24,7 @@ from tests.controlplane.admin.conftest import HASH_KEY, NOW, Doorkeeper, Oracle,
 from tests.controlplane.gateway.conversations.talk import Kept, introduce, keyed
 from tests.controlplane.gateway.harness import MODEL, Front, front
 from tests.fakes.decisions import InMemoryDecisions
-from tests.local.cli.test_tenant_commands import token_of
+from tests.local.cli.tenants.test_tenant_commands import token_of
 
 Told = tuple[int, str, str]
 Command = Callable[..., Awaitable[Told]]

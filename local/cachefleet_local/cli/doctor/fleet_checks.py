@@ -1,0 +1,96 @@
+"""Faults of a fleet, from what the admin API tells: its findings, and what only a closer look at each worker shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import typer
+
+from cachefleet_local.cli.admin_client import AbsentError, AdminClient
+from cachefleet_local.cli.answers import Asker, Show
+from cachefleet_local.cli.listing import Item, Output
+from cachefleet_local.cli.output.columns import FINDINGS
+from cachefleet_local.cli_errors import Exit
+
+INFO: Final = "info"
+_OLDER: Final = (
+    "the control plane is older than this command and tells no findings: pools and workers alone are looked at"
+)
+
+
+def examine(show: Show) -> None:
+    """Print each fault; exit status 1 where there is one that is no mere information."""
+    asker = Asker(show.where)
+    found, asked = asker(_findings), asker(_told)
+    if found is None:
+        typer.echo(_OLDER, err=True)
+    items = [*(found or []), *closer(*asked)]
+    show.rows(items, FINDINGS, empty="no fault was found")
+    if show.output is Output.TABLE:
+        for item in items:
+            typer.echo(f"{item['subject']}: {item['action']} ({item['docs']})", err=True)
+    if any(item["severity"] != INFO for item in items):
+        raise typer.Exit(Exit.FAILED)
+
+
+def findings(client: AdminClient) -> list[Item] | None:
+    """What the control plane finds; None where it is older than that."""
+    try:
+        return list(client.get("findings")["items"])
+    except AbsentError:
+        return None
+
+
+def _findings(client: AdminClient) -> list[Item] | None:
+    return findings(client)
+
+
+def _told(client: AdminClient) -> tuple[list[Item], list[Item], list[Item]]:
+    try:
+        certificates = client.get("certificates")["items"]
+    except AbsentError:
+        certificates = []
+    return client.get("pools")["items"], client.get("workers")["items"], certificates
+
+
+def closer(pools: list[Item], workers: list[Item], certificates: list[Item]) -> Iterator[Item]:
+    """What the findings leave out, as it is nothing that an operator must act upon at once."""
+    generations = {pool["key"]: pool["generation"] for pool in pools}
+    for worker in workers:
+        yield from _of_worker(worker, generations.get(worker["pool"]))
+    for one in certificates:
+        if not one["certified"]:
+            yield _finding(
+                f"profile {one['profile'][:19]} of {one['model']}",
+                "NotCertified",
+                f"turns of conversations are sent whole: {one['reason']}",
+                "examine it again with `cachefleet doctor certify`",
+                "docs/continuation.md",
+            )
+
+
+def _of_worker(worker: Item, generation: int | None) -> Iterator[Item]:
+    subject = f"worker {worker['id']}"
+    if worker["connected"] and generation is not None and worker["policyGeneration"] < generation:
+        yield _finding(
+            subject,
+            "PolicyBehind",
+            f"its engine has the policy of generation {worker['policyGeneration']}, the pool is at {generation}",
+            "a moment after a change this is as it should be; else read the agent's log",
+            "docs/worker.md",
+        )
+    for one in worker["capabilities"]:
+        if one["reason"]:
+            yield _finding(
+                subject,
+                "CapabilityLacking",
+                f"{one['feature']} is {one['mode']}: {one['reason']}",
+                "nothing, unless you count on it",
+                "docs/worker.md",
+            )
+
+
+def _finding(subject: str, reason: str, message: str, action: str, docs: str) -> dict[str, Any]:
+    told = {"reason": reason, "message": message, "action": action, "docs": docs}
+    return {"severity": INFO, "subject": subject} | told

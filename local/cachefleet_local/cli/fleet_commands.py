@@ -1,0 +1,49 @@
+"""``cachefleet pools``, ``workers`` and ``decisions``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from cachefleet_local.cli.answers import Show
+from cachefleet_local.cli.completion import names
+from cachefleet_local.cli.options import watching
+from cachefleet_local.cli.output.columns import DECISIONS, POOLS, WORKERS
+
+_NO_POOLS: Final = "no pools: kubectl apply -f POOL.yaml (on one machine: cachefleet up POOL.yaml)"
+_NO_WORKERS: Final = "no workers: their pools want none, or have just been made; see cachefleet pools"
+_NO_DECISIONS: Final = "no decisions: no request has come yet; try one with: cachefleet doctor hit"
+
+PoolName = Annotated[
+    str | None,
+    typer.Option(metavar="NAMESPACE/NAME", help="Of this pool only.", autocompletion=names("pools", "key")),
+]
+ModelName = Annotated[str | None, typer.Option(help="For this model only.", autocompletion=names("pools", "model"))]
+
+
+@watching
+def pools(show: Show) -> None:
+    """List pools: model, workers that are ready, hit ratio, contract."""
+    show.items(lambda client: client.get("pools"), POOLS, empty=_NO_POOLS)
+
+
+@watching
+def workers(show: Show, *, pool: PoolName = None) -> None:
+    """List workers: state, load, the blocks they hold, the age of their last report."""
+    parameters = {"pool": pool} if pool else {}
+    empty = f"no workers of {pool}; see cachefleet pools" if pool else _NO_WORKERS
+    show.items(lambda client: client.get("workers", parameters), WORKERS, empty=empty)
+
+
+@watching
+def decisions(
+    show: Show,
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 20,
+    model: ModelName = None,
+) -> None:
+    """List the latest decisions, last first: which worker, why, what was predicted and what was cached."""
+    parameters = {"limit": str(limit)} | ({"model": model} if model else {})
+    empty = f"no decisions for {model}" if model else _NO_DECISIONS
+    show.items(lambda client: client.get("decisions", parameters), DECISIONS, empty=empty, newest_first=True)

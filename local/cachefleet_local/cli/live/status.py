@@ -1,0 +1,83 @@
+"""``cachefleet status``: one screen that says that all is well, or what is wrong and what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import typer
+
+from cachefleet_local.cli.answers import Asker, Show
+from cachefleet_local.cli.doctor.fleet_checks import INFO, findings
+from cachefleet_local.cli.listing import Item, Output, listing, single
+from cachefleet_local.cli.options import showing
+from cachefleet_local.cli.output.columns import POOLS
+from cachefleet_local.cli_errors import Exit
+
+WIDTH: Final = 100
+_OLDER: Final = "unknown: the control plane is older than this command and tells no findings; see its workers yourself"
+_COLOURS: Final = {"critical": "red", "warning": "yellow", "info": "blue"}
+_INDENT: Final = " " * 10
+
+
+@showing
+def status(show: Show) -> None:
+    """Say that the fleet is healthy, or what is wrong and what to do. Exit status 1 where something is wrong."""
+    asker = Asker(show.where)
+    found = asker(findings)
+    pools = list(asker(lambda client: client.get("pools"))["items"])
+    healthy = None if found is None else all(item["severity"] == INFO for item in found)
+    if show.output in {Output.TABLE, Output.WIDE}:
+        terminal = sys.stdout.isatty()
+        width = shutil.get_terminal_size().columns if terminal else WIDTH
+        colour = terminal and not os.environ.get("NO_COLOR")
+        typer.echo("\n".join(lines(found, pools, width=width, colour=colour)))
+    else:
+        told: dict[str, Any] = {"healthy": healthy, "findings": found or [], "pools": pools}
+        typer.echo(_NAMES[healthy] if show.output is Output.NAME else single(told, (), show.output))
+    if not healthy:
+        raise typer.Exit(Exit.FAILED)
+
+
+_NAMES: Final = {True: "healthy", False: "unhealthy", None: "unknown"}
+
+
+def lines(found: Sequence[Item] | None, pools: Sequence[Item], *, width: int, colour: bool) -> Iterator[str]:
+    """The screen; ``found`` is None where the control plane tells no findings."""
+    if pools:
+        yield from [*listing(pools, POOLS, Output.TABLE).splitlines(), ""]
+    ready, total = (sum(pool["workers"][which] for pool in pools) for which in ("ready", "total"))
+    counts = f"{len(pools)} pool{'s'[: len(pools) != 1]}, {ready} of {total} workers ready"
+    serious = [item for item in found or () if item["severity"] != INFO]
+    if found is None:
+        yield f"{_OLDER} ({counts})"
+    else:
+        yield _styled("healthy", "green", colour) + f": {counts}" if not serious else _summary(serious, counts, colour)
+    for item in found or ():
+        yield ""
+        yield from _finding(item, width, colour)
+
+
+def _summary(serious: Sequence[Item], counts: str, colour: bool) -> str:  # noqa: FBT001 - of this module alone
+    severities = [item["severity"] for item in serious]
+    told = ", ".join(f"{severities.count(one)} {one}" for one in _COLOURS if one in severities)
+    return f"{_styled('not healthy', 'red', colour)}: {told}; {counts}"
+
+
+def _finding(item: Item, width: int, colour: bool) -> Iterator[str]:  # noqa: FBT001
+    severity = item["severity"]
+    first, *rest = textwrap.wrap(f"{item['subject']}: {item['message']} ({item['reason']})", max(40, width - 10))
+    yield _styled(f"{severity.upper():<10}", _COLOURS.get(severity, "white"), colour) + first
+    yield from (_INDENT + line for line in rest)
+    yield from textwrap.wrap(
+        f"do: {item['action']}", max(50, width), initial_indent=_INDENT, subsequent_indent=_INDENT + "    "
+    )
+    yield f"{_INDENT}see: {item['docs']}"
+
+
+def _styled(text: str, fg: str, colour: bool) -> str:  # noqa: FBT001
+    return typer.style(text, fg=fg, bold=True) if colour else text

@@ -1,0 +1,167 @@
+"""Columns of the admin API's items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from cachefleet_local.cli.listing import Column, Item
+
+
+def _load(name: str) -> Callable[[Item], object]:
+    return lambda item: (item["load"] or {}).get(name)
+
+
+def _free(item: Item) -> object:
+    load = item["load"]
+    return load and f"{load['blocksFree']}/{load['blocksTotal']}"
+
+
+def _state(item: Item) -> object:
+    if item["excluded"]:
+        return "excluded"
+    return ("ready" if item["ready"] else item["phase"]) or "unknown"
+
+
+def _ratio(item: Item) -> object:
+    value = item["hitRatio"]["value"]
+    return None if value is None else f"{value:.2f}"
+
+
+def _milliseconds(item: Item) -> object:
+    value = item["ttftSeconds"]
+    return None if value is None else f"{1000 * value:.0f} ms"
+
+
+def _age(item: Item) -> object:
+    value = item["reportAgeSeconds"]
+    return None if value is None else f"{value:.1f} s"
+
+
+def _second(time: str | None) -> object:
+    return time and time[:19].replace("T", " ")
+
+
+def _objective(item: Item) -> object:
+    value = item["hitRatio"]["objective"]
+    return None if value is None else f"{value:.2f}"
+
+
+def _mib(item: Item) -> object:
+    value = item["heldBytes"]
+    return None if value is None else f"{value / 2**20:.0f}"
+
+
+def _shortfall(item: Item) -> object:
+    return item["shortfall"] and f"{item['shortfall']['tokens']} {item['shortfall']['cause']}"
+
+
+def _counts(item: Item) -> str:
+    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in item["counts"].items())
+
+
+POOLS: Final = (
+    Column("POOL", lambda item: item["key"]),
+    Column("MODEL", lambda item: item["model"]),
+    Column("READY", lambda item: f"{item['workers']['ready']}/{item['workers']['total']}", right=True),
+    Column("FRESH", lambda item: item["workers"]["fresh"], right=True),
+    Column("EXCLUDED", lambda item: item["workers"]["excluded"], right=True),
+    Column("HIT RATIO", _ratio, right=True),
+    Column("OBJECTIVE", _objective, right=True, wide=True),
+    Column("LOOKED UP", lambda item: item["hitRatio"]["queriedTokens"], right=True, wide=True),
+    Column("GENERATION", lambda item: item["generation"], right=True, wide=True),
+    Column("CONTRACT", lambda item: item["contract"] and item["contract"]["fingerprint"][:19]),
+)
+WORKERS: Final = (
+    Column("WORKER", lambda item: item["name"]),
+    Column("ID", lambda item: item["id"], wide=True, name=True),
+    Column("POOL", lambda item: item["pool"]),
+    Column("STATE", _state),
+    Column("STREAM", lambda item: item["stream"]),
+    Column("RUNNING", _load("running"), right=True),
+    Column("WAITING", _load("waiting"), right=True),
+    Column("FREE BLOCKS", _free, right=True),
+    Column("HELD BLOCKS", lambda item: item["heldBlocks"], right=True),
+    Column("HELD MIB", _mib, right=True, wide=True),
+    Column("TRUST", lambda item: f"{item['trust']:.2f}", right=True, wide=True),
+    Column("ENGINE", lambda item: item["engineVersion"], wide=True),
+    Column("URL", lambda item: item["url"], wide=True),
+    Column("REPORT", _age, right=True, moving=True),
+)
+DECISIONS: Final = (
+    Column("AT", lambda item: str(item["at"])[11:23]),
+    Column("DECISION", lambda item: item["id"], name=True),
+    Column("MODEL", lambda item: item["model"]),
+    Column("TENANT", lambda item: item["tenant"], wide=True),
+    Column("WORKER", lambda item: item["worker"]),
+    Column("POLICY", lambda item: item["policy"]),
+    Column("KNOWLEDGE", lambda item: item["knowledge"]),
+    Column("PROMPT", lambda item: item["promptTokens"], right=True),
+    Column("PREDICTED", lambda item: item["predictedTokens"], right=True),
+    Column("CACHED", lambda item: item["cachedTokens"], right=True),
+    Column("SHORTFALL", _shortfall, wide=True),
+    Column("TTFT", _milliseconds, right=True),
+    Column("STATUS", lambda item: item["status"], right=True),
+    Column("REASON", lambda item: item["reason"]),
+    Column("ENDPOINT", lambda item: item["endpoint"], wide=True),
+)
+TENANTS: Final = (
+    Column("TENANT", lambda item: item["name"]),
+    Column("PRIORITY", lambda item: item["priority"], right=True),
+    Column("AT ONCE", lambda item: item["requestsAtOnce"], right=True),
+    Column("TOKENS/MIN", lambda item: item["tokensPerMinute"], right=True),
+    Column("SALT", lambda item: item["saltVersion"], right=True),
+    Column("TRUSTED", lambda item: "yes" if item["trusted"] else "no", wide=True),
+    Column("STATE", lambda item: "disabled" if item["disabled"] else "enabled"),
+    Column("CREATED", lambda item: _second(item["created"])),
+)
+ACCESS: Final = (
+    Column("WITHOUT A KEY", lambda item: "served" if item["open"] else "refused"),
+    Column("REASON", lambda item: item["reason"]),
+)
+KEYS: Final = (
+    Column("ID", lambda item: item["id"], name=True),
+    Column("BEGINS", lambda item: item["hint"]),
+    Column("STATE", lambda item: item["state"]),
+    Column("CREATED", lambda item: _second(item["created"])),
+    Column("EXPIRES", lambda item: _second(item["expires"])),
+    Column("REVOKED", lambda item: _second(item["revoked"])),
+)
+NEW_KEYS: Final = (
+    Column("KEY", lambda item: item["key"]),
+    Column("ID", lambda item: item["id"], name=True),
+    Column("EXPIRES", lambda item: _second(item["expires"])),
+)
+USAGE: Final = (
+    Column("HOUR", lambda item: str(item["hour"])[:13], name=True),
+    Column("TENANT", lambda item: item["tenant"], name=True),
+    Column("MODEL", lambda item: item["model"], name=True),
+    Column("REQUESTS", lambda item: item["requests"], right=True),
+    Column("PROMPT", lambda item: item["promptTokens"], right=True),
+    Column("CACHED", lambda item: item["cachedTokens"], right=True),
+    Column("COMPUTED", lambda item: item["computedTokens"], right=True),
+    Column("COMPLETION", lambda item: item["completionTokens"], right=True),
+)
+IDLE: Final = (
+    Column("POOL", lambda item: item["pool"], name=True),
+    Column("TENANT", lambda item: item["tenant"] or "(others)", name=True),
+    Column("SHARE", lambda item: f"{item['share']:.0%}", right=True),
+    Column("BLOCKS", lambda item: item["blocks"], right=True),
+    Column("MIB", lambda item: item["mib"], right=True),
+)
+CERTIFICATES: Final = (
+    Column("MODEL", lambda item: item["model"], name=True),
+    Column("PROFILE", lambda item: item["profile"][:19], name=True),
+    Column("CERTIFIED", lambda item: "yes" if item["certified"] else "no"),
+    Column("AT", lambda item: _second(item["at"])),
+    Column("COUNTS", _counts),
+    Column("REASON", lambda item: item["reason"]),
+)
+FINDINGS: Final = (
+    Column("SEVERITY", lambda item: item["severity"]),
+    Column("SUBJECT", lambda item: item["subject"], name=True),
+    Column("REASON", lambda item: item["reason"], name=True),
+    Column("MESSAGE", lambda item: item["message"]),
+    Column("ACTION", lambda item: item["action"], wide=True),
+    Column("DOCS", lambda item: item["docs"], wide=True),
+)

@@ -1,0 +1,90 @@
+"""``cachefleet tenants keys``: API keys of a tenant."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import typer
+
+from cachefleet_local.cli.answers import Show
+from cachefleet_local.cli.command_table import EPILOG
+from cachefleet_local.cli.completion import names
+from cachefleet_local.cli.options import group, showing, watching
+from cachefleet_local.cli.output.columns import KEYS, NEW_KEYS
+
+TIMES: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
+_UNSTORED: Final = (
+    "the replica that answered refuses the key; its store takes no writes, and is told once it does: see /readyz, and "
+    "restart nothing until then"
+)
+_ONCE: Final = "keep the key: it is shown this once"
+
+app = typer.Typer(
+    no_args_is_help=True, help="API keys of a tenant.", epilog=EPILOG, callback=group(), rich_markup_mode=None
+)
+
+Name = Annotated[
+    str,
+    typer.Argument(metavar="TENANT", help="Name of the tenant.", autocompletion=names("tenants", "name")),
+]
+Expires = Annotated[
+    datetime | None,
+    typer.Option(formats=TIMES, metavar="TIME", help="2027-01-31, 2027-01-31T12:00:00 (UTC), or with +01:00."),
+]
+
+
+@app.command("list", epilog=EPILOG)
+@watching
+def list_keys(show: Show, name: Name) -> None:
+    """List a tenant's keys, oldest first: the first characters of each, and until when it is taken."""
+    empty = f"no keys: make one with: cachefleet tenants keys create {name}"
+    show.items(lambda client: client.get(path_of(name, "keys")), KEYS, empty=empty)
+
+
+@app.command("create", epilog=EPILOG)
+@showing
+def create_key(show: Show, name: Name, *, expires: Expires = None) -> None:
+    """Make a key. It is shown this once."""
+    body = {"expires": time_of(expires)}
+    show.item(lambda client: client.post(path_of(name, "keys"), body), NEW_KEYS, note=_ONCE)
+
+
+@app.command("rotate", epilog=EPILOG)
+@showing
+def rotate_keys(
+    show: Show,
+    name: Name,
+    *,
+    grace: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long the other keys are taken beside the new one.")
+    ] = 0.0,
+    expires: Expires = None,
+) -> None:
+    """Make a key, which is shown this once, and let the tenant's others end."""
+    body = {"graceSeconds": grace, "expires": time_of(expires)}
+    show.item(lambda client: client.post(path_of(name, "keys", "rotate"), body), NEW_KEYS, note=_ONCE)
+
+
+@app.command("revoke", epilog=EPILOG)
+@showing
+def revoke_key(
+    show: Show, name: Name, key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key, as it is listed.")]
+) -> None:
+    """Refuse a key from now on."""
+    revoked = show.item(lambda client: client.delete(path_of(name, "keys", key_id)), KEYS)
+    if not revoked["stored"]:
+        typer.echo(_UNSTORED, err=True)
+
+
+def path_of(*parts: str) -> str:
+    """Of a tenant, below the admin API."""
+    return "/".join(("tenants", *(quote(part, safe="") for part in parts)))
+
+
+def time_of(given: datetime | None) -> str | None:
+    """As the admin API takes it; in UTC where nothing else was said."""
+    if given is None:
+        return None
+    return (given if given.tzinfo else given.replace(tzinfo=UTC)).isoformat()

@@ -1,0 +1,198 @@
+"""``cachefleet tenants``: tenants, and what they used."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import Annotated, Final
+
+import typer
+
+from cachefleet_local.cli.answers import Show, ask
+from cachefleet_local.cli.command_table import EPILOG
+from cachefleet_local.cli.completion import names
+from cachefleet_local.cli.contexts.access import Where
+from cachefleet_local.cli.options import asking, group, showing, watching
+from cachefleet_local.cli.output.columns import ACCESS, IDLE, TENANTS, USAGE
+from cachefleet_local.cli.tenants import key_commands
+from cachefleet_local.cli.tenants.key_commands import TIMES, Name, path_of, time_of
+from cachefleet_local.cli_errors import Exit, FailureError
+
+_NONE: Final = "no tenants: every request is of the tenant default; make one with: cachefleet tenants create NAME"
+_NO_USAGE: Final = "no usage in this time"
+_NO_IDLE: Final = "no tenant has blocks in the idle caches"
+
+
+def _list(show: Show) -> None:
+    show.items(lambda client: client.get("tenants"), TENANTS, empty=_NONE)
+
+
+app = typer.Typer(
+    help="Tenants, their API keys, and what they used. Without a command: the list of tenants.",
+    epilog=EPILOG,
+    callback=group(_list),
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+app.add_typer(key_commands.app, name="keys")
+
+Priority = Annotated[int | None, typer.Option(min=0, max=100, help="0 gets its turn first, 100 last.")]
+SaltVersion = Annotated[int | None, typer.Option(min=1, help="A new one cuts it off from all that is cached for it.")]
+AtOnce = Annotated[int | None, typer.Option(min=0, help="Requests at once on each replica; 0 is no limit.")]
+PerMinute = Annotated[
+    int | None, typer.Option(min=0, help="Computed prompt tokens and generated ones on each replica; 0 is no limit.")
+]
+Disabled = Annotated[bool | None, typer.Option("--disabled/--enabled", help="Whether its requests are refused.")]
+Trusted = Annotated[
+    bool | None,
+    typer.Option("--trusted/--untrusted", help="Whether its requests may tell engines priority, ids and sessions."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@app.command("list", epilog=EPILOG)
+@watching
+def list_tenants(show: Show) -> None:
+    """List tenants: priority, limits, version of the salt."""
+    _list(show)
+
+
+@app.command(epilog=EPILOG)
+@showing
+def create(
+    show: Show,
+    name: Name,
+    *,
+    priority: Priority = None,
+    requests_at_once: AtOnce = None,
+    tokens_per_minute: PerMinute = None,
+    salt_version: SaltVersion = None,
+    disabled: Disabled = None,
+    trusted: Trusted = None,
+) -> None:
+    """Make a tenant; it can do nothing until it has a key."""
+    body = _settings(
+        priority=priority,
+        requestsAtOnce=requests_at_once,
+        tokensPerMinute=tokens_per_minute,
+        saltVersion=salt_version,
+        disabled=disabled,
+        trusted=trusted,
+    )
+    show.item(lambda client: client.post("tenants", {"name": name} | body), TENANTS)
+
+
+@app.command("set", epilog=EPILOG)
+@showing
+def change(
+    show: Show,
+    name: Name,
+    *,
+    priority: Priority = None,
+    requests_at_once: AtOnce = None,
+    tokens_per_minute: PerMinute = None,
+    salt_version: SaltVersion = None,
+    disabled: Disabled = None,
+    trusted: Trusted = None,
+) -> None:
+    """Change a tenant; what is not named stays."""
+    body = _settings(
+        priority=priority,
+        requestsAtOnce=requests_at_once,
+        tokensPerMinute=tokens_per_minute,
+        saltVersion=salt_version,
+        disabled=disabled,
+        trusted=trusted,
+    )
+    show.item(lambda client: client.patch(path_of(name), body), TENANTS)
+
+
+@app.command(epilog=EPILOG)
+@asking
+def delete(where: Where, name: Name, *, yes: Yes = False) -> None:
+    """Delete a tenant and all its keys, after asking. What it used stays in the account."""
+    keys = ask(where, lambda client: client.get(path_of(name, "keys")))["items"]
+    before = ask(where, lambda client: client.get("access"))
+    confirmed(f"delete tenant {name} and its {len(keys)} keys?", yes=yes)
+    ask(where, lambda client: client.delete(path_of(name)))
+    typer.echo(f"{name}: deleted")
+    after = ask(where, lambda client: client.get("access"))
+    if before["reason"] != after["reason"]:
+        typer.echo(_CHANGED[bool(after["open"])], err=True)
+
+
+_CHANGED: Final = {
+    True: "no key is left: requests without a key are served now",
+    False: "no key is left: all requests are refused until there is one (cachefleet tenants keys create), or until "
+    "`cachefleet tenants open` serves everybody",
+}
+
+
+def confirmed(question: str, *, yes: bool) -> None:
+    """Ask on a terminal whether to go on. FailureError where the answer is no, or nobody can be asked."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise FailureError([f"{question} Nobody can be asked here: say --yes"], Exit.BAD_INPUT)
+    if not typer.confirm(question, err=True):
+        raise FailureError(["nothing was changed"])
+
+
+@app.command(epilog=EPILOG)
+@watching
+def usage(
+    show: Show,
+    *,
+    tenant: Annotated[
+        str | None, typer.Option(help="Of this tenant only.", autocompletion=names("tenants", "name"))
+    ] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option("--from", formats=TIMES, metavar="TIME", help="Hours from then; default: a day before --to."),
+    ] = None,
+    to: Annotated[
+        datetime | None, typer.Option(formats=TIMES, metavar="TIME", help="Hours that begin before; default: now.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many rows at most.")] = 10_000,
+) -> None:
+    """What tenants used, by the hour: requests, prompt tokens cached and computed, tokens generated."""
+    given = {"tenant": tenant, "from": time_of(since), "to": time_of(to), "limit": str(limit)}
+    asked = {name: value for name, value in given.items() if value is not None}
+    found = show.items(lambda client: client.get("usage", asked), USAGE, empty=_NO_USAGE)
+    if found["truncated"]:
+        typer.echo(f"there is more; these are the first {limit} rows", err=True)
+
+
+@app.command(epilog=EPILOG)
+@watching
+def cache(
+    show: Show,
+    *,
+    pool: Annotated[
+        str | None,
+        typer.Option(metavar="NAMESPACE/NAME", help="Of this pool only.", autocompletion=names("pools", "key")),
+    ] = None,
+) -> None:
+    """What tenants have of the idle caches now, and their shares of the budget."""
+    parameters = {} if pool is None else {"pool": pool}
+    show.items(lambda client: client.get("idle-cache", parameters), IDLE, empty=_NO_IDLE)
+
+
+@app.command(epilog=EPILOG)
+@showing
+def access(show: Show) -> None:
+    """Tell whether requests without an API key are served, and why."""
+    show.item(lambda client: client.get("access"), ACCESS)
+
+
+@app.command("open", epilog=EPILOG)
+@showing
+def admit_all(show: Show) -> None:
+    """Serve requests without an API key again, after all keys were deleted or lost."""
+    show.item(lambda client: client.post("access/open", {}), ACCESS)
+
+
+def _settings(**given: int | bool | None) -> dict[str, int | bool | None]:
+    """The fields that were given; a limit of 0 becomes null, no limit."""
+    limits = {"requestsAtOnce", "tokensPerMinute"}
+    return {name: value or None if name in limits else value for name, value in given.items() if value is not None}
