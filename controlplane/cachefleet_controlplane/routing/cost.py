@@ -25,7 +25,7 @@ from cachefleet_controlplane.routing.throughput import Throughput
 from cachefleet_controlplane.routing.worth import Worth
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Cost:
     """In seconds."""
 

@@ -19,7 +19,7 @@ OUTLIER: Final = 4.0
 """Only a worker this many times slower or faster than its pool's median is believed to be so."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Throughput:
     """What is assumed of one worker; numbers above 0."""
 
