@@ -96,7 +96,7 @@ def _token(file: Path) -> str:
         token = file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise FailureError([f"cannot read the admin token from {file}"], Exit.BAD_INPUT) from error
-    if not (token.isascii() and token.isprintable() and " " not in token):  # an error of HTTP would show it
+    if not (token and token.isascii() and token.isprintable() and " " not in token):  # an error of HTTP would show it
         raise FailureError([f"{file} has no admin token: one line without blanks is allowed"], Exit.BAD_INPUT)
     return token
 

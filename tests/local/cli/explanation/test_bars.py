@@ -1,0 +1,55 @@
+"""Bars of costs and tokens: nothing is lost or made up, whatever the width."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachefleet_local.cli.explanation import bars
+from tests.local.cli.explanation.test_explain import example, explained, item
+
+COUNT = st.integers(0, 10**6)
+
+
+@given(prompt=st.integers(1, 10**6), predicted=COUNT, cached=COUNT)
+def test_a_prompts_tokens_are_all_accounted_for(prompt: int, predicted: int, cached: int) -> None:
+    cached = min(cached, prompt)
+    parts = bars.tokens({"promptTokens": prompt, "predictedTokens": predicted, "cachedTokens": cached})
+    assert sum(parts.values()) == prompt
+    assert parts[bars.SERVED] + parts[bars.BEYOND] == cached
+    assert all(amount >= 0 for amount in parts.values())
+
+
+def test_what_the_engine_did_not_tell_has_no_bar() -> None:
+    assert bars.tokens({"promptTokens": 9, "predictedTokens": 0, "cachedTokens": None}) == {}
+
+
+def test_a_costs_parts_are_its_sum() -> None:
+    for candidate in item(example())["candidates"]:
+        parts = bars.costs(candidate)
+        assert sum(parts.values()) == candidate["seconds"] or abs(sum(parts.values()) - candidate["seconds"]) < 1e-9
+        assert all(amount >= 0 for amount in parts.values())
+    chosen, _, busiest = (bars.costs(one) for one in item(example())["candidates"])
+    assert max(chosen, key=lambda part: chosen[part]) is bars.PREFILL
+    assert max(busiest, key=lambda part: busiest[part]) is bars.WAIT
+
+
+def test_a_candidate_without_a_measured_rate_costs_what_it_costs() -> None:
+    bare = dict.fromkeys(("queuedTokens", "inflightTokens", "uncachedTokens", "tokensPerSecond"), 0)
+    bare |= {"interTokenSeconds": 0, "batchedTokens": 0, "seconds": 0.0, "othersSeconds": 0.0}
+    assert sum(bars.costs(bare).values()) == 0
+
+
+@given(width=st.integers(1, 300))
+def test_bars_follow_the_width(width: int) -> None:
+    named = [("a", {bars.WAIT: 1.0, bars.PREFILL: 3.0}), ("worker", {bars.WAIT: 0.0, bars.PREFILL: 0.2})]
+    first, second, _ = bars.chart(named, unit=".1f", width=width, colour=False)
+    room = min(bars.MOST, max(bars.LEAST, width - 6 - 3 - 4))
+    assert len(first) - len("a       4.0  ") == room
+    assert len(second) <= len(first)
+    assert first.count("#") * 3 - 3 <= first.count("=") <= first.count("#") * 3 + 3
+
+
+def test_colours_are_for_terminals_alone() -> None:
+    assert "\x1b[" not in explained(item(example()))
+    assert "\x1b[" in explained(item(example()), colour=True)

@@ -1,0 +1,94 @@
+"""``cachefleet top``: its tables, its keys on a terminal, and one print for pipes."""
+
+from __future__ import annotations
+
+import os
+import pty
+from pathlib import Path
+
+import pytest
+
+from cachefleet_local.cli.live.top_view import ORDERS, blocks_bar, screen
+from cachefleet_local.cli.listing import Item
+from tests.local.cli.admin_api import AdminApi, environment, ran, started
+from tests.local.cli.test_listing import POOL, WORKER, item
+
+
+def worker(number: int, **load: int) -> Item:
+    assert WORKER.load is not None
+    told = WORKER.load.model_copy(update=load)
+    return item(WORKER.model_copy(update={"id": f"default/demo/demo-{number}#0", "load": told, "held_blocks": number}))
+
+
+def names(text: str) -> list[str]:
+    return [line.split()[0] for line in text.splitlines() if line.startswith("default/demo/")]
+
+
+@pytest.fixture
+def api() -> AdminApi:
+    api = AdminApi()
+    api.items("pools", item(POOL))
+    api.items("workers", worker(0, running=1), worker(1, running=7))
+    return api
+
+
+def test_blocks_are_in_use_cached_or_free() -> None:
+    assert blocks_bar(worker(0, blocks_total=100, blocks_free=60, blocks_idle=40)) == "[########========....]"
+    assert blocks_bar(item(WORKER.model_copy(update={"load": None}))) == ""
+
+
+def test_pools_sum_up_their_workers() -> None:
+    text = screen([item(POOL)], [worker(1, running=1, waiting=2), worker(2, running=3, waiting=4)])
+    assert text.splitlines()[1].split() == ["default/demo", "tiny", "1/2", "4", "6", "3", "-"]
+
+
+@pytest.mark.parametrize(
+    ("key", "first"),
+    [("n", "default/demo/demo-0#0"), ("r", "default/demo/demo-1#0"), ("b", "default/demo/demo-1#0")],
+)
+def test_keys_order_workers(key: str, first: str) -> None:
+    assert names(screen([], [worker(1, running=5), worker(0, running=2)], key))[0] == first
+
+
+def test_every_order_takes_workers_that_never_reported() -> None:
+    silent = item(WORKER.model_copy(update={"load": None, "report_age_seconds": None}))
+    for key in ORDERS:
+        assert len(names(screen([], [silent, worker(3)], key))) == 2
+
+
+def test_on_a_pipe_it_prints_once(api: AdminApi, tmp_path: Path) -> None:
+    with api.serving():
+        for words in ((), ("--once",)):
+            status, out, err = ran("top", *words, env=environment(api, tmp_path))
+            assert (status, err) == (0, "")
+            assert "\x1b" not in out
+            assert len(names(out)) == 2
+
+
+def test_on_a_terminal_it_is_live_until_q(api: AdminApi, tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    more = {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
+    with (
+        api.serving(),
+        started(
+            "top", "--interval", "0.1", env=environment(api, tmp_path, **more), stdin=follower, stdout=follower
+        ) as process,
+    ):
+        os.close(follower)
+        _until(leader, b"demo-1#0")
+        api.answers["workers"] = 503
+        _until(leader, b"no workers")
+        api.items("workers", worker(2))
+        _until(leader, b"demo-2#0")
+        os.write(leader, b"r")
+        _until(leader, b"running*")
+        os.write(leader, b"q")
+        assert process.wait(60) == 0
+    os.close(leader)
+
+
+def _until(terminal: int, wanted: bytes) -> bytes:
+    seen = b""
+    while wanted not in seen:
+        seen += os.read(terminal, 65536)
+    return seen
