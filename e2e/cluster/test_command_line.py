@@ -73,6 +73,10 @@ class Person:
         env = kept | {"PATH": path, "HOME": str(self.folder), "KUBECONFIG": str(self.kubeconfig)}
         return subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=120)
 
+    def left(self) -> list[str]:
+        """Of what forwarded ports, the processes that have not ended with their commands."""
+        return [pid for pid in (self.folder / "forwards").read_text().split() if Path("/proc", pid).exists()]
+
     def asks(self, *words: str) -> subprocess.CompletedProcess[str]:
         """The same of the plugin, as kubectl runs it."""
         return self.types("kubectl", "cachefleet", *words)
@@ -112,7 +116,7 @@ async def port(cluster: ApiServer, reviewer: Identity, namespace: str, tmp_path:
 
 
 @pytest.fixture
-def person(
+def person(  # noqa: PLR0917 - fixtures
     cluster: ApiServer,
     controllers: ApiServer,
     api: client.ApiClient,
@@ -166,9 +170,7 @@ async def test_the_plugin_of_kubectl_finds_the_control_plane_by_itself(person: P
     assert [pool["key"] for pool in json.loads(found.stdout)] == [
         pool["key"] for pool in json.loads((await asyncio.to_thread(person.asks, *place, "pools", "-o", "json")).stdout)
     ]
-    # What forwarded the port has ended with the command.
-    for pid in (person.folder / "forwards").read_text().split():
-        assert not Path("/proc", pid).exists()
+    assert person.left() == []
 
 
 async def test_rights_are_those_of_the_service_account(person: Person, namespace: str) -> None:

@@ -6,9 +6,14 @@ the files: starting a vLLM takes most of a minute on a small machine.
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -16,7 +21,7 @@ import pytest
 from e2e.node.client import Client, failures
 from e2e.node.looks import idle_blocks, writes
 from e2e.node.pools import Pool
-from e2e.node.site import NAMESPACE, RELEASE, Site, until
+from e2e.node.site import NAMESPACE, RELEASE, CommandError, Site, until
 
 # What is asked for, the condition that tells of it, and a word that its message must have.
 WRONG: Final[dict[str, tuple[dict[str, Any], tuple[str, str, str], str]]] = {
@@ -79,6 +84,31 @@ def test_kubectl_tells_all_of_a_pool(site: Site, pool: Pool, client: Client) -> 
     explained = site.kubectl("explain", "pcp.spec.prefixCache")
     assert "budgetMiB" in explained
     assert "idle" in explained
+
+
+def test_kubectl_s_plugin_reaches_the_control_plane(site: Site, pool: Pool, tmp_path: Path) -> None:
+    """By a port-forward to its pod, with TLS and the token of a service account that may look at pools."""
+    (tmp_path / "kubectl").symlink_to(site.programs["kubectl"])
+    site.kubectl("create", "serviceaccount", "sre", "-n", pool.namespace)
+    site.kubectl(
+        "create", "clusterrolebinding", "sre-view", "--clusterrole=view", f"--serviceaccount={pool.namespace}:sre"
+    )
+    place = [f"--kubeconfig={site.kubeconfig}", "--service-account", f"{pool.namespace}/sre"]
+    plugin = "import sys; from cachefleet_local.__main__ import kubectl_main; kubectl_main()"
+    command = [sys.executable, "-c", plugin, "workers", "-o", "json", *place]
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+
+    def workers() -> list[Any] | None:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        if done.returncode and "may not list" not in done.stderr:  # answers on rights are remembered for seconds
+            raise CommandError(done.stderr)
+        return None if done.returncode else list(json.loads(done.stdout))
+
+    try:
+        assert [one["ready"] for one in until(workers, seconds=60)] == [True, True]
+    finally:
+        site.kubectl("delete", "clusterrolebinding", "sre-view")
+        site.kubectl("delete", "serviceaccount", "sre", "-n", pool.namespace)
 
 
 def test_a_second_look_writes_nothing(site: Site, pool: Pool) -> None:
