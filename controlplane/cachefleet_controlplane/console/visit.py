@@ -18,12 +18,8 @@ from cachefleet_controlplane.console.sign_in.one_time_codes import OneTimeCodes
 from cachefleet_controlplane.console.sign_in.visitor_sessions import Session, Sessions, session_id
 from cachefleet_controlplane.console.static_files import StaticFiles
 from cachefleet_controlplane.console.templating import Templates
-from cachefleet_controlplane.internal_auth.authorizer import (
-    Access,
-    AccessUnavailableError,
-    AdminAuthorizer,
-    asked,
-)
+from cachefleet_controlplane.internal_auth.admin_rights import asked
+from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, AdminAuthorizer
 
 
 class SignedOutError(Exception):

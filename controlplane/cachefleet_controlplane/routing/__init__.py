@@ -12,5 +12,6 @@ reason_texts      reasons and causes as sentences
 reservations      blocks that requests in flight will fill on one worker
 scoring           every candidate's score, and the choice of a worker
 throughput        prefill rate and latency assumed of each worker
+told_reason       the reason of a decision as it is told
 worth             what work and evictions on a worker cost others
 """

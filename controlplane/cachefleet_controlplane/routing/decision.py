@@ -134,15 +134,6 @@ class Prompt:
     paid_tokens: int = 0
     """How long that prefix is: nothing is taken off for who is expected to hold all of it."""
 
-    @property
-    def short(self) -> bool:
-        """Whether it is known to be shorter than a block."""
-        return self.knowledge is Knowledge.EXACT and 0 < self.tokens < self.block_size
-
-    def tell(self, reason: Reason) -> Reason:
-        """The reason as it is told: load decided on a short prompt since nothing of it can be cached."""
-        return Reason.SHORT_PROMPT if reason is Reason.LOAD_ONLY and self.short else reason
-
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
 class CandidateView:

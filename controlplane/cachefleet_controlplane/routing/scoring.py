@@ -39,6 +39,7 @@ from cachefleet_controlplane.routing.decision import (
 from cachefleet_controlplane.routing.hit_trust import counted
 from cachefleet_controlplane.routing.later_scores import LaterScores
 from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
+from cachefleet_controlplane.routing.told_reason import told_reason
 
 OUTPUT_TOKENS_COUNTED: Final = 256
 """Output tokens beyond this are not counted when asking whether a request fits."""
@@ -64,7 +65,7 @@ def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingP
     prefix, excess = _excess(chosen, judged) if knowledge is Knowledge.EXACT else (0, 0.0)
     return Decision(
         verdict=Verdict.ROUTE,
-        reason=prompt.tell(reason),
+        reason=told_reason(reason, prompt),
         policy=policy,
         knowledge=knowledge,
         worker=chosen.view.worker,

@@ -36,6 +36,7 @@ from cachefleet_controlplane.routing.scoring import (
     usable_blocks,
     usable_tokens,
 )
+from cachefleet_controlplane.routing.told_reason import told_reason
 from cachefleet_controlplane.selection.candidate_table import CandidateTable, NotScorableError
 from cachefleet_controlplane.selection.selection import Duty, Selector, on_duty
 from cachefleet_controlplane.workers.registry import Registry
@@ -105,7 +106,7 @@ class NativeSelector(Selector):
         predicted, loaded = seen.predicted(choice.first)
         return Decision(
             verdict=Verdict.ROUTE,
-            reason=prompt.tell(Reason(choice.reason)),
+            reason=told_reason(Reason(choice.reason), prompt),
             policy=RoutingPolicy.CACHE_AWARE,
             knowledge=knowledge,
             worker=view.worker,

@@ -13,6 +13,7 @@ from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
 from cachefleet_controlplane.routing.scoring import decide, needed_blocks, usable_blocks
 from cachefleet_controlplane.routing.throughput import Throughputs
+from cachefleet_controlplane.routing.told_reason import told_reason
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
 from tests.controlplane.chains import chain, stored
@@ -131,7 +132,7 @@ def test_the_choice_is_that_of_decide(
     assert (choice.reason == "no_fit") == (decision.reason is Reason.NO_ROOM)
     assert decision.leading[0].id == known[choice.first].id
     if decision.verdict is Verdict.ROUTE:
-        assert (known[choice.first].id, prompt.tell(Reason(choice.reason))) == (decision.id, decision.reason)
+        assert (known[choice.first].id, told_reason(Reason(choice.reason), prompt)) == (decision.id, decision.reason)
         if decision.knowledge is Knowledge.EXACT:
             assert (choice.longest, choice.excess) == (decision.prefix_tokens, decision.excess_seconds)
     chosen = decision.scores[choice.first]

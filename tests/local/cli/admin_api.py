@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-TOKEN = "t0ken"  # noqa: S105
+TOKEN = "t0ken"
 
 
 class AdminApi:

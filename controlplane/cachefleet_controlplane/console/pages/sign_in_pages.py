@@ -11,7 +11,8 @@ from cachefleet_controlplane.console.sign_in.form_checks import form_of
 from cachefleet_controlplane.console.sign_in.one_time_codes import LIFE_SECONDS
 from cachefleet_controlplane.console.sign_in.visitor_sessions import PATH, drop_cookie, session_id, set_cookie
 from cachefleet_controlplane.console.visit import ConsoleParts, Visit
-from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, asked, bearer
+from cachefleet_controlplane.internal_auth.admin_rights import asked
+from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, bearer
 
 _WRONG: Final = "This token is not the admin API's, or it is not valid any more. Nothing was kept of it."
 _FORBIDDEN: Final = "This token is valid, but its user may not list PrefixCachePools, which the console needs."

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cachefleet_local.cli.contexts.access import AdminAccess, Where, find_access
 from cachefleet_local.cli.contexts.cluster_access import Cluster

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cachefleet_local.cli.live.top_view import ORDERS, blocks_bar, screen
 from cachefleet_local.cli.listing import Item
+from cachefleet_local.cli.live.top_view import ORDERS, blocks_bar, screen
 from tests.local.cli.admin_api import AdminApi, environment, ran, started
 from tests.local.cli.test_listing import POOL, WORKER, item
 
