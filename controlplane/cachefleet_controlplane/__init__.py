@@ -7,6 +7,7 @@ http_heads       bounds on the bytes and fields of a request's head
 http_protocol    uvicorn's HTTP protocol with deadlines for slow clients and a shutdown in two steps
 http_server      a uvicorn server of that protocol
 metrics          Prometheus counters, gauges and histograms, one method per event
+setting_values   what settings may be
 settings         environment variables
 settings_bounds  bounds and options of the parts, as the settings give them
 tls              TLS of the internal port, and how workers are verified

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -40,7 +41,9 @@ from cachefleet_controlplane.report_server.report_limits import ReportLimits
 from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.settings import Settings
-from cachefleet_controlplane.settings_bounds import gateway_bounds, gateway_options, log_bounds
+from cachefleet_controlplane.settings_bounds import audit_bounds, gateway_bounds, gateway_options, log_bounds
+from cachefleet_controlplane.store.audit_log import AuditLog
+from cachefleet_controlplane.store.audit_repository import SqlAudit
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
@@ -92,6 +95,9 @@ class ControlPlane:
         repository = SqlDecisions(database, max_rows=settings.decisions_max_rows)
         self.decisions = DecisionLog(repository, metrics=self.metrics, bounds=log_bounds(settings))
         self.history = CacheHistory()
+        self.audit = AuditLog(
+            SqlAudit(database), metrics=self.metrics, wall_clock=time.time, bounds=audit_bounds(settings)
+        )
         self._fleet_key = fleet_key
         self._credentials = Credentials(fleet_key)
         self.tls = tls_parts(settings, self._credentials)
@@ -176,6 +182,7 @@ class ControlPlane:
         self._resources.push_async_callback(self.hot.observer.close)
         self._start("store", self.decisions.run)
         self._start("tenants", self.tenancy.tenants.run)
+        self._start("audit", self.audit.run)
         self._start("usage", self.tenancy.usage.run)
         self._start("conversations", self.conversations.store_thread.run)
         self._start("examiner", self.conversations.examiner.run)
@@ -204,6 +211,8 @@ class ControlPlane:
             state=self._service_state,
             history=HistorySource(self.history, self.hot.shown),
             authorize=authority.admin,
+            user_of=authority.user_of,
+            audit=self.audit,
             max_bytes=settings.admin_max_bytes,
         )
         self.console = Console(self.fleet, admin=admin, authorize=authority.admin)

@@ -90,6 +90,7 @@ class Metrics:
         self._store_errors = self._counter("store_errors", "Failures of the store", "kind")
         self._keys_lost = self._gauge("api_keys_lost", "1 while requests are refused because API keys may be lost")
         self._unwritten = self._gauge("revocations_waiting", "Revoked API keys that the store does not know of yet")
+        self._audit_dropped = self._counter("audit_dropped", "Records of the audit log dropped, the queue being full")
         self._usage_dropped = self._counter("usage_dropped", "Requests whose use went unwritten, the queue being full")
         self._store_up = self._gauge("store_up", "1 while the store takes records")
         self._source_updates = self._counter("pool_source_updates", "Changes of the pools taken over")
@@ -243,6 +244,10 @@ class Metrics:
     def usage_dropped(self, requests: int = 1) -> None:
         """Count requests whose usage was dropped, the queue being full."""
         self._usage_dropped.inc(requests)
+
+    def audit_dropped(self) -> None:
+        """Count a record of the audit log dropped, the queue being full."""
+        self._audit_dropped.inc()
 
     def pools_updated(self) -> None:
         """Count a new state of the pools taken over from the source."""

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import make_url
 
+from cachefleet_controlplane.setting_values import allowed, is_base_url
 from cachefleet_controlplane.store.database import usable_url
 from cachefleet_core.native import Choice
 from cachefleet_core.pool.model_names import NameRules, parse_rules
@@ -182,6 +181,9 @@ class Settings(BaseSettings):
     usage_flush_seconds: float = Field(5, ge=0.01, le=300)
     usage_days: int = Field(400, ge=1, le=3660)
     """How long what tenants used is remembered."""
+    audit_days: int = Field(365, ge=1, le=3660)
+    """How long it is remembered who changed what."""
+    audit_max_rows: int = Field(100_000, ge=100, le=10_000_000)
     database_timeout_seconds: float = Field(2, ge=0.01, le=60)
     database_retry_seconds: float = Field(5, ge=0.01, le=300)
 
@@ -210,7 +212,7 @@ class Settings(BaseSettings):
             got = f"got {self.request_buffer_bytes}, allowed: from {least}, twice {_variable('request_max_bytes')}"
             return [f"{_variable('request_buffer_bytes')}: {got}"]
         allowed = "addresses like http://renderer:8000, comma separated"
-        wrong = [url for url in self.renderer_urls if not _is_base_url(url)]
+        wrong = [url for url in self.renderer_urls if not is_base_url(url)]
         return [f"{_variable('renderer_urls')}: got {url!r}, allowed: {allowed}" for url in wrong]
 
     def _missing(self) -> list[str]:
@@ -259,15 +261,6 @@ def load() -> Settings:
         raise SettingsError([line for e in error.errors(include_url=False) for line in _lines(e)]) from None
 
 
-def _is_base_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        known = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-    return known and not (parts.query or parts.fragment or parts.username or parts.path.strip("/"))
-
-
 def _variable(field: str) -> str:
     return PREFIX + field.upper()
 
@@ -278,23 +271,5 @@ def _lines(error: ErrorDetails) -> list[str]:
     field = str(error["loc"][0]).removeprefix(PREFIX).lower()
     info = Settings.model_fields[field]
     if error["type"] == "missing":
-        return [f"{_variable(field)}: is required: {_allowed(info)}"]
-    return [f"{_variable(field)}: got {error['input']!r}, allowed: {_allowed(info)}"]
-
-
-def _allowed(info: FieldInfo) -> str:
-    kind: Any = info.annotation
-    if choices := getattr(kind, "__args__", ()):
-        texts = [repr(choice) for choice in choices if isinstance(choice, str)]
-        if texts:
-            return "one of " + ", ".join(texts)
-    kinds = {int: "a whole number", float: "a number"}
-    if kind in kinds:
-        return kinds[kind] + _range(info)
-    return "the path of a file" if kind is Path else "text"
-
-
-def _range(info: FieldInfo) -> str:
-    low = next((m.ge for m in info.metadata if hasattr(m, "ge")), None)
-    high = next((m.le for m in info.metadata if hasattr(m, "le")), None)
-    return f" from {low} to {high}" if low is not None else ""
+        return [f"{_variable(field)}: is required: {allowed(info)}"]
+    return [f"{_variable(field)}: got {error['input']!r}, allowed: {allowed(info)}"]

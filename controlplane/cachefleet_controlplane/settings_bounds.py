@@ -10,6 +10,7 @@ from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
 from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.settings import Settings
+from cachefleet_controlplane.store.audit_log import AuditBounds
 from cachefleet_controlplane.store.decision_log import LogBounds
 from cachefleet_controlplane.wiring import GatewayOptions
 from cachefleet_core.block_keys import BlockKeyer
@@ -22,6 +23,13 @@ def log_bounds(settings: Settings) -> LogBounds:
         batch=settings.decisions_batch,
         flush_seconds=settings.decisions_flush_seconds,
         retry_seconds=settings.database_retry_seconds,
+    )
+
+
+def audit_bounds(settings: Settings) -> AuditBounds:
+    """Of the audit log."""
+    return AuditBounds(
+        days=settings.audit_days, rows=settings.audit_max_rows, retry_seconds=settings.database_retry_seconds
     )
 
 

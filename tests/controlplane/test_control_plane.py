@@ -197,6 +197,8 @@ async def test_new_workers_and_a_new_policy_need_no_restart(tmp_path: Path) -> N
             url = made.internal + "/admin/v1/routing"
             async with http.put(url, json={"policy": "roundRobin"}, headers=told) as answer:
                 assert answer.status == 200
+        (noted,) = json.loads((await made.get("/admin/v1/audit", "for-people"))[1])["items"]
+        assert (noted["username"], noted["address"]) == ("admin token", "127.0.0.1")
         for _ in range(4):
             assert (await made.chat())[0] == 200
         asked = [[seen.path for seen in one.requests] for one in (worker, second)]

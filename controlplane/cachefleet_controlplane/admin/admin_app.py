@@ -13,6 +13,8 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from cachefleet_controlplane.admin import presenters, problem_responses, schemas, tenant_schemas
 from cachefleet_controlplane.admin.access_routes import access_routes
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals, told
+from cachefleet_controlplane.admin.audit.audit_middleware import Audited
+from cachefleet_controlplane.admin.audit.audit_routes import audit_routes
 from cachefleet_controlplane.admin.auth_middleware import BodyBound, Guard
 from cachefleet_controlplane.admin.certification_routes import Certifier, certificate_routes
 from cachefleet_controlplane.admin.decisions.decision_routes import decision_routes
@@ -28,6 +30,7 @@ from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.admin.usage_routes import usage_routes
 from cachefleet_controlplane.internal_auth.authorizer import AdminAuthorizer
 from cachefleet_controlplane.routing.decision import RoutingPolicy
+from cachefleet_controlplane.store.audit_log import AuditLog
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.sql_tenants import TenantConflictError, TenantNotFoundError
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -64,11 +67,14 @@ def admin_app(
     state: Callable[[], ServiceState] = ServiceState,
     history: HistorySource | None = None,
     authorize: AdminAuthorizer,
+    user_of: Callable[[str], str] = lambda _: "",
+    audit: AuditLog | None = None,
     max_bytes: int = 1024 * 1024,
 ) -> FastAPI:
     """Make the application to be mounted at ``PATH``; every path under it asks ``authorize`` first.
 
-    ``state`` is what this replica knows of itself, for findings.
+    ``state`` is what this replica knows of itself, for findings; ``user_of`` gives the user of a token that was just
+    judged, for the audit log.
     """
     app = FastAPI(title="Cachefleet admin API", version="v1", openapi_url=None, docs_url=None, redoc_url=None)
     of_keys = (key_routes(service), access_routes(service))
@@ -79,7 +85,9 @@ def admin_app(
     of_conversations = () if certifier is None else (certificate_routes(certifier),)
     of_caches = () if flush is None else (flush_routes(flush),)
     of_history = () if history is None else (history_routes(history),)
-    for router in (*of_fleet, *of_caches, *of_history, *of_tenants, *of_conversations, _meta_routes(app)):
+    of_audit = () if audit is None else (audit_routes(audit),)
+    of_the_past = (*of_history, *of_audit)
+    for router in (*of_fleet, *of_caches, *of_the_past, *of_tenants, *of_conversations, _meta_routes(app)):
         app.router.routes.extend(router.routes)  # include_router would build each route a second time
     app.add_exception_handler(StarletteHTTPException, problem_responses.http_problem)
     app.add_exception_handler(RequestValidationError, problem_responses.invalid_problem)
@@ -89,7 +97,9 @@ def admin_app(
     app.add_exception_handler(TenantConflictError, problem_responses.conflict_problem)
     app.add_exception_handler(Exception, problem_responses.unexpected_problem)
     app.add_middleware(BodyBound, max_bytes=max_bytes)
-    app.add_middleware(Guard, authorize=authorize)  # the middleware added last runs first
+    app.add_middleware(Guard, authorize=authorize, user_of=user_of)
+    if audit is not None:  # the middleware added last runs first
+        app.add_middleware(Audited, audit=audit, wall_clock=service.wall_clock)
     return app
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.datastructures import Headers
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cachefleet_controlplane.admin.audit.audit_middleware import identified
 from cachefleet_controlplane.admin.problem_responses import problem, unavailable
 from cachefleet_controlplane.internal_auth.admin_rights import asked
 from cachefleet_controlplane.internal_auth.authorizer import (
@@ -19,11 +22,15 @@ from cachefleet_core.pool.spec import GROUP
 
 
 class Guard:
-    """Answers 401, 403 or 503 unless ``authorize`` allows the request, judged by method and path alone."""
+    """Answers 401, 403 or 503 unless ``authorize`` allows the request, judged by method and path alone.
 
-    def __init__(self, app: ASGIApp, authorize: AdminAuthorizer) -> None:
+    ``user_of`` gives the user of a token that was just judged, for the audit log.
+    """
+
+    def __init__(self, app: ASGIApp, authorize: AdminAuthorizer, user_of: Callable[[str], str]) -> None:
         self._app = app
         self._authorize = authorize
+        self._user_of = user_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -37,10 +44,13 @@ class Guard:
     async def _refusal(self, scope: Scope) -> ASGIApp | None:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         question = asked(scope["method"], path)
+        token = bearer(Headers(scope=scope).get("authorization", ""))
         try:
-            access = await self._authorize(bearer(Headers(scope=scope).get("authorization", "")), question)
+            access = await self._authorize(token, question)
         except AccessUnavailableError as error:
             return unavailable(str(error))
+        if access is not Access.UNAUTHENTICATED:
+            identified(scope, self._user_of(token), question)
         return _REFUSALS[access](question)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Path, Response
 
@@ -41,9 +42,11 @@ def tenant_routes(service: TenantService) -> APIRouter:
         return told.TenantList(items=tuple(map(shown_tenant, shown)), next=following)
 
     @router.post("/tenants", summary="Make a tenant", status_code=201, responses=_CONFLICT)
-    async def create(wanted: told.NewTenant) -> told.Tenant:
+    async def create(wanted: told.NewTenant, response: Response) -> told.Tenant:
         fields = wanted.model_dump() | {"name": TenantId(wanted.name)}
-        return shown_tenant(await service.create(TenantRecord(**fields)))
+        made = shown_tenant(await service.create(TenantRecord(**fields)))
+        response.headers["location"] = f"/admin/v1/tenants/{quote(wanted.name, safe='')}"
+        return made
 
     @router.get("/tenants/{tenant}", summary="One tenant", responses=_NOT_FOUND)
     async def one(tenant: Name) -> told.Tenant:
@@ -102,6 +105,7 @@ def shown_key(key: KeyRecord, now: float) -> told.Key:
 def _told_once(made: tuple[KeyRecord, str], response: Response) -> told.CreatedKey:
     record, key = made
     response.headers["cache-control"] = "no-store"
+    response.headers["location"] = f"/admin/v1/tenants/{quote(record.tenant, safe='')}/keys/{record.id}"
     return told.CreatedKey.model_validate(_key_fields(record, record.created) | {"key": key})
 
 

@@ -15,6 +15,8 @@ from cachefleet_core.tenancy import FleetKey
 
 logger = logging.getLogger(__name__)
 
+ADMIN_USER: Final = "admin token"
+"""In place of a user's name, which a token in a file has not."""
 _NOBODY: Final = b""
 """Equals no digest."""
 
@@ -78,6 +80,10 @@ class FileAuthorizer:
     async def admin(self, token: str, _asked: Asked) -> Access:
         """Whether the token is that of the admin API; it may do whatever is asked."""
         return self._answer("admin", allowed=self._admin.matches(token))
+
+    def user_of(self, token: str) -> str:
+        """ADMIN_USER for the token of the admin API, else ""."""
+        return ADMIN_USER if self._admin.matches(token) else ""
 
     def _is_shared(self, token: str) -> bool:
         return self._reports is not None and self._reports.matches(token)

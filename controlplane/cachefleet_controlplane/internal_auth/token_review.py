@@ -141,6 +141,11 @@ class TokenReviewAuthorizer:
         self._metrics.auth(check="admin", outcome=access)
         return access
 
+    def user_of(self, token: str) -> str:
+        """The name of a token's user, as remembered from when it was judged; "" where it is not."""
+        known = self._identities.get(_digest(token))
+        return known.username if isinstance(known, Identity) else ""
+
     async def _identity(self, token: str) -> Identity | None:
         if not token:
             return None

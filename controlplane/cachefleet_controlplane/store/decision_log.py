@@ -19,6 +19,7 @@ from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.decision_filter import EVERY, DecisionFilter
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.decision_repository import DecisionRepository
+from cachefleet_controlplane.store.newest_first import newest_first
 from cachefleet_controlplane.store.store_errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -81,19 +82,11 @@ class DecisionLog:
 
         Where the repository fails, only those still queued; StoreError where ``before`` is not among these.
         """
-        names, queued = list(self._waiting), before in self._waiting
-        older = names[: names.index(before)] if before in self._waiting else names if before is None else []
-        found = [one for name in reversed(older) if wanted.matches(one := self._waiting[name])][:limit]
-        # Those queued may be written before the repository answers, the newer ones, too.
-        most, cursor = limit + len(names), None if queued else before
-        try:
-            stored = await self._read(lambda: self._repository.recent(most, wanted, before=cursor))
-        except StoreError:
-            if cursor is not None:
-                raise
-            return found
-        known = set(names)
-        return (found + [record for record in stored if record.id not in known])[:limit]
+
+        async def read(most: int, cursor: str | None) -> list[DecisionRecord]:
+            return await self._read(lambda: self._repository.recent(most, wanted, before=cursor))
+
+        return await newest_first(self._waiting, wanted.matches, read, limit=limit, before=before)
 
     async def run(self) -> None:
         """Write queued records until cancelled; then flush once and close the repository."""

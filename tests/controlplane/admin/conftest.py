@@ -20,6 +20,8 @@ from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import RoutingPolicy
+from cachefleet_controlplane.store.audit_log import AuditBounds, AuditLog
+from cachefleet_controlplane.store.audit_repository import SqlAudit
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_records import DecisionRecord
@@ -105,6 +107,13 @@ async def usage(database: Database) -> UsageLog:
     return UsageLog(SqlUsage(database), metrics=Metrics(), wall_clock=lambda: NOW)
 
 
+@pytest.fixture
+async def audit(database: Database) -> AuditLog:
+    """Without its task, so that records wait in memory, for no time."""
+    bounds = AuditBounds(write_seconds=0, queue=5)
+    return AuditLog(SqlAudit(database), metrics=Metrics(), wall_clock=lambda: NOW, bounds=bounds)
+
+
 class Oracle:
     """Explains every request alike, or fails; remembers what was asked."""
 
@@ -156,10 +165,12 @@ def app(  # noqa: PLR0917 - fixtures
     oracle: Oracle,
     doorkeeper: Doorkeeper,
     history: CacheHistory,
+    audit: AuditLog,
 ) -> FastAPI:
     source = HistorySource(history, prefixes, clock=lambda: NOW)
-    given: dict[str, Any] = {"service": service, "usage": usage, "explain": oracle, "history": source}
-    return admin_app(fleet, decisions, authorize=doorkeeper, max_bytes=2048, **given)
+    given: dict[str, Any] = {"service": service, "usage": usage, "explain": oracle, "history": source, "audit": audit}
+    user_of = "user of {}".format
+    return admin_app(fleet, decisions, authorize=doorkeeper, user_of=user_of, max_bytes=2048, **given)
 
 
 @pytest.fixture

@@ -39,6 +39,8 @@ ROUTES = {
     ("POST", "/tenants/{tenant}/keys"),
     ("POST", "/tenants/{tenant}/keys/rotate"),
     ("DELETE", "/tenants/{tenant}/keys/{key_id}"),
+    ("GET", "/audit"),
+    ("GET", "/audit/export"),
     ("GET", "/access"),
     ("POST", "/access/open"),
     ("GET", "/usage"),
@@ -47,7 +49,7 @@ ROUTES = {
     ("GET", "/prefixes"),
     ("GET", "/openapi.json"),
 }
-LATER = {"audit", "audit/export", "decisions/stream", "decisions/export"}
+LATER = {"decisions/stream", "decisions/export"}
 UNKNOWN = {("GET", "/"), ("GET", "/docs"), ("POST", "/pools"), ("GET", "/nowhere"), ("DELETE", "/pools/a/b")}
 
 

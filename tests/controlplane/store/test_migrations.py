@@ -13,12 +13,12 @@ from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
 from cachefleet_controlplane.store.migrations import configuration, migrate
-from cachefleet_controlplane.store.schema import continuation_tables, tables
+from cachefleet_controlplane.store.schema import audit_table, continuation_tables, tables
 from cachefleet_controlplane.store.schema.tables import DecisionRow
 from cachefleet_controlplane.store.store_errors import StoreError
 from tests.controlplane.store.conftest import MakeRecord
 
-TABLES = (tables, continuation_tables)
+TABLES = (audit_table, tables, continuation_tables)
 """Modules whose import tells SQLModel of their tables."""
 
 

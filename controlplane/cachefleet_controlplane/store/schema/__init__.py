@@ -1,5 +1,6 @@
 """The tables of the database as SQLModel classes; each change needs a migration.
 
+audit_table           the audit log
 continuation_tables   conversations, checkpoints, responses, certificates
 tables                decisions, tenants, API keys, usage
 """
