@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from cachefleet_core.tenancy import salt_digest
 from e2e.engine.fleet import until
 from e2e.engine.plugin_client import WIDE, ask_keys, call, features, fleet
 from e2e.engine.vllm import START_SECONDS, VllmOptions, VllmServer
@@ -49,6 +50,7 @@ def test_only_the_worker_key_opens_the_routes(vllm_server: VllmServer) -> None:
         ("GET", "/snapshot"),
         ("PUT", "/policy"),
         ("POST", "/keys"),
+        ("POST", "/flush"),
         ("GET", "/no-such-thing"),
     ):
         assert call(vllm_server, method, f"/v1/fleet{path}", headers=USER).status == 403, path
@@ -125,6 +127,26 @@ def test_a_policy_is_in_force_on_both_ranks_whoever_was_told(vllm_server: VllmSe
     none = {"pool": "a/b", "uid": "later", "generation": 0, "budget_mib": None}
     assert call(vllm_server, "PUT", "/v1/fleet/policy", none).json["generation"] == 0
     assert call(vllm_server, "PUT", "/v1/fleet/policy", none | {"threshold": 1.1}).status == 400
+
+
+@on_wide
+def test_a_flush_is_of_every_rank_or_of_one(vllm_server: VllmServer) -> None:
+    def cached(rank: int) -> int:
+        body = {"model": "tiny", "prompt": list(range(400, 600)), "max_tokens": 1, "cache_salt": "flushed"}
+        answer = call(vllm_server, "POST", "/v1/completions", body, headers=USER | {"X-data-parallel-rank": str(rank)})
+        return int(answer.json["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    def flushed(**ask: object) -> dict[str, int]:
+        answer = call(vllm_server, "POST", "/v1/fleet/flush", {"salts": [salt_digest("flushed")], **ask})
+        assert answer.status == 200, answer.content
+        return {rank: told["blocks"] for rank, told in answer.json["ranks"].items()}
+
+    assert [cached(rank) for rank in (0, 1)] == [0, 0]
+    assert flushed(dry_run=True) == {"0": 6, "1": 6}
+    assert flushed(rank=1) == {"1": 6}
+    assert [cached(rank) for rank in (0, 1)] == [192, 0]
+    assert flushed() == {"0": 6, "1": 6}
+    assert [cached(rank) for rank in (0, 1)] == [0, 0]
 
 
 @on_wide

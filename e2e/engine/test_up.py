@@ -76,6 +76,22 @@ def _predicted(request: str) -> int:
     return int(json.loads(answer.stdout)["predicted_tokens"])
 
 
+def test_a_flush_by_prompt_says_first_what_goes_and_the_index_follows(up: Up, tmp_path: Path) -> None:
+    (line,) = [line for line in up.output.read_text().splitlines() if line.startswith("curl ")]
+    text = f"Forget this once you have read it. {MESSAGE}"
+    request, body = line.replace("Hello", text), tmp_path / "body.json"
+    body.write_text(json.dumps({"model": "tiny", "messages": [{"role": "user", "content": text}]}))
+    until(lambda: up.workers()[0]["stream"] == "live", 60, "a live stream", up)
+    subprocess.run(["sh", "-c", request], capture_output=True, check=True, timeout=300)
+    until(lambda: _predicted(request) >= 64, 60, "a report of the blocks", up)
+    assert "say --yes" in up.command("flush", "--prompt", str(body)).stderr
+    foreseen = json.loads(up.command("flush", "--prompt", str(body), "--dry-run", "-o", "json").stdout)
+    told = json.loads(up.command("flush", "--prompt", str(body), "--tenant", "default", "--yes", "-o", "json").stdout)
+    assert told == foreseen | {"dryRun": False}
+    assert told["blocks"] > 0
+    until(lambda: _predicted(request) < 64, 60, "a report that they are gone", up)
+
+
 def test_its_engine_is_as_the_pool_asks(up: Up) -> None:
     until(lambda: up.workers()[0]["stream"] == "live", 60, "a live stream", up)
     assert up.workers()[0]["configuration"] == []

@@ -16,6 +16,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from cachefleet_core.block_keys import BlockKeyer, Namespace
+from cachefleet_core.engine.cache_flush import FLUSH_PATH
+from cachefleet_core.tenancy import salt_digest
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.events.snapshot_client import SnapshotClient
 from e2e.engine.gate_scenario import check_gate_scenario, put_policy, threshold
@@ -39,6 +41,7 @@ EXPECTED: Final = {
     "budget": "blocks",
     "snapshot": "thread",
     "heartbeat": "mark",
+    "flush": "blocks",
     "tokens": "cache",
     "keys": "render",
     "media": "on",
@@ -97,6 +100,15 @@ def test_every_feature_has_its_best_mode(vllm_server: VllmServer) -> None:
 
 def test_the_gate_does_as_proposed(vllm_server: VllmServer) -> None:
     check_gate_scenario(vllm_server)
+
+
+async def test_a_tenant_is_flushed_and_another_stays(engine: Side) -> None:
+    tokens = list(range(300, 500))
+    for salt in "ab":
+        await engine.complete(tokens, cache_salt=salt)
+    answer = await engine.send(FLUSH_PATH, {"salts": [salt_digest("a")]})
+    assert answer.body["ranks"]["0"]["blocks"] == 200 // 32
+    assert [await engine.cached(tokens, cache_salt=salt) for salt in "ab"] == [0, 200 // 32 * 32]
 
 
 async def test_preempted_requests_are_handed_back(vllm_server: VllmServer, engine: Side) -> None:

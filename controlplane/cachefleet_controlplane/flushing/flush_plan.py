@@ -50,11 +50,17 @@ def targets(
     model_of = {pool: model for model in models for pool in model.pools if scope.pool in (None, pool)}
     ranks = [one for one in workers if one.pool in model_of and _is_meant(one, scope.worker)]
     if scope.worker is not None and not ranks:
-        raise ApiError(404, f"there is no worker `{scope.worker}` in what else is named", param="scope.worker")
+        raise ApiError(404, _no_worker(scope), param="scope.worker")
     salts = digests() if scope.tenant is not None else None
     ask = FlushAsk(everything=salts is None, salts=salts, rank=_rank(scope.worker), dry_run=dry_run)
     first = {(one.pool, one.name): one for one in sorted(ranks, key=lambda one: (one.pool, one.name, -one.rank))}
     return [_target(one, model_of[one.pool], scope, ask) for one in first.values()]
+
+
+def _no_worker(scope: Scope) -> str:
+    of_pool = f" of pool `{scope.pool}`" if scope.pool is not None else ""
+    of_model = f" of model `{scope.model}`" if scope.model is not None else ""
+    return f"there is no worker `{scope.worker}`{of_pool}{of_model}: see `cachefleet workers`"
 
 
 def _is_meant(worker: WorkerStatus, name: str | None) -> bool:

@@ -13,6 +13,7 @@ completion          names for the shell's completion
 console_link        ``cachefleet console``: a link that signs in to the console once
 context_commands    ``cachefleet contexts``: list, set, use, remove
 fleet_commands      ``cachefleet pools``, ``workers`` and ``decisions``
+flush               ``cachefleet flush``: evicts cached blocks
 kubectl_plugin      ``kubectl cachefleet``
 listing             items as a table, JSON, YAML or names
 options             options that commands share

@@ -55,6 +55,7 @@ TABLE: Final = {
     "decisions": Entry("fleet_commands", "List the latest decisions."),
     "explain": Entry("explanation.explain", "Explain a decision."),
     "tenants": Entry("tenants.tenant_commands", "Tenants, their API keys, and what they used."),
+    "flush": Entry("flush", "Evict idle cached blocks."),
     "console": Entry("console_link", "Print a link to the console."),
     "doctor": Entry("doctor.doctor", "Examine a running fleet."),
     "contexts": Entry("context_commands", "Control planes by name."),

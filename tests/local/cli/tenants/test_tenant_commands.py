@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from cachefleet_controlplane.admin.admin_app import PATH, admin_app
+from cachefleet_controlplane.admin.flush_routes import Flush
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.http_server import http_server
 from cachefleet_controlplane.metrics import Metrics
@@ -37,7 +38,7 @@ Command = Callable[..., Told]
 
 
 @contextmanager
-def served(database: Database) -> Iterator[str]:
+def served(database: Database, flush: Flush | None = None) -> Iterator[str]:
     """The admin API in a thread of its own, as commands have an event loop of theirs."""
     listening, stop, address = Event(), Event(), []
 
@@ -55,7 +56,9 @@ def served(database: Database) -> Iterator[str]:
         )
         decisions = DecisionLog(InMemoryDecisions(max_rows=9), metrics=metrics)
         decisions.record(make_record(1, cached=48))
-        app = admin_app(Still(), decisions, service=desk, usage=usage, explain=Oracle(), authorize=Doorkeeper())
+        app = admin_app(
+            Still(), decisions, service=desk, usage=usage, explain=Oracle(), flush=flush, authorize=Doorkeeper()
+        )
         server = http_server(
             Starlette(routes=[Mount(PATH, app)]), host="127.0.0.1", port=0, head_seconds=5, drain_seconds=0
         )

@@ -165,12 +165,21 @@ def test_a_fault_ends_the_feature_and_nothing_else(monkeypatch: pytest.MonkeyPat
     rig = FlushRig("full")
     rig.engine.run(prompt(0, 8))
     monkeypatch.setattr(cache_flush, "outer_hash", lambda _: 1 // 0)
-    assert rig.flush(EVERYTHING).reason == cache_flush.FAULT
+    assert rig.flush(of("a")).reason == cache_flush.FAULT
     assert rig.engine.state.capabilities.mode("flush") == "off"
     assert rig.engine.state.capabilities.mode("budget") == "blocks"
     assert rig.engine.hit(prompt(0, 8)) == 8 * BLOCK
     monkeypatch.undo()
     assert rig.flush(EVERYTHING).reason == cache_flush.FAULT
+
+
+def test_a_fault_of_the_budget_ends_it_too() -> None:
+    rig = FlushRig("full")
+    rig.engine.run(prompt(0, 8))
+    rig.engine.budget._watch.order.gone = lambda _: 1 // 0
+    assert rig.flush(EVERYTHING) == Flushed(tokens=8 * BLOCK, reason=cache_flush.FAULT)
+    assert {rig.engine.state.capabilities.mode(name) for name in ("flush", "budget")} == {"off"}
+    assert rig.engine.hit(prompt(0, 8)) == 8 * BLOCK
 
 
 @pytest.mark.parametrize("kinds", MODELS[:3], ids="+".join)
@@ -202,7 +211,7 @@ def test_under_random_load_nothing_meant_is_left_and_nothing_else_goes(kinds: tu
 
 
 def _flush_and_compare(rig: FlushRig, chance: random.Random) -> None:
-    salt, other = chance.choice(["ab", "ba"])
+    salt, other = chance.choice([("a", "b"), ("b", "a")])
     named = prompt(chance.randrange(1, 5), chance.randrange(1, 4))
     selector = chance.choice([of(salt), begins(named), begins(named, salts=of(salt).salts)])
     asked = [(prompt(name, 7), each) for name in range(1, 5) for each in "ab"]

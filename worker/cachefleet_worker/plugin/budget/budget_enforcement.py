@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
+from cachefleet_core.engine.cache_flush import FLUSH_FEATURE
 from cachefleet_core.report_fields import MAX_IDLE_SALTS
 from cachefleet_worker.plugin.budget.block_pool import (
     MANAGER_METHODS,
@@ -108,7 +109,7 @@ def install(scheduler: Any, state: EngineState) -> Budget | None:
 
 def _watched(scheduler: Any, state: EngineState, mode: str) -> Watch:
     def fault(error: Exception) -> None:
-        with state.faults.guard(FEATURE):
+        with state.faults.guard(FEATURE, FLUSH_FEATURE):
             raise error
 
     manager = scheduler.kv_cache_manager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +18,6 @@ from cachefleet_worker.plugin.budget.block_pool import WATCH, Watch
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.engine_state import EngineState
 from cachefleet_worker.plugin.flush.selection import Named, Selector, meant
-from cachefleet_worker.plugin.snapshot.ancestry import Hash
 from cachefleet_worker.plugin.snapshot.publisher_proxy import SNAPSHOT
 from cachefleet_worker.plugin.snapshot.resident_ledger import ResidentLedger
 from cachefleet_worker.plugin.snapshot.snapshot import outer_hash
@@ -31,8 +29,8 @@ NO_BUDGET: Final = "the budget, which evicts blocks, is off"
 NO_LEDGER: Final = "without block events nobody can tell whose a block is: only everything can be flushed"
 FAULT: Final = "off after a fault, until the engine restarts"
 
-Cached = dict[int, tuple[Hash, int]]
-"""Numbers of cached blocks, with the hash that events show, and the KV cache group."""
+Cached = dict[int, Any]
+"""Cached blocks by number, with vLLM's hash of each, which has its KV cache group."""
 
 
 class CacheFlush:
@@ -61,7 +59,7 @@ class CacheFlush:
         cached = self._cached()
         found = set(cached) if selector.everything else self._found(cached, selector)
         idle = [number for number in found if not self._pool.blocks[number].ref_cnt]
-        tokens, busy = self._tokens(cached[number] for number in idle), len(found) - len(idle)
+        tokens, busy = self._tokens({cached[number] for number in idle}), len(found) - len(idle)
         if selector.dry_run:
             return Flushed(len(idle), tokens, busy)
         before = self._state.counts["flushed"]
@@ -83,13 +81,14 @@ class CacheFlush:
 
     def _cached(self) -> Cached:
         blocks = self._pool.blocks
-        return {block.block_id: outer_hash(block.block_hash) for block in blocks if block.block_hash is not None}
+        return {block.block_id: block.block_hash for block in blocks if block.block_hash is not None}
 
     def _found(self, cached: Cached, selector: Selector) -> set[int]:
         named: Named = self._ledger.named() if self._ledger is not None else {}
-        wanted = meant(named, {block_hash for block_hash, _ in cached.values()}, selector)
-        found = {number for number, (block_hash, _) in cached.items() if block_hash in wanted}
-        unnamed = {number for number, (block_hash, _) in cached.items() if block_hash not in named}
+        names = {number: outer_hash(block_hash)[0] for number, block_hash in cached.items()}
+        wanted = meant(named, set(names.values()), selector)
+        found = {number for number, name in names.items() if name in wanted}
+        unnamed = {number for number, name in names.items() if name not in named}
         return found | self._guessed(unnamed, found, selector) if unnamed else found
 
     def _guessed(self, unnamed: set[int], found: set[int], selector: Selector) -> set[int]:
@@ -99,11 +98,13 @@ class CacheFlush:
             return {number for number in unnamed if order.owner_of(number) in (selector.salts or ())}
         return unnamed & order.beside(found)
 
-    def _tokens(self, blocks: Iterable[tuple[Hash, int]]) -> int:
+    def _tokens(self, hashes: set[Any]) -> int:
         """Tokens of distinct blocks, in the group that has most."""
+        from vllm.v1.core.kv_cache_utils import get_group_id  # noqa: PLC0415 - vLLM is there when this runs
+
         sizes = {group.index: group.block_size for group in self._state.groups}
         whole = int(self._state.scheduler.block_size)
-        counts = Counter(group for _, group in set(blocks))
+        counts = Counter(map(get_group_id, hashes))
         return max((count * sizes.get(group, whole) for group, count in counts.items()), default=0)
 
 

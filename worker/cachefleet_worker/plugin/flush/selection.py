@@ -68,7 +68,8 @@ def _begun(named: Named, cached: AbstractSet[Hash], beginning: Beginning) -> set
     """The blocks of prompts that begin so, less those before its end from which something else continues."""
     found: set[Hash] = set()
     for size in {len(block.tokens) for block in named.values()}:
-        *before, ends = [set(), *_levels(named, beginning, size)]
+        levels = list(_levels(named, beginning, size))
+        before, ends = levels[:-1], set().union(*levels[-1:])
         under = _inherited(named, dict.fromkeys(ends, True), lambda _first: False)
         after = {block_hash for block_hash in cached if under.get(block_hash)}
         found |= after | _only_for(named, cached, after, before)
@@ -81,10 +82,11 @@ def _levels(named: Named, beginning: Beginning, size: int) -> Iterator[set[Hash]
     placed = [Placed(*each) for each in beginning.media]
     media = media_of_blocks(placed, block_size=size // TOKEN_BYTES, blocks=len(parts))
     after = _after(named, frozenset(parts))
-    level: Iterable[Hash | None] = [None]
+    parents: Iterable[Hash | None] = [None]
     for part, here in zip(parts, media, strict=True):
-        level = {one for parent in level for one in after.get((parent, part), ()) if _media(named[one]) == here}
-        yield set(level)
+        level = {one for parent in parents for one in after.get((parent, part), ()) if _media(named[one]) == here}
+        yield level
+        parents = level
 
 
 def _after(named: Named, wanted: AbstractSet[bytes]) -> dict[tuple[Hash | None, bytes], list[Hash]]:
