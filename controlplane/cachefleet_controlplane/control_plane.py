@@ -179,7 +179,7 @@ class ControlPlane:
         self._source = pool_source(settings, api, self.metrics, announced=self.fleet.announced)
         self.internal = self._internal(allowed)
         await self._resources.enter_async_context(self._upstream)
-        self._resources.push_async_callback(self.hot.observer.close)
+        self._resources.push_async_callback(self.hot.close)
         self._start("store", self.decisions.run)
         self._start("tenants", self.tenancy.tenants.run)
         self._start("audit", self.audit.run)

@@ -13,11 +13,12 @@ from cachefleet_controlplane.admin.tenant_service import PRIVATE, TenantService
 from cachefleet_controlplane.fleet.fleet import Fleet, MakeSelector
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
+from cachefleet_controlplane.gateway.cache_accounts.prefix_list import PrefixList
+from cachefleet_controlplane.gateway.cache_accounts.warm_keys import WarmKeys
 from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
-from cachefleet_controlplane.gateway.prefix_list import PrefixList
 from cachefleet_controlplane.gateway.rendering.dedicated_renderers import Renderers
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
@@ -57,13 +58,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class HotPrefixParts:
-    """``observer`` counts prefixes of requests (close it at the end); ``new_workers`` warms workers that join;
-    ``shown`` lists prefixes for people.
+    """``observer`` counts prefixes of requests; ``new_workers`` warms workers that join; ``shown`` lists prefixes for
+    people. ``close`` them at the end.
     """
 
     observer: HotObserver
     new_workers: NewWorkerWarmUp
     shown: PrefixList
+
+    async def close(self) -> None:
+        """End what goes on in the background."""
+        await self.observer.close()
+        await self.shown.close()
 
 
 def hot_prefix_parts(
@@ -87,7 +93,7 @@ def hot_prefix_parts(
     return HotPrefixParts(
         observer,
         NewWorkerWarmUp(hot, fleet, metrics, tokens=settings.hot_prefix_tokens, seconds=settings.hot_prefix_seconds),
-        PrefixList(hot, fleet, name_key=salt_key),
+        PrefixList(hot, fleet, WarmKeys(fleet, input_builder, tenants.salt_version), name_key=salt_key),
     )
 
 

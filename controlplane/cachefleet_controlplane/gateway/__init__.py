@@ -8,17 +8,16 @@ dry_run            dry-run decisions for the admin API
 gateway_bounds     bounds on what clients send and read
 health             /health, /ping, /version
 hot_observer       feeds the tracker of hot prefixes with placed requests
-lost_hits          tokens not served from cache by cause, of requests as they end
 model_cards        /v1/models: models with the capabilities of their fleets
 openapi            /openapi.json
 openapi_schemas    its JSON Schemas of bodies, answers and errors
-prefix_list        the hottest prefixes, for people
 request_account    metrics, usage and records of requests as they end
 request_bodies     reads and parses bodies within their bounds
 shortfall_records  why less of a prompt was cached than predicted, and what that tells of the worker
 apis/              what differs between the APIs: bodies, answers, streams
 attempts/          sends a request to workers: retries, prefill, resuming
 handles/           what workers keep of conversations, and requests that refer to it
+cache_accounts/    tokens lost by cause, and hot prefixes for people
 conversations/     turns of conversations: checkpoints, stored responses
 placement/         the input of a decision, the wait for room, refusals, the trace
 responses_socket/  responses over WebSocket

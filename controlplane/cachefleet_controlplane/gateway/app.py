@@ -18,6 +18,7 @@ from cachefleet_controlplane.gateway.attempts.attempt_plan import foreseen
 from cachefleet_controlplane.gateway.attempts.exchange import Exchange
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.resume import Resumption
+from cachefleet_controlplane.gateway.cache_accounts.lost_hits import LostHits
 from cachefleet_controlplane.gateway.conversations.rehydration import continued
 from cachefleet_controlplane.gateway.conversations.retention import allowance
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
@@ -27,7 +28,6 @@ from cachefleet_controlplane.gateway.dry_run import Explainer, endpoint_of
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.health import HEALTH_PATHS, OPEN_PATHS, VERSION_PATH, Health
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
-from cachefleet_controlplane.gateway.lost_hits import LostHits
 from cachefleet_controlplane.gateway.model_cards import card
 from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serve_document
 from cachefleet_controlplane.gateway.placement.decision_trace import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
-from cachefleet_controlplane.gateway.lost_hits import LostHits
+from cachefleet_controlplane.gateway.cache_accounts.lost_hits import LostHits
 from cachefleet_controlplane.gateway.placement.decision_trace import CLIENT_GONE_STATUS, DecisionTrace
 from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, take_evidence
 from cachefleet_controlplane.gateway.tenant_admission import AdmittedRequest

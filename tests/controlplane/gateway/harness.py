@@ -21,7 +21,9 @@ from cachefleet_controlplane.gateway.app import Gateway
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.handles.handles import Handles
+from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
@@ -32,6 +34,7 @@ from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
 from cachefleet_controlplane.history.cache_history import CacheHistory
+from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.http_server import HttpServer, http_server
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.metrics import Metrics
@@ -71,11 +74,18 @@ spec:
   tenancy: {{isolation: {isolation}}}
   admission: {admission}
   continuation: {continuation}
+  prefixCache: {prefix_cache}
 """
 
 
 def pool(*, isolation: str = "PerTenant", model: str = MODEL, **fields: Any) -> PrefixCachePool:
-    others = {"block_size": BLOCK_SIZE, "admission": "{}", "continuation": "{}", "max_model_len": 4096} | fields
+    others = {
+        "block_size": BLOCK_SIZE,
+        "admission": "{}",
+        "continuation": "{}",
+        "max_model_len": 4096,
+        "prefix_cache": "{}",
+    } | fields
     return _declared(_POOL.format(model=model, isolation=isolation, **others))
 
 
@@ -143,6 +153,7 @@ class Front:
     engines: Sequence[Worker] = ()
     server: HttpServer | None = None
     history: CacheHistory = field(default_factory=CacheHistory)
+    builder: RoutingInputBuilder | None = None
 
     def forget_fingerprints(self) -> None:
         for worker in self.engines:
@@ -237,6 +248,8 @@ async def front(
     admission: str = "{}",
     max_model_len: int = 4096,
     continuation: str = "{}",
+    prefix_cache: str = "{}",
+    hot: HotPrefixes | None = None,
     turns: MakeTurns | None = None,
     clock: Callable[[], float] = loop_time,
     texts: bool = False,
@@ -273,12 +286,14 @@ async def front(
         continued = turns(fleet, metrics, renderer) if turns else None
         gateway = Gateway(
             context,
-            input_builder(
-                context,
-                renderer,
-                options,
-                salt_key=FLEET_KEY.salt_key,
-                handles=handles(fleet, metrics) if handles else None,
+            (
+                builder := input_builder(
+                    context,
+                    renderer,
+                    options,
+                    salt_key=FLEET_KEY.salt_key,
+                    handles=handles(fleet, metrics) if handles else None,
+                )
             ),
             admission=AdmissionMiddleware(
                 known or Known(), hash_key=FLEET_KEY.api_key_hash_key, metrics=metrics, record=used, clock=loop_time
@@ -288,6 +303,7 @@ async def front(
             sockets=sockets,
             turns=continued,
             history=(history := CacheHistory()),
+            hot=HotObserver(hot, builder, fleet, metrics) if hot is not None else None,
             new_id=lambda: f"d{next(numbers)}",
         )
         server = _server(gateway, bounds, drain_seconds)
@@ -295,7 +311,9 @@ async def front(
         url = f"http://127.0.0.1:{await server.listening()}"
         http = await stack.enter_async_context(aiohttp.ClientSession())
         made = Front(
-            url, gateway, fleet, metrics, http, context.fingerprints, context.queue, records, engines, server, history
+            *(url, gateway, fleet, metrics, http, context.fingerprints, context.queue, records, engines, server),
+            history=history,
+            builder=builder,
         )
         declared = pool(
             isolation=isolation,
@@ -303,6 +321,7 @@ async def front(
             admission=admission,
             max_model_len=max_model_len,
             continuation=continuation,
+            prefix_cache=prefix_cache,
         )
         views = [PoolView(declared, made.endpoints(ready=ready))]
         credentials.update(views)

@@ -9,8 +9,10 @@ from itertools import islice
 from typing import Final
 
 from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.cache_accounts.warm_keys import WarmKeys
 from cachefleet_controlplane.hot_prefixes.hot_prefix import ShownPrefix, TrackedPrefix
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
+from cachefleet_controlplane.routing.reservations import KEY_BYTES
 from cachefleet_core.tenancy import TenantId
 
 MAX_HOLDERS: Final = 16
@@ -24,10 +26,17 @@ class PrefixList:
     """Lists prefixes of ``hot``; ``name_key`` is secret, so that names tell nothing of what a prefix says."""
 
     def __init__(
-        self, hot: HotPrefixes, fleet: Fleet, *, name_key: bytes, clock: Callable[[], float] = time.monotonic
+        self,
+        hot: HotPrefixes,
+        fleet: Fleet,
+        warm: WarmKeys,
+        *,
+        name_key: bytes,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hot = hot
         self._fleet = fleet
+        self._warm = warm
         self._name_key = name_key
         self._clock = clock
 
@@ -36,9 +45,15 @@ class PrefixList:
         models = {key: f"{one.namespace}/{one.upstream}" for one in self._fleet.models() for key in one.pools}
         wanted = None if pool is None else models.get(pool, "")
         found = (one for one in self._hot.tracked(self._clock()) if wanted in {None, one.line.model})
-        return [self._shown(one) for one in islice(found, most)]
+        warm = await self._warm.all()
+        return [self._shown(one, warm) for one in islice(found, most)]
 
-    def _shown(self, prefix: TrackedPrefix) -> ShownPrefix:
+    async def close(self) -> None:
+        """End what goes on in the background."""
+        await self._warm.close()
+
+    def _shown(self, prefix: TrackedPrefix, warm: Sequence[bytes]) -> ShownPrefix:
+        end = prefix.blocks * KEY_BYTES
         size = self._fleet.render_facts(prefix.line.model).block_size
         holders = self._fleet.holders.of(prefix.line.model, prefix.first, prefix.last)
         return ShownPrefix(
@@ -51,5 +66,5 @@ class PrefixList:
             saved_tokens=prefix.saved_blocks * size,
             holders=tuple(holders[:MAX_HOLDERS]),
             holder_count=len(holders),
-            warm=False,
+            warm=any(keys[end - KEY_BYTES : end] == prefix.last for keys in warm),
         )
