@@ -47,10 +47,7 @@ TIE: Final = 0.05
 
 
 def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingPolicy, now: float) -> Decision:
-    """Choose among candidates.
-
-    ROUTE to one of them; QUEUE where none has room now; REJECT where there is none, or none can ever have room.
-    """
+    """ROUTE to a candidate; QUEUE where none has room now; REJECT where there is none, or none can ever have room."""
     knowledge = _knowledge(prompt, candidates, policy)
     if not candidates:
         return unplaced(prompt, Reason.NO_READY_WORKER, policy=policy, knowledge=knowledge, at=now)

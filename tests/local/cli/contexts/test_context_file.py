@@ -80,7 +80,7 @@ def test_contexts_are_set_listed_used_and_removed(
         ["fleet", "of", str(tmp_path / "x")],
         ["prod", "https://p"],
     ]
-    assert [row for row in listed.splitlines() if row.startswith("*")][0].split()[1] == "local"
+    assert next(row for row in listed.splitlines() if row.startswith("*")).split()[1] == "local"
     assert contexts("list", "-o", "name")[1].splitlines() == ["kube", "local", "prod"]
     assert contexts("use", "prod") == (0, "prod: in use\n", "")
     assert read_contexts(context_path(environment)).current == "prod"
