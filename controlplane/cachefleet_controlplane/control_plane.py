@@ -231,9 +231,10 @@ class ControlPlane:
         )
 
     def withdraw(self) -> None:
-        """Make /readyz fail from now on: this replica is shutting down."""
+        """Make /readyz fail from now on, and end streams of decisions: this replica is shutting down."""
         self._leaving = True
         self.console.end_streams()
+        self.decisions.feed.end()
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
         """Whether requests should be sent here, and the body of /readyz.

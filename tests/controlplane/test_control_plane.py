@@ -233,6 +233,23 @@ async def test_the_gateways_health_is_that_of_readyz(tmp_path: Path) -> None:
         assert await made.health() == 503
 
 
+async def test_decisions_are_streamed_until_the_viewer_goes_or_the_replica_ends(tmp_path: Path) -> None:
+    async with engine() as worker, running(tmp_path, worker) as made, aiohttp.ClientSession() as http:
+        url, told = made.internal + "/admin/v1/decisions/stream", {"authorization": "Bearer for-people"}
+        async with http.get(url, headers=told) as leaving, http.get(url, headers=told) as staying:
+            await until(lambda: len(made.plane.decisions.feed) == 2)
+            assert (await made.chat())[0] == 200
+            for stream in (leaving, staying):
+                while not (line := await stream.content.readline()).startswith(b"data: "):
+                    pass
+                assert json.loads(line.removeprefix(b"data: "))["status"] == 200
+            leaving.close()
+            await until(lambda: len(made.plane.decisions.feed) == 1)
+            made.stop.set()
+            async with asyncio.timeout(10):
+                assert b"event" not in await staying.content.read()
+
+
 async def test_answers_that_take_too_long_are_cut_at_the_end(tmp_path: Path) -> None:
     async with engine(inter_token_seconds=0.5) as worker, running(tmp_path, worker, drain_seconds=1) as made:
         asking = asyncio.create_task(made.chat(stream=True, max_tokens=100, ignore_eos=True))

@@ -17,7 +17,9 @@ from cachefleet_controlplane.admin.audit.audit_middleware import Audited
 from cachefleet_controlplane.admin.audit.audit_routes import audit_routes
 from cachefleet_controlplane.admin.auth_middleware import BodyBound, Guard
 from cachefleet_controlplane.admin.certification_routes import Certifier, certificate_routes
+from cachefleet_controlplane.admin.decisions.decision_export import export_routes
 from cachefleet_controlplane.admin.decisions.decision_routes import decision_routes
+from cachefleet_controlplane.admin.decisions.decision_stream import stream_routes
 from cachefleet_controlplane.admin.explain_routes import Explain, explain_routes
 from cachefleet_controlplane.admin.findings.findings import findings
 from cachefleet_controlplane.admin.findings.findings_routes import findings_routes
@@ -80,7 +82,8 @@ def admin_app(
     of_keys = (key_routes(service), access_routes(service))
     of_tenants = (tenant_routes(service), *of_keys, usage_routes(usage, service.wall_clock))
     found = findings_routes(lambda: findings(fleet.view(), state()))
-    of_decisions = (decision_routes(decisions), explain_routes(explain))
+    streams = (stream_routes(decisions.feed), export_routes(decisions))  # first: a decision's id may be any word
+    of_decisions = (*streams, decision_routes(decisions), explain_routes(explain))
     of_fleet = (_fleet_routes(fleet), found, *of_decisions, _routing_routes(fleet))
     of_conversations = () if certifier is None else (certificate_routes(certifier),)
     of_caches = () if flush is None else (flush_routes(flush),)

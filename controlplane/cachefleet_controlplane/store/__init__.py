@@ -5,6 +5,7 @@ database              SQLite or PostgreSQL: opening, migrating, transactions, re
 audit_log             bounded queue in front of the audit log
 audit_records         the record of one request that changes something
 audit_repository      the audit log in SQL
+decision_feed         decisions as they are made, for viewers
 decision_filter       which decision records are asked for
 decision_log          bounded queue of decision records in front of the repository
 decision_records      the record of one decision, without prompts, token ids or secrets

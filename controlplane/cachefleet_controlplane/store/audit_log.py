@@ -77,10 +77,13 @@ class AuditLog:
             async with asyncio.timeout(0 if self.problem else self._bounds.write_seconds), self._written:
                 await self._written.wait_for(lambda: record.id not in self._waiting or bool(self.problem))
 
-    async def recent(self, limit: int, wanted: AuditFilter = ALL, *, before: str | None = None) -> list[AuditRecord]:
+    async def recent(
+        self, limit: int, wanted: AuditFilter = ALL, *, before: str | None = None, whole: bool = False
+    ) -> list[AuditRecord]:
         """The latest records, last first, those before the record ``before`` where given.
 
-        Where the repository fails, only those that wait; StoreError where ``before`` is not among these.
+        Where the repository fails, only those that wait; StoreError where ``before`` is not among these, or
+        ``whole`` asks for all.
         """
 
         async def read(most: int, cursor: str | None) -> list[AuditRecord]:
@@ -90,7 +93,7 @@ class AuditLog:
             except TimeoutError as error:
                 raise StoreError("unavailable", "the store did not answer in time") from error
 
-        return await newest_first(self._waiting, wanted.matches, read, limit=limit, before=before)
+        return await newest_first(self._waiting, wanted.matches, read, limit=limit, before=before, whole=whole)
 
     async def run(self) -> None:
         """Write records until cancelled, and then once more."""

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TypeVar
 
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.decision_feed import DecisionFeed
 from cachefleet_controlplane.store.decision_filter import EVERY, DecisionFilter
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.decision_repository import DecisionRepository
@@ -59,9 +60,11 @@ class DecisionLog:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-write")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="store-read")
         self.problem = _NOT_OPENED
+        self.feed = DecisionFeed()
 
     def record(self, record: DecisionRecord) -> None:
         """Queue a record; it replaces one with the same id. Never waits, never fails."""
+        self.feed.publish(record)
         self._waiting.pop(record.id, None)
         self._waiting[record.id] = record
         if len(self._waiting) > self._bounds.queue:
@@ -76,17 +79,18 @@ class DecisionLog:
         return await self._read(lambda: self._repository.get(decision_id))
 
     async def recent(
-        self, limit: int, wanted: DecisionFilter = EVERY, *, before: str | None = None
+        self, limit: int, wanted: DecisionFilter = EVERY, *, before: str | None = None, whole: bool = False
     ) -> list[DecisionRecord]:
         """The latest records, last first, those before the record ``before`` where given.
 
-        Where the repository fails, only those still queued; StoreError where ``before`` is not among these.
+        Where the repository fails, only those still queued; StoreError where ``before`` is not among these, or
+        ``whole`` asks for all.
         """
 
         async def read(most: int, cursor: str | None) -> list[DecisionRecord]:
             return await self._read(lambda: self._repository.recent(most, wanted, before=cursor))
 
-        return await newest_first(self._waiting, wanted.matches, read, limit=limit, before=before)
+        return await newest_first(self._waiting, wanted.matches, read, limit=limit, before=before, whole=whole)
 
     async def run(self) -> None:
         """Write queued records until cancelled; then flush once and close the repository."""

@@ -27,11 +27,12 @@ async def newest_first(
     *,
     limit: int,
     before: str | None,
+    whole: bool,
 ) -> list[R]:
     """At most ``limit`` records that match, those before the record ``before`` where given.
 
     ``waiting`` are those not stored yet by id, the first first; ``read`` gives that many stored ones before an id.
-    Where it fails, only waiting ones; StoreError where ``before`` is not among these.
+    Where it fails, only waiting ones; StoreError where ``before`` is not among these, or ``whole`` asks for all.
     """
     queued, names, held = before in waiting, list(waiting), dict(waiting)
     cursor = None if queued else before
@@ -41,7 +42,7 @@ async def newest_first(
         # More, as those that wait may be stored meanwhile, the newer ones, too.
         stored = await read(limit + len(names), cursor)
     except StoreError:
-        if cursor is not None:
+        if whole or cursor is not None:
             raise
         return found
     return (found + [record for record in stored if record.id not in held])[:limit]

@@ -71,8 +71,8 @@ def log(repository: Failing, metrics: Metrics) -> AuditLog:
     return AuditLog(repository, metrics=metrics, wall_clock=lambda: NOW, bounds=QUICK)
 
 
-async def names(log: AuditLog, limit: int = 99, wanted: AuditFilter = ALL, **page: str) -> list[str]:
-    return [one.id for one in await log.recent(limit, wanted, **page)]
+async def names(log: AuditLog, limit: int = 99, wanted: AuditFilter = ALL, *, before: str | None = None) -> list[str]:
+    return [one.id for one in await log.recent(limit, wanted, before=before)]
 
 
 async def test_what_is_recorded_is_stored_when_record_returns(log: AuditLog, repository: Failing) -> None:

@@ -32,7 +32,7 @@ def audit_routes(audit: AuditLog) -> APIRouter:
     @router.get("/export", summary="Who changed what, as JSON lines", responses=IN_JSON_LINES, response_model=None)
     async def export(asked: Annotated[AuditExportQuery, Query()]) -> StreamingResponse:
         async def read(limit: int, before: str | None) -> list[AuditRecord]:
-            return await audit.recent(limit, asked.wanted(), before=before)
+            return await audit.recent(limit, asked.wanted(), before=before, whole=True)
 
         return await json_lines(read, AuditEntry.of, limit=asked.limit)
 

@@ -51,4 +51,4 @@ class PageQuery(DecisionQuery):
 class ExportQuery(DecisionQuery):
     """Conditions on decisions that were made, and how many."""
 
-    limit: int | None = Field(None, ge=1, le=10_000_000, description="How many at most; default: all.")
+    limit: int = Field(10_000_000, ge=1, le=10_000_000, description="How many at most; default: all.")

@@ -1,6 +1,7 @@
 """Who asked to change what is noted, with what came of it, and never a secret."""
 
 import json
+from typing import Any
 
 import httpx
 import pytest
@@ -65,19 +66,19 @@ async def test_reading_and_strangers_are_not_noted(client: httpx.AsyncClient, au
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
 async def test_pages_and_export_have_the_same(client: httpx.AsyncClient, audit: AuditLog, limit: int) -> None:
-    audit.problem = "away"
+    audit.problem = "slow"
     for number in range(5):
         await audit.record(record(number))
-    seen: list[object] = []
+    seen: list[Any] = []
     before: dict[str, str] = {}
     while True:
-        page = (await client.get("/audit", params={"limit": limit} | before)).json()
+        page = (await client.get("/audit", params={"limit": str(limit)} | before)).json()
         seen += page["items"]
         if page["next"] is None:
             break
         before = {"before": page["next"]}
     assert [one["id"] for one in seen] == ["a4", "a3", "a2", "a1", "a0"]
-    assert (page["waiting"], page["storeProblem"]) == (5, "away")
+    assert (page["waiting"], page["storeProblem"]) == (5, "slow")
     export = await client.get("/audit/export")
     assert export.headers["content-type"] == "application/jsonl"
     assert [json.loads(line) for line in export.text.splitlines()] == seen

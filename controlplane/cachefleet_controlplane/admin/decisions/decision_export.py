@@ -1,0 +1,29 @@
+"""``GET /admin/v1/decisions/export``: decisions that were made, as JSON lines."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import StreamingResponse
+
+from cachefleet_controlplane.admin import presenters
+from cachefleet_controlplane.admin.admin_openapi import ERRORS
+from cachefleet_controlplane.admin.decisions.decision_query import ExportQuery
+from cachefleet_controlplane.admin.json_lines import IN_JSON_LINES, json_lines
+from cachefleet_controlplane.store.decision_log import DecisionLog
+from cachefleet_controlplane.store.decision_records import DecisionRecord
+
+
+def export_routes(decisions: DecisionLog) -> APIRouter:
+    """The route ``GET /decisions/export``."""
+    router = APIRouter(tags=["decisions"], responses=ERRORS)
+
+    @router.get("/decisions/export", summary="Decisions as JSON lines", responses=IN_JSON_LINES, response_model=None)
+    async def export(asked: Annotated[ExportQuery, Query()]) -> StreamingResponse:
+        async def read(limit: int, before: str | None) -> list[DecisionRecord]:
+            return await decisions.recent(limit, asked.wanted(), before=before, whole=True)
+
+        return await json_lines(read, presenters.decision, limit=asked.limit)
+
+    return router
