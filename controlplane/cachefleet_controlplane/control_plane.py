@@ -47,6 +47,7 @@ from cachefleet_controlplane.store.audit_repository import SqlAudit
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
+from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.tls import tls_parts
 from cachefleet_controlplane.wiring import (
     Authority,
@@ -260,14 +261,15 @@ class ControlPlane:
 
     def _service_state(self) -> ServiceState:
         tenants, source = self.tenancy.tenants, self._source
+        read = tenants.informed.is_set()
         return ServiceState(
             pools_known=self.fleet.informed.is_set(),
             pools_problem=source.problem if source else "",
             unread_pools=tuple(claim.pool for claim in source.unread) if source else (),
-            store_problem=self.decisions.problem,
+            store_problem=self.decisions.problem if self.decisions.tried else "",
             private_store=self._settings.private_store,
-            tenants_problem=tenants.problem,
-            directory=tenants.directory,
+            tenants_problem=tenants.problem if read else "",
+            directory=tenants.directory if read else Directory(required=True),
             leaving=self._leaving,
         )
 

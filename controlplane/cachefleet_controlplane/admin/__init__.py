@@ -5,7 +5,6 @@ admin_app             the FastAPI application; routes for fleet, decisions and r
 admin_openapi         the OpenAPI document with its error responses
 auth_middleware       authorizes each request; bounds bodies
 certification_routes  certified render profiles, and examining them
-json_lines            exports as JSON lines
 explain_routes        POST /explain: what would be decided for a request
 pages                 pages of lists that are sorted by a name
 flush_routes          POST /flush: evict cached blocks
@@ -16,6 +15,7 @@ tenant_routes         tenants and their API keys
 tenant_schemas        requests and answers about tenants, keys and usage
 tenant_service        changes tenants and keys in the store and in this replica
 usage_routes          usage by hour, as JSON or CSV
+answers/              ETags, pages, JSON lines
 audit/                who changed what
 decisions/            past decisions: search, export, stream
 findings/             what is wrong and what to do, and its route

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Protocol
 
-from fastapi import APIRouter, FastAPI, HTTPException, Path, Query
+from fastapi import APIRouter, FastAPI, HTTPException, Path, Query, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -13,6 +13,16 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from cachefleet_controlplane.admin import presenters, problem_responses, schemas, tenant_schemas
 from cachefleet_controlplane.admin.access_routes import access_routes
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals, told
+from cachefleet_controlplane.admin.answers.entity_tags import (
+    CHANGED,
+    UNCHANGED,
+    IfMatch,
+    IfNoneMatch,
+    entity_tag,
+    expecting,
+    tagged,
+)
+from cachefleet_controlplane.admin.answers.pages import After, ManyLimit, page
 from cachefleet_controlplane.admin.audit.audit_middleware import Audited
 from cachefleet_controlplane.admin.audit.audit_routes import audit_routes
 from cachefleet_controlplane.admin.auth_middleware import BodyBound, Guard
@@ -44,7 +54,8 @@ PATH = "/admin/v1"
 
 Name = Annotated[str, Path(min_length=1, max_length=253)]
 Filter = Annotated[str | None, Query(min_length=1, max_length=512)]
-_NOT_FOUND = refusals(404)
+_POOL = "/pools/{namespace}/{name}"
+_FOUND_OR_NOT = refusals(404) | UNCHANGED
 
 
 class LiveFleet(Protocol):
@@ -112,17 +123,20 @@ def admin_app(
 def _fleet_routes(fleet: LiveFleet) -> APIRouter:
     router = APIRouter(tags=["fleet"], responses=ERRORS)
 
-    @router.get("/pools", summary="All pools")
-    async def pools() -> schemas.PoolList:
-        return schemas.PoolList(items=tuple(presenters.pool(status) for status in fleet.view().pools))
+    @router.get("/pools", summary="All pools", response_model=schemas.PoolList, responses=UNCHANGED)
+    async def pools(response: Response, if_none_match: IfNoneMatch = None) -> schemas.PoolList | Response:
+        found = schemas.PoolList(items=tuple(presenters.pool(status) for status in fleet.view().pools))
+        return tagged(found, response, if_none_match)
 
-    @router.get("/pools/{namespace}/{name}", summary="One pool and its workers", responses=_NOT_FOUND)
-    async def pool(namespace: Name, name: Name) -> schemas.PoolDetail:
+    @router.get(_POOL, summary="One pool and its workers", response_model=schemas.PoolDetail, responses=_FOUND_OR_NOT)
+    async def pool(
+        namespace: Name, name: Name, response: Response, if_none_match: IfNoneMatch = None
+    ) -> schemas.PoolDetail | Response:
         view = fleet.view()
         status = next((status for status in view.pools if status.key == f"{namespace}/{name}"), None)
         if status is None:
             raise HTTPException(404, f"no pool {namespace}/{name}")
-        return presenters.pool_detail(status, view)
+        return tagged(presenters.pool_detail(status, view), response, if_none_match)
 
     @router.get("/workers", summary="Workers: load, held blocks, cache value, freshness, differences")
     async def workers(pool: Filter = None, after: After = None, limit: ManyLimit = 1000) -> schemas.WorkerList:
@@ -144,13 +158,15 @@ def _fleet_routes(fleet: LiveFleet) -> APIRouter:
 def _routing_routes(fleet: LiveFleet) -> APIRouter:
     router = APIRouter(tags=["routing"], responses=ERRORS)
 
-    @router.get("/routing", summary="The routing policy in force")
-    async def routing() -> schemas.Routing:
-        return schemas.Routing(policy=fleet.policy)
+    @router.get("/routing", summary="The routing policy in force", response_model=schemas.Routing, responses=UNCHANGED)
+    async def routing(response: Response, if_none_match: IfNoneMatch = None) -> schemas.Routing | Response:
+        return tagged(schemas.Routing(policy=fleet.policy), response, if_none_match)
 
-    @router.put("/routing", summary="Change the routing policy of this replica, until it restarts")
-    async def route_by(wanted: schemas.Routing) -> schemas.Routing:
+    @router.put("/routing", summary="Change the routing policy of this replica, until it restarts", responses=CHANGED)
+    async def route_by(wanted: schemas.Routing, response: Response, if_match: IfMatch = None) -> schemas.Routing:
+        expecting(if_match, lambda policy: schemas.Routing(policy=policy))(fleet.policy)
         fleet.policy = wanted.policy
+        response.headers["etag"] = entity_tag(wanted)
         return wanted
 
     return router

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ ERRORS: Final = refusals(400, 401, 403, 413, 422, 503)
 def told(document: Mapping[str, Any]) -> dict[str, Any]:
     """FastAPI's document with problem JSON as the content of all errors."""
     paths = {
-        path: {method: _operation(operation) for method, operation in operations.items()}
+        path: {method: _operation(operation, method, path) for method, operation in operations.items()}
         for path, operations in document["paths"].items()
     }
     _, problems = models_json_schema([(Problem, "serialization")], ref_template=_REF)
@@ -39,11 +40,17 @@ def told(document: Mapping[str, Any]) -> dict[str, Any]:
     return {**document, "paths": paths, "components": components}
 
 
-def _operation(operation: Mapping[str, Any]) -> dict[str, Any]:
+def operation_id(method: str, path: str) -> str:
+    """A name for generated clients: "getTenantsByTenantKeys" for ``GET /tenants/{tenant}/keys``."""
+    parts = [f"by-{part[1:-1]}" if part.startswith("{") else part for part in path.strip("/").split("/")]
+    return method + "".join(word.capitalize() for word in re.split(r"[-_]", "-".join(parts)))
+
+
+def _operation(operation: Mapping[str, Any], method: str, path: str) -> dict[str, Any]:
     responses = {
         status: _problem(answer) if int(status) >= 400 else answer for status, answer in operation["responses"].items()
     }
-    return {**operation, "responses": responses}
+    return {**operation, "operationId": operation_id(method, path), "responses": responses}
 
 
 def _problem(answer: Mapping[str, Any]) -> dict[str, Any]:

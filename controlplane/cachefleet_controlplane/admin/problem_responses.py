@@ -9,6 +9,7 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from cachefleet_controlplane.admin.schemas import FieldProblem, Problem
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -32,10 +33,19 @@ def unavailable(detail: str) -> JSONResponse:
     return problem(503, detail, headers={"Retry-After": str(RETRY_SECONDS)})
 
 
-async def http_problem(_request: Request, error: Exception) -> JSONResponse:
+async def http_problem(request: Request, error: Exception) -> JSONResponse:
     """Handler of HTTPException: unknown paths, wrong methods, and refusals by routes."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for nothing else
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and (allowed := _allowed(request)):
+        return problem(405, f"only {allowed} is done there", headers={"Allow": allowed})
     return problem(error.status_code, error.detail, headers=error.headers)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of all routes of the path; Starlette names those of the first."""
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    routes = [route for route in request.app.routes if isinstance(route, Route) and route.path_regex.match(path)]
+    return ", ".join(sorted({method for route in routes for method in route.methods or ()}))
 
 
 async def invalid_problem(_request: Request, error: Exception) -> JSONResponse:

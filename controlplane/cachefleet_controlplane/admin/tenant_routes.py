@@ -11,7 +11,16 @@ from fastapi import APIRouter, HTTPException, Path, Response
 
 from cachefleet_controlplane.admin import tenant_schemas as told
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
-from cachefleet_controlplane.admin.pages import MOST, After, ManyLimit, page
+from cachefleet_controlplane.admin.answers.entity_tags import (
+    CHANGED,
+    UNCHANGED,
+    IfMatch,
+    IfNoneMatch,
+    entity_tag,
+    expecting,
+    tagged,
+)
+from cachefleet_controlplane.admin.answers.pages import MOST, After, ManyLimit, page
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord
 from cachefleet_core.pool.section import TENANT
@@ -23,6 +32,7 @@ KeyId = Annotated[str, Path(min_length=1, max_length=32)]
 MAX_LIFE_DAYS: Final = 36_500
 MAX_LIFE_SECONDS: Final = MAX_LIFE_DAYS * 86_400
 
+_ONE: Final = "/tenants/{tenant}"
 _NOT_FOUND: Final = refusals(404)
 _CONFLICT: Final = refusals(409)
 _BOTH: Final = _NOT_FOUND | _CONFLICT
@@ -35,11 +45,14 @@ def tenant_routes(service: TenantService) -> APIRouter:
     """The routes under ``/tenants``."""
     router = APIRouter(tags=["tenants"], responses=ERRORS)
 
-    @router.get("/tenants", summary="Tenants")
-    async def tenants(after: After = None, limit: ManyLimit = MOST) -> told.TenantList:
+    @router.get("/tenants", summary="Tenants", response_model=told.TenantList, responses=UNCHANGED)
+    async def tenants(
+        response: Response, after: After = None, limit: ManyLimit = MOST, if_none_match: IfNoneMatch = None
+    ) -> told.TenantList | Response:
         found = sorted(await service.all(), key=lambda tenant: tenant.name)  # databases sort by their own rules
         shown, following = page(found, lambda tenant: tenant.name, after=after, limit=limit)
-        return told.TenantList(items=tuple(map(shown_tenant, shown)), next=following)
+        document = told.TenantList(items=tuple(map(shown_tenant, shown)), next=following)
+        return tagged(document, response, if_none_match)
 
     @router.post("/tenants", summary="Make a tenant", status_code=201, responses=_CONFLICT)
     async def create(wanted: told.NewTenant, response: Response) -> told.Tenant:
@@ -48,17 +61,22 @@ def tenant_routes(service: TenantService) -> APIRouter:
         response.headers["location"] = f"/admin/v1/tenants/{quote(wanted.name, safe='')}"
         return made
 
-    @router.get("/tenants/{tenant}", summary="One tenant", responses=_NOT_FOUND)
-    async def one(tenant: Name) -> told.Tenant:
-        return shown_tenant(await service.one(TenantId(tenant)))
+    @router.get(_ONE, summary="One tenant", response_model=told.Tenant, responses=_NOT_FOUND | UNCHANGED)
+    async def one(tenant: Name, response: Response, if_none_match: IfNoneMatch = None) -> told.Tenant | Response:
+        return tagged(shown_tenant(await service.one(TenantId(tenant))), response, if_none_match)
 
-    @router.patch("/tenants/{tenant}", summary="Change a tenant", responses=_BOTH)
-    async def change(tenant: Name, wanted: told.TenantChange) -> told.Tenant:
-        return shown_tenant(await service.change(TenantId(tenant), wanted.model_dump(exclude_unset=True)))
+    @router.patch(_ONE, summary="Change a tenant", responses=_BOTH | CHANGED)
+    async def change(
+        tenant: Name, wanted: told.TenantChange, response: Response, if_match: IfMatch = None
+    ) -> told.Tenant:
+        fields = wanted.model_dump(exclude_unset=True)
+        changed = shown_tenant(await service.change(TenantId(tenant), fields, expecting(if_match, shown_tenant)))
+        response.headers["etag"] = entity_tag(changed)
+        return changed
 
-    @router.delete("/tenants/{tenant}", summary="Delete a tenant and its keys", status_code=204, responses=_BOTH)
-    async def delete(tenant: Name) -> None:
-        await service.delete(TenantId(tenant))
+    @router.delete(_ONE, summary="Delete a tenant and its keys", status_code=204, responses=_BOTH | CHANGED)
+    async def delete(tenant: Name, if_match: IfMatch = None) -> None:
+        await service.delete(TenantId(tenant), expecting(if_match, shown_tenant))
 
     return router
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from cachefleet_controlplane.store.sql_tenants import SqlTenants, TenantConflictError
+from cachefleet_controlplane.store.sql_tenants import Check, SqlTenants, TenantConflictError
 from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord
 from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_core.tenancy import API_KEY_HINT, TenantId, api_key_hash, new_api_key
@@ -58,13 +58,13 @@ class TenantService:
         await self._change(lambda: self.repository.create(made))
         return made
 
-    async def change(self, name: TenantId, fields: Mapping[str, object]) -> TenantRecord:
-        """Set some fields of a tenant; the changed tenant. TenantNotFoundError."""
-        return await self._change(lambda: self.repository.change(name, fields))
+    async def change(self, name: TenantId, fields: Mapping[str, object], check: Check = lambda _: None) -> TenantRecord:
+        """Set some fields of a tenant; the changed tenant. TenantNotFoundError; what ``check`` raises of it before."""
+        return await self._change(lambda: self.repository.change(name, fields, check))
 
-    async def delete(self, name: TenantId) -> None:
-        """Delete a tenant with its keys and conversations. TenantNotFoundError."""
-        await self._change(lambda: self.repository.delete(name))
+    async def delete(self, name: TenantId, check: Check = lambda _: None) -> None:
+        """Delete a tenant with its keys and conversations. Errors as of ``change``."""
+        await self._change(lambda: self.repository.delete(name, check))
 
     async def keys(self, tenant: TenantId) -> list[KeyRecord]:
         """A tenant's keys, oldest first. TenantNotFoundError."""

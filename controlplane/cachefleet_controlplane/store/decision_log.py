@@ -62,6 +62,11 @@ class DecisionLog:
         self.problem = _NOT_OPENED
         self.feed = DecisionFeed()
 
+    @property
+    def tried(self) -> bool:
+        """Whether the repository was opened, or failed to, at least once."""
+        return self.problem != _NOT_OPENED
+
     def record(self, record: DecisionRecord) -> None:
         """Queue a record; it replaces one with the same id. Never waits, never fails."""
         self.feed.publish(record)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
@@ -33,6 +33,10 @@ _keys = cast("Table", KeyRow.__table__)  # type: ignore[attr-defined]
 _conversations = cast("Table", ConversationRow.__table__)  # type: ignore[attr-defined]
 _checkpoints = cast("Table", CheckpointRow.__table__)  # type: ignore[attr-defined]
 _responses = cast("Table", ResponseRow.__table__)  # type: ignore[attr-defined]
+
+
+Check = Callable[[TenantRecord], None]
+"""Looks at a tenant that is about to be changed, in the same transaction; what it raises prevents that."""
 
 
 class TenantNotFoundError(LookupError):
@@ -107,18 +111,18 @@ class SqlTenants:
                 raise TenantConflictError(f"there are {MAX_TENANTS} tenants, and there can be no more")
             connection.execute(insert(_tenants), _row(tenant))
 
-    def change(self, name: TenantId, fields: Mapping[str, object]) -> TenantRecord:
-        """Set some fields of a tenant; the changed tenant. TenantNotFoundError."""
+    def change(self, name: TenantId, fields: Mapping[str, object], check: Check = lambda _: None) -> TenantRecord:
+        """Set some fields of a tenant; the changed tenant. TenantNotFoundError; what ``check`` raises of it before."""
         with self._changing() as connection:
-            _tenant(connection, name)
+            check(_tenant(connection, name))
             if fields:
                 connection.execute(update(_tenants).where(_tenants.c.name == name).values(**fields))
             return _tenant(connection, name)
 
-    def delete(self, name: TenantId) -> None:
-        """Delete a tenant with its keys and conversations; its usage stays. TenantNotFoundError."""
+    def delete(self, name: TenantId, check: Check = lambda _: None) -> None:
+        """Delete a tenant with its keys and conversations; its usage stays. Errors as of ``change``."""
         with self._changing() as connection:
-            _tenant(connection, name)
+            check(_tenant(connection, name))
             own = select(_conversations.c.id).where(_conversations.c.tenant == name)
             connection.execute(delete(_checkpoints).where(_checkpoints.c.conversation.in_(own)))
             connection.execute(delete(_conversations).where(_conversations.c.tenant == name))

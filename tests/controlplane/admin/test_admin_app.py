@@ -281,6 +281,27 @@ async def test_a_bad_query_names_the_field(client: httpx.AsyncClient, query: str
     assert body["errors"][0]["field"] == f"query.{query.split('=', maxsplit=1)[0]}"  # type: ignore[index]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("POST", "/pools", 405, {"GET"}),
+        ("DELETE", "/routing", 405, {"GET", "PUT"}),
+        ("PUT", "/tenants/acme", 405, {"GET", "PATCH", "DELETE"}),
+        ("GET", "/nowhere", 404, None),
+        ("GET", "/pools/a/b/c", 404, None),
+        ("GET", "", 404, None),
+        ("GET", "/decisions/" + "x" * 65, 422, None),
+    ],
+)
+async def test_every_refusal_is_problem_json(
+    client: httpx.AsyncClient, method: str, path: str, status: int, allow: set[str] | None
+) -> None:
+    answer = await client.request(method, path, follow_redirects=True)
+    assert_problem(answer, status)
+    told = answer.headers.get("allow")
+    assert (None if told is None else set(told.split(", "))) == allow
+
+
 async def test_a_body_over_the_limit_is_413(client: httpx.AsyncClient) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(3):

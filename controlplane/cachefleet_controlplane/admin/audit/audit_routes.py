@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query
 from starlette.responses import StreamingResponse
 
 from cachefleet_controlplane.admin.admin_openapi import ERRORS
+from cachefleet_controlplane.admin.answers.json_lines import IN_JSON_LINES, json_lines
 from cachefleet_controlplane.admin.audit.audit_schemas import AuditEntry, AuditExportQuery, AuditList, AuditPageQuery
-from cachefleet_controlplane.admin.json_lines import IN_JSON_LINES, json_lines
 from cachefleet_controlplane.store.audit_log import AuditLog
 from cachefleet_controlplane.store.audit_records import AuditRecord
 

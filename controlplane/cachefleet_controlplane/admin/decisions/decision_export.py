@@ -9,8 +9,8 @@ from starlette.responses import StreamingResponse
 
 from cachefleet_controlplane.admin import presenters
 from cachefleet_controlplane.admin.admin_openapi import ERRORS
+from cachefleet_controlplane.admin.answers.json_lines import IN_JSON_LINES, json_lines
 from cachefleet_controlplane.admin.decisions.decision_query import ExportQuery
-from cachefleet_controlplane.admin.json_lines import IN_JSON_LINES, json_lines
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from cachefleet_controlplane.admin import json_lines
+from cachefleet_controlplane.admin.answers import json_lines
 from cachefleet_controlplane.store.decision_filter import DecisionFilter
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_records import DecisionRecord

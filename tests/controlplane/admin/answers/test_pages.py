@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.admin.pages import page
+from cachefleet_controlplane.admin.answers.pages import page
 from tests.controlplane.admin.conftest import Still
 from tests.controlplane.fleet_views import fleet_view, worker_status
 

@@ -1,0 +1,6 @@
+"""Forms that answers of several routes have.
+
+entity_tags  ETags: reading what has changed, changing what has not
+json_lines   exports as JSON lines
+pages        pages of lists that are sorted by a name
+"""
