@@ -6,6 +6,7 @@ control_plane    one replica: two ASGI applications, their tasks, /metrics, /hea
 http_heads       bounds on the bytes and fields of a request's head
 http_protocol    uvicorn's HTTP protocol with deadlines for slow clients and a shutdown in two steps
 http_server      a uvicorn server of that protocol
+inherited_sockets  listening sockets that outlive this process
 metrics          Prometheus counters, gauges and histograms, one method per event
 setting_values   what settings may be
 settings         environment variables

@@ -7,10 +7,16 @@ fails at once, new requests are still taken for ``withdraw_seconds``, then answe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
+import os
 import signal
+import socket
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
 
 import uvloop
 from prometheus_client import disable_created_metrics
@@ -18,11 +24,15 @@ from prometheus_client import disable_created_metrics
 from cachefleet_controlplane.client_websocket import MessageBounds, UnfinishedMessages, client_websocket
 from cachefleet_controlplane.control_plane import ControlPlane
 from cachefleet_controlplane.http_server import HttpServer, http_server
+from cachefleet_controlplane.inherited_sockets import inherited_sockets
 from cachefleet_controlplane.settings import Settings, SettingsError, load
 from cachefleet_core.report_frames import MAX_FRAME_BYTES
 from cachefleet_runtime import logs
 
 logger = logging.getLogger(__name__)
+
+KNOWN_SECONDS: Final = 10.0
+"""How long clients that wait at an inherited socket wait for the pools to be known."""
 
 
 def main() -> int:
@@ -40,18 +50,33 @@ def main() -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it logs start and stop at INFO; __main__ does
     disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series per counter, unused
     gc.freeze()  # objects made by imports stay: keep them out of garbage collections
-    return uvloop.run(serve(plane, settings))
+    try:
+        sockets = inherited_sockets(os.environ)
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return uvloop.run(serve(plane, settings, sockets=sockets))
 
 
-async def serve(plane: ControlPlane, settings: Settings, stop: asyncio.Event | None = None) -> int:
-    """Serve until ``stop`` is set (SIGTERM and SIGINT set it); 0, or 1 where a port cannot be opened."""
+async def serve(
+    plane: ControlPlane,
+    settings: Settings,
+    stop: asyncio.Event | None = None,
+    *,
+    sockets: Mapping[int, socket.socket] = MappingProxyType({}),
+) -> int:
+    """Serve until ``stop`` is set (SIGTERM and SIGINT set it); 0, or 1 where a port cannot be opened.
+
+    ``sockets`` are those that listen already, by port.
+    """
     stop = stop or asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with plane:
         gateway, internal = servers(plane, settings)
         running = [
-            asyncio.create_task(_run(name, server)) for name, server in (("gateway", gateway), ("internal", internal))
+            asyncio.create_task(_run("gateway", gateway, sockets.get(settings.gateway_port), plane.fleet.informed)),
+            asyncio.create_task(_run("internal", internal, sockets.get(settings.internal_port))),
         ]
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait({*running, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -70,10 +95,16 @@ async def serve(plane: ControlPlane, settings: Settings, stop: asyncio.Event | N
     return 1 if failed else 0
 
 
-async def _run(name: str, server: HttpServer) -> None:
+async def _run(
+    name: str, server: HttpServer, listener: socket.socket | None, known: asyncio.Event | None = None
+) -> None:
+    """Serve; at an inherited socket, where clients may be waiting, once the pools are ``known``."""
     telling = asyncio.create_task(_tell(name, server))
     try:
-        await server.serve()
+        if listener is not None and known is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(known.wait(), KNOWN_SECONDS)
+        await server.serve(None if listener is None else [listener])
     except SystemExit:  # uvicorn has logged why
         logger.error("the %s port %s cannot be opened", name, server.config.port)  # noqa: TRY400 - no trace of use
     finally:

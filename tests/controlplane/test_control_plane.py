@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import json
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +18,7 @@ import pytest
 
 from cachefleet_controlplane.__main__ import serve
 from cachefleet_controlplane.control_plane import ControlPlane
+from cachefleet_controlplane.inherited_sockets import inherited_sockets
 from cachefleet_controlplane.pools.source import FilePoolSource
 from cachefleet_controlplane.settings import Settings, SettingsError
 from cachefleet_local.fleet.ports import take_ports
@@ -269,6 +272,29 @@ async def test_a_store_that_fails_stops_nothing(tmp_path: Path) -> None:
         status, body = await made.get("/readyz")
         assert status == 200
         assert json.loads(body)["store"]["problem"]
+
+
+async def test_an_inherited_socket_is_served_and_outlives_the_process(tmp_path: Path) -> None:
+    async with engine() as worker:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            given = inherited_sockets({"CACHEFLEET_SOCKETS": str(os.dup(listener.fileno()))})
+            told = settings(tmp_path, worker, {"gateway": port, "internal": 0})
+            plane, stop = ControlPlane(told), asyncio.Event()
+            serving = asyncio.create_task(serve(plane, told, stop, sockets=given))
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            async with aiohttp.ClientSession() as http, http.post(url, json=chat("hello")) as answer:
+                assert answer.status == 200  # it has waited until the pools were known
+            stop.set()
+            assert await serving == 0
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+
+@pytest.mark.parametrize("given", ["x", "99999", "-1"])
+def test_what_is_no_socket_is_not_inherited(given: str) -> None:
+    assert inherited_sockets({"CACHEFLEET_SOCKETS": ""}) == inherited_sockets({}) == {}
+    with pytest.raises(ValueError, match="CACHEFLEET_SOCKETS"):
+        inherited_sockets({"CACHEFLEET_SOCKETS": given})
 
 
 async def test_a_port_in_use_ends_it_with_1(tmp_path: Path) -> None:

@@ -158,6 +158,7 @@ def _control_plane(place: Place) -> ProcessSpec:
         argv=(place.python, "-m", "cachefleet_controlplane"),
         environment=_prefixed(environment),
         log=folder.log(CONTROL_PLANE),
+        ports=(place.ports["gateway"], place.ports["internal port"]),
         ready_url=f"{_url(place.ports['internal port'])}/readyz",
         grace_seconds=DRAIN_SECONDS + 5.0,
     )

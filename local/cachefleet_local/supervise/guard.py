@@ -5,6 +5,8 @@ MiB. It reads the pipe that its owner holds open as standard input: end of file 
 after ``kill -9``. It is the subreaper of every process below it, so processes that outlive their parent (an engine
 core after its API server was killed) become its children and are killed too.
 
+Descriptors that the owner passes on go to the command, and are closed here.
+
 The exit status is the command's own, 128 + n after signal n. Linux only.
 """
 
@@ -29,11 +31,13 @@ _MAX_SWEEPS: Final = 250
 
 def main(arguments: list[str]) -> int:
     """``guard.py GRACE COMMAND ...``: run the command until it ends, a signal asks for it, or the owner is gone."""
-    grace = float(arguments[0])
+    grace, passed = float(arguments[0]), _passed()
     prctl(SET_CHILD_SUBREAPER, 1)
     wake = _signals()
     prepare = _die_with_the_guard(os.getpid())
-    child = subprocess.Popen(arguments[1:], stdin=subprocess.DEVNULL, preexec_fn=prepare)  # noqa: S603, PLW1509 - the owner's command, as a list; no threads here
+    child = subprocess.Popen(arguments[1:], stdin=subprocess.DEVNULL, pass_fds=passed, preexec_fn=prepare)  # noqa: S603, PLW1509 - the owner's command, as a list; no threads here
+    for descriptor in passed:
+        os.close(descriptor)
     try:
         _watch(child, wake, grace=grace)
     finally:
@@ -54,6 +58,19 @@ def descendants(root: int) -> list[int]:
         found += below
         look += below
     return found
+
+
+def _passed() -> list[int]:
+    """Descriptors beyond the standard ones that the owner passes on to the command."""
+    numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
+    return [number for number in numbers if number > 2 and _is_inheritable(number)]
+
+
+def _is_inheritable(descriptor: int) -> bool:
+    try:
+        return os.get_inheritable(descriptor)
+    except OSError:  # that of the listing itself, which is over
+        return False
 
 
 def _signals() -> int:

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
+
+SOCKETS_VARIABLE: Final = "CACHEFLEET_SOCKETS"
+"""Descriptors of the sockets that a process is given, as the control plane reads them."""
 
 
 class Kind(StrEnum):
@@ -26,6 +30,8 @@ class ProcessSpec:
     environment: Mapping[str, str] = field(repr=False)
     log: Path
     ready_url: str
+    ports: tuple[int, ...] = ()
+    """Ports whose listening sockets it is given (SOCKETS_VARIABLE), and which stay open while it is started again."""
     without: tuple[str, ...] = ()
     """Names of variables that it must not inherit."""
     after: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -14,7 +15,8 @@ from typing import Any, Final
 import aiohttp
 
 from cachefleet_local.supervise import guard
-from cachefleet_local.supervise.process_spec import ProcessSpec
+from cachefleet_local.supervise.listeners import listeners
+from cachefleet_local.supervise.process_spec import SOCKETS_VARIABLE, ProcessSpec
 from cachefleet_local.supervise.process_states import Action, Event, Life, State, step
 
 PROBE_TIMEOUT_SECONDS: Final = 2.0
@@ -97,14 +99,19 @@ class _Supervised:
         self._spec = spec
         self._session = session
         self._misses = 0
+        self._sockets: tuple[socket.socket, ...] = ()
 
     async def live(self) -> None:
         await self._unless_stopped(self._fleet.ready(self._spec.after))
+        with listeners(self._spec.ports) as self._sockets:
+            await self._all_runs()
+        await self._fleet.tell(self._spec, Event.STOP)
+
+    async def _all_runs(self) -> None:
         while not self._fleet.stopping.is_set() and self._life.state is not State.FAILED:
             await self._in_turn()
             if self._life.state is State.BACKING_OFF:
                 await self._unless_stopped(asyncio.sleep(self._life.wake_at - self._fleet.clock()))
-        await self._fleet.tell(self._spec, Event.STOP)
 
     @property
     def _life(self) -> Life:
@@ -122,7 +129,7 @@ class _Supervised:
     async def _run(self, slot: AsyncExitStack) -> None:
         await self._fleet.tell(self._spec, Event.START)
         self._misses = 0
-        process = await _spawn(self._spec)
+        process = await _spawn(self._spec, [one.fileno() for one in self._sockets])
         exited = asyncio.create_task(process.wait())
         try:
             await self._attend(process, exited, slot)
@@ -158,6 +165,8 @@ class _Supervised:
         if exited.done():
             return
         await self._fleet.tell(self._spec, Event.STOP)
+        for one in self._sockets:  # nobody will serve who connects from now on
+            one.close()
         _terminate(process)
         await asyncio.wait({exited}, timeout=self._spec.grace_seconds + _AFTER_GRACE_SECONDS)
 
@@ -188,7 +197,7 @@ class _Supervised:
         return not task.cancelled()
 
 
-async def _spawn(spec: ProcessSpec) -> asyncio.subprocess.Process:
+async def _spawn(spec: ProcessSpec, sockets: Sequence[int]) -> asyncio.subprocess.Process:
     guarded = (sys.executable, "-I", "-S", guard.__file__, str(spec.grace_seconds), *spec.argv)
     with spec.log.open("ab") as log:
         return await asyncio.create_subprocess_exec(
@@ -196,14 +205,16 @@ async def _spawn(spec: ProcessSpec) -> asyncio.subprocess.Process:
             stdin=asyncio.subprocess.PIPE,  # never written to: its end tells the guard that we are gone
             stdout=log,
             stderr=log,
-            env=_environment(spec),
+            env=_environment(spec, sockets),
+            pass_fds=sockets,
             start_new_session=True,  # so that Ctrl-C at a terminal reaches the supervisor alone
         )
 
 
-def _environment(spec: ProcessSpec) -> dict[str, str]:
+def _environment(spec: ProcessSpec, sockets: Sequence[int]) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name not in spec.without}
-    return {**inherited, "PYTHONUNBUFFERED": "1", **spec.environment}
+    given = {SOCKETS_VARIABLE: ",".join(map(str, sockets))}
+    return {**inherited, "PYTHONUNBUFFERED": "1", **given, **spec.environment}
 
 
 def _terminate(process: asyncio.subprocess.Process) -> None:

@@ -45,7 +45,7 @@ def options(tmp_path: Path, **changes: object) -> Options:
 
 def served(spec: ProcessSpec, code: str = SERVER) -> ProcessSpec:
     port = spec.ready_url.split(":")[2].split("/")[0]
-    return replace(spec, argv=(sys.executable, "-S", "-c", code, port, str(spec.log) + ".pids", ""))
+    return replace(spec, argv=(sys.executable, "-S", "-c", code, port, str(spec.log) + ".pids", ""), ports=())
 
 
 @contextmanager

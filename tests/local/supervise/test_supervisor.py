@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -132,6 +133,45 @@ async def test_a_killed_process_comes_back(tmp_path: Path) -> None:
         assert fleet.lives["one"].exit_status == 137
     assert ("one", State.BACKING_OFF) in history
     assert all(map(gone, pids(tmp_path, "one")))
+
+
+HEIR = """
+import os, socket, time
+if os.path.exists({note!r}): time.sleep(1)
+open({note!r}, "a").write(f"{{os.getpid()}}\\n")
+listener = socket.socket(fileno=int(os.environ["CACHEFLEET_SOCKETS"]))
+listener.setblocking(True)
+while True:
+    client, _ = listener.accept()
+    client.recv(4096)
+    client.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\n%d" % os.getpid())
+    client.close()
+"""
+
+
+async def ask(port: int) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.0\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    return int(answer.split(b"\r\n\r\n")[1])
+
+
+async def test_a_socket_outlives_its_process_and_who_connects_meanwhile_is_answered(tmp_path: Path) -> None:
+    port = take_ports({"server": 0})["server"]
+    argv = (sys.executable, "-S", "-c", HEIR.format(note=str(tmp_path / "heir.pids")))
+    spec = replace(_spec(tmp_path, "heir", argv, port=port), ports=(port,))
+    async with running(spec) as (fleet, _):
+        assert await asyncio.wait_for(fleet.settled(), 50)
+        first = await ask(port)
+        assert [first] == pids(tmp_path, "heir")
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: gone(first))  # before that it may take a connection with it
+        later = await asyncio.gather(*(ask(port) for _ in range(20)))
+        await until(lambda: len(pids(tmp_path, "heir")) == 2)
+        assert set(later) == {pids(tmp_path, "heir")[1]}
+    with pytest.raises(ConnectionRefusedError):
+        await ask(port)
 
 
 async def test_one_that_says_no_is_not_ready_and_not_restarted(tmp_path: Path) -> None:
