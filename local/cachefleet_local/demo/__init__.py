@@ -3,6 +3,7 @@
 __main__    entry point
 client      sends the trace through the gateway
 engines     vLLM's token counters and resets of prefix caches
+figure      hit ratio and time to first token over time, as SVG
 report      sums, table, JSON and checks of the result
 policy_run  runs the trace once under each policy
 workload    trace of chat requests

@@ -18,6 +18,7 @@ from cachefleet_core.pool.worker_spec import EnvVar
 from cachefleet_local.cli.screen import Screen
 from cachefleet_local.cli.up import problem_lines, read_pools, until_stopped
 from cachefleet_local.cli_errors import FailureError
+from cachefleet_local.demo.figure import figure
 from cachefleet_local.demo.policy_run import compare
 from cachefleet_local.demo.report import Phase, objections, recomputed_share, table
 from cachefleet_local.demo.workload import Shape, workload
@@ -77,6 +78,9 @@ async def _run(fleet: Prepared, screen: Screen, console: Console, result: Path) 
     console.print()
     console.print(table(round_robin, cache_aware))
     console.print(f"\nCache-aware routing recomputed {share:.0%} of the tokens that round robin did.", style="bold")
+    picture = result.with_suffix(".svg")
+    write_whole(picture, figure([round_robin, cache_aware]))
+    console.print(f"The same over time: {picture}", highlight=False, soft_wrap=True)
     console.print(f"The same as JSON: {result}\n", highlight=False, soft_wrap=True)
     if lines := objections(round_robin, cache_aware):
         raise FailureError(lines)

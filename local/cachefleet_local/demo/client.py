@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import aiohttp
@@ -33,13 +33,13 @@ async def send_all(target: Target, trace: Sequence[Request], sent: Callable[[], 
     slots = asyncio.Semaphore(AGENTS_AT_A_TIME)
     turns: dict[int, asyncio.Task[Answer]] = {}
     tasks: list[asyncio.Task[Answer]] = []
-    timeout = aiohttp.ClientTimeout(REQUEST_SECONDS)
+    timeout, start = aiohttp.ClientTimeout(REQUEST_SECONDS), target.clock()
     async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
         for request in trace:
             await slots.acquire()
             if previous := turns.get(request.conversation):
                 await asyncio.wait({previous})
-            task = group.create_task(_send(session, target, request))
+            task = group.create_task(_send(session, target, request, start))
             task.add_done_callback(lambda _: slots.release())
             task.add_done_callback(lambda _: sent())
             turns[request.conversation] = task
@@ -47,7 +47,7 @@ async def send_all(target: Target, trace: Sequence[Request], sent: Callable[[], 
     return [task.result() for task in tasks]
 
 
-async def _send(session: aiohttp.ClientSession, target: Target, request: Request) -> Answer:
+async def _send(session: aiohttp.ClientSession, target: Target, request: Request, start: float) -> Answer:
     body = {
         "model": target.model,
         "messages": list(request.messages),
@@ -61,7 +61,8 @@ async def _send(session: aiohttp.ClientSession, target: Target, request: Request
         async with session.post(f"{target.url}/v1/chat/completions", json=body) as response:
             if response.status != 200:
                 return Answer(request.number, failure=f"status {response.status}: {(await response.text())[:200]}")
-            return await _read(request, response, lambda: target.clock() - began)
+            answer = await _read(request, response, lambda: target.clock() - began)
+            return replace(answer, at_seconds=began - start)
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         return Answer(request.number, failure=f"{type(error).__name__}: {error}")
 

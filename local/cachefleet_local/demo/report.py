@@ -29,6 +29,8 @@ class Answer:
     worker: str = ""
     knowledge: str = ""
     decision: str = ""
+    at_seconds: float = 0.0
+    """When it was sent, since the first of its phase."""
 
 
 @dataclass(frozen=True, slots=True)
