@@ -54,14 +54,18 @@ class Up:
 
     def admin(self, path: str) -> list[dict[str, Any]]:
         """A listing of the admin API; empty while nobody answers."""
+        try:
+            return list(self.document(path)["items"])
+        except OSError:
+            return []
+
+    def document(self, path: str) -> dict[str, Any]:
+        """An answer of the admin API. OSError while nobody answers."""
         token = (self.data_dir / "secrets" / "admin.token").read_text().strip()
         headers = {"authorization": f"Bearer {token}"}
         request = urllib.request.Request(f"{self.internal}/admin/v1/{path}", headers=headers)  # noqa: S310 - ours
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - ours
-                return list(json.load(answer)["items"])
-        except OSError:
-            return []
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - ours
+            return dict(json.load(answer))
 
     def decision(self, number: str) -> dict[str, Any]:
         """A request's record, by the id that its answer named."""

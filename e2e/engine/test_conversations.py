@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import urllib.request
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -62,6 +64,38 @@ def test_a1_a2_each_turn_finds_what_the_one_before_left(fleet: Up, client: opena
     assert found == ["no_checkpoint", "artifact_hit", "artifact_hit"]
     assert cached[0] == 0
     assert all(cached[1:])
+
+
+def told_and_counted(fleet: Up) -> list[int]:
+    """Prompt tokens and those served from cache: by the control plane's lost hits, and by the engine's own counters."""
+    [worker] = fleet.workers()
+    with urllib.request.urlopen(f"{worker['url']}/metrics", timeout=60) as answer:  # noqa: S310 - ours
+        text = answer.read().decode()
+    queries = re.search(r"^vllm:prefix_cache_queries_total{.*} (\S+)$", text, re.MULTILINE)
+    hits = re.search(r"^vllm:prefix_cache_hits_total{.*} (\S+)$", text, re.MULTILINE)
+    assert queries
+    assert hits
+    lost = fleet.document("lost-hits")
+    assert sum(cause["tokens"] for cause in lost["causes"]) == lost["promptTokens"] - lost["servedTokens"]
+    return [lost["promptTokens"], lost["servedTokens"], int(float(queries[1])), int(float(hits[1]))]
+
+
+def test_lost_hits_add_up_to_what_the_engine_counts(fleet: Up, client: openai.OpenAI) -> None:
+    before, prompt, cached = told_and_counted(fleet), 0, 0
+    messages: list[Any] = [{"role": "user", "content": f"A question of sums. {FIRST}"}]
+    for turn in range(4):
+        usage = client.chat.completions.create(model="tiny", messages=messages, max_tokens=6).usage
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        prompt += usage.prompt_tokens
+        cached += usage.prompt_tokens_details.cached_tokens or 0
+        messages += [{"role": "assistant", "content": "I see."}, {"role": "user", "content": f"{turn}: {SECOND}"}]
+    assert prompt > cached > prompt / 4
+
+    def grown() -> list[int]:
+        return [now - then for now, then in zip(told_and_counted(fleet), before, strict=True)]
+
+    until(lambda: grown() == [prompt, cached] * 2, 60, f"at {prompt} and {cached}")
 
 
 def test_a14_a_turn_taken_back_is_answered_all_the_same(fleet: Up, client: openai.OpenAI) -> None:
