@@ -8,9 +8,12 @@ from typing import Any
 
 from cachefleet_controlplane.admin import schemas
 from cachefleet_controlplane.routing import reason_texts
+from cachefleet_controlplane.routing.lost_tokens import LostCause
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.workers.views import FleetView, PoolStatus, WorkerStatus
 from cachefleet_core.index_contract import IndexContract
+
+_CAUSES = frozenset(LostCause)
 
 
 def pool(status: PoolStatus) -> schemas.Pool:
@@ -78,8 +81,15 @@ def worker(status: WorkerStatus) -> schemas.Worker:
 
 
 def decision(record: DecisionRecord) -> schemas.Decision:
-    """A decision record, with its reason and shortfall cause in words."""
+    """A decision record, with its reason and causes in words."""
     told: dict[str, Any] = {"at": datetime.fromtimestamp(record.at, UTC), "why": reason_texts.why(record.reason)}
     if record.shortfall is not None:
         told["shortfall"] = asdict(record.shortfall) | {"why": reason_texts.why_short(record.shortfall.cause)}
+    told["lost"] = [lost_tokens(one.cause, one.tokens) for one in record.lost]
     return schemas.Decision.model_validate(asdict(record) | told)
+
+
+def lost_tokens(cause: str, tokens: int) -> schemas.LostTokens:
+    """Tokens of one cause, with the cause in words; one that this version does not know is unknown."""
+    known = LostCause(cause) if cause in _CAUSES else LostCause.UNKNOWN
+    return schemas.LostTokens(cause=known, why=reason_texts.why_lost(known), tokens=tokens)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from cachefleet_controlplane.routing.decision import RoutingPolicy
+from cachefleet_controlplane.routing.lost_tokens import LostCause
 from cachefleet_controlplane.store.decision_records import AttemptRecord, CandidateRecord
 
 Ratio = Annotated[float, Field(ge=0, le=1)]
@@ -232,6 +233,15 @@ class Shortfall(Schema):
     worker: str
 
 
+class LostTokens(Schema):
+    """Tokens that were not served from cache for one cause."""
+
+    cause: LostCause
+    why: str
+    """The cause in words."""
+    tokens: int
+
+
 class Decision(Schema):
     """One request: where it went and why, and what the cache then did. Null is what nobody told."""
 
@@ -272,6 +282,8 @@ class Decision(Schema):
     """Others there were; ``POST /admin/v1/explain`` shows all."""
     shortfall: Shortfall | None
     """Null where as much was cached as predicted, or the engine did not tell."""
+    lost: tuple[LostTokens, ...] = ()
+    """Tokens that were not served from cache, by cause, in the order of the prompt; empty where that is not known."""
     continuation: str | None
     """What became of the conversation's checkpoint (docs/continuation.md); null where no conversation was named."""
     request_id: str | None = None

@@ -105,6 +105,15 @@ class ShortfallRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class LostRecord:
+    """So many tokens of the prompt were not served from cache, and why."""
+
+    cause: str
+    """A ``lost_tokens.LostCause``."""
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionRecord:
     """One request: where it went, why, and what the cache then did. ``at`` is Unix time in seconds.
 
@@ -113,7 +122,8 @@ class DecisionRecord:
     selects, the chosen one first, and ``candidates_left_out`` is the number of the others. ``queued_seconds`` is how
     long it waited for room, None where it did not. ``tenant`` is "" in the oldest records; ``isolation`` is its pools'
     rule, with the version of the salt where that is one for each tenant. ``rung`` is where the prompt's ids came from,
-    ``render_failure`` why there are none.
+    ``render_failure`` why there are none. ``lost`` is in the order of the prompt, and adds up to the tokens that the
+    engine counted less those cached; empty where that is not known.
     """
 
     id: str
@@ -142,6 +152,7 @@ class DecisionRecord:
     rung: str = ""
     render_failure: str | None = None
     shortfall: ShortfallRecord | None = None
+    lost: tuple[LostRecord, ...] = ()
     continuation: str | None = None
     """A ``turn_plan.TurnOutcome``; None where the request names no conversation."""
     request_id: str | None = None

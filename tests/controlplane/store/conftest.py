@@ -11,6 +11,7 @@ from cachefleet_controlplane.store.decision_records import (
     AttemptRecord,
     CandidateRecord,
     DecisionRecord,
+    LostRecord,
     ShortfallRecord,
 )
 from cachefleet_controlplane.store.decision_repository import DecisionRepository, SqlDecisions
@@ -79,4 +80,5 @@ def make_record(number: int, *, model: str = "demo", cached: int | None = None) 
         salt_version=2,
         rung="render",
         shortfall=None if cached is None or cached >= 64 else ShortfallRecord("evicted", 64 - cached, "demo-0"),
+        lost=() if cached is None else (LostRecord("evicted", max(0, 96 - cached)), LostRecord("last_block", 4)),
     )

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from cachefleet_controlplane.admin.history import history_schemas as schemas
+from cachefleet_controlplane.admin.presenters import lost_tokens
 from cachefleet_controlplane.history.cache_history import HOUR_STEPS, STEP_SECONDS, Gauges, Step
 from cachefleet_controlplane.routing.lost_tokens import LostCause
-from cachefleet_controlplane.routing.reason_texts import why_lost
 
 _NOT_SAMPLED = dict.fromkeys(Gauges.__dataclass_fields__)
 
@@ -45,9 +45,7 @@ def lost_hits(steps: Sequence[Step], now: float, *, bucket_seconds: int) -> sche
         until=_time(now),
         prompt_tokens=sum(step.prompt_tokens for step in steps),
         served_tokens=sum(step.served_tokens for step in steps),
-        causes=tuple(
-            schemas.LostTokens(cause=cause, why=why_lost(cause), tokens=tokens) for cause, tokens in lost.most_common()
-        ),
+        causes=tuple(lost_tokens(cause, tokens) for cause, tokens in lost.most_common()),
         bucket_seconds=bucket_seconds,
         buckets=tuple(_buckets(steps, bucket_seconds)),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from cachefleet_controlplane.admin.schemas import Ratio, Schema
+from cachefleet_controlplane.admin.schemas import LostTokens, Ratio, Schema
 from cachefleet_controlplane.routing.lost_tokens import LostCause
 
 
@@ -45,15 +45,6 @@ class History(Schema):
 
     step_seconds: int
     points: tuple[HistoryPoint, ...]
-
-
-class LostTokens(Schema):
-    """Tokens of one cause."""
-
-    cause: LostCause
-    why: str
-    """The cause in words."""
-    tokens: int
 
 
 class LostBucket(Schema):

@@ -19,6 +19,7 @@ from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.routing.lost_tokens import Levels, LostCause, lost_tokens, of_shortfall
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.store.decision_records import LostRecord
 from cachefleet_core.tenancy import TenantId
 
 logger = logging.getLogger(__name__)
@@ -65,13 +66,14 @@ class LostHits:
         self._seen = SeenBlocks()
 
     def ended(self, trace: DecisionTrace) -> None:
-        """Account for a request whose prompt an engine has processed, as far as its answer tells; others change
-        nothing.
+        """Account for a request whose prompt an engine has processed, as far as its answer tells, also in the trace;
+        others change nothing.
         """
         levels, pool = self._levels(trace), trace.decision.pool if trace.decision else ""
         if levels is None or not pool:
             return
         lost = lost_tokens(levels)
+        trace.lost = tuple(LostRecord(cause.value, tokens) for cause, tokens in lost.items())
         for cause, tokens in lost.items():
             self._metrics.lost_tokens(pool=pool, cause=cause, tokens=tokens)
         served = levels.prompt_tokens - sum(lost.values())

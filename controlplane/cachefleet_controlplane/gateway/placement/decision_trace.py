@@ -17,6 +17,7 @@ from cachefleet_controlplane.store.decision_records import (
     AttemptRecord,
     CandidateRecord,
     DecisionRecord,
+    LostRecord,
     ShortfallRecord,
 )
 from cachefleet_controlplane.wire.headers import Header
@@ -138,6 +139,7 @@ class DecisionTrace:
     first: Decision | None = None
     """The first decision that named a worker; ``decision`` may be a later attempt's."""
     shortfall: ShortfallRecord | None = None
+    lost: tuple[LostRecord, ...] = ()
     continuation: str | None = None
     request_id: str | None = None
     """The client's name for the request."""
@@ -175,6 +177,7 @@ class DecisionTrace:
             ),
             candidates_left_out=len(decision.scores) - len(scores),
             shortfall=self.shortfall,
+            lost=self.lost,
             continuation=self.continuation,
             request_id=self.request_id,
             tenant=basis.tenant,

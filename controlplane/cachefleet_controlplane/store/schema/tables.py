@@ -49,6 +49,7 @@ class DecisionRow(SQLModel, table=True):
     rung: str = Field(sa_column=Column(String(32), nullable=False, server_default=""))
     render_failure: str | None = Field(default=None, max_length=64)
     shortfall: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    lost: list[dict[str, Any]] = Field(sa_column=Column(JSON, nullable=False, server_default="[]"))
     continuation: str | None = Field(default=None, max_length=64)
     request_id: str | None = Field(default=None, max_length=128)
 

@@ -49,7 +49,9 @@ async def lost(gate: Front, text: str = LONG, **changes: Any) -> dict[str, int]:
     status, _, _ = await gate.chat(text, **changes)
     assert status == 200
     await until(lambda: len(gate.records) > ended)
-    return dict(Counter(causes(gate)) - before)
+    told = dict(Counter(causes(gate)) - before)
+    assert {one.cause: one.tokens for one in gate.records[-1].lost} == told
+    return told
 
 
 def whole(gate: Front) -> tuple[int, int]:
