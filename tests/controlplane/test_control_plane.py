@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -335,3 +336,21 @@ async def test_certificates_that_cannot_be_used_are_told_by_their_setting(tmp_pa
     with pytest.raises(SettingsError) as error:
         ControlPlane(told)
     assert error.value.lines[0].startswith("CACHEFLEET_TLS_FOLDER: ")
+
+
+async def test_what_an_answer_cost_is_in_the_last_hour(tmp_path: Path) -> None:
+    async with engine() as worker, running(tmp_path, worker) as made:
+        assert (await made.chat())[0] == 200
+        await until(lambda: bool(made.plane.history.steps(POOL, time.time())))
+        made.plane._sampler.sample()
+        told = {}
+        for path in ("history", "lost-hits", "prefixes"):
+            status, body = await made.get(f"/admin/v1/{path}", "for-people")
+            assert status == 200
+            told[path] = json.loads(body)
+        points, counters = told["history"]["points"], worker.worker.scheduler.counters
+        assert sum(point["promptTokens"] for point in points) == counters.queries > 0
+        assert points[-1]["queued"] == 0
+        [cause] = told["lost-hits"]["causes"]
+        assert (cause["cause"], cause["tokens"]) == ("not_rendered", counters.queries - counters.hits)
+        assert told["prefixes"] == {"items": []}

@@ -40,6 +40,8 @@ async def test_history(client: httpx.AsyncClient) -> None:
         "budgetBlocks": 12,
         "hitRatio": None,
     }
+    since = {"pool": "default/demo", "since": last["at"]}
+    assert (await client.get("/history", params=since)).json()["points"] == [last], "what a viewer lacks"
     assert (first["running"], first["queued"], first["requests"]) == (None, None, 1), "it was not sampled"
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import APIRouter, HTTPException, Query
+from pydantic import AwareDatetime
 
 from cachefleet_controlplane.admin.admin_openapi import ERRORS
 from cachefleet_controlplane.admin.history import history_presenters as presenters
@@ -21,6 +22,7 @@ Prefixes = Callable[[str | None, int], Awaitable[Sequence[ShownPrefix]]]
 _HOUR: Final = 3600
 _Pool = Annotated[str | None, Query(min_length=1, max_length=512, description='"namespace/name"; all pools without.')]
 _Limit = Annotated[int, Query(ge=1, le=256, description="How many at most.")]
+_Since = Annotated[AwareDatetime | None, Query(description="Steps that begin then or later.")]
 _Bucket = Annotated[
     int,
     Query(
@@ -49,8 +51,10 @@ def history_routes(source: HistorySource) -> APIRouter:
     router = APIRouter(tags=["history"], responses=ERRORS)
 
     @router.get("/history", summary="The last hour in steps: tokens, load, blocks")
-    async def history(pool: _Pool = None) -> schemas.History:
-        return presenters.history(source.history.steps(pool or FLEET, source.clock()))
+    async def history(pool: _Pool = None, since: _Since = None) -> schemas.History:
+        first = 0.0 if since is None else since.timestamp()
+        steps = source.history.steps(pool or FLEET, source.clock())
+        return presenters.history(step for step in steps if step.at >= first)
 
     @router.get("/lost-hits", summary="Tokens that were not served from cache, by cause")
     async def lost_hits(pool: _Pool = None, bucket_seconds: _Bucket = 60) -> schemas.LostHits:
