@@ -77,7 +77,7 @@ test-cluster: setup ## Tests against a real Kubernetes API server
 	@$(BIN)/pytest -q -n $(CLUSTER_WORKERS) --dist loadgroup --junitxml=.results/cluster.xml -m "cluster and not slow" e2e/cluster tests/chart
 
 test-console: setup ## Tests with a real browser and a real Prometheus (Debian: chromium, prometheus)
-	@$(BIN)/pytest -q -n $(CLUSTER_WORKERS) --junitxml=.results/console.xml -m "console and not slow" e2e/console
+	@$(BIN)/pytest -q -n $(CLUSTER_WORKERS) --dist loadfile --junitxml=.results/console.xml -m "console and not slow" e2e/console
 
 engine: setup ## Tests against real vLLM on CPU
 	@$(BIN)/pytest -q --junitxml=.results/engine.xml -m "engine and not slow" tests e2e/engine
