@@ -19,7 +19,7 @@ CLUSTER_WORKERS ?= 4
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo crds cluster node e2e image bench bench-continuation bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix requirements requirements-table soak clean
+.PHONY: help setup check test flakes demo dashboards crds cluster node e2e image bench bench-continuation bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix requirements requirements-table soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ nightly: setup ## All tests, the slow ones too, with twenty times the examples
 
 demo: setup ## Two real workers, one workload, round robin against cache-aware: the numbers
 	@$(BIN)/python -m cachefleet_local.demo
+
+dashboards: setup ## Each Grafana dashboard as a picture in docs/images, of fake engines and a real Prometheus (two minutes)
+	@$(BIN)/python -m e2e.console.pictures
 
 requirements-table: setup ## Write docs/requirements.md from the tests and the results of the last run
 	@$(BIN)/python -m tests.requirements .results/unit.xml .results/cluster.xml .results/console.xml .results/engine.xml

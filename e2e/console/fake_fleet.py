@@ -20,12 +20,12 @@ from tests.fakes.engine import FakeEngine
 
 MODEL: Final = "bench"
 BLOCK_SIZE: Final = 16
-BLOCKS: Final = 257
-"""Of a worker: 4,096 tokens."""
+BLOCKS: Final = 513
+"""Of a worker: 8,192 tokens."""
 MAX_MODEL_LEN: Final = 3072
 WORKERS: Final = ("bench-0", "bench-1")
 SPEC: Final = (
-    "prefixCache: {budgetMiB: 2}",
+    "prefixCache: {budgetMiB: 4}",
     "hit: {objective: {ratio: 0.6, windowSeconds: 60, minTokens: 1000}}",
     "continuation: {handles: true}",
     "admission: {maxQueueSeconds: 1}",

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from e2e.console.pictures import FOLDER, write_picture
 from e2e.console.shown_panels import Shown, shown_panels
 from tests.chart.dashboards import Query, boards
 
 pytestmark = pytest.mark.console
 
-PATIENCE = 60.0
+PATIENCE = 30.0
 """Seconds until what is not shown is missing."""
+MOST_BYTES = 150_000
+"""Of a picture: it is kept in the repository."""
 
 EMPTY = {
     ("fleet: Decisions: Prefill on other workers", "{{outcome}}"): "no worker of this fleet has the role Prefill",
@@ -58,6 +62,13 @@ def test_what_is_listed_as_empty_is_there_and_is_empty(shown: Shown) -> None:
 def test_every_part_is_read_and_every_rule_computed(shown: Shown) -> None:
     assert set(shown.targets.values()) == {"up"}
     assert {rule["name"]: rule.get("lastError") for rule in shown.rules if rule["health"] != "ok"} == {}
+
+
+def test_a_dashboard_is_drawn_in_a_small_picture(shown: Shown, tmp_path: Path) -> None:
+    for board in boards():
+        drawn = write_picture(board, shown, tmp_path)
+        assert 10_000 < drawn.stat().st_size < MOST_BYTES
+        assert (FOLDER / drawn.name).exists(), "make dashboards"
 
 
 def test_shares_are_shares(shown: Shown) -> None:
