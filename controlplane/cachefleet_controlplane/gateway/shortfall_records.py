@@ -80,14 +80,18 @@ def cause_of(
     claimed: int,
     answered: Decision,
     *,
+    loaded: int = 0,
     fleet: Fleet,
     salt_version: Callable[[TenantId], int],
 ) -> Cause | None:
-    """Why the worker that answered served less than it was said to hold; None where it did not, or nobody tells."""
+    """Why the worker that answered served less than it was said to hold; None where it did not, or nobody tells.
+
+    Of the ``claimed`` tokens ``loaded`` were to be loaded from below the device.
+    """
     usage, basis = trace.usage, trace.basis
     if usage is None or basis is None:
         return None
-    decision = replace(answered, predicted_tokens=claimed, loaded_tokens=0)
+    decision = replace(answered, predicted_tokens=claimed, loaded_tokens=loaded)
     return shortfall(_facts(decision, answered, basis, usage, fleet=fleet, salt_version=salt_version))
 
 

@@ -40,6 +40,8 @@ class LostCause(StrEnum):
     MOVED = "moved"
     """The worker that held them was chosen, and another one answered."""
     RENDERED_DIFFERENTLY = "rendered_differently"
+    NOT_LOADED = "not_loaded"
+    """They were to be loaded from the host's memory or a disk of the worker."""
     NOT_RENDERED = "not_rendered"
     """The prompt's blocks are not known, so nobody can tell."""
     NOT_READ = "not_read"

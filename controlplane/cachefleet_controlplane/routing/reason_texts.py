@@ -50,6 +50,7 @@ LOST: Final[Mapping[str, str]] = {
     LostCause.WINDOW: CAUSES[Cause.WINDOW],
     LostCause.MOVED: "The worker that held it was chosen first, and another one answered.",
     LostCause.RENDERED_DIFFERENTLY: CAUSES[Cause.RENDERED_DIFFERENTLY],
+    LostCause.NOT_LOADED: CAUSES[Cause.NOT_LOADED],
     LostCause.NOT_RENDERED: "The prompt's blocks are not known, so nobody can tell.",
     LostCause.NOT_READ: "The request has the engine read nothing from its cache.",
     LostCause.LAST_BLOCK: "What follows the last whole block, and the last token, are computed in any case.",

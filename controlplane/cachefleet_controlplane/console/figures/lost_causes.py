@@ -35,6 +35,9 @@ CAUSES: Final = {
     "window": Advice("window gone", "The last blocks of a sliding window or a state were evicted: raise the budget."),
     "moved": Advice("another worker", "The chosen worker did not answer, and another one did: see the request's legs."),
     "rendered_differently": Advice("rendered differently", _RENDERER),
+    "not_loaded": Advice(
+        "not loaded", "What is in the host's memory or on a disk was not loaded: see the log of the engine's connector."
+    ),
     "not_rendered": Advice(
         "not rendered", "The prompt's blocks were not known: a renderer failed or was too slow (see Alerts)."
     ),

@@ -12,21 +12,12 @@ from cachefleet_controlplane.console.figures.candidate_bars import candidate_bar
 from cachefleet_controlplane.console.figures.request_legs import time_line
 from cachefleet_controlplane.console.figures.token_split import token_split
 from cachefleet_controlplane.console.visit import Visit
+from cachefleet_controlplane.routing.cache_shortfall import Cause
 
 PAGE: Final = 50
 FILTERS: Final = ("requestId", "model", "tenant", "pool", "worker", "outcome", "shortfall")
 OUTCOMES: Final = ("answered", "refused", "gone", "failed")
-SHORTFALLS: Final = (
-    "any",
-    "moved",
-    "rendered_differently",
-    "salted",
-    "restarted",
-    "evicted",
-    "window",
-    "stale",
-    "unknown",
-)
+SHORTFALLS: Final = ("any", *Cause)
 _MAX_ID: Final = 64
 
 

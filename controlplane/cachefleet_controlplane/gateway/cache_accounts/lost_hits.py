@@ -104,9 +104,11 @@ class LostHits:
         decision, first, size = answered.decision, trace.first, answered.basis.block_size
         prompt = answered.usage.prompt_tokens
         servable = max(0, (prompt - 1) // size - self._fleet.losses.dropped(decision.id))
-        claimed, short = claimed_tokens(decision, size), None
+        loaded, short = decision.loaded_tokens, None
+        claimed = claimed_tokens(decision, size) + loaded
         if answered.cached < claimed:
-            short = cause_of(trace, claimed, decision, fleet=self._fleet, salt_version=self._salt_version)
+            found = {"loaded": loaded, "fleet": self._fleet, "salt_version": self._salt_version}
+            short = cause_of(trace, claimed, decision, **found)
         blocks, gone = self._before(answered, servable)
         return Levels(
             prompt_tokens=prompt,
