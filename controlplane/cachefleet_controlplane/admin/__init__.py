@@ -6,7 +6,6 @@ admin_openapi         the OpenAPI document with its error responses
 auth_middleware       authorizes each request; bounds bodies
 certification_routes  certified render profiles, and examining them
 explain_routes        POST /explain: what would be decided for a request
-pages                 pages of lists that are sorted by a name
 flush_routes          POST /flush: evict cached blocks
 presenters            values of the control plane to schemas
 problem_responses     errors as problem JSON (RFC 9457)

@@ -36,7 +36,6 @@ from cachefleet_controlplane.admin.findings.findings_routes import findings_rout
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
 from cachefleet_controlplane.admin.flush_routes import Flush, flush_routes
 from cachefleet_controlplane.admin.history.history_routes import HistorySource, history_routes
-from cachefleet_controlplane.admin.pages import After, ManyLimit, page
 from cachefleet_controlplane.admin.tenant_routes import key_routes, tenant_routes
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.admin.usage_routes import usage_routes

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Final
 
 import typer
 
 from cachefleet_local.cli.answers import Show
 from cachefleet_local.cli.completion import names
-from cachefleet_local.cli.options import watching
+from cachefleet_local.cli.options import TIMES, time_of, watching
 from cachefleet_local.cli.output.columns import DECISIONS, POOLS, WORKERS
 
 _NO_POOLS: Final = "no pools: kubectl apply -f POOL.yaml (on one machine: cachefleet up POOL.yaml)"
@@ -42,8 +43,34 @@ def decisions(
     *,
     limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 20,
     model: ModelName = None,
+    pool: PoolName = None,
+    worker: Annotated[
+        str | None, typer.Option(help="Of this worker only.", autocompletion=names("workers", "name"))
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Of this tenant only.", autocompletion=names("tenants", "name"))
+    ] = None,
+    request_id: Annotated[str | None, typer.Option(metavar="ID", help="The client's x-request-id.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="answered, refused, gone or failed.")] = None,
+    shortfall: Annotated[
+        str | None, typer.Option(metavar="CAUSE", help="With a shortfall of this cause, or any.")
+    ] = None,
+    since: Annotated[datetime | None, typer.Option(formats=TIMES, metavar="TIME", help="Made then or later.")] = None,
+    until: Annotated[datetime | None, typer.Option(formats=TIMES, metavar="TIME", help="Made before.")] = None,
 ) -> None:
     """List the latest decisions, last first: which worker, why, what was predicted and what was cached."""
-    parameters = {"limit": str(limit)} | ({"model": model} if model else {})
-    empty = f"no decisions for {model}" if model else _NO_DECISIONS
+    conditions = {
+        "model": model,
+        "pool": pool,
+        "worker": worker,
+        "tenant": tenant,
+        "requestId": request_id,
+        "outcome": outcome,
+        "shortfall": shortfall,
+        "since": time_of(since),
+        "until": time_of(until),
+    }
+    given = {name: value for name, value in conditions.items() if value is not None}
+    parameters = {"limit": str(limit)} | given
+    empty = f"no decisions with {', '.join(given)} as asked" if given else _NO_DECISIONS
     show.items(lambda client: client.get("decisions", parameters), DECISIONS, empty=empty, newest_first=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,6 +17,9 @@ from cachefleet_local.cli.contexts.access import CONTEXT_VARIABLE, TOKEN_FILE_VA
 from cachefleet_local.cli.listing import Output
 
 DATA_DIR_HELP: Final = "Folder of the local fleet: secrets, logs, database."
+
+TIMES: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
+"""How a time is written."""
 
 Command = Callable[..., None]
 
@@ -89,6 +93,13 @@ def group(listed: Callable[[Show], None] | None = None) -> Command:
 def where(ctx: typer.Context, **given: Any) -> Where:
     """What this command's options, and those before it, say of the control plane."""
     return Where(**given).or_else(ctx.obj)
+
+
+def time_of(given: datetime | None) -> str | None:
+    """A time as the admin API takes it; in UTC where nothing else was said."""
+    if given is None:
+        return None
+    return (given if given.tzinfo else given.replace(tzinfo=UTC)).isoformat()
 
 
 def _show(ctx: typer.Context, *, output: Output, watch: bool = False, interval: float = 0, **given: Any) -> Show:

@@ -11,25 +11,23 @@ from cachefleet_local.cli.admin_client import AbsentError, AdminClient
 from cachefleet_local.cli.answers import Asker, Show
 from cachefleet_local.cli.listing import Item, Output
 from cachefleet_local.cli.output.columns import FINDINGS
-from cachefleet_local.cli_errors import Exit
+from cachefleet_local.cli_errors import Exit, FailureError
 
 INFO: Final = "info"
-_OLDER: Final = (
-    "the control plane is older than this command and tells no findings: pools and workers alone are looked at"
-)
+_OLDER: Final = "the control plane is older than this command and tells no findings: whether all is well is not known"
 
 
 def examine(show: Show) -> None:
     """Print each fault; exit status 1 where there is one that is no mere information."""
     asker = Asker(show.where)
-    found, asked = asker(_findings), asker(_told)
-    if found is None:
-        typer.echo(_OLDER, err=True)
+    found, asked = asker(findings), asker(_told)
     items = [*(found or []), *closer(*asked)]
-    show.rows(items, FINDINGS, empty="no fault was found")
+    show.rows(items, FINDINGS, empty="" if found is None else "no fault was found")
     if show.output is Output.TABLE:
         for item in items:
             typer.echo(f"{item['subject']}: {item['action']} ({item['docs']})", err=True)
+    if found is None:
+        raise FailureError([_OLDER])
     if any(item["severity"] != INFO for item in items):
         raise typer.Exit(Exit.FAILED)
 
@@ -40,10 +38,6 @@ def findings(client: AdminClient) -> list[Item] | None:
         return list(client.get("findings")["items"])
     except AbsentError:
         return None
-
-
-def _findings(client: AdminClient) -> list[Item] | None:
-    return findings(client)
 
 
 def _told(client: AdminClient) -> tuple[list[Item], list[Item], list[Item]]:

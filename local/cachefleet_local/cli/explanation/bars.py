@@ -35,18 +35,23 @@ COMPUTED: Final = Part("=", "blue", "computed, as predicted")
 BEYOND: Final = Part("+", "cyan", "from cache, beyond what was predicted")
 
 Amounts = Mapping[Part, float]
+Row = tuple[str, str, Amounts]
+"""A name, a figure, and what the bar is made of."""
 
 
 def costs(candidate: Item) -> dict[Part, float]:
-    """The parts of a candidate's cost in seconds; what waiting has paid for is taken off the last ones."""
+    """The parts of a candidate's cost in seconds; what waiting has paid for is taken off the last ones.
+
+    A policy that looks at less has fewer parts.
+    """
     rate, step, batch = candidate["tokensPerSecond"], candidate["interTokenSeconds"], candidate["batchedTokens"]
 
     def seconds(tokens: float) -> float:
         return float((tokens / rate if rate else 0.0) + step * math.ceil(tokens / batch if batch else 0.0))
 
     before = candidate["queuedTokens"] + candidate["inflightTokens"]
-    wait = seconds(before)
-    prefill = seconds(before + candidate["uncachedTokens"]) - wait
+    wait = min(seconds(before), candidate["seconds"])
+    prefill = min(seconds(before + candidate["uncachedTokens"]) - seconds(before), candidate["seconds"] - wait)
     left = max(0.0, candidate["seconds"] - wait - prefill)
     others = min(left, candidate["othersSeconds"])
     return {WAIT: wait, PREFILL: prefill, OTHERS: others, EVICTION: left - others}
@@ -63,16 +68,15 @@ def tokens(item: Item) -> dict[Part, float]:
     return {SERVED: served, BEYOND: beyond, LOST: lost, COMPUTED: max(0, prompt - served - beyond - lost)}
 
 
-def chart(named: Sequence[tuple[str, Amounts]], *, unit: str, width: int, colour: bool) -> Iterator[str]:
-    """A line for each amounts, after its name and its total, all on one scale; then what the signs mean."""
-    totals = [f"{sum(amounts.values()):{unit}}" for _, amounts in named]
-    names, numbers = (max(map(len, column), default=0) for column in ([name for name, _ in named], totals))
+def chart(rows: Sequence[Row], *, width: int, colour: bool) -> Iterator[str]:
+    """A line for each row, all on one scale; then what the signs mean."""
+    names, numbers = (max((len(row[place]) for row in rows), default=0) for place in (0, 1))
     room = min(MOST, max(LEAST, width - names - numbers - 4))
-    most = max((sum(amounts.values()) for _, amounts in named), default=0.0)
-    for (name, amounts), total in zip(named, totals, strict=True):
+    most = max((sum(amounts.values()) for *_, amounts in rows), default=0.0)
+    for name, figure, amounts in rows:
         drawn = _bar(amounts, room / most if most else 0.0, colour=colour)
-        yield f"{name:<{names}}  {total:>{numbers}}  {drawn}".rstrip()
-    shown = {part: None for _, amounts in named for part, amount in amounts.items() if amount}
+        yield f"{name:<{names}}  {figure:>{numbers}}  {drawn}".rstrip()
+    shown = {part: None for *_, amounts in rows for part, amount in amounts.items() if amount}
     yield f"{'':<{names}}  {'':>{numbers}}  " + ", ".join(f"{_drawn(part, 1, colour)} {part.words}" for part in shown)
 
 

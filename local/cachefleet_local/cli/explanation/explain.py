@@ -13,7 +13,7 @@ from urllib.parse import quote
 import typer
 
 from cachefleet_local.cli.admin_client import AdminClient
-from cachefleet_local.cli.answers import Show, ask
+from cachefleet_local.cli.answers import Asker, Show
 from cachefleet_local.cli.completion import names
 from cachefleet_local.cli.explanation import bars
 from cachefleet_local.cli.listing import Column, Item, Output, listing, single
@@ -37,21 +37,33 @@ Body = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Body of a request to decide on without sending it; - reads standard input."),
 ]
+RequestId = Annotated[str | None, typer.Option(metavar="ID", help="The client's x-request-id, in place of the id.")]
 Tenant = Annotated[str | None, typer.Option(help="Whose request --body is. Default: the default tenant's.")]
 
 
 @showing
-def explain(show: Show, decision: DecisionId = None, *, body: Body = None, tenant: Tenant = None) -> None:
+def explain(
+    show: Show,
+    decision: DecisionId = None,
+    *,
+    request_id: RequestId = None,
+    body: Body = None,
+    tenant: Tenant = None,
+) -> None:
     """Explain a decision: the candidates, what each held and would have cost, and what the cache then did.
 
     With --body: what would be decided for that request now. Nothing is sent to a worker but the wish to render it.
     """
-    if (decision is None) == (body is None):
-        raise FailureError(["give the ID of a decision, or --body with a request: one of them"], Exit.BAD_INPUT)
+    if [decision, request_id, body].count(None) != 2:
+        ways = "the ID of a decision, --request-id of its request, or --body with a request"
+        raise FailureError([f"give {ways}: one of them"], Exit.BAD_INPUT)
     if tenant is not None and body is None:
         raise FailureError(["--tenant goes with --body: a decision that was made has its tenant"], Exit.BAD_INPUT)
     asked = None if body is None else _read(body)
-    found = ask(show.where, lambda client: _fetch(client, decision or "", asked, tenant))
+    asker = Asker(show.where)
+    if request_id is not None:
+        decision = asker(lambda client: _decision_of(client, request_id))
+    found = asker(lambda client: _fetch(client, decision or "", asked, tenant))
     typer.echo(_shown(found, show.output))
 
 
@@ -86,12 +98,17 @@ def _bars(item: Item, *, width: int, colour: bool) -> Iterator[str]:
     if tokens := bars.tokens(item):
         predicted = min(item["predictedTokens"], item["promptTokens"])
         expected = {bars.SERVED: predicted, bars.COMPUTED: item["promptTokens"] - predicted}
-        yield "\nTokens of the prompt"
-        yield from bars.chart([("predicted", expected), ("served", tokens)], unit=",.0f", width=width, colour=colour)
-    costs = [(f"{'*' if one['chosen'] else ' '}  {_worker(one)}", bars.costs(one)) for one in item["candidates"]]
-    if costs:
+        yield f"\nOf {item['promptTokens']:,} tokens of the prompt, from cache"
+        rows = [("predicted", f"{predicted:,}", expected), ("served", f"{item['cachedTokens']:,}", tokens)]
+        yield from bars.chart(rows, width=width, colour=colour)
+    if candidates := item["candidates"]:
         yield "\nSeconds that it would cost"
-        yield from bars.chart(costs, unit=".3f", width=width, colour=colour)
+        yield from bars.chart([_cost_row(one) for one in candidates], width=width, colour=colour)
+
+
+def _cost_row(candidate: Item) -> bars.Row:
+    name = f"{'*' if candidate['chosen'] else ' '}  {_worker(candidate)}"
+    return name, f"{candidate['seconds']:.3f}", bars.costs(candidate)
 
 
 def _facts(item: Item) -> Iterator[tuple[str, str]]:
@@ -205,6 +222,14 @@ def _read(name: str) -> bytes:
         return sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
     except OSError as error:
         raise FailureError([f"cannot read {name}: {error.strerror}"], Exit.BAD_INPUT) from error
+
+
+def _decision_of(client: AdminClient, request_id: str) -> str:
+    """The latest decision for a request."""
+    items = client.get("decisions", {"requestId": request_id, "limit": "1"})["items"]
+    if not items:
+        raise FailureError([f"no decision for a request {request_id} is known; old ones are forgotten"])
+    return str(items[0]["id"])
 
 
 def _fetch(client: AdminClient, decision: str, body: bytes | None, tenant: str | None) -> Any:

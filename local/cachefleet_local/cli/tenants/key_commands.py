@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Final
 from urllib.parse import quote
 
@@ -11,10 +11,9 @@ import typer
 from cachefleet_local.cli.answers import Show
 from cachefleet_local.cli.command_table import EPILOG
 from cachefleet_local.cli.completion import names
-from cachefleet_local.cli.options import group, showing, watching
+from cachefleet_local.cli.options import TIMES, group, showing, time_of, watching
 from cachefleet_local.cli.output.columns import KEYS, NEW_KEYS
 
-TIMES: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
 _UNSTORED: Final = (
     "the replica that answered refuses the key; its store takes no writes, and is told once it does: see /readyz, and "
     "restart nothing until then"
@@ -81,10 +80,3 @@ def revoke_key(
 def path_of(*parts: str) -> str:
     """Of a tenant, below the admin API."""
     return "/".join(("tenants", *(quote(part, safe="") for part in parts)))
-
-
-def time_of(given: datetime | None) -> str | None:
-    """As the admin API takes it; in UTC where nothing else was said."""
-    if given is None:
-        return None
-    return (given if given.tzinfo else given.replace(tzinfo=UTC)).isoformat()

@@ -8,14 +8,15 @@ from typing import Annotated, Final
 
 import typer
 
-from cachefleet_local.cli.answers import Show, ask
+from cachefleet_local.cli.answers import Asker, Show
 from cachefleet_local.cli.command_table import EPILOG
 from cachefleet_local.cli.completion import names
 from cachefleet_local.cli.contexts.access import Where
-from cachefleet_local.cli.options import asking, group, showing, watching
+from cachefleet_local.cli.listing import Item
+from cachefleet_local.cli.options import TIMES, asking, group, showing, time_of, watching
 from cachefleet_local.cli.output.columns import ACCESS, IDLE, TENANTS, USAGE
 from cachefleet_local.cli.tenants import key_commands
-from cachefleet_local.cli.tenants.key_commands import TIMES, Name, path_of, time_of
+from cachefleet_local.cli.tenants.key_commands import Name, path_of
 from cachefleet_local.cli_errors import Exit, FailureError
 
 _NONE: Final = "no tenants: every request is of the tenant default; make one with: cachefleet tenants create NAME"
@@ -111,14 +112,25 @@ def change(
 @asking
 def delete(where: Where, name: Name, *, yes: Yes = False) -> None:
     """Delete a tenant and all its keys, after asking. What it used stays in the account."""
-    keys = ask(where, lambda client: client.get(path_of(name, "keys")))["items"]
-    before = ask(where, lambda client: client.get("access"))
-    confirmed(f"delete tenant {name} and its {len(keys)} keys?", yes=yes)
-    ask(where, lambda client: client.delete(path_of(name)))
+    asker = Asker(where)
+    if not yes:
+        keys = asker(lambda client: client.get(path_of(name, "keys")))["items"]
+        confirmed(f"delete tenant {name} and its {len(keys)} keys?")
+    before = _access(asker)
+    asker(lambda client: client.delete(path_of(name)))
     typer.echo(f"{name}: deleted")
-    after = ask(where, lambda client: client.get("access"))
-    if before["reason"] != after["reason"]:
+    after = _access(asker)
+    if before and after and before["reason"] != after["reason"]:
         typer.echo(_CHANGED[bool(after["open"])], err=True)
+
+
+def _access(asker: Asker) -> Item | None:
+    """Who is served without a key; None where that may not be asked."""
+    try:
+        found: Item = asker(lambda client: client.get("access"))
+    except FailureError:
+        return None
+    return found
 
 
 _CHANGED: Final = {
@@ -128,10 +140,8 @@ _CHANGED: Final = {
 }
 
 
-def confirmed(question: str, *, yes: bool) -> None:
+def confirmed(question: str) -> None:
     """Ask on a terminal whether to go on. FailureError where the answer is no, or nobody can be asked."""
-    if yes:
-        return
     if not sys.stdin.isatty():
         raise FailureError([f"{question} Nobody can be asked here: say --yes"], Exit.BAD_INPUT)
     if not typer.confirm(question, err=True):

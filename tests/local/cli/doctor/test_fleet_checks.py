@@ -40,12 +40,12 @@ def test_findings_are_told_with_what_to_do(api: AdminApi, tmp_path: Path, severi
     assert "worker default/demo/demo-0#0: read the agent's log (docs/" in err
 
 
-def test_an_older_control_plane_is_looked_at_all_the_same(api: AdminApi, tmp_path: Path) -> None:
+def test_an_older_control_plane_is_looked_at_and_not_called_healthy(api: AdminApi, tmp_path: Path) -> None:
     del api.answers["findings"]
     api.items("certificates", CERTIFICATE)
     with api.serving():
         status, out, err = ran("doctor", "fleet", "-o", "json", env=environment(api, tmp_path))
-    assert status == 0
+    assert status == 1
     assert [one["reason"] for one in json.loads(out)] == ["NotCertified"]
     assert "the control plane is older than this command" in err
 

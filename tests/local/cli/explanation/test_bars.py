@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_local.cli.explanation import bars
-from tests.local.cli.explanation.test_explain import example, explained, item
+from cachefleet_local.cli.explanation.explain import explained
+from tests.local.cli.explanation.test_explain import example, item
 
 COUNT = st.integers(0, 10**6)
 
@@ -34,16 +35,29 @@ def test_a_costs_parts_are_its_sum() -> None:
     assert max(busiest, key=lambda part: busiest[part]) is bars.WAIT
 
 
+@given(
+    seconds=st.floats(0, 100), others=st.floats(0, 10), tokens=st.tuples(COUNT, COUNT, COUNT), rate=st.floats(1, 1e5)
+)
+def test_whatever_a_policy_counts_the_parts_are_its_cost(
+    seconds: float, others: float, tokens: tuple[int, int, int], rate: float
+) -> None:
+    counts = dict(zip(("queuedTokens", "inflightTokens", "uncachedTokens"), tokens, strict=True))
+    speed = {"tokensPerSecond": rate, "interTokenSeconds": 0.02, "batchedTokens": 2048}
+    parts = bars.costs({**counts, **speed, "seconds": seconds, "othersSeconds": others})
+    assert abs(sum(parts.values()) - seconds) < 1e-6
+    assert all(amount >= 0 for amount in parts.values())
+
+
 def test_a_candidate_without_a_measured_rate_costs_what_it_costs() -> None:
-    bare = dict.fromkeys(("queuedTokens", "inflightTokens", "uncachedTokens", "tokensPerSecond"), 0)
+    bare: dict[str, float] = dict.fromkeys(("queuedTokens", "inflightTokens", "uncachedTokens", "tokensPerSecond"), 0.0)
     bare |= {"interTokenSeconds": 0, "batchedTokens": 0, "seconds": 0.0, "othersSeconds": 0.0}
     assert sum(bars.costs(bare).values()) == 0
 
 
 @given(width=st.integers(1, 300))
 def test_bars_follow_the_width(width: int) -> None:
-    named = [("a", {bars.WAIT: 1.0, bars.PREFILL: 3.0}), ("worker", {bars.WAIT: 0.0, bars.PREFILL: 0.2})]
-    first, second, _ = bars.chart(named, unit=".1f", width=width, colour=False)
+    rows = [("a", "4.0", {bars.WAIT: 1.0, bars.PREFILL: 3.0}), ("worker", "0.2", {bars.WAIT: 0.0, bars.PREFILL: 0.2})]
+    first, second, _ = bars.chart(rows, width=width, colour=False)
     room = min(bars.MOST, max(bars.LEAST, width - 6 - 3 - 4))
     assert len(first) - len("a       4.0  ") == room
     assert len(second) <= len(first)
