@@ -59,6 +59,11 @@ class Prometheus:
         kept = [Series(one.labels, [(t, v) for t, v in one.points if math.isfinite(v)]) for one in read]
         return [one for one in kept if one.points]
 
+    def now(self, query: str) -> float:
+        """The one number that an expression has now. ValueError where it has none, or several."""
+        [found] = self._get("query", {"query": query})["result"]
+        return float(found["value"][1])
+
     def rules(self) -> list[dict[str, Any]]:
         """Every rule with its health."""
         return [rule for group in self._get("rules", {})["groups"] for rule in group["rules"]]
