@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -41,9 +40,7 @@ from cachefleet_controlplane.report_server.report_limits import ReportLimits
 from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.settings import Settings
-from cachefleet_controlplane.settings_bounds import audit_bounds, gateway_bounds, gateway_options, log_bounds
-from cachefleet_controlplane.store.audit_log import AuditLog
-from cachefleet_controlplane.store.audit_repository import SqlAudit
+from cachefleet_controlplane.settings_bounds import audit_log, gateway_bounds, gateway_options, log_bounds
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
@@ -96,9 +93,7 @@ class ControlPlane:
         repository = SqlDecisions(database, max_rows=settings.decisions_max_rows)
         self.decisions = DecisionLog(repository, metrics=self.metrics, bounds=log_bounds(settings))
         self.history = CacheHistory()
-        self.audit = AuditLog(
-            SqlAudit(database), metrics=self.metrics, wall_clock=time.time, bounds=audit_bounds(settings)
-        )
+        self.audit = audit_log(settings, database, self.metrics)
         self._fleet_key = fleet_key
         self._credentials = Credentials(fleet_key)
         self.tls = tls_parts(settings, self._credentials)

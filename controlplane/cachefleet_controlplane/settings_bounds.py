@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import secrets
+import time
 
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
+from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.settings import Settings
-from cachefleet_controlplane.store.audit_log import AuditBounds
+from cachefleet_controlplane.store.audit_log import AuditBounds, AuditLog
+from cachefleet_controlplane.store.audit_repository import SqlAudit
+from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import LogBounds
 from cachefleet_controlplane.wiring import GatewayOptions
 from cachefleet_core.block_keys import BlockKeyer
@@ -26,11 +30,12 @@ def log_bounds(settings: Settings) -> LogBounds:
     )
 
 
-def audit_bounds(settings: Settings) -> AuditBounds:
-    """Of the audit log."""
-    return AuditBounds(
+def audit_log(settings: Settings, database: Database, metrics: Metrics) -> AuditLog:
+    """Build the audit log; run it as a task."""
+    bounds = AuditBounds(
         days=settings.audit_days, rows=settings.audit_max_rows, retry_seconds=settings.database_retry_seconds
     )
+    return AuditLog(SqlAudit(database), metrics=metrics, wall_clock=time.time, bounds=bounds)
 
 
 def gateway_bounds(settings: Settings) -> GatewayBounds:

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Final, Protocol
 
 from fastapi import APIRouter, Query, Request
 
-from cachefleet_controlplane.admin import presenters, schemas
+from cachefleet_controlplane.admin import presenters
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
+from cachefleet_controlplane.admin.decisions import decision_schemas
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_core.pool.section import TENANT
 
@@ -36,7 +37,7 @@ def explain_routes(explain: Explain) -> APIRouter:
     router = APIRouter(tags=["decisions"], responses=ERRORS)
 
     @router.post("/explain", summary="Decide, and send nothing", responses=_PROBLEMS, openapi_extra=_BODY)
-    async def explained(request: Request, tenant: Tenant = None) -> schemas.Decision:
+    async def explained(request: Request, tenant: Tenant = None) -> decision_schemas.Decision:
         return presenters.decision(await explain(await request.body(), tenant))
 
     return router

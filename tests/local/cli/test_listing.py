@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import yaml
 
 from cachefleet_controlplane.admin import schemas
+from cachefleet_controlplane.admin.decisions import decision_schemas
 from cachefleet_local.cli.listing import Item, Output, Rows, listing
 from cachefleet_local.cli.output.columns import DECISIONS, POOLS, WORKERS
 
@@ -74,7 +75,7 @@ POOL = schemas.Pool(
     ),
     workers=schemas.WorkerCounts(total=2, ready=1, fresh=1, excluded=0),
 )
-DECISION = schemas.Decision(
+DECISION = decision_schemas.Decision(
     id="d1",
     at=datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC),
     model="tiny",

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Path, Query
 
-from cachefleet_controlplane.admin import presenters, schemas
+from cachefleet_controlplane.admin import presenters
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
+from cachefleet_controlplane.admin.decisions import decision_schemas
 from cachefleet_controlplane.admin.decisions.decision_query import PageQuery
 from cachefleet_controlplane.store.decision_log import DecisionLog
 
@@ -17,17 +18,17 @@ def decision_routes(decisions: DecisionLog) -> APIRouter:
     router = APIRouter(tags=["decisions"], responses=ERRORS)
 
     @router.get("/decisions", summary="Decisions that were made, last first")
-    async def recent(asked: Annotated[PageQuery, Query()]) -> schemas.DecisionList:
+    async def recent(asked: Annotated[PageQuery, Query()]) -> decision_schemas.DecisionList:
         found = await decisions.recent(asked.limit + 1, asked.wanted(), before=asked.before)
         page = found[: asked.limit]
-        return schemas.DecisionList(
+        return decision_schemas.DecisionList(
             items=tuple(map(presenters.decision, page)),
             next=page[-1].id if len(found) > len(page) else None,
             store_problem=decisions.problem or None,
         )
 
     @router.get("/decisions/{decision_id}", summary="Why this worker, and what the cache did", responses=refusals(404))
-    async def one(decision_id: Annotated[str, Path(max_length=64)]) -> schemas.Decision:
+    async def one(decision_id: Annotated[str, Path(max_length=64)]) -> decision_schemas.Decision:
         record = await decisions.get(decision_id)
         if record is None:
             raise HTTPException(404, "no such decision; old ones are forgotten")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from cachefleet_controlplane.admin.schemas import LostTokens, Ratio, Schema
+from cachefleet_controlplane.admin.decisions.decision_schemas import LostTokens
+from cachefleet_controlplane.admin.schemas import Ratio, Schema
 from cachefleet_controlplane.routing.lost_tokens import LostCause
 
 

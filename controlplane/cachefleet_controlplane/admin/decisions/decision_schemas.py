@@ -1,0 +1,87 @@
+"""Answers about decisions, as pydantic models."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from cachefleet_controlplane.admin.schemas import Schema
+from cachefleet_controlplane.routing.lost_tokens import LostCause
+from cachefleet_controlplane.store.decision_records import AttemptRecord, CandidateRecord
+
+
+class Shortfall(Schema):
+    """The engine served so many tokens less from its cache than that worker was expected to."""
+
+    cause: str
+    """moved, rendered_differently, salted, restarted, evicted, stale or unknown."""
+    why: str
+    """The cause in words."""
+    tokens: int
+    worker: str
+
+
+class LostTokens(Schema):
+    """Tokens that were not served from cache for one cause."""
+
+    cause: LostCause
+    why: str
+    """The cause in words."""
+    tokens: int
+
+
+class Decision(Schema):
+    """One request: where it went and why, and what the cache then did. Null is what nobody told."""
+
+    id: str
+    at: datetime
+    model: str
+    pool: str
+    endpoint: str
+    policy: str
+    verdict: str
+    reason: str
+    why: str
+    """The reason in words."""
+    worker: str
+    knowledge: str
+    rung: str
+    """Where the prompt's ids came from: client, render, tokenize or none; empty in old records."""
+    render_failure: str | None
+    """Why there are no ids."""
+    tenant: str
+    """Empty in old records."""
+    isolation: str
+    """Shared, or PerTenant: the tenant has blocks of its own, by a salt of its own."""
+    salt_version: int | None
+    """Null where blocks are shared."""
+    prompt_tokens: int
+    predicted_tokens: int
+    cached_tokens: int | None
+    completion_tokens: int | None
+    ttft_seconds: float | None
+    queued_seconds: float | None
+    """How long it waited for room; null where it did not."""
+    status: int
+    attempts: tuple[AttemptRecord, ...]
+    candidates: tuple[CandidateRecord, ...]
+    """The chosen one, the second best, and those that hold most of the prompt."""
+    candidates_left_out: int
+    """Others there were; ``POST /admin/v1/explain`` shows all."""
+    shortfall: Shortfall | None
+    """Null where as much was cached as predicted, or the engine did not tell."""
+    lost: tuple[LostTokens, ...] = ()
+    """Tokens that were not served from cache, by cause, in the order of the prompt; empty where that is not known."""
+    continuation: str | None
+    """What became of the conversation's checkpoint (docs/continuation.md); null where no conversation was named."""
+    request_id: str | None = None
+    """The client's ``x-request-id``."""
+
+
+class DecisionList(Schema):
+    """Decisions, last first."""
+
+    items: tuple[Decision, ...]
+    next: str | None = None
+    """To be given as ``before`` for those that are older; null where there are none."""
+    store_problem: str | None
+    """Why only decisions not yet stored are shown; null while the store works."""
