@@ -6,9 +6,8 @@ from typing import Annotated, Any, Final, Protocol
 
 from fastapi import APIRouter, Query, Request
 
-from cachefleet_controlplane.admin import presenters
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
-from cachefleet_controlplane.admin.decisions import decision_schemas
+from cachefleet_controlplane.admin.decisions import decision_presenters, decision_schemas
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_core.pool.section import TENANT
 
@@ -38,6 +37,6 @@ def explain_routes(explain: Explain) -> APIRouter:
 
     @router.post("/explain", summary="Decide, and send nothing", responses=_PROBLEMS, openapi_extra=_BODY)
     async def explained(request: Request, tenant: Tenant = None) -> decision_schemas.Decision:
-        return presenters.decision(await explain(await request.body(), tenant))
+        return decision_presenters.decision(await explain(await request.body(), tenant))
 
     return router

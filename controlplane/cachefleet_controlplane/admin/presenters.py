@@ -1,20 +1,12 @@
-"""Converts live state and decision records to the schemas of the admin API. Pure."""
+"""Converts live state to the schemas of the admin API. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
 
 from cachefleet_controlplane.admin import schemas
-from cachefleet_controlplane.admin.decisions import decision_schemas
-from cachefleet_controlplane.routing import reason_texts
-from cachefleet_controlplane.routing.lost_tokens import LostCause
-from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.workers.views import FleetView, PoolStatus, WorkerStatus
 from cachefleet_core.index_contract import IndexContract
-
-_CAUSES = frozenset(LostCause)
 
 
 def pool(status: PoolStatus) -> schemas.Pool:
@@ -79,18 +71,3 @@ def worker(status: WorkerStatus) -> schemas.Worker:
             "held_bytes": status.held_blocks * status.block_bytes if status.block_bytes else None,
         }
     )
-
-
-def decision(record: DecisionRecord) -> decision_schemas.Decision:
-    """A decision record, with its reason and causes in words."""
-    told: dict[str, Any] = {"at": datetime.fromtimestamp(record.at, UTC), "why": reason_texts.why(record.reason)}
-    if record.shortfall is not None:
-        told["shortfall"] = asdict(record.shortfall) | {"why": reason_texts.why_short(record.shortfall.cause)}
-    told["lost"] = [lost_tokens(one.cause, one.tokens) for one in record.lost]
-    return decision_schemas.Decision.model_validate(asdict(record) | told)
-
-
-def lost_tokens(cause: str, tokens: int) -> decision_schemas.LostTokens:
-    """Tokens of one cause, with the cause in words; one that this version does not know is unknown."""
-    known = LostCause(cause) if cause in _CAUSES else LostCause.UNKNOWN
-    return decision_schemas.LostTokens(cause=known, why=reason_texts.why_lost(known), tokens=tokens)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.admin import presenters
+from cachefleet_controlplane.admin.decisions import decision_presenters
 from cachefleet_controlplane.console.figures.bar_parts import WHOLE, stacked
 from cachefleet_controlplane.console.figures.candidate_bars import candidate_bars
 from cachefleet_controlplane.console.figures.request_legs import time_line
@@ -22,7 +22,7 @@ from tests.controlplane.store.conftest import CANDIDATE
 
 def shown(**changes: Any) -> dict[str, Any]:
     """A decision as the admin API shows it."""
-    return presenters.decision(record(**changes)).model_dump(mode="json", by_alias=True)
+    return decision_presenters.decision(record(**changes)).model_dump(mode="json", by_alias=True)
 
 
 @given(st.lists(st.tuples(st.just("k"), st.just("l"), st.floats(0, 1e6))), st.floats(0, 1e6))

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import StreamingResponse
 
-from cachefleet_controlplane.admin import presenters
 from cachefleet_controlplane.admin.admin_openapi import ERRORS
 from cachefleet_controlplane.admin.answers.json_lines import IN_JSON_LINES, json_lines
+from cachefleet_controlplane.admin.decisions import decision_presenters
 from cachefleet_controlplane.admin.decisions.decision_query import ExportQuery
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_records import DecisionRecord
@@ -24,6 +24,6 @@ def export_routes(decisions: DecisionLog) -> APIRouter:
         async def read(limit: int, before: str | None) -> list[DecisionRecord]:
             return await decisions.recent(limit, asked.wanted(), before=before, whole=True)
 
-        return await json_lines(read, presenters.decision, limit=asked.limit)
+        return await json_lines(read, decision_presenters.decision, limit=asked.limit)
 
     return router

@@ -6,9 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Path, Query
 
-from cachefleet_controlplane.admin import presenters
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
-from cachefleet_controlplane.admin.decisions import decision_schemas
+from cachefleet_controlplane.admin.decisions import decision_presenters, decision_schemas
 from cachefleet_controlplane.admin.decisions.decision_query import PageQuery
 from cachefleet_controlplane.store.decision_log import DecisionLog
 
@@ -22,7 +21,7 @@ def decision_routes(decisions: DecisionLog) -> APIRouter:
         found = await decisions.recent(asked.limit + 1, asked.wanted(), before=asked.before)
         page = found[: asked.limit]
         return decision_schemas.DecisionList(
-            items=tuple(map(presenters.decision, page)),
+            items=tuple(map(decision_presenters.decision, page)),
             next=page[-1].id if len(found) > len(page) else None,
             store_problem=decisions.problem or None,
         )
@@ -32,6 +31,6 @@ def decision_routes(decisions: DecisionLog) -> APIRouter:
         record = await decisions.get(decision_id)
         if record is None:
             raise HTTPException(404, "no such decision; old ones are forgotten")
-        return presenters.decision(record)
+        return decision_presenters.decision(record)
 
     return router

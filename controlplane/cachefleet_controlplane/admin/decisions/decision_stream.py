@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, HTTPException, Query
 from starlette.responses import StreamingResponse
 
-from cachefleet_controlplane.admin import presenters
 from cachefleet_controlplane.admin.admin_openapi import ERRORS
+from cachefleet_controlplane.admin.decisions import decision_presenters
 from cachefleet_controlplane.admin.decisions.decision_query import LiveQuery
 from cachefleet_controlplane.store.decision_feed import MAX_VIEWERS, DecisionFeed, TooManyViewersError, Viewer
 from cachefleet_controlplane.store.decision_records import DecisionRecord
@@ -61,5 +61,5 @@ async def _events(feed: DecisionFeed, viewer: Viewer) -> AsyncIterator[str]:
 
 
 def _event(record: DecisionRecord) -> str:
-    shown = presenters.decision(record).model_dump_json(by_alias=True)
+    shown = decision_presenters.decision(record).model_dump_json(by_alias=True)
     return f"event: decision\nid: {record.id}\ndata: {shown}\n\n"

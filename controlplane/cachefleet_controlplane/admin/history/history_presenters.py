@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from cachefleet_controlplane.admin.decisions.decision_presenters import lost_tokens
 from cachefleet_controlplane.admin.history import history_schemas as schemas
-from cachefleet_controlplane.admin.presenters import lost_tokens
 from cachefleet_controlplane.history.cache_history import HOUR_STEPS, STEP_SECONDS, Gauges, Step
 from cachefleet_controlplane.routing.lost_tokens import LostCause
 

@@ -107,8 +107,9 @@ class LostHits:
         loaded, short = decision.loaded_tokens, None
         claimed = claimed_tokens(decision, size) + loaded
         if answered.cached < claimed:
-            found = {"loaded": loaded, "fleet": self._fleet, "salt_version": self._salt_version}
-            short = cause_of(trace, claimed, decision, **found)
+            short = cause_of(
+                trace, claimed, decision, loaded=loaded, fleet=self._fleet, salt_version=self._salt_version
+            )
         blocks, gone = self._before(answered, servable)
         return Levels(
             prompt_tokens=prompt,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cachefleet_controlplane.admin import presenters
+from cachefleet_controlplane.admin.decisions import decision_presenters
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
 from cachefleet_controlplane.gateway.upstream.usage import PromptDetails, Usage
 from cachefleet_controlplane.index.protocol import WorkerId
@@ -86,7 +86,7 @@ def example() -> DecisionRecord:
 
 
 def item(record: DecisionRecord) -> Item:
-    found: Item = presenters.decision(record).model_dump(mode="json", by_alias=True)
+    found: Item = decision_presenters.decision(record).model_dump(mode="json", by_alias=True)
     return found
 
 
