@@ -15,6 +15,7 @@ from cachefleet_core.tenancy import salt_digest
 from e2e.engine.side import Held, Side
 from e2e.engine.test_plugin_budget import prompt
 from e2e.engine.vllm import VllmOptions, VllmServer
+from tests.fakes.engine import FakeEngine
 
 OPTIONS: Final = VllmOptions(plugin=True, num_blocks=256)
 BLOCK: Final = OPTIONS.block_size
@@ -77,7 +78,7 @@ async def test_a_tenant_is_computed_again_and_anothers_hits_stay(flush: Flushing
     for name in range(3):
         for salt in "ab":
             await side.complete(prompt(name, 400), cache_salt=salt)
-    mine = {"salts": (salt_digest("a"),)}
+    mine: dict[str, Any] = {"salts": (salt_digest("a"),)}
     before, held = (await flush.stats())["flushed"], await flush.held()
     foreseen = await flush(dry_run=True, **mine)
     assert (foreseen.tokens, foreseen.busy) == (3 * (400 // BLOCK) * BLOCK, 0)
@@ -122,6 +123,34 @@ async def test_blocks_of_a_running_request_stay_and_all_others_go(flush: Flushin
     await flush(everything=True)
     assert (await flush.stats())["blocks_idle"] == 0
     await flush.sound()
+
+
+async def test_the_fake_engine_flushes_as_the_real_one(flush: Flushing, vllm_server: VllmServer) -> None:
+    sizes: dict[str, Any] = {"block_size": BLOCK, "num_blocks": OPTIONS.num_blocks}
+    fake = FakeEngine(
+        model="tiny", tokenizer=vllm_server.folder, api_key=OPTIONS.api_key, plugin=True, max_model_len=1024, **sizes
+    )
+    shared = prompt(3, 200)
+    asks: list[dict[str, Any]] = [
+        {"prompt": {"model": "tiny", "prompt": [*shared, *prompt(4, 100)]}},
+        {"prompt": {"model": "tiny", "prompt": shared}, "salts": (salt_digest("a"),)},
+        {"salts": (salt_digest("b"),), "dry_run": True},
+        {"prompt": {"model": "tiny", "prompt": shared}},
+        {"everything": True},
+    ]
+    async with fake:
+        side = Side(fake.url, fake.events_endpoint, fake.replay_endpoint, flush.side.headers, flush.side.session)
+        told = [await _told(Flushing(each), shared, asks) for each in (flush.side, side)]
+    assert told[0] == told[1]
+    assert [one.blocks for one in told[0]] == [6, 9, 9, 9, 11]
+
+
+async def _told(flush: Flushing, shared: list[int], asks: list[dict[str, Any]]) -> list[Flushed]:
+    for salt in "ab":
+        for tail in (4, 5):
+            await flush.side.complete([*shared, *prompt(tail, 100)], cache_salt=salt)
+    await flush.side.complete(prompt(6, 370))
+    return [await flush(**ask) for ask in asks]
 
 
 async def test_a_prompt_that_cannot_be_meant_is_refused(flush: Flushing) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import ServedModel
 
@@ -68,6 +70,10 @@ def _check_prompt(prompt: Mapping[str, Any]) -> None:
     given = [name for name in ("messages", "prompt") if prompt.get(name)]
     if len(given) != 1:
         raise _wrong("scope.prompt", "give `messages`, or `prompt` as a text or a list of token ids: one of them")
+    try:
+        msgspec.json.encode(prompt)
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise _wrong("scope.prompt", "has half a character (a lone surrogate), or is nested too deeply") from error
 
 
 def _wrong(field: str, message: str) -> ApiError:

@@ -65,6 +65,7 @@ def refused(act: Callable[[], object]) -> tuple[int, str | None, str]:
         (Scope(prompt={"messages": []}), "scope.prompt", "one of them"),
         (Scope(prompt=CHAT | {"prompt": "x"}), "scope.prompt", "one of them"),
         (Scope(prompt={"input": "x"}), "scope.prompt.input", "messages"),
+        (Scope(prompt={"prompt": "\ud800"}), "scope.prompt", "surrogate"),
         (Scope(prompt=CHAT | {"system": "x"}), "scope.prompt.system", "messages"),
     ],
 )
