@@ -1,4 +1,7 @@
-"""The operator's own metrics with made-up values, over HTTP: where there is no cluster that an operator could watch."""
+"""The operator's own metrics with made-up values, over HTTP: there is no cluster here that an operator could watch.
+
+``e2e/cluster/test_operator_dashboard.py`` has a real operator.
+"""
 
 from __future__ import annotations
 
