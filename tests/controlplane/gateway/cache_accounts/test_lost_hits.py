@@ -209,7 +209,6 @@ def conversations(count: int, turns: int) -> Iterator[str]:
         yield texts[number]
 
 
-@pytest.mark.requirement("A23")
 async def test_over_many_requests_the_sums_are_those_of_the_engines() -> None:
     """Prompt and served tokens as vLLM counts them, and causes that add up to the rest."""
     engines: list[FakeEngine] = [engine(num_blocks=120), engine(num_blocks=120)]
