@@ -19,6 +19,7 @@ MAX_MODELS: Final = 256
 MAX_SERIES: Final = 4096
 """Series of one metric that are cached by their labels."""
 TASKS: Final = (
+    "audit",
     "conversations",
     "examiner",
     "gateway",

@@ -66,6 +66,7 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
     ("keys_lost", {"lost": True}, "api_keys_lost", {}),
     ("revocations_waiting", {"revocations": 1}, "revocations_waiting", {}),
     ("usage_dropped", {}, "usage_dropped_total", {}),
+    ("audit_dropped", {}, "audit_dropped_total", {}),
     ("pools_updated", {}, "pool_source_updates_total", {}),
     ("pool_source_error", {"kind": "gone"}, "pool_source_errors_total", {"kind": "gone"}),
     ("auth", {"check": "admin", "outcome": "allowed"}, "auth_checks_total", {"check": "admin", "outcome": "allowed"}),

@@ -103,11 +103,12 @@ class AuditLog:
                 await self._try()
                 if self.problem:
                     await asyncio.sleep(self._bounds.retry_seconds)
-        finally:
+        except asyncio.CancelledError:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._bounds.write_seconds):
                     await self._try()
             self._thread.shutdown(wait=False)
+            raise
 
     async def _try(self) -> None:
         batch = list(self._waiting.values())

@@ -96,6 +96,18 @@ async def test_while_the_store_is_away_records_wait_and_are_written_later(log: A
         assert log.problem == ""
 
 
+async def test_a_task_that_is_started_again_goes_on(log: AuditLog, repository: Failing) -> None:
+    repository.fault = ValueError("nobody foresaw this")  # type: ignore[assignment]
+    log.problem = "so that nobody waits"
+    await log.record(record(1))
+    with pytest.raises(ValueError, match="foresaw"):
+        await log.run()
+    repository.fault = None
+    async with task(log.run()):
+        await until(lambda: log.waiting == 0)
+    assert repository.recent(9) == [record(1)]
+
+
 async def test_beyond_the_bound_the_oldest_is_dropped_and_counted(
     log: AuditLog, repository: Failing, metrics: Metrics
 ) -> None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.responses import StreamingResponse
 
 MEDIA_TYPE: Final = "application/jsonl"
-PAGE: Final = 50
+PAGE: Final = 20
 """Records that are read and shown at once: what else this process does waits for so many."""
 IN_JSON_LINES: Final[dict[int | str, dict[str, Any]]] = {
     200: {

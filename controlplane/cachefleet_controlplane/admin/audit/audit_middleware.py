@@ -67,14 +67,14 @@ class Audited:
             AuditRecord(
                 id=secrets.token_hex(8),
                 at=self._wall_clock(),
-                username=user[:MAX_TEXT],
+                username=_text(user),
                 address=_address(noted.scope),
                 method=noted.scope["method"][:16],
-                path=path[:MAX_TEXT],
+                path=_text(path),
                 verb=question.verb,
                 resource=question.resource,
                 status=status,
-                made=made[:MAX_TEXT],
+                made=_text(made),
                 change=noted.change(question) if status < 400 else None,
             )
         )
@@ -117,3 +117,8 @@ class _Noted:
 def _address(scope: Scope) -> str:
     client = scope.get("client")
     return str(client[0])[:64] if client else ""
+
+
+def _text(given: str) -> str:
+    """A text that every database takes: of printable characters, and not too long."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in given[:MAX_TEXT])

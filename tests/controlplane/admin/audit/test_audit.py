@@ -52,6 +52,16 @@ async def test_what_was_refused_is_noted_without_its_body(
     assert ((await last(audit)).status, (await last(audit)).verb) == (403, "delete")
 
 
+async def test_a_path_that_no_database_takes_is_made_one_that_it_does(
+    client: httpx.AsyncClient, audit: AuditLog
+) -> None:
+    await client.delete("/tenants/a%00b%01c" + "x" * 600)
+    noted = await last(audit)
+    assert noted.path.startswith("/tenants/a\ufffdb\ufffdc")
+    assert len(noted.path) == 512
+    assert noted.path.isprintable()
+
+
 async def test_a_prompt_is_not_kept(client: httpx.AsyncClient, audit: AuditLog) -> None:
     await client.post("/explain", json={"model": "m", "prompt": "private"})
     noted = await last(audit)
