@@ -32,7 +32,7 @@ def main() -> None:
 
 def kubectl_main() -> None:
     """Entry point of ``kubectl cachefleet``: the same commands, for a control plane in kubectl's cluster."""
-    from cachefleet_local.cli.kubectl_plugin import run  # noqa: PLC0415 - argparse costs the others 10 ms
+    from cachefleet_local.cli.commands.kubectl_plugin import run  # noqa: PLC0415 - argparse costs the others 10 ms
 
     ended(lambda: run(app, sys.argv[1:]))
 

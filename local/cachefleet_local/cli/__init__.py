@@ -1,5 +1,6 @@
 """Commands of ``cachefleet`` and their output.
 
+commands/           commands that are a file each
 contexts/           which control plane is asked, and how it is reached
 doctor/             ``cachefleet doctor``: faults, certificates, hit probe
 explanation/        ``cachefleet explain``: one decision
@@ -10,14 +11,8 @@ admin_client        HTTP client of the admin API
 answers             asks the admin API, prints its answer
 command_table       all commands, each imported when it is run
 completion          names for the shell's completion
-console_link        ``cachefleet console``: a link that signs in to the console once
-context_commands    ``cachefleet contexts``: list, set, use, remove
-fleet_commands      ``cachefleet pools``, ``workers`` and ``decisions``
-flush               ``cachefleet flush``: evicts cached blocks
-kubectl_plugin      ``kubectl cachefleet``
 listing             items as a table, JSON, YAML or names
 options             options that commands share
-pool_file_commands  ``cachefleet up`` and ``check``
 quick_values        values of options without pydantic
 screen              output of ``cachefleet up``
 up                  ``cachefleet up``: a fleet in the foreground

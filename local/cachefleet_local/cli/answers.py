@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -51,6 +52,12 @@ class Asker:
 def ask(where: Where, question: Question, *, seconds: float = TIMEOUT_SECONDS) -> Any:
     """The answer to a question."""
     return Asker(where, seconds=seconds)(question)
+
+
+def agreed(question: str) -> bool:
+    """Whether somebody at the terminal says yes; standard output is for answers alone."""
+    typer.echo(f"{question} [y/N] ", nl=False, err=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 @dataclass(frozen=True, slots=True)

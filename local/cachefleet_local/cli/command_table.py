@@ -46,19 +46,19 @@ def version() -> None:
 
 
 TABLE: Final = {
-    "up": Entry("pool_file_commands", "Run a pool file's fleet on this machine."),
-    "check": Entry("pool_file_commands", "Check a pool file."),
+    "up": Entry("commands.pool_file_commands", "Run a pool file's fleet on this machine."),
+    "check": Entry("commands.pool_file_commands", "Check a pool file."),
     "status": Entry("live.status", "What is wrong, and what to do."),
     "top": Entry("live.top", "Pools and workers, live."),
-    "pools": Entry("fleet_commands", "List pools."),
-    "workers": Entry("fleet_commands", "List workers."),
-    "decisions": Entry("fleet_commands", "List the latest decisions."),
+    "pools": Entry("commands.fleet_commands", "List pools."),
+    "workers": Entry("commands.fleet_commands", "List workers."),
+    "decisions": Entry("commands.fleet_commands", "List the latest decisions."),
     "explain": Entry("explanation.explain", "Explain a decision."),
     "tenants": Entry("tenants.tenant_commands", "Tenants, their API keys, and what they used."),
-    "flush": Entry("flush", "Evict idle cached blocks."),
-    "console": Entry("console_link", "Print a link to the console."),
+    "flush": Entry("commands.flush", "Evict idle cached blocks."),
+    "console": Entry("commands.console_link", "Print a link to the console."),
     "doctor": Entry("doctor.doctor", "Examine a running fleet."),
-    "contexts": Entry("context_commands", "Control planes by name."),
+    "contexts": Entry("commands.context_commands", "Control planes by name."),
     "version": Entry("command_table", "Print the version."),
 }
 """In the order in which help lists them."""

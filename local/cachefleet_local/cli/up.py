@@ -14,7 +14,7 @@ from rich.console import Console
 
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_core.pool.validation_problems import PoolError
-from cachefleet_local.cli.console_link import console_link
+from cachefleet_local.cli.commands.console_link import console_link
 from cachefleet_local.cli.contexts.access import AdminAccess
 from cachefleet_local.cli.screen import Screen
 from cachefleet_local.cli_errors import Exit, FailureError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Final
@@ -60,6 +61,7 @@ def _live(asker: Asker, found: Found, interval: float) -> None:
 
     from cachefleet_local.cli.live.keyboard import pressed, single_keys  # noqa: PLC0415 - has to have a terminal
 
+    signal.signal(signal.SIGTERM, _ended)
     order, problem = "n", ""
     with Live(screen=True, auto_refresh=False) as live, single_keys():
         while True:
@@ -70,6 +72,10 @@ def _live(asker: Asker, found: Found, interval: float) -> None:
             order = key if key in ORDERS else order
             if not key:
                 found, problem = _next(asker, found)
+
+
+def _ended(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)  # by which the terminal is as it was before
 
 
 def _next(asker: Asker, found: Found) -> tuple[Found, str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cachefleet_local.cli.answers import Asker, Show
+from cachefleet_local.cli.answers import Asker, Show, agreed
 from cachefleet_local.cli.command_table import EPILOG
 from cachefleet_local.cli.completion import names
 from cachefleet_local.cli.contexts.access import Where
@@ -144,7 +144,7 @@ def confirmed(question: str) -> None:
     """Ask on a terminal whether to go on. FailureError where the answer is no, or nobody can be asked."""
     if not sys.stdin.isatty():
         raise FailureError([f"{question} Nobody can be asked here: say --yes"], Exit.BAD_INPUT)
-    if not typer.confirm(question, err=True):
+    if not agreed(question):
         raise FailureError(["nothing was changed"])
 
 

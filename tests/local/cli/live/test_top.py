@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
+import termios
 from pathlib import Path
 
 import pytest
@@ -65,8 +67,10 @@ def test_on_a_pipe_it_prints_once(api: AdminApi, tmp_path: Path) -> None:
             assert len(names(out)) == 2
 
 
-def test_on_a_terminal_it_is_live_until_q(api: AdminApi, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [b"q", signal.SIGTERM, signal.SIGINT])
+def test_on_a_terminal_it_is_live_until_its_end(api: AdminApi, tmp_path: Path, end: bytes | signal.Signals) -> None:
     leader, follower = pty.openpty()
+    before = termios.tcgetattr(leader)
     more = {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
     with (
         api.serving(),
@@ -82,9 +86,18 @@ def test_on_a_terminal_it_is_live_until_q(api: AdminApi, tmp_path: Path) -> None
         _until(leader, b"demo-2#0")
         os.write(leader, b"r")
         _until(leader, b"running*")
-        os.write(leader, b"q")
-        assert process.wait(60) == 0
+        if isinstance(end, bytes):
+            os.write(leader, end)
+        else:
+            process.send_signal(end)
+        _until(leader, LEFT)
+        assert process.wait(60) == (0 if isinstance(end, bytes) else 128 + end)
+    assert termios.tcgetattr(leader) == before
     os.close(leader)
+
+
+LEFT = b"\x1b[?1049l"
+"""The terminal's own screen again."""
 
 
 def _until(terminal: int, wanted: bytes) -> bytes:

@@ -157,8 +157,8 @@ def test_a_deletion_is_asked_about_on_a_terminal(
     command("create", "acme")
     command("keys", "create", "acme")
     monkeypatch.setattr(sys, "stdin", Terminal(typed))
-    found, _, err = command("delete", "acme")
-    assert found == status
+    found, out, err = command("delete", "acme")
+    assert (found, out) == (status, "" if left else "acme: deleted\n")
     assert "delete tenant acme and its 1 keys?" in err
     assert len(json.loads(command("list", "-o", "json")[1])) == left
 
