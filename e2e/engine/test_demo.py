@@ -30,6 +30,7 @@ def test_cache_aware_routing_recomputes_far_less_than_round_robin(tmp_path: Path
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1100)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "demo.json").read_text())
+    assert (tmp_path / "demo.svg").read_text().startswith("<svg")
     round_robin, cache_aware = result["roundRobin"], result["cacheAware"]
     assert round_robin["requests"] == cache_aware["requests"] >= 100
     assert round_robin["prompt_tokens"] == cache_aware["prompt_tokens"]

@@ -153,6 +153,8 @@ def test_a_killed_control_plane_comes_back_and_knows_the_blocks_again(up: Up) ->
     (control_plane,) = up.below("cachefleet_controlplane")
     control_plane.kill()
     until(lambda: is_gone(control_plane), 60, "killed")
+    waited = subprocess.run(["sh", "-c", line], capture_output=True, check=True, timeout=300)  # refused, it would fail
+    assert b"choices" in waited.stdout
     until(lambda: up.command("workers").returncode == 0, 60, "the control plane", up)
     until(lambda: up.workers() and up.workers()[0]["heldBlocks"] >= held, 60, "the same blocks", up)
 
