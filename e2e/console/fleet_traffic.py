@@ -64,10 +64,10 @@ class Traffic:
             found: dict[str, Any] = await answer.json() if answer.ok else {}
             return found
 
-    async def _ask(self, path: str, body: Any, *, tenant: str = "acme", session: str = "") -> int:
-        """The status of an answer, 0 where its connection breaks."""
+    async def _ask(self, path: str, body: Any, *, tenant: str = "acme", **named: str) -> int:
+        """The status of an answer, 0 where its connection breaks; ``named`` are headers."""
         headers = {"authorization": f"Bearer {self.keys[tenant]}"}
-        headers |= {"x-cachefleet-session": session} if session else {}
+        headers |= {name.replace("_", "-"): value for name, value in named.items()}
         address = f"{self.fleet.running.gateway}{path}"
         try:
             async with self.http.post(address, json={"model": MODEL} | body, headers=headers) as answer:
@@ -84,7 +84,7 @@ class Traffic:
             for _ in range(TURNS):
                 messages.append({"role": "user", "content": self._words(15)})
                 body = {"messages": messages, "max_tokens": 24, "stream": True}
-                status = await self._ask(_CHATS, body, tenant=tenant, session=f"talk-{number}-{talk}")
+                status = await self._ask(_CHATS, body, tenant=tenant, x_cachefleet_session=f"talk-{number}-{talk}")
                 assert status in _POSSIBLE, status
                 messages.append({"role": "assistant", "content": self._words(8)})
                 await asyncio.sleep(self.chance.uniform(0.05, 0.2))
@@ -101,6 +101,7 @@ class Traffic:
             await self._ask(_CHATS, {"messages": [{"role": "user", "content": "hello"}]}, tenant="limited")
             await self._ask("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "hello"}]})
             await self._ask("/v1/completions", {"prompt": self._words(900), "max_tokens": 1})
+            await self._ask("/v1/completions", {"prompt": self._words(80), "max_tokens": 1}, prefer="if-available")
             await self._leave()
             await asyncio.sleep(1)
 
