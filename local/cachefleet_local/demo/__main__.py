@@ -15,8 +15,8 @@ from rich.console import Console
 
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.worker_spec import EnvVar
-from cachefleet_local.cli.commands.up import problem_lines, read_pools, until_stopped
 from cachefleet_local.cli.screen import Screen
+from cachefleet_local.cli.up import problem_lines, read_pools, until_stopped
 from cachefleet_local.cli_errors import FailureError
 from cachefleet_local.demo.figure import figure
 from cachefleet_local.demo.policy_run import compare

@@ -6,5 +6,4 @@ fleet_commands      ``cachefleet pools``, ``workers`` and ``decisions``
 flush               ``cachefleet flush``: evicts cached blocks
 kubectl_plugin      ``kubectl cachefleet``
 pool_file_commands  ``cachefleet up`` and ``check``
-up                  ``cachefleet up``: a fleet in the foreground
 """

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 
 from cachefleet_controlplane.routing.decision import RoutingPolicy
-from cachefleet_local.cli.commands.up import read_pools
-from cachefleet_local.cli.commands.up import up as run_up
 from cachefleet_local.cli.options import DATA_DIR_HELP
+from cachefleet_local.cli.up import read_pools
+from cachefleet_local.cli.up import up as run_up
 from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
 from cachefleet_local.fleet.local_fleet import Options
 
