@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 
 from cachefleet_local import __main__ as cli
+from cachefleet_local.cli.commands.up import until_stopped
 from cachefleet_local.cli.screen import Screen, example
-from cachefleet_local.cli.up import until_stopped
 from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.local_fleet import Options, Prepared
 from cachefleet_local.fleet.processes import plan_fleet

@@ -15,5 +15,4 @@ listing             items as a table, JSON, YAML or names
 options             options that commands share
 quick_values        values of options without pydantic
 screen              output of ``cachefleet up``
-up                  ``cachefleet up``: a fleet in the foreground
 """

@@ -46,8 +46,8 @@ def version() -> None:
 
 
 TABLE: Final = {
-    "up": Entry("commands.pool_file_commands", "Run a pool file's fleet on this machine."),
-    "check": Entry("commands.pool_file_commands", "Check a pool file."),
+    "up": Entry("commands.up_command", "Run a pool file's fleet on this machine."),
+    "check": Entry("commands.check", "Check a pool file."),
     "status": Entry("live.status", "What is wrong, and what to do."),
     "top": Entry("live.top", "Pools and workers, live."),
     "pools": Entry("commands.fleet_commands", "List pools."),

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.worker_spec import EnvVar
+from cachefleet_local.cli.commands.up import problem_lines, until_stopped
 from cachefleet_local.cli.screen import Screen
-from cachefleet_local.cli.up import problem_lines, read_pools, until_stopped
 from cachefleet_local.cli_errors import FailureError
 from cachefleet_local.demo.figure import figure
 from cachefleet_local.demo.policy_run import compare
@@ -25,6 +25,7 @@ from cachefleet_local.demo.workload import Shape, workload
 from cachefleet_local.engine_forks.fork_server import fork_server
 from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR, write_whole
 from cachefleet_local.fleet.local_fleet import LocalFleet, Options, Prepared, prepared
+from cachefleet_local.fleet.pool_file import read_pools
 
 POOL_FILE: Final = Path("examples/demo.yaml")
 

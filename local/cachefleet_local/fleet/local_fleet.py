@@ -20,7 +20,7 @@ import yaml
 from cachefleet_controlplane.pools.source import Endpoint
 from cachefleet_core.engine.engine_arguments import engine_policy
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_local.cli_errors import Exit, FailureError
+from cachefleet_local.cli_errors import FailureError
 from cachefleet_local.fleet.data_folder import (
     DEFAULT_DATA_DIR,
     PRIVATE,
@@ -34,13 +34,12 @@ from cachefleet_local.fleet.data_folder import (
 )
 from cachefleet_local.fleet.machine import (
     Machine,
-    check_budgets,
     check_machine,
-    check_sources,
     devices_of,
     model_path,
     this_machine,
 )
+from cachefleet_local.fleet.pool_file import check
 from cachefleet_local.fleet.ports import PortError, take_ports
 from cachefleet_local.fleet.processes import FleetPlan, Place, WorkerPlan, plan_fleet, pool_workers, port_names
 from cachefleet_local.fleet.start_progress import StartProgress
@@ -80,12 +79,6 @@ class Prepared:
     options: Options
     plugin: str = ""
     """The version of the plugin in the engines, "" without one."""
-
-
-def check(pools: Sequence[PrefixCachePool]) -> None:
-    """Check all sources and budgets. FailureError with one line for each that is wrong or does not fit."""
-    if lines := check_sources(pools) + check_budgets(pools):
-        raise FailureError(lines, Exit.BAD_INPUT)
 
 
 @contextmanager

@@ -64,6 +64,14 @@ def fleet(client: OpenApiClient) -> None:
     client.call("postCertify", body={"model": MODEL, "chats": 1})
 
 
+def caches(client: OpenApiClient) -> None:
+    assert client.call("getLostHits")["promptTokens"] >= 0
+    assert client.call("getHistory", since="2020-01-01T00:00:00Z")["stepSeconds"] == 10
+    client.call("getPrefixes", limit=1)
+    client.call("postFlush", body={"scope": {}, "dryRun": True}, status=422)
+    assert client.call("postFlush", body={"scope": {"all": True}, "dryRun": True})["dryRun"]
+
+
 def noted(client: OpenApiClient) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = client.call("getAudit", username="admin token", limit=500)["items"]
     assert len(client.call("getAuditExport").splitlines()) == len(entries)
@@ -75,6 +83,7 @@ def test_every_operation_is_as_its_document_says(tmp_path: Path) -> None:
         fleet(client)
         tenants(client)
         decisions(client, plane)
+        caches(client)
         changes = noted(client)
         assert client.called == client.ids - ENDLESS
     assert {"POST", "PUT", "PATCH", "DELETE"} == {one["method"] for one in changes}

@@ -1,9 +1,11 @@
 """Commands that are a file each.
 
 console_link        ``cachefleet console``: a link that signs in to the console once
+check               ``cachefleet check``: a pool file
 context_commands    ``cachefleet contexts``: list, set, use, remove
 fleet_commands      ``cachefleet pools``, ``workers`` and ``decisions``
 flush               ``cachefleet flush``: evicts cached blocks
 kubectl_plugin      ``kubectl cachefleet``
-pool_file_commands  ``cachefleet up`` and ``check``
+up                  a fleet in the foreground
+up_command          ``cachefleet up``: its options
 """

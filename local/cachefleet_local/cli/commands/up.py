@@ -12,14 +12,13 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
-from cachefleet_core.pool.validation_problems import PoolError
 from cachefleet_local.cli.commands.console_link import console_link
 from cachefleet_local.cli.contexts.access import AdminAccess
 from cachefleet_local.cli.screen import Screen
-from cachefleet_local.cli_errors import Exit, FailureError
-from cachefleet_local.fleet.local_fleet import LocalFleet, Options, Prepared, check, prepared
+from cachefleet_local.cli_errors import FailureError
+from cachefleet_local.fleet.local_fleet import LocalFleet, Options, Prepared, prepared
 from cachefleet_local.fleet.machine import unused_fields
+from cachefleet_local.fleet.pool_file import read_pools
 
 STOCK: Final = (
     "note: the engines' Python has no cachefleet in it, so they are stock vLLM: "
@@ -42,18 +41,6 @@ def up(pool_file: Path, options: Options, console: Console) -> None:
             until_stopped(_run(fleet, screen), screen)
         finally:
             screen.stopped()
-
-
-def read_pools(pool_file: Path) -> list[PrefixCachePool]:
-    """The pools of a file, valid and within their budgets. FailureError with one line for each problem."""
-    try:
-        pools = parse_pools(pool_file.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise FailureError([f"cannot read {pool_file}: {_reason(error)}"], Exit.BAD_INPUT) from error
-    except PoolError as error:
-        raise FailureError([f"{pool_file}: {problem}" for problem in error.problems], Exit.BAD_INPUT) from error
-    check(pools)
-    return pools
 
 
 def until_stopped(work: Coroutine[Any, Any, None], screen: Screen) -> None:
@@ -99,10 +86,6 @@ async def _console(fleet: Prepared, screen: Screen) -> str:
     if fleet.options.browse:
         await asyncio.to_thread(webbrowser.open, link)
     return link if screen.for_people else ""
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else "is not UTF-8 text"
 
 
 def problem_lines(lines: Sequence[str], console: Console) -> None:

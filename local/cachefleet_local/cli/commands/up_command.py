@@ -1,4 +1,4 @@
-"""``cachefleet up`` and ``check``: commands about a pool file."""
+"""``cachefleet up``: its options."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import typer
 from rich.console import Console
 
 from cachefleet_controlplane.routing.decision import RoutingPolicy
+from cachefleet_local.cli.commands.up import up as run_up
 from cachefleet_local.cli.options import DATA_DIR_HELP
-from cachefleet_local.cli.up import read_pools
-from cachefleet_local.cli.up import up as run_up
 from cachefleet_local.fleet.data_folder import DEFAULT_DATA_DIR
 from cachefleet_local.fleet.local_fleet import Options
 
@@ -51,9 +50,3 @@ def up(
         browse=browse,
     )
     run_up(pool_file, options, Console())
-
-
-def check(pool_file: PoolFile) -> None:
-    """Check a pool file without starting anything: fields, values, ranges and the memory budget."""
-    for pool in read_pools(pool_file):
-        typer.echo(f"{pool.key}: sound")

@@ -1,0 +1,33 @@
+"""The pools of a file, checked as far as they can be without a machine to run them on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
+from cachefleet_core.pool.validation_problems import PoolError
+from cachefleet_local.cli_errors import Exit, FailureError
+from cachefleet_local.fleet.machine import check_budgets, check_sources
+
+
+def check(pools: Sequence[PrefixCachePool]) -> None:
+    """Check all sources and budgets. FailureError with one line for each that is wrong or does not fit."""
+    if lines := check_sources(pools) + check_budgets(pools):
+        raise FailureError(lines, Exit.BAD_INPUT)
+
+
+def read_pools(pool_file: Path) -> list[PrefixCachePool]:
+    """The pools of a file, valid and within their budgets. FailureError with one line for each problem."""
+    try:
+        pools = parse_pools(pool_file.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise FailureError([f"cannot read {pool_file}: {_reason(error)}"], Exit.BAD_INPUT) from error
+    except PoolError as error:
+        raise FailureError([f"{pool_file}: {problem}" for problem in error.problems], Exit.BAD_INPUT) from error
+    check(pools)
+    return pools
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "is not UTF-8 text"
