@@ -19,7 +19,7 @@ CLUSTER_WORKERS ?= 4
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo dashboards crds cluster node e2e image bench bench-continuation bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix requirements requirements-table soak clean
+.PHONY: help setup check test flakes demo dashboards crds cluster node e2e image bench bench-continuation bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix requirements requirements-table screenshots soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ test-cluster: setup ## Tests against a real Kubernetes API server
 
 test-console: setup ## Tests with a real browser and a real Prometheus (Debian: chromium, prometheus)
 	@$(BIN)/pytest -q -n $(CLUSTER_WORKERS) --dist loadfile --junitxml=.results/console.xml -m "console and not slow" e2e/console
+
+screenshots: setup ## Pictures of the console in docs/images/ (Debian: chromium; two minutes)
+	@$(BIN)/python -m e2e.console.screenshots
 
 engine: setup ## Tests against real vLLM on CPU
 	@$(BIN)/pytest -q --junitxml=.results/engine.xml -m "engine and not slow" tests e2e/engine

@@ -15,6 +15,7 @@ tls              TLS of the internal port, and how workers are verified
 websocket_protocol  uvicorn's WebSockets for agents: a smaller bound on a connection's first message
 wiring           builds the parts of a replica from the settings
 admin/           admin API under /admin/v1
+console/         pages for people under /console, made of the admin API's answers
 internal_auth/   who may report and who may use the admin API
 flushing/        evicts cached blocks of workers on request
 fleet/           the live state of pools and workers, and their agents' connections

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,6 +12,8 @@ import msgspec
 from starlette.types import ASGIApp, Message, Scope
 
 PATH: Final = "/admin/v1"
+ANSWER_SECONDS: Final = 30.0
+"""A page waits no longer for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,11 @@ class AdminCalls:
             (b"content-length", str(len(content)).encode()),
         ]
         exchange = _Exchange(content)
-        await self._app(scope, exchange.receive, exchange.send)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._app(scope, exchange.receive, exchange.send)
+        except TimeoutError:
+            return Answer(503, {"detail": "the admin API did not answer in time"})
         return exchange.answer()
 
 
@@ -69,10 +76,14 @@ class _Exchange:
 
     def __init__(self, content: bytes) -> None:
         self._content = content
+        self._asked = False
         self._status = 500
         self._pieces: list[bytes] = []
 
     async def receive(self) -> Message:
+        if self._asked:
+            await asyncio.Event().wait()  # nobody leaves: the call ends with its answer, or is cancelled
+        self._asked = True
         return {"type": "http.request", "body": self._content, "more_body": False}
 
     async def send(self, message: Message) -> None:

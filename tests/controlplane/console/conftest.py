@@ -1,6 +1,8 @@
 """The console, mounted as it is served, over a frozen fleet and the real admin API; what others add to it is said."""
 
 from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,24 +13,19 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
+from cachefleet_controlplane.admin.admin_app import admin_app
+from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.console.console_app import PATH
 from cachefleet_controlplane.console.console_routes import console_parts, console_routes
 from cachefleet_controlplane.console.visit import ConsoleParts
-from tests.controlplane.admin.conftest import (  # noqa: F401 - fixtures
-    TOKEN,
-    Doorkeeper,
-    Still,
-    app,
-    audit,
-    database,
-    decisions,
-    doorkeeper,
-    fleet,
-    history,
-    oracle,
-    service,
-    usage,
-)
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.decision_log import DecisionLog
+from cachefleet_controlplane.store.sql_tenants import SqlTenants
+from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
+from cachefleet_controlplane.tenants.directory import Tenants
+from tests.controlplane.admin.conftest import HASH_KEY, NOW, TOKEN, Doorkeeper, Oracle, Still
+from tests.fakes.decisions import InMemoryDecisions
 
 HOST = "127.0.0.1:8081"
 ORIGIN = f"http://{HOST}"
@@ -56,12 +53,32 @@ class Said:
 
 
 @pytest.fixture
-def admin(app: FastAPI) -> Said:  # noqa: F811
-    return Said(app)
+def fleet() -> Still:
+    return Still()
 
 
 @pytest.fixture
-def parts(fleet: Still, admin: Said, doorkeeper: Doorkeeper) -> ConsoleParts:  # noqa: F811
+def doorkeeper() -> Doorkeeper:
+    return Doorkeeper()
+
+
+@pytest.fixture
+def decisions() -> DecisionLog:
+    return DecisionLog(InMemoryDecisions(max_rows=100), metrics=Metrics())
+
+
+@pytest.fixture
+async def admin(fleet: Still, decisions: DecisionLog, doorkeeper: Doorkeeper, tmp_path: Path) -> AsyncIterator[Said]:
+    with closing(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=0.5)) as database:
+        repository, metrics = SqlTenants(database), Metrics()
+        tenants = Tenants(repository, metrics=metrics, poll_seconds=60)
+        usage = UsageLog(SqlUsage(database), metrics=metrics, wall_clock=lambda: NOW)
+        service = TenantService(tenants, repository, HASH_KEY, wall_clock=lambda: NOW)
+        yield Said(admin_app(fleet, decisions, service=service, usage=usage, explain=Oracle(), authorize=doorkeeper))
+
+
+@pytest.fixture
+def parts(fleet: Still, admin: Said, doorkeeper: Doorkeeper) -> ConsoleParts:
     return console_parts(fleet, admin=admin, authorize=doorkeeper)
 
 

@@ -60,6 +60,19 @@ def test_tokens_that_another_worker_held() -> None:
     assert "w1 held 2,048 tokens, and was not chosen: Another worker holds more" in split.shares[1].words
 
 
+def test_a_request_with_an_account_of_its_own_shows_that() -> None:
+    item = shown() | {"lostTokens": {"first_seen": 488, "evicted": 1000, "held_elsewhere": 512}}
+    split = token_split(item)
+    assert split
+    assert [(one.kind, one.tokens) for one in split.shares] == [
+        ("served", 512),
+        ("lost", 1000),
+        ("elsewhere", 512),
+        ("nowhere", 488),
+    ]
+    assert split.shares[1].title == "evicted"
+
+
 def test_without_block_keys_nobody_can_tell() -> None:
     split = token_split(shown(shortfall=None, knowledge="load", candidates=()))
     assert split

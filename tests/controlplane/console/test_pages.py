@@ -4,7 +4,9 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 
+from cachefleet_controlplane.console.admin_calls import AdminCalls
 from cachefleet_controlplane.console.figures.lost_causes import CAUSES
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 from cachefleet_controlplane.store.decision_log import DecisionLog
@@ -57,7 +59,8 @@ async def test_an_id_leads_to_its_request(browser: httpx.AsyncClient, decisions:
     decisions.record(record())
     assert (await browser.get("/requests", params={"id": " d1 "})).headers["location"] == "/console/requests/d1"
     assert (await browser.get("/requests", params={"id": "../tenants"})).status_code == 200
-    assert (await browser.get("/requests/gone")).status_code == 404
+    for name in ("gone", "stream", "export", "a%2F..%2Ftenants", "x" * 65):
+        assert (await browser.get(f"/requests/{name}")).status_code == 404, name
 
 
 async def test_a_search_is_passed_on(browser: httpx.AsyncClient, admin: Said) -> None:
@@ -208,3 +211,12 @@ async def test_readers_see_no_buttons(browser: httpx.AsyncClient, csrf: str, doo
     assert "Make a key" not in page
     assert "A new tenant" not in (await browser.get("/tenants")).text
     assert (await browser.post("/tenants/acme/keys", data={"csrf": csrf})).status_code == 403
+
+
+async def test_an_admin_api_that_hangs_holds_up_no_page(hurried: None) -> None:
+    async def silent(_scope: Scope, receive: Receive, _send: Send) -> None:
+        while True:
+            await receive()
+
+    answer = await AdminCalls(silent).ask("GET", "/pools", token="t")
+    assert (answer.status, answer.problem) == (503, "the admin API did not answer in time")

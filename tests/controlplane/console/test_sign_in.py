@@ -102,6 +102,14 @@ async def test_forms_of_others_are_refused(browser: httpx.AsyncClient, csrf: str
     assert (await browser.get("/")).status_code == 200
 
 
+@pytest.mark.parametrize("host", ["[", "x:99999999", "x:y", "", "x" * 300])
+async def test_a_strange_host_is_no_fault_of_the_console(visitor: httpx.AsyncClient, host: str) -> None:
+    answer = await visitor.get("/", headers={"host": host})
+    assert answer.status_code == 303
+    refused = await visitor.post("/sign-in", data={"token": TOKEN}, headers={"host": host, "origin": "http://["})
+    assert refused.status_code == (303 if host == "[" else 403)
+
+
 async def test_what_is_no_form_is_refused(browser: httpx.AsyncClient) -> None:
     assert (await browser.post("/sign-in", json={"token": TOKEN})).status_code == 400
     many = "&".join(f"f{number}=1" for number in range(60))

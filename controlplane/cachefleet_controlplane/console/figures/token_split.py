@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cachefleet_controlplane.console.figures.bar_parts import Part, stacked
 from cachefleet_controlplane.console.figures.lost_causes import advice
 
+_KINDS: Final = {"first_seen": "nowhere", "last_block": "nowhere", "held_elsewhere": "elsewhere"}
 _NOWHERE: Final = (
     "No candidate held them: they were never asked for before, or evicted since. What is behind the last whole block "
     "is always computed."
@@ -52,6 +53,8 @@ def token_split(item: Mapping[str, Any]) -> TokenSplit | None:
         return None
     prompt = max(item["promptTokens"], served)
     shares = [Share("served", served, "from cache", _served(item))]
+    if causes := item.get("lostTokens"):
+        return TokenSplit(prompt, tuple(one for one in (*shares, *_by_cause(causes)) if one.tokens))
     lost = _lost(item, prompt - served)
     elsewhere = _elsewhere(item, served + sum(one.tokens for one in lost), prompt)
     known = [*shares, *lost, *elsewhere]
@@ -64,6 +67,13 @@ def _served(item: Mapping[str, Any]) -> str:
     if item["cachedTokens"] == predicted:
         return "exactly what was predicted"
     return f"{predicted:,} were predicted"
+
+
+def _by_cause(causes: Mapping[str, int]) -> Iterator[Share]:
+    """The account that the control plane has kept of this very request."""
+    for cause, tokens in sorted(causes.items(), key=lambda one: -one[1]):
+        told = advice(cause)
+        yield Share(_KINDS.get(cause, "lost"), tokens, told.name, "", told.action)
 
 
 def _lost(item: Mapping[str, Any], most: int) -> list[Share]:

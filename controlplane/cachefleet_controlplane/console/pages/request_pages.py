@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
+from cachefleet_controlplane.console.admin_calls import Answer
 from cachefleet_controlplane.console.figures.candidate_bars import candidate_bars
 from cachefleet_controlplane.console.figures.request_legs import time_line
 from cachefleet_controlplane.console.figures.token_split import token_split
@@ -18,14 +20,15 @@ PAGE: Final = 50
 FILTERS: Final = ("requestId", "model", "tenant", "pool", "worker", "outcome", "shortfall")
 OUTCOMES: Final = ("answered", "refused", "gone", "failed")
 SHORTFALLS: Final = ("any", *Cause)
-_MAX_ID: Final = 64
+_ID: Final = re.compile(r"[\w-]{1,64}")
+_OTHERS: Final = frozenset({"stream", "export"})
 
 
 async def requests_page(visit: Visit) -> Response:
     """The latest requests, those that a search names; a decision's id leads to its page at once."""
     wanted = {name: value.strip() for name, value in visit.request.query_params.items() if value.strip()}
     if (found := wanted.get("id", "")) and await _is_decision(visit, found):
-        return RedirectResponse(f"/console/requests/{quote(found, safe='')}", status_code=303)
+        return _to(visit, f"/console/requests/{quote(found, safe='')}")
     query: dict[str, str] = {name: wanted[name] for name in (*FILTERS, "before") if name in wanted}
     if found:  # it may be the client's own id
         query["requestId"] = found
@@ -46,7 +49,7 @@ async def requests_page(visit: Visit) -> Response:
 async def request_page(visit: Visit) -> Response:
     """One request: what became of its prompt's tokens, the candidates' costs, its legs."""
     name = visit.request.path_params["id"]
-    answer = await visit.ask("GET", f"/decisions/{name}")
+    answer = await _decision(visit, name)
     if not answer.ok:
         raise HTTPException(answer.status, answer.problem)
     item: dict[str, Any] = answer.data
@@ -59,8 +62,22 @@ async def request_page(visit: Visit) -> Response:
     )
 
 
+def _to(visit: Visit, where: str) -> Response:
+    """Go there; a script that asked for a part of a page is told to load another one."""
+    if "hx-request" in visit.request.headers:
+        return Response(status_code=204, headers={"hx-redirect": where})
+    return RedirectResponse(where, status_code=303)
+
+
 async def _is_decision(visit: Visit, name: str) -> bool:
-    return "/" not in name and len(name) <= _MAX_ID and (await visit.ask("GET", f"/decisions/{name}")).ok
+    return (await _decision(visit, name)).ok
+
+
+async def _decision(visit: Visit, name: str) -> Answer:
+    """The decision of that id; what the admin API has otherwise below its list is none."""
+    if not _ID.fullmatch(name) or name in _OTHERS:
+        return Answer(404, {"detail": "no such decision"})
+    return await visit.ask("GET", f"/decisions/{name}")
 
 
 def _older(wanted: dict[str, str], following: str | None) -> str:

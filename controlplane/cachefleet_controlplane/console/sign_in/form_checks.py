@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,8 +20,8 @@ def from_own_page(headers: Mapping[str, str]) -> bool:
 
     Browsers give every POST an Origin; it is compared with the address that was asked for.
     """
-    origin = headers.get("origin", "")
-    return bool(origin) and urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    scheme, _, origin = headers.get("origin", "").partition("://")
+    return bool(scheme and origin) and origin.lower() == headers.get("host", "").lower()
 
 
 async def form_of(request: Request, csrf: str | None) -> dict[str, str]:

@@ -66,7 +66,8 @@ class Sessions:
 
 def cookie_name(request: Request) -> str:
     """The cookie's name. It has the port in it, because browsers keep one set of cookies for all ports of a host."""
-    return f"cachefleet-console-{request.url.port or 0}"
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"cachefleet-console-{port if port.isdecimal() and len(port) < 6 else 0}"
 
 
 def session_id(request: Request) -> str:

@@ -18,7 +18,7 @@
     return {
       width, height: HEIGHT, legend: { live: true }, cursor: { drag: { x: false, y: false } },
       scales: { y: { range: kind.range || ((_, low, high) => [0, Math.max(high, 1) * 1.05]) } },
-      axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map(kind.unit) }],
+      axes: [{ ...axis, space: 70, values: (_, ticks) => ticks.map((at) => new Date(1000 * at).toLocaleTimeString([], { hour12: false, hour: "2-digit", minute: "2-digit" })), incrs: [60, 120, 300, 600, 900, 1800, 3600] }, { ...axis, size: 64, values: (_, ticks) => ticks.map(kind.unit) }],
       series: [{ value: (_, at) => (at == null ? "–" : new Date(1000 * at).toLocaleTimeString([], { hour12: false })) },
         ...series.map(([label, name]) => ({ label, stroke: colour(name), width: 2, fill: kind.stacked ? colour(name) : undefined, value: (_, v) => kind.unit(v), points: { show: false } }))],
     };
