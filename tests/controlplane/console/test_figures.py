@@ -61,8 +61,9 @@ def test_tokens_that_another_worker_held() -> None:
 
 
 def test_a_request_with_an_account_of_its_own_shows_that() -> None:
-    item = shown() | {"lostTokens": {"first_seen": 488, "evicted": 1000, "held_elsewhere": 512}}
-    split = token_split(item)
+    lost = (("evicted", 1000), ("held_elsewhere", 512), ("first_seen", 488))
+    causes = [{"cause": cause, "tokens": tokens, "why": f"{cause}!"} for cause, tokens in lost]
+    split = token_split(shown() | {"lost": causes})
     assert split
     assert [(one.kind, one.tokens) for one in split.shares] == [
         ("served", 512),
@@ -70,7 +71,7 @@ def test_a_request_with_an_account_of_its_own_shows_that() -> None:
         ("elsewhere", 512),
         ("nowhere", 488),
     ]
-    assert split.shares[1].title == "evicted"
+    assert (split.shares[1].title, split.shares[1].words) == ("evicted", "evicted!")
 
 
 def test_without_block_keys_nobody_can_tell() -> None:

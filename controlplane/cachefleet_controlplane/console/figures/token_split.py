@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -53,8 +53,9 @@ def token_split(item: Mapping[str, Any]) -> TokenSplit | None:
         return None
     prompt = max(item["promptTokens"], served)
     shares = [Share("served", served, "from cache", _served(item))]
-    if causes := item.get("lostTokens"):
-        return TokenSplit(prompt, tuple(one for one in (*shares, *_by_cause(causes)) if one.tokens))
+    if causes := item.get("lost"):
+        accounted = (*shares, *_by_cause(causes))
+        return TokenSplit(sum(one.tokens for one in accounted), tuple(one for one in accounted if one.tokens))
     lost = _lost(item, prompt - served)
     elsewhere = _elsewhere(item, served + sum(one.tokens for one in lost), prompt)
     known = [*shares, *lost, *elsewhere]
@@ -69,11 +70,11 @@ def _served(item: Mapping[str, Any]) -> str:
     return f"{predicted:,} were predicted"
 
 
-def _by_cause(causes: Mapping[str, int]) -> Iterator[Share]:
-    """The account that the control plane has kept of this very request."""
-    for cause, tokens in sorted(causes.items(), key=lambda one: -one[1]):
-        told = advice(cause)
-        yield Share(_KINDS.get(cause, "lost"), tokens, told.name, "", told.action)
+def _by_cause(causes: Sequence[Mapping[str, Any]]) -> Iterator[Share]:
+    """The account that was kept of this very request, in the order of its prompt."""
+    for one in causes:
+        told = advice(one["cause"])
+        yield Share(_KINDS.get(one["cause"], "lost"), one["tokens"], told.name, one["why"], told.action)
 
 
 def _lost(item: Mapping[str, Any], most: int) -> list[Share]:

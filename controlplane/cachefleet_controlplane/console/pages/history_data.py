@@ -12,9 +12,9 @@ _ABSENT: Final = "This control plane keeps no history."
 
 
 async def history_data(visit: Visit) -> Response:
-    """Points of one pool or of all, or ``unknown`` with the reason why there are none."""
-    pool = visit.request.query_params.get("pool", "")
-    answer = await visit.ask("GET", "/history", {"pool": pool} if pool else {})
+    """Points of one pool or of all, from ``since`` on; or ``unknown``, with the reason why there are none."""
+    asked = visit.request.query_params
+    answer = await visit.ask("GET", "/history", {name: asked[name] for name in ("pool", "since") if asked.get(name)})
     if answer.ok:
         return JSONResponse(answer.data)
     return JSONResponse(

@@ -2,7 +2,8 @@
 "use strict";
 (() => {
   const REFRESH_MS = 15000, HEIGHT = 170;
-  const plots = new Map();
+  const HOUR = 3600, plots = new Map();
+  let kept = { pool: null, points: [] };
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 
   const KINDS = {
@@ -44,14 +45,27 @@
 
   const seconds = (at) => (typeof at === "number" ? at : Date.parse(at) / 1000);
 
+  // What is there already is not asked for again; the last point may have grown.
+  async function more(select) {
+    const pool = select.value, known = kept.pool === pool ? kept.points : [], last = known.at(-1);
+    const query = new URLSearchParams({ pool, ...(last && { since: last.at }) });
+    let answer;
+    try { answer = await fetch(select.dataset.history + "?" + query); } catch { return null; }
+    if (!answer.ok || answer.redirected) return null;
+    const found = await answer.json(), fresh = found.points || [];
+    const first = fresh.length ? seconds(fresh[0].at) : Infinity;
+    const points = [...known.filter((p) => seconds(p.at) < first), ...fresh];
+    kept = { pool, points: points.filter((p) => seconds(p.at) > Date.now() / 1000 - HOUR) };
+    return found;
+  }
+
   async function hour() {
     const select = document.getElementById("history-pool");
     if (!select || document.hidden) return;
     const told = document.getElementById("history-told");
-    let answer;
-    try { answer = await fetch(select.dataset.history + "?pool=" + encodeURIComponent(select.value)); } catch { return; }
-    if (answer.status === 401) return;
-    const found = await answer.json(), points = found.points || [];
+    const found = await more(select);
+    if (!found) return;
+    const points = kept.points;
     told.textContent = found.unknown || (points.length ? "" : "Nothing has been seen yet: a point is added every few seconds.");
     for (const figure of document.querySelectorAll("figure[data-chart]")) {
       const kind = KINDS[figure.dataset.chart];
