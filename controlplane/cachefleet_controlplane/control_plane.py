@@ -21,7 +21,6 @@ from cachefleet_controlplane.admin.admin_app import admin_app
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
 from cachefleet_controlplane.admin.history.history_routes import HistorySource
 from cachefleet_controlplane.admin.problem_responses import http_problem
-from cachefleet_controlplane.console.console_app import PATH as CONSOLE_PATH
 from cachefleet_controlplane.console.console_app import Console
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
@@ -217,7 +216,7 @@ class ControlPlane:
                 WebSocketRoute(REPORTS_PATH, reports),
                 Route(REPORTS_PATH, reports),
                 Mount(ADMIN_PATH, admin),
-                Mount(CONSOLE_PATH, self.console),
+                Mount(Console.path, self.console),
                 Route("/metrics", self._metrics),
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),

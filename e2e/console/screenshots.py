@@ -20,7 +20,7 @@ from tests.controlplane.gateway.harness import POOL
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "images"
 SECONDS: Final = 90
 """Of traffic before the pictures: the charts have a point every ten."""
-COLOURS: Final = 128
+COLOURS: Final = 256
 WIDTH: Final = 1200
 
 

@@ -128,6 +128,8 @@ async def test_a_lost_hits_cause_is_found(page: Page, plane: Watched) -> None:
     await page.get_by_role("button", name="Search").click()
     await expect(page.get_by_role("heading", name=f"Request {decision}")).to_be_visible()
     await expect(page.locator("main")).to_contain_text("prompt tokens were computed")
+    await expect(page.locator("ul.parts")).to_contain_text("evicted")
+    await expect(page.locator("ul.parts")).to_contain_text("raise prefixCache.budgetMiB")
     assert await page.locator("svg.bar.big rect").count() > 1
     assert await page.locator("ol.legs li").count() == 1
 

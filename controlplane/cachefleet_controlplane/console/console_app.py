@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -15,7 +15,9 @@ PATH: Final = "/console"
 
 
 class Console:
-    """The application to be mounted at ``PATH``; ``admin`` is the admin API, whose authorizer is ``authorize``."""
+    """The application to be mounted at ``path``; ``admin`` is the admin API, whose authorizer is ``authorize``."""
+
+    path: ClassVar = PATH
 
     def __init__(self, fleet: ViewedFleet, *, admin: ASGIApp, authorize: AdminAuthorizer) -> None:
         self._fleet = fleet
