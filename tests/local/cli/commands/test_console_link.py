@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,9 +12,9 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
-from cachefleet_local.cli import up
-from cachefleet_local.cli.admin_client import AdminAccess
-from cachefleet_local.cli.console_link import console_link
+from cachefleet_local.cli.commands import up
+from cachefleet_local.cli.commands.console_link import console_link
+from cachefleet_local.cli.contexts.access import AdminAccess
 from cachefleet_local.cli.screen import Screen
 from cachefleet_local.cli_errors import FailureError
 from cachefleet_local.fleet.data_folder import open_folder
@@ -49,13 +50,15 @@ async def replica() -> AsyncIterator[Replica]:
 
 
 async def test_a_link_is_asked_for_with_the_token(replica: Replica) -> None:
-    assert await console_link(AdminAccess(replica.url, "right")) == f"{replica.url}/console/enter#code1"
+    assert (
+        await asyncio.to_thread(console_link, AdminAccess(replica.url, "right")) == f"{replica.url}/console/enter#code1"
+    )
     with pytest.raises(FailureError, match="the admin token is not accepted"):
-        await console_link(AdminAccess(replica.url, "wrong"))
+        await asyncio.to_thread(console_link, AdminAccess(replica.url, "wrong"))
     with pytest.raises(FailureError, match="has no console"):
-        await console_link(AdminAccess(f"{replica.url}/else", "right"))
+        await asyncio.to_thread(console_link, AdminAccess(f"{replica.url}/else", "right"))
     with pytest.raises(FailureError, match="cannot reach the control plane"):
-        await console_link(AdminAccess("http://127.0.0.1:1", "right"))
+        await asyncio.to_thread(console_link, AdminAccess("http://127.0.0.1:1", "right"))
 
 
 def prepared(folder: Path, replica: Replica, *, said: str = "right", browse: bool = False) -> Prepared:
