@@ -177,7 +177,7 @@ async def test_rights_are_those_of_the_service_account(person: Person, namespace
     place = ("-n", namespace, "--service-account", person.account)
     refused = await asyncio.to_thread(person.asks, *place, "tenants", "create", "acme")
     assert refused.returncode == 1
-    assert "may not update prefixcachepools" in refused.stderr
+    assert "may not create tenants" in refused.stderr
 
 
 async def test_who_is_no_service_account_is_told_to_name_one(person: Person, namespace: str) -> None:

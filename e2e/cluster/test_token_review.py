@@ -80,7 +80,7 @@ class Accounts:
         rights.wait_for_right(self._kube, user, "cachefleet.io", resource, verbs[0], namespace=self.namespace)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def reviewer(api: client.ApiClient, kube: Kube) -> Identity:
     """May review, and nothing else."""
     role = client.V1RoleRef(api_group="rbac.authorization.k8s.io", kind="ClusterRole", name="system:auth-delegator")
