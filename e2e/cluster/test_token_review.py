@@ -24,8 +24,6 @@ from e2e.cluster.kube import Kube
 pytestmark = pytest.mark.cluster
 
 NAME = "demo-workers-1-aaaaa"
-REVIEWER = Identity(f"token-reviewer-{uuid.uuid4().hex[:8]}")
-"""Of this process alone."""
 FORGETFUL = ReviewBounds(known_seconds=0, unknown_seconds=0, allow_seconds=0, deny_seconds=0)
 CONTRACT = IndexContract(weights="w", tokenizer="t", block_size=16)
 
@@ -80,17 +78,18 @@ class Accounts:
         rights.wait_for_right(self._kube, user, "cachefleet.io", resource, verbs[0], namespace=self.namespace)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def reviewer(api: client.ApiClient, kube: Kube) -> Identity:
-    """May review, and nothing else."""
+    """May review, and nothing else; another one each time."""
+    made = Identity(f"token-reviewer-{uuid.uuid4().hex[:8]}")
     role = client.V1RoleRef(api_group="rbac.authorization.k8s.io", kind="ClusterRole", name="system:auth-delegator")
-    subject = client.RbacV1Subject(api_group="rbac.authorization.k8s.io", kind="User", name=REVIEWER.name)
+    subject = client.RbacV1Subject(api_group="rbac.authorization.k8s.io", kind="User", name=made.name)
     binding = client.V1ClusterRoleBinding(
-        metadata=client.V1ObjectMeta(name=REVIEWER.name), role_ref=role, subjects=[subject]
+        metadata=client.V1ObjectMeta(name=made.name), role_ref=role, subjects=[subject]
     )
     client.RbacAuthorizationV1Api(api).create_cluster_role_binding(binding)
-    rights.wait_for_right(kube, REVIEWER.name, "authentication.k8s.io", "tokenreviews", "create")
-    return REVIEWER
+    rights.wait_for_right(kube, made.name, "authentication.k8s.io", "tokenreviews", "create")
+    return made
 
 
 @pytest.fixture
