@@ -3,10 +3,12 @@
 __main__         ``python -m cachefleet_controlplane``: two HTTP servers, signals, drain, exit status
 client_websocket  uvicorn's WebSockets for clients: deadlines of messages, a shutdown that ends answers first
 control_plane    one replica: two ASGI applications, their tasks, /metrics, /healthz and /readyz
+exposition       the format of /metrics: Prometheus's text, or OpenMetrics with exemplars
 http_heads       bounds on the bytes and fields of a request's head
 http_protocol    uvicorn's HTTP protocol with deadlines for slow clients and a shutdown in two steps
 http_server      a uvicorn server of that protocol
 inherited_sockets  listening sockets that outlive this process
+internal_endpoints  /metrics and /healthz
 metrics          Prometheus counters, gauges and histograms, one method per event
 setting_values   what settings may be
 settings         environment variables
@@ -30,6 +32,7 @@ selection/       candidates of one decision, and the choice in Python or native 
 store/           the database: decisions, tenants, usage
 report_streams/  state machine of one agent's report stream
 tenants/         tenants, API keys and limits
+tracing/         OpenTelemetry: which requests are traced, their spans, W3C context
 wire/            HTTP exchanges, headers, error bodies, JSON members
 workers/         pools and workers with their load and in-flight requests
 """

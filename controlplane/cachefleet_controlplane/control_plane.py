@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -33,7 +34,8 @@ from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.sampler import Sampler
-from cachefleet_controlplane.metrics import CONTENT_TYPE, Metrics
+from cachefleet_controlplane.internal_endpoints import healthz, metrics_endpoint
+from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.report_server.report_limits import ReportLimits
 from cachefleet_controlplane.report_server.server import ReportsServer
@@ -55,6 +57,7 @@ from cachefleet_controlplane.wiring import (
     pool_source,
     renderer_of,
     tenant_parts,
+    tracer_of,
 )
 from cachefleet_core.report_frames import PATH as REPORTS_PATH
 from cachefleet_core.tenancy import FleetKey
@@ -85,6 +88,7 @@ class ControlPlane:
         database = Database(settings.url, timeout_seconds=settings.database_timeout_seconds, folder=settings.data_dir)
         self.tenancy = tenant_parts(settings, fleet_key, database, self.metrics)
         self.backend = backend_of(settings)
+        self.tracer = tracer_of(os.environ, self.metrics)
         self.metrics.backend(code=self.backend.code.name, reason=self.backend.code.reason)
         self.fleet = self._fleet(fleet_key)
         self.tenancy.tenants.on_change(self.fleet.update_tenants)
@@ -129,7 +133,7 @@ class ControlPlane:
 
     def _gateway(self, salt_key: bytes) -> Gateway:
         settings = self._settings
-        options = gateway_options(settings, native=self.backend.code.name == "native", keyer=self.backend.code.keyer)
+        options = gateway_options(settings, self.backend.code, tracer=self.tracer)
         context = gateway_context(self.fleet, self._upstream, self._credentials, self.metrics, options)
         builder = input_builder(
             context, renderer_of(context, options), options, salt_key=salt_key, handles=self.conversations.handles
@@ -173,6 +177,8 @@ class ControlPlane:
         allowed = authority(settings, api, self.metrics, fleet_key=self._fleet_key)
         self._source = pool_source(settings, api, self.metrics, announced=self.fleet.announced)
         self.internal = self._internal(allowed)
+        if self.tracer is not None:
+            self._resources.push_async_callback(self.tracer.close)
         await self._resources.enter_async_context(self._upstream)
         self._resources.push_async_callback(self.hot.close)
         self._start("store", self.decisions.run)
@@ -217,8 +223,8 @@ class ControlPlane:
                 Route(REPORTS_PATH, reports),
                 Mount(ADMIN_PATH, admin),
                 Mount(Console.path, self.console),
-                Route("/metrics", self._metrics),
-                Route("/healthz", self._healthz),
+                Route("/metrics", metrics_endpoint(self.metrics.registry)),
+                Route("/healthz", healthz),
                 Route("/readyz", self._readyz),
             ],
             # Also for paths under the mount that no pattern matches, such as those with a line break.
@@ -266,12 +272,6 @@ class ControlPlane:
             directory=tenants.directory if read else Directory(required=True),
             leaving=self._leaving,
         )
-
-    async def _metrics(self, _: Request) -> Response:
-        return Response(self.metrics.exposition(), media_type=CONTENT_TYPE)
-
-    async def _healthz(self, _: Request) -> Response:
-        return Response(b"ok\n", media_type="text/plain")
 
     async def _readyz(self, _: Request) -> Response:
         ready, detail = self.readiness()

@@ -10,8 +10,9 @@ from functools import lru_cache
 from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
+
+from cachefleet_controlplane.exposition import observe
 
 M = TypeVar("M", Counter, Histogram)
 
@@ -32,7 +33,6 @@ TASKS: Final = (
     "watch",
 )
 """Tasks whose errors are counted."""
-CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 _LONG: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _SHORT: Final = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
@@ -96,6 +96,7 @@ class Metrics:
         self._store_up = self._gauge("store_up", "1 while the store takes records")
         self._source_updates = self._counter("pool_source_updates", "Changes of the pools taken over")
         self._source_errors = self._counter("pool_source_errors", "Failures of the source of pools", "kind")
+        self._spans = self._counter("trace_spans", "Spans of traces, by what became of them", "outcome")
         self._auth = self._counter("auth_checks", "Tokens checked", "check", "outcome")
         self._backend = Info("cachefleet_backend", "Code of block keys and index", registry=self.registry)
         self._task_errors = self._counter("task_errors", "Unexpected errors caught at a task's root", "task")
@@ -132,7 +133,7 @@ class Metrics:
 
     def waited(self, *, outcome: str, seconds: float) -> None:
         """Count one ended wait for room; ``outcome`` is served, timeout or gone."""
-        self._waits.labels(outcome).observe(seconds)
+        observe(self._waits.labels(outcome), seconds)
 
     def tokens(self, *, model: str, prompt: int, predicted: int, cached: int | None) -> None:
         """Count the tokens of one answered prompt; nothing where the worker did not tell ``cached``: ratios would be
@@ -155,15 +156,15 @@ class Metrics:
 
     def first_token(self, *, model: str, seconds: float) -> None:
         """Record the seconds from a request's arrival to its first token."""
-        self._ttft.labels(self._model(model)).observe(seconds)
+        observe(self._ttft.labels(self._model(model)), seconds)
 
     def gateway_added(self, seconds: float) -> None:
         """Record the seconds that the gateway itself added to one request."""
-        self._added.observe(seconds)
+        observe(self._added, seconds)
 
     def render(self, *, rung: str, seconds: float) -> None:
         """Record how long rung ``rung`` (render, tokenize, none, ...) took to give the prompt's ids or to give up."""
-        self._render.labels(rung).observe(seconds)
+        observe(self._render.labels(rung), seconds)
 
     def attempt_retry(self, reason: str) -> None:
         """Count a request that is tried on another worker."""
@@ -258,6 +259,10 @@ class Metrics:
         """Count a failure of the pool source: invalid, missing, unreachable, denied, ..."""
         self._source_errors.labels(kind).inc()
 
+    def trace_spans(self, outcome: str, spans: int) -> None:
+        """Count spans that were exported, or failed at the collector, or were dropped, the queue being full."""
+        self._spans.labels(outcome).inc(spans)
+
     def auth(self, *, check: str, outcome: str) -> None:
         """Count a token checked by ``check`` (reports, admin): allowed, unauthenticated, forbidden or unavailable."""
         self._auth.labels(check, outcome).inc()
@@ -275,10 +280,6 @@ class Metrics:
     def collect_from(self, collector: Collector) -> None:
         """Register a collector that is read at each scrape."""
         self.registry.register(collector)
-
-    def exposition(self) -> bytes:
-        """All metrics in Prometheus's text format, of type ``CONTENT_TYPE``."""
-        return generate_latest(self.registry)
 
     def _model(self, name: str) -> str:
         if name in self._models or len(self._models) < MAX_MODELS:

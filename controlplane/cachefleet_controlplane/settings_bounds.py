@@ -16,8 +16,9 @@ from cachefleet_controlplane.store.audit_log import AuditBounds, AuditLog
 from cachefleet_controlplane.store.audit_repository import SqlAudit
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import LogBounds
+from cachefleet_controlplane.tracing.tracer import Tracer
 from cachefleet_controlplane.wiring import GatewayOptions
-from cachefleet_core.block_keys import BlockKeyer
+from cachefleet_core.native import Code
 
 
 def log_bounds(settings: Settings) -> LogBounds:
@@ -50,8 +51,9 @@ def gateway_bounds(settings: Settings) -> GatewayBounds:
     )
 
 
-def gateway_options(settings: Settings, *, native: bool, keyer: type[BlockKeyer]) -> GatewayOptions:
-    """What the gateway learns of prompts, and its bounds; ``keyer`` is used for texts where it is native."""
+def gateway_options(settings: Settings, code: Code, *, tracer: Tracer | None) -> GatewayOptions:
+    """What the gateway learns of prompts, and its bounds; the code's keyer is used for texts where it is native."""
+    native = code.name == "native"
     return GatewayOptions(
         render_seconds=settings.render_timeout_seconds,
         renderer_urls=settings.renderer_urls,
@@ -61,5 +63,6 @@ def gateway_options(settings: Settings, *, native: bool, keyer: type[BlockKeyer]
         # Native code computes keys faster than a cache lookup or a hash of the text takes.
         key_cache=None if native else KeyCache(),
         render_cache=RenderCache(),
-        texts=Texts(secrets.token_bytes(32), keyer=keyer if native else None),
+        texts=Texts(secrets.token_bytes(32), keyer=code.keyer if native else None),
+        tracer=tracer,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TypeVar
@@ -46,6 +46,8 @@ from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, UsageLog
 from cachefleet_controlplane.tenants.directory import Tenants
+from cachefleet_controlplane.tracing.tracer import Tracer
+from cachefleet_controlplane.tracing.tracing_settings import TracingSettingsError, tracing_settings
 from cachefleet_controlplane.wire.json_bounds import NativeExcess
 from cachefleet_core.native import MODULE, Choice, Code, NativeError, choose
 from cachefleet_core.tenancy import FleetKey
@@ -199,6 +201,21 @@ def backend_of(settings: Settings) -> Backend:
         raise SettingsError([f"CACHEFLEET_BACKEND: {error}"]) from error
 
 
+def tracer_of(environment: Mapping[str, str], metrics: Metrics) -> Tracer | None:
+    """The tracer that the OTEL_* variables ask for; None where traces are off. SettingsError."""
+    try:
+        settings = tracing_settings(environment)
+        if settings is None:
+            return None
+        export = import_module("cachefleet_controlplane.tracing.span_export")
+        made: Tracer = export.make_tracer(settings, metrics.trace_spans)
+    except TracingSettingsError as error:
+        raise SettingsError(error.lines) from error
+    except ValueError as error:
+        raise SettingsError([f"OTEL_EXPORTER_OTLP_*: {error}"]) from error
+    return made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
     """What may differ between gateways: bounds, caches, and the most that is learnt of prompts."""
@@ -212,6 +229,7 @@ class GatewayOptions:
     render_cache: RenderCache | None = None
     texts: Texts | None = None
     clock: Callable[[], float] = time.monotonic
+    tracer: Tracer | None = None
 
 
 def gateway_context(
@@ -229,6 +247,7 @@ def gateway_context(
         queue=queue,
         stalled=StalledAttempts(fleet.gone, clock=options.clock),
         max_attempts=options.max_attempts,
+        tracer=options.tracer,
         clock=options.clock,
     )
 

@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from cachefleet_controlplane.exposition import exposition
 from cachefleet_core.report_frames import PATH, SUBPROTOCOL, UpFrame, encode
 from tests.attacks.target import ADMIN, AGENT, Target
 from tests.controlplane.chains import chain, stored
@@ -87,7 +88,7 @@ async def test_more_blocks_than_the_worker_has_are_not_believed(target: Target) 
 
 
 def _page(target: Target) -> bytes:
-    return target.plane.plane.metrics.exposition()
+    return exposition(target.plane.plane.metrics.registry)[0]
 
 
 GARBAGE: dict[str, Any] = {

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cachefleet_controlplane.exposition import exposition
 from tests.attacks.hostile_worker import ANSWER, JSON, STREAM, HostileWorker, chunked, hostile_worker, whole
 from tests.attacks.target import Target, attacked
 
@@ -108,7 +109,7 @@ async def test_absurd_usage_settles_the_account(
     hostile.answer = whole(json.dumps(answer).encode())
     for _ in range(3):
         assert (await target.chat(key=key))[0] == 200
-    page = target.plane.plane.metrics.exposition().decode()
+    page = exposition(target.plane.plane.metrics.registry)[0].decode()
     samples = [line for line in page.splitlines() if line.startswith("cachefleet_tenant_") and "acme" in line]
     assert samples
     assert all(0 <= float(line.split()[-1]) < 1e12 for line in samples)

@@ -12,6 +12,7 @@ model_cards        /v1/models: models with the capabilities of their fleets
 openapi            /openapi.json
 openapi_schemas    its JSON Schemas of bodies, answers and errors
 request_account    metrics, usage and records of requests as they end
+request_spans      a traced request as spans
 request_bodies     reads and parses bodies within their bounds
 shortfall_records  why less of a prompt was cached than predicted, and what that tells of the worker
 apis/              what differs between the APIs: bodies, answers, streams

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -26,7 +26,7 @@ from cachefleet_controlplane.gateway.conversations.turn_plan import with_handle
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.dry_run import Explainer, endpoint_of
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
-from cachefleet_controlplane.gateway.health import HEALTH_PATHS, OPEN_PATHS, VERSION_PATH, Health
+from cachefleet_controlplane.gateway.health import OPEN_PATHS, Handler, Health
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.model_cards import card
 from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serve_document
@@ -38,7 +38,7 @@ from cachefleet_controlplane.gateway.placement.decision_trace import (
 )
 from cachefleet_controlplane.gateway.placement.refusals import RETRY_AFTER_SECONDS
 from cachefleet_controlplane.gateway.placement.routing_input import Answering, RoutingInput, RoutingInputBuilder
-from cachefleet_controlplane.gateway.request_account import Record, RequestAccount
+from cachefleet_controlplane.gateway.request_account import ARRIVED, Record, RequestAccount
 from cachefleet_controlplane.gateway.request_bodies import RequestBodies
 from cachefleet_controlplane.gateway.responses_socket.create_event import memory_of, parser_of
 from cachefleet_controlplane.gateway.responses_socket.response_memory import Before, ResponseMemory
@@ -70,13 +70,6 @@ logger = logging.getLogger(__name__)
 
 ROUTE_PATH: Final = "/v1/route"
 MODELS_PATH: Final = "/v1/models"
-
-Handler = Callable[[Scope, Receive, Reply], Awaitable[None]]
-
-
-def _health_routes(health: Health) -> Mapping[str, Mapping[str, Handler]]:
-    asked = dict.fromkeys(HEALTH_PATHS, health.health) | {VERSION_PATH: health.version}
-    return {path: {"GET": handler, "HEAD": handler} for path, handler in asked.items()}
 
 
 class Gateway:
@@ -124,7 +117,7 @@ class Gateway:
             ROUTE_PATH: {"POST": self._route},
             MODELS_PATH: {"GET": self._models, "HEAD": self._models},
             OPENAPI_PATH: {"GET": serve_document},
-            **_health_routes(Health(ready)),
+            **Health(ready).routes(),
         }
         self._below: Mapping[str, Mapping[str, Handler]] = {
             MODELS_PATH: self._routes[MODELS_PATH],
@@ -151,6 +144,7 @@ class Gateway:
             if scope["path"] in OPEN_PATHS:
                 return await handler(scope, receive, reply)
             self._admit()
+            scope[ARRIVED] = self._parts.clock()
             await self._admission.informed()
             with self._admission.enter(scope["headers"], limited=scope["method"] == "POST") as admitted:
                 scope[ADMITTED] = admitted
@@ -185,10 +179,13 @@ class Gateway:
         began = self._parts.clock()
         endpoint = Endpoint(scope["path"])
         trace = self._trace(scope, endpoint)
+        self._account.begin_span(trace, scope, began)
         admitted = admitted_request(scope)
         understood = partial(parser_of(scope), endpoint=endpoint, trusted=admitted.tenant.trusted)
         with self._account.of(trace, reply, admitted), self.bodies.share(admitted.tenant.name) as share:
             info = await self.bodies.read(scope, receive, share, understood)
+            if trace.span is not None:
+                trace.span.phase("admission", trace.span.arrived, self._parts.clock())
             work = self._answer(info, scope, reply, trace, began)
             if not await while_present(work, receive, reply):
                 raise ClientGoneError
@@ -211,6 +208,8 @@ class Gateway:
             )
             continuing, held = routing_input.continuing, routing_input.rendering.held
             trace.basis = Basis.of(routing_input)
+            if trace.span is not None:
+                trace.span.phase("render", (now := self._parts.clock()) - routing_input.render_seconds, now)
             if self._hot is not None:
                 self._hot.note(routing_input)
             routing_input = turn.placed(routing_input, lambda: trace.decision)

@@ -5,7 +5,7 @@ They need no API key and no place among the requests under way: a full gateway i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from typing import Final
 
@@ -13,6 +13,8 @@ import msgspec
 
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.http_exchange import JSON, Receive, Reply, Scope
+
+Handler = Callable[[Scope, Receive, Reply], Awaitable[None]]
 
 HEALTH_PATHS: Final = ("/health", "/ping")
 VERSION_PATH: Final = "/version"
@@ -28,6 +30,11 @@ class Health:
     def __init__(self, ready: Callable[[], bool]) -> None:
         self._ready = ready
         self._version = msgspec.json.encode({"version": version("cachefleet")})
+
+    def routes(self) -> Mapping[str, Mapping[str, Handler]]:
+        """Return the handlers by path and method."""
+        asked = dict.fromkeys(HEALTH_PATHS, self.health) | {VERSION_PATH: self.version}
+        return {path: {"GET": handler, "HEAD": handler} for path, handler in asked.items()}
 
     async def health(self, _: Scope, __: Receive, reply: Reply) -> None:
         """Answer 200 while this replica serves. ApiError 503 while it starts or withdraws."""

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.cache_accounts.lost_hits import LostHits
 from cachefleet_controlplane.gateway.placement.decision_trace import CLIENT_GONE_STATUS, DecisionTrace
+from cachefleet_controlplane.gateway.request_spans import request_spans
 from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, take_evidence
 from cachefleet_controlplane.gateway.tenant_admission import AdmittedRequest
 from cachefleet_controlplane.store.decision_records import DecisionRecord
+from cachefleet_controlplane.tracing.request_span import RequestSpan
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Reply
+from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Reply, Scope
 from cachefleet_core.tenancy import TenantId
+
+ARRIVED: Final = "cachefleet.arrived"
+"""Member of the ASGI scope: when the request came, in monotonic seconds."""
 
 Record = Callable[[DecisionRecord], None]
 
@@ -29,6 +35,16 @@ class RequestAccount:
         self._salt_version = salt_version
         self._lost = lost
 
+    def begin_span(self, trace: DecisionTrace, scope: Scope, began: float) -> None:
+        """Decide whether a request is traced, and have its workers continue the trace; to be called first."""
+        if self._context.tracer is not None:
+            trace.span, scope["headers"] = self._context.tracer.begin(
+                scope["headers"],
+                arrived=scope.get(ARRIVED, began),
+                unix_offset=trace.at - began,
+                server=scope.get("server"),
+            )
+
     @contextmanager
     def of(self, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> Iterator[None]:
         """Account for a request however it ends, with the status that its client gets."""
@@ -41,6 +57,8 @@ class RequestAccount:
             raise
         finally:
             self._end(trace, reply)
+            if trace.span is not None:
+                self._traced(trace, trace.span)
             admitted.settle(trace)
 
     def _end(self, trace: DecisionTrace, reply: Reply) -> None:
@@ -69,3 +87,7 @@ class RequestAccount:
         if trace.shortfall is not None:
             metrics.shortfall(trace.shortfall.cause)
         self._record(record)
+
+    def _traced(self, trace: DecisionTrace, span: RequestSpan) -> None:
+        if self._context.tracer is not None:
+            self._context.tracer.end(request_spans(trace, span, ended=self._context.clock()))

@@ -43,6 +43,7 @@ from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.tenants.directory import Directory
+from cachefleet_controlplane.tracing.tracer import Tracer
 from cachefleet_controlplane.wiring import GatewayOptions, gateway_context, input_builder, renderer_of
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.digest import Digest
@@ -261,6 +262,7 @@ async def front(
     handles: Callable[[Fleet, Metrics], Handles] | None = None,
     sockets: SocketLimits | None = None,
     drain_seconds: float = 1,
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[Front]:
     """A gateway before ``engines``, which the caller runs."""
     async with AsyncExitStack() as stack:
@@ -278,6 +280,7 @@ async def front(
             render_cache=render_cache,
             texts=Texts(b"t" * 32) if texts else None,
             clock=loop_time,
+            tracer=tracer,
         )
         context = gateway_context(fleet, upstream, credentials, metrics, options)
         renderer = renderer_of(context, options)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cachefleet_controlplane.exposition import exposition
 from cachefleet_controlplane.gateway.dry_run import DRY_RUN
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.wire.errors import ApiError
@@ -71,7 +72,7 @@ async def test_it_leaves_no_trace() -> None:
         assert gate.records == []
         assert (gate.fleet.view().inflight_requests, len(gate.queue)) == (0, 0)
         assert gate.metrics.registry.get_sample_value("cachefleet_requests_in_flight") == 0
-        assert "cachefleet_decisions_total{" not in gate.metrics.exposition().decode()
+        assert "cachefleet_decisions_total{" not in exposition(gate.metrics.registry)[0].decode()
         paths = {seen.path for one in engines for seen in one.requests}
         assert paths <= {"/v1/chat/completions/render"}
 

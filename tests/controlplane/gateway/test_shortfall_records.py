@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from cachefleet_controlplane.exposition import exposition
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
 from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, take_evidence
@@ -162,7 +163,7 @@ async def test_as_much_as_predicted_is_no_shortfall() -> None:
         second = gate.records[1]
         assert second.cached_tokens == second.predicted_tokens > 0
         assert second.shortfall is None
-        assert "prediction_shortfalls_total{" not in gate.metrics.exposition().decode()
+        assert "prediction_shortfalls_total{" not in exposition(gate.metrics.registry)[0].decode()
 
 
 async def test_unknown() -> None:

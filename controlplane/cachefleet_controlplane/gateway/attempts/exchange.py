@@ -138,6 +138,7 @@ class Exchange:
             self._context.metrics.gateway_added(max(0.0, now - self._began - others))
         attempt = self._planner.next(self._progress)
         kept, key = self._routing_input.rendering.kept.at(chosen.url), self._context.credentials.of(chosen.url)
+        given = self._trace.leg(given, now, chosen.url)
         headers = upstream_headers(given, key=key, hooked=attempt.hooked, prompt=kept)
         self._opened = Opened(Outcome.LOST)  # in case the attempt is cancelled
         work = send_attempt(

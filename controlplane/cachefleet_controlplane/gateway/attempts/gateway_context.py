@@ -15,6 +15,7 @@ from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import Decision
+from cachefleet_controlplane.tracing.tracer import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class GatewayContext:
     queue: Queue
     stalled: StalledAttempts
     max_attempts: int
+    tracer: Tracer | None = None
+    """None where traces are off."""
     clock: Callable[[], float] = time.monotonic
 
     def blame(self, chosen: Decision, outcome: Outcome, *, excluded: bool, retried: bool) -> None:

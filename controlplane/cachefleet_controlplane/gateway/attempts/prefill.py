@@ -88,7 +88,7 @@ class Transfer:
         )
         # The record has the decisions on who answers, and the sum of all waits.
         self._aside = DecisionTrace(
-            trace.id, trace.at, trace.model, trace.endpoint, queued_seconds=trace.queued_seconds
+            *(trace.id, trace.at, trace.model, trace.endpoint), queued_seconds=trace.queued_seconds, span=trace.span
         )
         self._placement = Placement(
             context.fleet, context.queue, self._routing_input, trace=self._aside, arrived=arrived, clock=context.clock
@@ -135,7 +135,8 @@ class Transfer:
         if chosen is None:
             raise RuntimeError("a prefill attempt without a worker")
         self._began = self._context.clock()
-        given = upstream_headers(headers, key=self._context.credentials.of(chosen.url))
+        told = self._trace.leg(list(headers), self._began, chosen.url)
+        given = upstream_headers(told, key=self._context.credentials.of(chosen.url))
         self.opened = Opened(Outcome.LOST)
         self.opened = await self._context.upstream.open(chosen.url, self._path, self._routing_input.body, headers=given)
         if self.opened.stream is not None:  # nobody asked for one

@@ -61,12 +61,16 @@ class Placement:
 
         ``avoided`` workers are chosen only where no other can be.
         """
+        began = self._clock()
         decision = self.routing_input.decide(exclude=excluded | avoided)
         if avoided and decision.verdict is not Verdict.ROUTE:
             decision = self.routing_input.decide(exclude=excluded)
         if self._queue.others_first(self._line, priority=self._priority, arrived=self._arrived):
             decision = held_back(decision)
-        return self._take(decision)
+        outcome = self._take(decision)
+        if self._trace.span is not None:
+            self._trace.span.phase("decide", began, self._clock(), **{"cachefleet.outcome": outcome})
+        return outcome
 
     def waiting(self, chosen: Decision, excluded: frozenset[str]) -> Waiting:
         """What is known of an attempt while it waits for the first byte of the worker chosen."""
@@ -91,7 +95,10 @@ class Placement:
         try:
             found = await self._queue.wait(ticket, lambda: self._attempt(excluded), seconds=seconds)
         finally:
-            self._trace.queued_seconds = waited + self._clock() - began
+            ended = self._clock()
+            self._trace.queued_seconds = waited + ended - began
+            if self._trace.span is not None:
+                self._trace.span.phase("queue", began, ended)
         return self._refuse(Reason.QUEUE_TIMEOUT) if found is None else found
 
     def refusal(self) -> tuple[Reason, ApiError]:

@@ -20,6 +20,7 @@ from cachefleet_controlplane.store.decision_records import (
     LostRecord,
     ShortfallRecord,
 )
+from cachefleet_controlplane.tracing.request_span import RequestSpan
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.tenancy import TenantId
@@ -143,6 +144,12 @@ class DecisionTrace:
     continuation: str | None = None
     request_id: str | None = None
     """The client's name for the request."""
+    span: RequestSpan | None = None
+    """None where it is not traced."""
+
+    def leg(self, headers: list[Header], began: float, url: str) -> list[Header]:
+        """Return the headers of an attempt that begins now, and is sent to ``url``."""
+        return headers if self.span is None else self.span.leg(headers, began, url)
 
     def record(self) -> DecisionRecord | None:
         """Return the record of the last decision; None where the request ended before one was made."""
