@@ -9,6 +9,7 @@ import pytest
 from pydantic_settings import BaseSettings
 
 from cachefleet_controlplane.settings import Settings as ControlPlaneSettings
+from cachefleet_controlplane.tracing.tracing_settings import tracing_settings
 from cachefleet_operator.settings import Settings as OperatorSettings
 from tests.chart.helm import Object, template
 from tests.chart.matrix import MATRIX
@@ -40,13 +41,24 @@ def test_every_variable_is_a_setting(part: str, values: str) -> None:
     names = [entry["name"] for entry in template(MATRIX[values]).container(part)["env"]]
 
     assert len(names) == len(set(names))
-    assert {name.removeprefix(PREFIX).lower() for name in names} <= set(PROCESSES[part].model_fields)
+    own = [name for name in names if not name.startswith("OTEL_")]
+    assert {name.removeprefix(PREFIX).lower() for name in own} <= set(PROCESSES[part].model_fields)
 
 
 @pytest.mark.parametrize("part", PROCESSES)
 @pytest.mark.parametrize("values", MATRIX)
 def test_every_value_is_allowed(part: str, values: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings(part, dict(MATRIX[values]), monkeypatch)
+
+
+def test_traces_are_as_asked() -> None:
+    """Off without an endpoint."""
+    default, tuned = (variables(template(MATRIX[name]).container("controlplane")) for name in ("defaults", "tuned"))
+
+    assert tracing_settings(default) is None
+    assert not [name for name in default if name.startswith("OTEL_")]
+    assert tracing_settings(tuned) is not None
+    assert (tuned["OTEL_EXPORTER_OTLP_ENDPOINT"], tuned["OTEL_TRACES_SAMPLER_ARG"]) == ("http://collector:4318", "0.5")
 
 
 def test_what_the_control_plane_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

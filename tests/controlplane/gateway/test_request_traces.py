@@ -19,8 +19,13 @@ from cachefleet_controlplane.tracing.tracer import Tracer
 from cachefleet_controlplane.tracing.tracing_settings import TracingSettings
 from cachefleet_core.tenancy import DEFAULT_TENANT, tenant_salt
 from tests.controlplane.gateway.attempts.test_failover import Reset, serving
-from tests.controlplane.gateway.harness import FLEET_KEY, WORKER_KEY, Front, engine, front
+from tests.controlplane.gateway.conversations.talk import keyed
+from tests.controlplane.gateway.harness import FLEET_KEY, WORKER_KEY, Front, Known, engine, front
+from tests.controlplane.gateway.rendering.test_held_requests import asked as sent
+from tests.controlplane.gateway.rendering.test_held_requests import introduce
+from tests.controlplane.gateway.responses_socket.sockets import connected, respond
 from tests.controlplane.gateway.roles import nixl, split
+from tests.controlplane.gateway.tenancies import ACME, directory
 from tests.controlplane.tracing.collector import collecting
 from tests.controlplane.waiting import until
 from tests.fakes.engine import FakeEngine
@@ -198,6 +203,31 @@ async def test_a_prefill_is_an_attempt_of_its_own(kept: Kept, tracer: Tracer) ->
     (prefill,), (attempt,) = kept.named("prefill"), kept.named("attempt")
     assert prefill.ended <= attempt.began
     assert prefill.span_id != attempt.span_id
+
+
+async def test_a_worker_that_holds_a_request_continues_its_attempt(kept: Kept, tracer: Tracer) -> None:
+    async with keyed() as worker, front([worker], tracer=tracer) as gate:
+        introduce(gate)
+        assert await chat(gate) == 200
+        assert sent(worker) == [("/v1/chat/completions", True)]
+    assert told(worker) == [TraceContext(CLIENT.trace_id, kept.named("attempt")[0].span_id, sampled=True)]
+
+
+async def test_each_response_of_a_socket_is_a_trace(kept: Kept, tracer: Tracer) -> None:
+    headers = {"traceparent": CLIENT.header()[1].decode()}
+    async with engine() as worker, front([worker], tracer=tracer) as gate, connected(gate, **headers) as socket:
+        await respond(socket, "hello")
+        await respond(socket, "hello again")
+    first, second = (span for span in kept.spans if span.kind is Kind.SERVER)
+    assert first.parent_id == second.parent_id == CLIENT.span_id
+    assert first.span_id != second.span_id
+    assert first.name == "chat fake"
+
+
+async def test_who_is_not_admitted_makes_no_spans(kept: Kept, tracer: Tracer) -> None:
+    async with engine() as worker, front([worker], tracer=tracer, known=Known(directory(ACME))) as gate:
+        assert await chat(gate) == 401
+    assert not kept.spans
 
 
 async def test_histograms_name_the_trace_of_what_they_observed(tracer: Tracer, kept: Kept) -> None:
