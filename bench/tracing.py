@@ -103,8 +103,11 @@ async def compare(planes: dict[str, Running], engine: Engine, *, turns: int, req
         for name, own in costs.items():
             ratios = [mine / other for mine, other in zip(own, costs["off"], strict=True)]
             kind = "stream" if shape.stream else "whole answer"
-            share = statistics.median(ratios) - 1
-            print(f"{kind:<13} traces {name:<9} {statistics.median(own) * 1e6:7.0f} us of CPU a request {share:+7.1%}")
+            share, error = statistics.median(ratios) - 1, statistics.stdev(ratios) / len(ratios) ** 0.5
+            cost = statistics.median(own) * 1e6
+            print(
+                f"{kind:<13} traces {name:<9} {cost:7.0f} us of CPU a request {share:+7.1%} +- {error:.1%}", flush=True
+            )
 
 
 def main() -> None:

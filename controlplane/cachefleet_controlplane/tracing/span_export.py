@@ -32,7 +32,7 @@ from cachefleet_controlplane.tracing.tracing_settings import TracingSettings
 logger = logging.getLogger(__name__)
 
 SERVICE: Final = "cachefleet-controlplane"
-FLUSH_SECONDS: Final = 5.0
+FLUSH_SECONDS: Final = 3.0
 """How long the last spans may take to be sent at the end."""
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _NOT_SAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)

@@ -121,6 +121,22 @@ async def test_what_waits_is_sent_at_the_end(monkeypatch: pytest.MonkeyPatch) ->
         assert len(collector.spans()) == 1
 
 
+async def test_nobody_waits_for_a_collector_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.1")
+    counts = Counts()
+    tracer = make_tracer(SETTINGS, counts.count)
+    for number in range(1, 101):
+        tracer.end([span(number)])
+    assert counts["dropped"] >= 100 - SETTINGS.queue - SETTINGS.batch * 2
+    await until(lambda: sum(counts.values()) == 100)
+    await tracer.close()
+    assert not counts["exported"]
+    assert [record.name for record in caplog.records] == [span_export.__name__]
+
+
 async def test_a_collector_that_fails_is_told_of_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
