@@ -16,12 +16,12 @@ class Tier(NamedTuple):
 
 
 TIERS: Final = (
-    Tier("check", "check", 50),
-    Tier("unit", "unit", 220),
+    Tier("check", "check", 40),
+    Tier("unit", "unit", 240),
     Tier("cluster", "test-cluster", 150),
     Tier("console", "test-console", 50),
     Tier("engine", "engine", 640),
-    Tier("node", "e2e", 390),
+    Tier("node", "e2e", 380),
 )
 WHOLE_SECONDS: Final = 1500.0
 """Of all tiers together."""

@@ -163,7 +163,7 @@ def test_the_list_at_the_end_has_a_line_a_failure(result: Result) -> None:
 def test_a_run_of_a_tier_ends_with_its_time_and_its_slowest_tests(result: Result) -> None:
     *before, last = result.out.splitlines()
     assert last.startswith("3 failed, 4 passed, 2 skipped, 1 xfailed, 2 errors in ")
-    assert "s of its budget of 220 s; the slowest of 11:" in before[-11]
+    assert "s of its budget of 240 s; the slowest of 11:" in before[-11]
     assert result.status == 1
 
 

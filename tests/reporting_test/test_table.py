@@ -29,11 +29,11 @@ def test_tiers_are_told_in_one_table() -> None:
     check = Outcome(CHECK, 0, 95.4, Run(seconds=95, budget=60, passed=6))
     assert report([check, Outcome(UNIT, 0, 203.6, GREEN)]) == [
         "tier   passed  failed  skipped  seconds  budget",
-        "check       6       0        0       95      50",
-        "unit    5,600       0       12      204     220",
+        "check       6       0        0       95      40",
+        "unit    5,600       0       12      204     240",
         "all     5,606       0       12      299   1,500",
         "",
-        "check: 95 s, OVER its budget of 50 s",
+        "check: 95 s, OVER its budget of 40 s",
         "unit: 10 skipped: no Go",
         "unit: 2 skipped: no PostgreSQL",
         "",

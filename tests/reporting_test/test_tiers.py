@@ -58,7 +58,7 @@ def test_all_tiers_end_with_a_table_and_a_runner_s_closing_line(tmp_path: Path) 
 def test_steps_are_counted_and_timed_like_tests(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert steps.main(["check", GOOD, f"{GOOD} again"], tmp_path) == 0
     lines = capfd.readouterr().out.splitlines()
-    assert lines[0].endswith(" s of its budget of 50 s; the slowest of 2:")
+    assert lines[0].endswith(" s of its budget of 40 s; the slowest of 2:")
     assert lines[-1] == "2 passed, 0 failed"
     assert set(record.read(tmp_path)["check"].tests) == {GOOD, f"{GOOD} again"}
 

@@ -11,6 +11,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 from cachefleet_local.demo.report import Answer, Phase
 
+LEAST: Final = 1e-9
+"""What is less has no scale of its own: the smallest floats have too few digits for one."""
 WINDOW: Final = 10
 """Answers that each point is taken over."""
 _WIDTH, _HEIGHT = 760, 300
@@ -67,8 +69,8 @@ def hit_ratio(answers: Sequence[Answer]) -> float:
 
 
 def ceiling(value: float) -> float:
-    """Return the next of 1, 2, 4, 5 or 10 times a power of ten, so that ticks are round; 1 for 0."""
-    if value <= 0:
+    """Return the next of 1, 2, 4, 5 or 10 times a power of ten, so that ticks are round; 1 for next to nothing."""
+    if value < LEAST:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in (1, 2, 4, 5, 10) if value <= step * power * (1 + 1e-9))

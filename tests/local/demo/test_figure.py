@@ -39,7 +39,9 @@ def test_it_has_two_charts_with_a_line_for_each_policy() -> None:
     assert "cacheAware: 45% cached, 10 ms" in (picture.findtext(f"{SVG}title") or "")
 
 
-@pytest.mark.parametrize(("value", "most"), [(0, 1), (0.03, 0.04), (0.1, 0.1), (0.011, 0.02), (3, 4), (7, 10)])
+@pytest.mark.parametrize(
+    ("value", "most"), [(0, 1), (5e-324, 1), (0.03, 0.04), (0.1, 0.1), (0.011, 0.02), (3, 4), (7, 10)]
+)
 def test_scales_end_at_round_values(value: float, most: float) -> None:
     assert ceiling(value) == pytest.approx(most)
 
