@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import ConfigDict, Field
 
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
+from cachefleet_controlplane.admin.audit.audit_middleware import note_change
 from cachefleet_controlplane.admin.schemas import Schema
 from cachefleet_controlplane.flushing.flush_scope import Scope
 from cachefleet_controlplane.flushing.flusher import WorkerFlush
@@ -78,11 +79,18 @@ def flush_routes(flush: Flush) -> APIRouter:
     router = APIRouter(tags=["fleet"], responses=ERRORS)
 
     @router.post("/flush", summary="Evict idle cached blocks, or say what would go", responses=_REFUSALS)
-    async def flushed(wanted: FlushRequest) -> FlushReport:
+    async def flushed(wanted: FlushRequest, request: Request) -> FlushReport:
+        note_change(request, without_prompt(wanted))
         named = wanted.scope.model_dump(exclude={"all"})
         return report(await flush(Scope(**named, everything=wanted.scope.all), dry_run=wanted.dry_run), wanted.dry_run)
 
     return router
+
+
+def without_prompt(wanted: FlushRequest) -> dict[str, Any]:
+    """A request as the audit log may have it: whether a prompt was named, and not which."""
+    named = wanted.scope.model_dump(exclude_defaults=True)
+    return {"scope": named | ({"prompt": True} if "prompt" in named else {}), "dryRun": wanted.dry_run}
 
 
 def report(told: list[WorkerFlush], dry_run: bool) -> FlushReport:  # noqa: FBT001 - as the API has it

@@ -13,6 +13,7 @@ from starlette.routing import Mount
 from cachefleet_controlplane.admin.admin_app import PATH, admin_app
 from cachefleet_controlplane.flushing.flush_scope import Scope
 from cachefleet_controlplane.flushing.flusher import WorkerFlush
+from cachefleet_controlplane.store.audit_log import AuditLog
 from cachefleet_controlplane.wire.errors import ApiError
 from tests.controlplane.admin.conftest import TOKEN
 
@@ -43,11 +44,17 @@ def flushing() -> Flushing:
 
 @pytest.fixture
 async def http(  # noqa: PLR0917 - fixtures
-    fleet: Any, decisions: Any, service: Any, usage: Any, oracle: Any, doorkeeper: Any, flushing: Flushing
+    fleet: Any,
+    decisions: Any,
+    service: Any,
+    usage: Any,
+    oracle: Any,
+    doorkeeper: Any,
+    flushing: Flushing,
+    audit: AuditLog,
 ) -> AsyncIterator[httpx.AsyncClient]:
-    app = admin_app(
-        fleet, decisions, service=service, usage=usage, explain=oracle, flush=flushing, authorize=doorkeeper
-    )
+    given: dict[str, Any] = {"service": service, "usage": usage, "explain": oracle, "audit": audit}
+    app = admin_app(fleet, decisions, flush=flushing, authorize=doorkeeper, **given)
     transport = httpx.ASGITransport(app=Starlette(routes=[Mount(PATH, app)]), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url=f"http://internal{PATH}") as client:
         client.headers["authorization"] = f"Bearer {TOKEN}"
@@ -69,6 +76,15 @@ async def test_answers_and_sums(http: httpx.AsyncClient, flushing: Flushing) -> 
         "dryRun": True,
     }
     assert flushing.asked == [(Scope(model="m", pool="ns/p", worker="a", tenant="acme", prompt={"prompt": "x"}), True)]
+
+
+async def test_the_audit_log_has_what_was_flushed_and_no_prompt(http: httpx.AsyncClient, audit: AuditLog) -> None:
+    await http.post("flush", json={"scope": {"model": "m", "prompt": {"prompt": "private"}}, "dryRun": True})
+    await http.post("flush", json={"scope": {"all": True}})
+    last, first = await audit.recent(2)
+    assert first.change == {"scope": {"model": "m", "prompt": True}, "dryRun": True}
+    assert "private" not in repr(first)
+    assert last.change == {"scope": {"all": True}, "dryRun": False}
 
 
 async def test_everything_has_to_be_said(http: httpx.AsyncClient, flushing: Flushing) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,6 +19,8 @@ from cachefleet_controlplane.store.audit_log import AuditLog
 from cachefleet_controlplane.store.audit_records import MAX_TEXT, AuditRecord
 
 CLIENT_GONE_STATUS: Final = 499
+FAILED_STATUS: Final = 500
+"""What whoever raises an unexpected error is answered with, further out."""
 MAX_CHANGE_BYTES: Final = 4096
 """A longer body is not kept."""
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -55,7 +58,8 @@ class Audited:
             await self._app(scope, noted.receive, noted.send)
         finally:
             if not noted.done:
-                await self._note(noted, CLIENT_GONE_STATUS, "")
+                failed = isinstance(sys.exception(), Exception)  # else it was cancelled, or nobody answered
+                await self._note(noted, FAILED_STATUS if failed else CLIENT_GONE_STATUS, "")
 
     async def _note(self, noted: _Noted, status: int, made: str) -> None:
         noted.done = True

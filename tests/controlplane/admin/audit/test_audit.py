@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.store.audit_log import AuditLog
 from cachefleet_controlplane.store.audit_records import AuditRecord
 from tests.controlplane.admin.conftest import TOKEN, Doorkeeper
@@ -60,6 +61,18 @@ async def test_a_path_that_no_database_takes_is_made_one_that_it_does(
     assert noted.path.startswith("/tenants/a\ufffdb\ufffdc")
     assert len(noted.path) == 512
     assert noted.path.isprintable()
+
+
+async def test_a_change_that_fails_unexpectedly_is_noted_as_that(
+    client: httpx.AsyncClient, audit: AuditLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ValueError("nobody foresaw this")
+
+    monkeypatch.setattr(TenantService, "create", broken)
+    assert (await client.post("/tenants", json={"name": "acme"})).status_code == 500
+    noted = await last(audit)
+    assert (noted.path, noted.status, noted.change) == ("/tenants", 500, None)
 
 
 async def test_a_prompt_is_not_kept(client: httpx.AsyncClient, audit: AuditLog) -> None:
