@@ -70,7 +70,8 @@ class AuditLog:
         """Add a record; returns once it is stored, or when that takes too long, while it still waits to be."""
         self._waiting[record.id] = record
         if len(self._waiting) > self._bounds.queue:
-            del self._waiting[next(iter(self._waiting))]
+            harmless = (name for name, one in self._waiting.items() if one.harmless)
+            del self._waiting[next(harmless, next(iter(self._waiting)))]
             self._metrics.audit_dropped()
         self._arrived.set()
         with suppress(TimeoutError):

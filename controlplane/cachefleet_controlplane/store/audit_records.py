@@ -8,6 +8,8 @@ from typing import Any, Final
 
 MAX_TEXT: Final = 512
 """Characters of a text that are kept."""
+FORBIDDEN: Final = 403
+READING_VERBS: Final = ("get", "list", "watch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,11 @@ class AuditRecord:
     """The path of what was made; "" where nothing was."""
     change: Mapping[str, Any] | None = None
     """What was asked for, where the request succeeded and what it may hold is no secret."""
+
+    @property
+    def harmless(self) -> bool:
+        """Whether its user could change nothing by it: anybody with a token can make any number of these."""
+        return self.status == FORBIDDEN or self.verb in READING_VERBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

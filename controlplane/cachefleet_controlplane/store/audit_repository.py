@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
-from sqlalchemy import ColumnElement, Table, delete, insert, or_, select
+from sqlalchemy import ColumnElement, Delete, Table, delete, insert, not_, or_, select
 
-from cachefleet_controlplane.store.audit_records import ALL, AuditFilter, AuditRecord
+from cachefleet_controlplane.store.audit_records import ALL, FORBIDDEN, READING_VERBS, AuditFilter, AuditRecord
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.schema.audit_table import AuditRow
 
@@ -20,6 +20,9 @@ _CONDITIONS: Final[Mapping[str, Callable[[Any], ColumnElement[bool]]]] = {
     "since": lambda value: _columns.at >= value,
     "until": lambda value: _columns.at < value,
 }
+_HARMLESS: Final = or_(_columns.status == FORBIDDEN, _columns.verb.in_(READING_VERBS))
+_SHARE: Final = 10
+"""Harmless records may be one in so many: they push nothing else out."""
 
 
 class SqlAudit:
@@ -53,7 +56,14 @@ class SqlAudit:
 
     def prune(self, *, before: float, keep: int) -> int:
         """Delete records made before then (Unix seconds), and the oldest beyond ``keep``; how many."""
-        last_out = select(_seq).order_by(_seq.desc()).offset(keep).limit(1).scalar_subquery()
-        old = or_(_columns.at < before, _seq <= last_out)
+        harmless = keep // _SHARE
         with self._database.transaction(write=True) as connection:
-            return connection.execute(delete(_audit).where(old)).rowcount
+            rest = ((_HARMLESS, harmless), (not_(_HARMLESS), keep - harmless))
+            queries = [delete(_audit).where(_columns.at < before), *(_beyond(*one) for one in rest)]
+            return sum(connection.execute(query).rowcount for query in queries)
+
+
+def _beyond(kind: ColumnElement[bool], keep: int) -> Delete:
+    """Delete the oldest of one kind beyond ``keep``."""
+    last_out = select(_seq).where(kind).order_by(_seq.desc()).offset(keep).limit(1).scalar_subquery()
+    return delete(_audit).where(kind, _seq <= last_out)

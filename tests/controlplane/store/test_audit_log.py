@@ -147,6 +147,28 @@ async def test_old_ones_and_those_beyond_the_bound_are_forgotten(log: AuditLog, 
         assert await names(log) == ["a7", "a6", "a5", "a4"]
 
 
+def test_who_may_change_nothing_pushes_no_change_out(repository: Failing) -> None:
+    """Anybody with a token can be refused, and a viewer can ask what would be decided, as often as they like."""
+    repository.open()
+    repository.add([record(0), *(record(number, status=403) for number in range(1, 30))])
+    repository.add([record(number, verb="list", resource="decisions") for number in range(30, 60)])
+    repository.prune(before=NOW, keep=20)
+    left = [one.id for one in repository.recent(99)]
+    assert left == ["a59", "a58", "a0"]
+    repository.add([record(number) for number in range(60, 90)])
+    repository.prune(before=NOW, keep=20)
+    left = [one.id for one in repository.recent(99)]
+    assert left == [*(f"a{number}" for number in range(89, 71, -1)), "a59", "a58"]
+
+
+async def test_of_those_that_wait_what_changed_nothing_is_dropped_first(log: AuditLog) -> None:
+    log.problem = "away"
+    await log.record(record(0))
+    for number in range(1, 9):
+        await log.record(record(number, status=403))
+    assert await names(log) == ["a8", "a7", "a6", "a5", "a0"]
+
+
 def test_a_batch_that_was_written_and_is_written_again_is_there_once(repository: Failing) -> None:
     repository.open()
     repository.add([record(1)])
