@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,12 +49,21 @@ def targets(
     """The workers meant, by pool and name; ``digests`` are those of the tenant's salts. ApiError for a wrong field."""
     model_of = {pool: model for model in models for pool in model.pools if scope.pool in (None, pool)}
     ranks = [one for one in workers if one.pool in model_of and _is_meant(one, scope.worker)]
-    if scope.worker is not None and not ranks:
-        raise ApiError(404, _no_worker(scope), param="scope.worker")
+    if scope.worker is not None:
+        _check_one(scope, {full_name(one.pool, one.name) for one in ranks})
     salts = digests() if scope.tenant is not None else None
     ask = FlushAsk(everything=salts is None, salts=salts, rank=_rank(scope.worker), dry_run=dry_run)
     first = {(one.pool, one.name): one for one in sorted(ranks, key=lambda one: (one.pool, one.name, -one.rank))}
     return [_target(one, model_of[one.pool], scope, ask) for one in first.values()]
+
+
+def _check_one(scope: Scope, found: Collection[str]) -> None:
+    """ApiError unless ``scope.worker`` means one worker: pods of different namespaces may have one name."""
+    if not found:
+        raise ApiError(404, _no_worker(scope), param="scope.worker")
+    if len(found) > 1:
+        message = f"`{scope.worker}` is the name of several workers, say which: {', '.join(sorted(found))}"
+        raise ApiError(422, message, param="scope.worker")
 
 
 def _no_worker(scope: Scope) -> str:

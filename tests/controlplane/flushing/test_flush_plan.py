@@ -127,6 +127,18 @@ def test_a_worker_of_another_pool_is_not_there() -> None:
     assert planned(Scope(everything=True), elsewhere) == []
 
 
+def test_a_name_that_several_pools_have_a_worker_of_means_none_of_them() -> None:
+    other = worker("demo-0", pool="other/demo", id="other/demo/demo-0#0")
+    both = [model("fake", "default/demo"), model("other", "other/demo")]
+    status, field, said = refused(lambda: planned(Scope(worker="demo-0"), worker(), other, models=both))
+    assert (status, field) == (422, "scope.worker")
+    assert "default/demo/demo-0, other/demo/demo-0" in said
+    (found,) = planned(Scope(worker="other/demo/demo-0"), worker(), other, models=both)
+    assert found.pool == "other/demo"
+    (found,) = planned(Scope(worker="demo-0", pool="default/demo"), worker(), other, models=both)
+    assert found.pool == "default/demo"
+
+
 def test_a_pool_of_several_that_serve_a_model() -> None:
     several = model("fake", "default/demo", "default/more")
     more = worker("more-0", pool="default/more")
