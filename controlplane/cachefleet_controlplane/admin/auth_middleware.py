@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cachefleet_controlplane.admin.audit.audit_middleware import identified
@@ -19,6 +22,16 @@ from cachefleet_controlplane.internal_auth.authorizer import (
     bearer,
 )
 from cachefleet_core.pool.spec import GROUP
+
+_STILL: Final = "cachefleet_still"
+Still = Callable[[], Awaitable[bool]]
+"""Whether what was allowed is so still; it is where that cannot be checked now."""
+
+
+def still_allowed(request: Request) -> Still:
+    """The question for whoever answers a request for long. The request has passed ``Guard``."""
+    still: Still = request.scope["state"][_STILL]
+    return still
 
 
 class Guard:
@@ -51,7 +64,14 @@ class Guard:
             return unavailable(str(error))
         if access is not Access.UNAUTHENTICATED:
             identified(scope, self._user_of(token), question)
+            scope["state"][_STILL] = partial(self._still, token, question)
         return _REFUSALS[access](question)
+
+    async def _still(self, token: str, question: Asked) -> bool:
+        try:
+            return await self._authorize(token, question) is Access.ALLOWED
+        except AccessUnavailableError:
+            return True
 
 
 class BodyBound:

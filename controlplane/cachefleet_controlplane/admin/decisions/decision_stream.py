@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import APIRouter, HTTPException, Query, Request
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from cachefleet_controlplane.admin.admin_openapi import ERRORS
+from cachefleet_controlplane.admin.auth_middleware import Still, still_allowed
 from cachefleet_controlplane.admin.decisions import decision_presenters
 from cachefleet_controlplane.admin.decisions.decision_query import LiveQuery
 from cachefleet_controlplane.store.decision_feed import MAX_VIEWERS, DecisionFeed, TooManyViewersError, Viewer
@@ -17,6 +20,8 @@ from cachefleet_controlplane.store.decision_records import DecisionRecord
 MEDIA_TYPE: Final = "text/event-stream"
 HEARTBEAT_SECONDS: Final = 15.0
 """A comment is sent where nothing else was for so long, so that a connection that is gone is noticed."""
+CHECK_SECONDS: Final = 15.0
+"""After so long it is asked again whether a viewer may look on."""
 AGAIN_MILLISECONDS: Final = 2000
 """When a viewer that was cut off should come again."""
 _HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -33,31 +38,46 @@ def stream_routes(feed: DecisionFeed) -> APIRouter:
     router = APIRouter(tags=["decisions"], responses=ERRORS)
 
     @router.get("/decisions/stream", summary="Decisions as they are made", responses=_EVENTS, response_model=None)
-    async def stream(asked: Annotated[LiveQuery, Query()]) -> StreamingResponse:
+    async def stream(asked: Annotated[LiveQuery, Query()], request: Request) -> StreamingResponse:
         try:
             viewer = feed.join(asked.wanted())
         except TooManyViewersError as error:
             raise HTTPException(503, f"{MAX_VIEWERS} are looking already", headers={"Retry-After": "5"}) from error
-        return StreamingResponse(_events(feed, viewer), media_type=MEDIA_TYPE, headers=_HEADERS)
+        return _Stream(feed, viewer, still_allowed(request))
 
     return router
 
 
-async def _events(feed: DecisionFeed, viewer: Viewer) -> AsyncIterator[str]:
-    try:
-        yield f"retry: {AGAIN_MILLISECONDS}\n\n"
-        ended = False
-        while not ended:
-            ended = viewer.ended
-            records, dropped = await viewer.take(seconds=HEARTBEAT_SECONDS)
-            if dropped:
-                yield f'event: dropped\ndata: {{"decisions": {dropped}}}\n\n'
-            for record in records:
-                yield _event(record)
-            if not (records or ended):
-                yield ": still here\n\n"
-    finally:
-        feed.leave(viewer)
+class _Stream(StreamingResponse):
+    """What a viewer is sent. It leaves the feed however this ends, also before its first event."""
+
+    def __init__(self, feed: DecisionFeed, viewer: Viewer, still: Still) -> None:
+        super().__init__(_events(viewer, still), media_type=MEDIA_TYPE, headers=_HEADERS)
+        self._feed, self._viewer = feed, viewer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._feed.leave(self._viewer)
+
+
+async def _events(viewer: Viewer, still: Still) -> AsyncIterator[str]:
+    yield f"retry: {AGAIN_MILLISECONDS}\n\n"
+    ended, checked = False, time.monotonic()
+    while not ended:
+        ended = viewer.ended
+        records, dropped = await viewer.take(seconds=HEARTBEAT_SECONDS)
+        if time.monotonic() - checked >= CHECK_SECONDS:
+            if not await still():
+                return
+            checked = time.monotonic()
+        if dropped:
+            yield f'event: dropped\ndata: {{"decisions": {dropped}}}\n\n'
+        for record in records:
+            yield _event(record)
+        if not (records or ended):
+            yield ": still here\n\n"
 
 
 def _event(record: DecisionRecord) -> str:

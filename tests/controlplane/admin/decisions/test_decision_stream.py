@@ -7,10 +7,13 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from starlette.types import Message
 
 from cachefleet_controlplane.admin.decisions import decision_stream
 from cachefleet_controlplane.store import decision_feed
 from cachefleet_controlplane.store.decision_log import DecisionLog
+from tests.controlplane.admin.conftest import TOKEN, Doorkeeper
 from tests.controlplane.admin.test_admin_app import assert_problem
 from tests.controlplane.store.conftest import make_record
 from tests.controlplane.waiting import until
@@ -80,6 +83,40 @@ async def test_there_are_only_so_many_viewers(
     monkeypatch.setattr(decision_feed, "MAX_VIEWERS", 1)
     async with watching(client, decisions):
         assert_problem(await client.get("/decisions/stream"), 503)
+
+
+async def test_who_may_look_no_more_is_cut_off(
+    client: httpx.AsyncClient, decisions: DecisionLog, doorkeeper: Doorkeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decision_stream, "HEARTBEAT_SECONDS", 0.001)
+    monkeypatch.setattr(decision_stream, "CHECK_SECONDS", 0)
+    stream = asyncio.create_task(client.get("/decisions/stream"))
+    await until(lambda: len(decisions.feed) == 1)
+    doorkeeper.away = True
+    asked = len(doorkeeper.asked)
+    await until(lambda: len(doorkeeper.asked) > asked + 1)  # that nobody can tell ends nothing
+    doorkeeper.away, doorkeeper.forbidden = False, True
+    async with asyncio.timeout(5):
+        assert (await stream).status_code == 200
+    assert len(decisions.feed) == 0
+    assert {one.verb for one in doorkeeper.asked} == {"watch"}
+
+
+async def test_a_viewer_that_leaves_before_the_answer_has_begun_leaves_no_place_taken(
+    app: FastAPI, decisions: DecisionLog
+) -> None:
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def full(_message: Message) -> None:
+        await asyncio.Event().wait()
+
+    headers = [(b"authorization", f"Bearer {TOKEN}".encode())]
+    about = {"method": "GET", "path": "/decisions/stream", "raw_path": b"", "query_string": b"", "root_path": ""}
+    scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "http_version": "1.1", "headers": headers, **about}
+    async with asyncio.timeout(5):
+        await app(scope, gone, full)
+    assert len(decisions.feed) == 0
 
 
 async def test_a_viewer_that_comes_at_the_end_is_let_go(client: httpx.AsyncClient, decisions: DecisionLog) -> None:
