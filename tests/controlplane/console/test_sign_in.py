@@ -45,6 +45,12 @@ async def test_the_cookie_is_secure_where_the_port_is_tls(visitor: httpx.AsyncCl
     assert "; secure" in begun.headers["set-cookie"].lower()
 
 
+async def test_the_cookie_is_secure_where_a_proxy_ends_tls(visitor: httpx.AsyncClient) -> None:
+    begun = await visitor.post("/sign-in", data={"token": TOKEN}, headers={"origin": f"https://{HOST}"})
+    assert begun.status_code == 303
+    assert "; secure" in begun.headers["set-cookie"].lower()
+
+
 @pytest.mark.parametrize(
     "wanted", ["//elsewhere.example", "https://elsewhere.example/console/", "/admin/v1", "/console/\\e"]
 )

@@ -78,15 +78,20 @@ def session_id(request: Request) -> str:
 def set_cookie(request: Request, response: Response, made: str) -> None:
     """Give a browser its session."""
     response.set_cookie(
-        cookie_name(request), made, path=PATH, httponly=True, samesite="strict", secure=request.url.scheme == "https"
+        cookie_name(request), made, path=PATH, httponly=True, samesite="strict", secure=_is_private(request)
     )
 
 
 def drop_cookie(request: Request, response: Response) -> None:
     """Take a browser's session away."""
     response.delete_cookie(
-        cookie_name(request), path=PATH, httponly=True, samesite="strict", secure=request.url.scheme == "https"
+        cookie_name(request), path=PATH, httponly=True, samesite="strict", secure=_is_private(request)
     )
+
+
+def _is_private(request: Request) -> bool:
+    """Whether its browser uses TLS: to this port, or, as the Origin of its form says, to a proxy before it."""
+    return request.url.scheme == "https" or request.headers.get("origin", "").lower().startswith("https://")
 
 
 def _digest(session_id: str) -> bytes:
