@@ -25,8 +25,8 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """Whether it did what was asked."""
-        return self.status < 400
+        """Whether it did what was asked; a redirection, as of a path that ends in a slash, does nothing."""
+        return self.status < 300
 
     @property
     def problem(self) -> str:

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from cachefleet_controlplane.console.live.fleet_rows import element_id, pool_row, problems, worker_row
-from cachefleet_controlplane.console.live.live_fleet import TICK_SECONDS, LiveFleet
+from cachefleet_controlplane.console.live.live_fleet import MAX_ENCODED, TICK_SECONDS, LiveFleet
 from cachefleet_controlplane.console.live.token_rates import TokenRates
+from cachefleet_controlplane.console.pages import fleet_page
 from cachefleet_controlplane.console.visit import ConsoleParts
 from cachefleet_controlplane.workers.views import FleetView
 from cachefleet_core.index_contract import Difference
@@ -153,6 +154,33 @@ def test_only_what_changed_is_rendered_and_once_a_tick() -> None:
     now[0] += TICK_SECONDS
     live.refresh()
     assert live.shape != shape
+
+
+def test_whatever_versions_viewers_name_little_is_kept() -> None:
+    now = [0.0]
+    live = LiveFleet(Still(), Counted(), clock=lambda: now[0])
+    for _ in range(50):
+        live.refresh()
+        now[0] += TICK_SECONDS
+    known = {version: live.changes(version) for version in range(50)}
+    assert len(live._encoded) <= MAX_ENCODED  # it is about memory
+    assert {version: live.changes(version) for version in range(50)} == known
+
+
+async def test_viewers_count_from_when_they_are_let_in(
+    browser: httpx.AsyncClient, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_page, "MAX_VIEWERS", 2)
+    entered = [asyncio.create_task(browser.get("/events")) for _ in range(5)]
+    await until(lambda: sum(one.done() for one in entered) == 3)
+    assert {one.result().status_code for one in entered if one.done()} == {503}
+    parts.ended.set()
+    assert sorted([(await one).status_code for one in entered]) == [200, 200, 503, 503, 503]
+    parts.ended.clear()
+    again = asyncio.create_task(browser.get("/events"))
+    await asyncio.sleep(0)
+    parts.ended.set()
+    assert (await again).status_code == 200
 
 
 def _events(text: str) -> list[tuple[str, str]]:

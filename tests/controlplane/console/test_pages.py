@@ -199,6 +199,8 @@ async def test_changes_need_the_forms_token_and_the_rights(
     assert (await browser.post("/tenants", data={"csrf": csrf, "name": "no good!"})).status_code == 422
     assert (await browser.post("/tenants/acme/keys/rotate", data={"csrf": csrf, "grace": "9"})).status_code == 400
     assert (await browser.get("/tenants/nobody")).status_code == 404
+    unnamed = await browser.post("/tenants/acme/keys/revoke", data={"csrf": csrf, "key": ""})
+    assert (unnamed.status_code, "status 307" in unnamed.text) == (200, True)
     doorkeeper.forbidden = True
     assert (await browser.post("/tenants", data={"csrf": csrf, "name": "x"})).status_code == 403
 

@@ -21,8 +21,11 @@ from cachefleet_controlplane.console.live.fleet_rows import (
 )
 from cachefleet_controlplane.console.live.token_rates import TokenRates
 from cachefleet_controlplane.workers.views import FleetView, WorkerStatus
+from cachefleet_runtime.lru import LruMap
 
 TICK_SECONDS: Final = 2.0
+MAX_ENCODED: Final = 8
+"""Answers that are kept for a tick: viewers that keep up share one, and name a version of their own otherwise."""
 
 Row = FleetRow | PoolRow | WorkerRow
 Render = Callable[[Row], str]
@@ -53,7 +56,7 @@ class LiveFleet:
         self._made = float("-inf")
         self._rates: defaultdict[str, TokenRates] = defaultdict(TokenRates)
         self._shown: dict[str, _Shown] = {}
-        self._encoded: dict[int, bytes] = {}
+        self._encoded: LruMap[int, bytes] = LruMap(MAX_ENCODED)
         self.summary = FleetRow(policy="", pools=0, workers=0, ready=0, impaired=0, requests=0)
         self.pools: tuple[PoolRow, ...] = ()
         self.workers: tuple[WorkerRow, ...] = ()
@@ -76,11 +79,13 @@ class LiveFleet:
 
     def changes(self, since: int) -> bytes:
         """JSON of the rows that changed after version ``since``, as {id: html}; the same bytes for all who ask."""
-        if since not in self._encoded:
+        known = self._encoded.use(since)
+        if known is None:
             rows = {name: shown.html for name, shown in self._shown.items() if shown.version > since}
             told = {"version": self.version, "shape": self.shape, "rows": rows}
-            self._encoded[since] = msgspec.json.encode(told)
-        return self._encoded[since]
+            known = msgspec.json.encode(told)
+            self._encoded.put(since, known)
+        return known
 
     def html(self, row: Row) -> str:
         """A row as it was rendered last."""

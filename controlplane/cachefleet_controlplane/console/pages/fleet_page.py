@@ -10,7 +10,7 @@ from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cachefleet_controlplane.console.live.event_stream import EventStream, event
 from cachefleet_controlplane.console.live.fleet_rows import WorkerRow
@@ -56,15 +56,15 @@ class FleetEvents:
         await visit.check(*_QUESTION)
         if self._viewers >= MAX_VIEWERS:
             raise HTTPException(503, f"{MAX_VIEWERS} pages follow this control plane already; close one.")
-        return EventStream(self._events(visit))
+        self._viewers += 1  # nothing is waited for since it was compared
 
-    async def _events(self, visit: Visit) -> AsyncIterator[bytes]:
-        self._viewers += 1
-        try:
-            async for piece in _changes(visit):
-                yield piece
-        finally:
-            self._viewers -= 1
+        async def follow(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                await EventStream(_changes(visit))(scope, receive, send)
+            finally:
+                self._viewers -= 1
+
+        return follow
 
 
 async def _changes(visit: Visit) -> AsyncIterator[bytes]:
