@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
@@ -217,10 +218,10 @@ class Fleet:
         for known in self._registry.named(worker):
             known.failed(self._clock())
 
-    def gone(self, worker: str) -> bool:
-        """Whether none of its ranks is ready, nor says that it ends its requests before it leaves. By full name."""
+    def gone(self, workers: AbstractSet[str]) -> AbstractSet[str]:
+        """Those, by full names, of which no rank is ready, nor says that it ends its requests before it leaves."""
         now = self._clock()
-        return not any(known.ready or known.draining(now) for known in self._registry.named(worker))
+        return workers - {known.full_name for known in self._registry.workers() if known.ready or known.draining(now)}
 
     def key_refused(self, worker: str) -> None:
         """It answered 401 or 403: prefer others until it takes the gateway's key. ``worker`` as for worker_failed."""

@@ -181,7 +181,7 @@ class Exchange:
             await self._reply.start(stream.status, [*stream.headers, *self._told(stream.status)])
         transformer = self._transformer
         try:
-            return await self._pump(stream, transformer)
+            return await self._pump(stream, transformer, chosen.full_name)
         finally:  # also where the client has disconnected
             self._trace.usage = self._possible(transformer.usage)
             self._context.fingerprints.learn(chosen.url, transformer.fingerprint)
@@ -191,8 +191,8 @@ class Exchange:
         info, longest = self._routing_input.info, self._routing_input.model.max_model_len
         return within(usage, longest=longest, prompts=info.prompts, choices=info.choices)
 
-    async def _pump(self, stream: Stream, transformer: StreamTransformer) -> Outcome:
-        resuming, events = self._resuming, stream.first
+    async def _pump(self, stream: Stream, transformer: StreamTransformer, worker: str) -> Outcome:
+        resuming, events, heard = self._resuming, stream.first, self._context.stalled.heard
         while events or stream.outcome is None:
             if resuming.breaks(events):
                 return Outcome.CUT_OFF
@@ -200,7 +200,8 @@ class Exchange:
                 await self._reply.write(data)
             if resuming.stopped:
                 return Outcome.FINISHED
-            events = await stream.more()
+            if events := await stream.more():
+                heard(worker)
         outcome = resuming.outcome(stream.outcome or Outcome.FINISHED)
         if outcome not in {Outcome.HANDED_BACK, Outcome.CUT_OFF} and (data := transformer.end()):
             await self._reply.write(data)

@@ -2,19 +2,20 @@
 
 An attempt is stalled where its worker is not ready any more and does not say that it only drains, nothing has come of
 it to anybody for longer than it usually takes (``answer_latency``), and another worker would take the request now.
-Those that have a byte are never touched. Looks every LOOK_SECONDS while any attempt waits, and ends a few at a time,
-since each takes room elsewhere.
+Those that have a byte are never touched. Looks every LOOK_SECONDS while any attempt waits, asks for a few at a time
+whether another worker would take them, since that is a decision each, and ends fewer, since each takes room elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Final
 
-from cachefleet_controlplane.gateway.attempts.answer_latency import AnswerLatency, patience
+from cachefleet_controlplane.gateway.attempts.answer_latency import LEAST_SECONDS, AnswerLatency, patience
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_runtime.lru import LruMap
@@ -22,11 +23,13 @@ from cachefleet_runtime.lru import LruMap
 LOOK_SECONDS: Final = 0.5
 ENDED_AT_ONCE: Final = 8
 """Attempts ended by one look."""
+ASKED_AT_ONCE: Final = 32
+"""Attempts for which one look asks whether another worker would take them; the others' turn comes next."""
 MAX_WORKERS: Final = 4096
 """Workers whose latency is known; beyond, the least recently used is forgotten."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Known:
     """What a worker's answers have shown; whole answers come at their end, streams with their first token."""
 
@@ -34,10 +37,11 @@ class _Known:
     whole: AnswerLatency | None = None
     stream: AnswerLatency | None = None
 
-    def after(self, seconds: float, now: float, *, stream: bool) -> _Known:
+    def learn(self, seconds: float, *, stream: bool) -> None:
         if stream:
-            return replace(self, heard=now, stream=AnswerLatency.after(self.stream, seconds))
-        return replace(self, heard=now, whole=AnswerLatency.after(self.whole, seconds))
+            self.stream = AnswerLatency.after(self.stream, seconds)
+        else:
+            self.whole = AnswerLatency.after(self.whole, seconds)
 
 
 @dataclass(slots=True, eq=False)
@@ -51,10 +55,14 @@ class Waiting:
     """Whether another worker would take the request now."""
 
 
-class StalledAttempts:
-    """All attempts of a gateway that wait; ``gone`` tells whether a worker, by full name, is not ready nor drains."""
+Gone = Callable[[AbstractSet[str]], AbstractSet[str]]
+"""Those of some workers, by full names, that are not ready nor drain."""
 
-    def __init__(self, gone: Callable[[str], bool], *, clock: Callable[[], float] = time.monotonic) -> None:
+
+class StalledAttempts:
+    """All attempts of a gateway that wait."""
+
+    def __init__(self, gone: Gone, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._gone = gone
         self._clock = clock
         self._known: LruMap[str, _Known] = LruMap(MAX_WORKERS)
@@ -76,13 +84,20 @@ class StalledAttempts:
         finally:
             self._waiting.pop(attempt, None)
         if opened.succeeded:
-            self._learn(attempt, self._clock() - began)
+            self._heard(attempt.worker).learn(self._clock() - began, stream=attempt.stream)
         return opened
 
-    def _learn(self, attempt: Waiting, seconds: float) -> None:
+    def heard(self, worker: str) -> None:
+        """Note that something came of a worker, by full name: the next events of an answer that has begun."""
+        self._heard(worker)
+
+    def _heard(self, worker: str) -> _Known:
         now = self._clock()
-        known = self._known.use(attempt.worker) or _Known(now)
-        self._known.put(attempt.worker, known.after(seconds, now, stream=attempt.stream))
+        known = self._known.use(worker)
+        if known is None:
+            self._known.put(worker, known := _Known(now))
+        known.heard = now
+        return known
 
     def _schedule(self) -> None:
         if self._look_again is None:
@@ -93,21 +108,28 @@ class StalledAttempts:
         if not self._waiting:
             return
         ended = 0
-        for attempt, limit in list(self._overdue()):
+        for attempt in self._overdue()[:ASKED_AT_ONCE]:
+            limits = self._waiting.pop(attempt)
+            self._waiting[attempt] = limits  # behind those that were not asked for
             if ended < ENDED_AT_ONCE and attempt.elsewhere():
-                limit.reschedule(asyncio.get_running_loop().time())
+                limits[1].reschedule(asyncio.get_running_loop().time())
                 ended += 1
         self._schedule()
 
-    def _overdue(self) -> Iterator[tuple[Waiting, asyncio.Timeout]]:
+    def _overdue(self) -> list[Waiting]:
         now = self._clock()
-        gone = {worker: self._gone(worker) for worker in {attempt.worker for attempt in self._waiting}}
-        for attempt, (began, limit) in self._waiting.items():
-            if gone[attempt.worker] and not limit.expired() and self._late(attempt, now, began):
-                yield attempt, limit
+        silent = {attempt: self._silence(attempt, now) for attempt in self._waiting}
+        silent = {attempt: seconds for attempt, seconds in silent.items() if seconds >= LEAST_SECONDS}
+        gone = self._gone({attempt.worker for attempt in silent}) if silent else frozenset()
+        return [one for one, seconds in silent.items() if one.worker in gone and seconds >= self._patience(one)]
 
-    def _late(self, attempt: Waiting, now: float, began: float) -> bool:
+    def _silence(self, attempt: Waiting, now: float) -> float:
+        """Seconds since anything came of its worker; 0 where it is being ended."""
+        began, limit = self._waiting[attempt]
+        known = self._known.get(attempt.worker)
+        return 0.0 if limit.expired() else now - max(began, known.heard if known else began)
+
+    def _patience(self, attempt: Waiting) -> float:
         known = self._known.get(attempt.worker)
         latency = (known.stream if attempt.stream else known.whole) if known else None
-        silent = now - max(began, known.heard if known else began)
-        return silent >= patience(latency, predicted=attempt.predicted())
+        return patience(latency, predicted=attempt.predicted())

@@ -76,6 +76,8 @@ class Placement:
         """What is known of an attempt while it waits for the first byte of the worker chosen."""
 
         def elsewhere() -> bool:
+            if self._queue.others_first(self._line, priority=self._priority, arrived=self._arrived):
+                return False
             return self.routing_input.decide(exclude=excluded | {chosen.full_name}).verdict is Verdict.ROUTE
 
         stream = self.routing_input.info.stream

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.gateway.attempts.answer_latency import UNLEARNT_SECONDS
-from cachefleet_controlplane.gateway.attempts.stalled_attempts import ENDED_AT_ONCE, StalledAttempts, Waiting
+from cachefleet_controlplane.gateway.attempts.stalled_attempts import (
+    ASKED_AT_ONCE,
+    ENDED_AT_ONCE,
+    LOOK_SECONDS,
+    StalledAttempts,
+    Waiting,
+)
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
@@ -105,6 +112,10 @@ async def test_an_answer_that_has_begun_is_never_moved() -> None:
         assert not case.bad.left.is_set()
 
 
+def all_gone(workers: AbstractSet[str]) -> AbstractSet[str]:
+    return workers
+
+
 def waiting(worker: str = "w", *, predicted: float = 0.0, elsewhere: Callable[[], bool] = lambda: True) -> Waiting:
     return Waiting(worker, stream=False, predicted=lambda: predicted, elsewhere=elsewhere)
 
@@ -122,7 +133,7 @@ async def stalls_after(stalled: StalledAttempts, attempt: Waiting) -> float:
 
 
 async def test_the_bound_follows_what_the_worker_usually_takes() -> None:
-    quick, slow = StalledAttempts(lambda _: True, clock=clock), StalledAttempts(lambda _: True, clock=clock)
+    quick, slow = StalledAttempts(all_gone, clock=clock), StalledAttempts(all_gone, clock=clock)
     for _ in range(30):
         await quick.bounded(waiting(), answered(0.1))
         await slow.bounded(waiting(), answered(4))
@@ -133,7 +144,7 @@ async def test_the_bound_follows_what_the_worker_usually_takes() -> None:
 
 
 async def test_whoever_answers_others_is_not_silent() -> None:
-    stalled = StalledAttempts(lambda _: True, clock=clock)
+    stalled = StalledAttempts(all_gone, clock=clock)
     for _ in range(20):
         await stalled.bounded(waiting(), answered(0.5))
     long = asyncio.create_task(stalled.bounded(waiting(), answered(20)))
@@ -142,8 +153,39 @@ async def test_whoever_answers_others_is_not_silent() -> None:
     assert (await long).outcome is Outcome.ANSWERED
 
 
+async def test_a_worker_whose_streams_go_on_is_not_silent() -> None:
+    stalled = StalledAttempts(all_gone, clock=clock)
+    long = asyncio.create_task(stalled.bounded(waiting(), answered(30)))
+    for _ in range(29):
+        await asyncio.sleep(1)
+        stalled.heard("w")
+    assert (await long).outcome is Outcome.ANSWERED
+
+
+async def test_it_is_told_of_events_that_follow_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: set[str] = set()
+    monkeypatch.setattr(StalledAttempts, "heard", lambda _, worker: heard.add(worker))
+    async with engine() as one, front([one]) as gate:
+        body = {"model": "fake", "prompt": [1], "max_tokens": 9, "stream": True}
+        assert (await gate.post("/v1/completions", body))[0] == 200
+        assert heard == {f"{POOL}/demo-0"}
+
+
+async def test_few_are_asked_for_at_a_time_and_all_have_their_turn() -> None:
+    stalled, asked = StalledAttempts(all_gone, clock=clock), list[int]()
+
+    def hopeless(number: int) -> Waiting:
+        return waiting(elsewhere=lambda: asked.append(number) or False)  # type: ignore[func-returns-value]
+
+    count, looks = 3 * ASKED_AT_ONCE, 6
+    seconds = UNLEARNT_SECONDS + looks * LOOK_SECONDS
+    await asyncio.gather(*(stalled.bounded(hopeless(number), answered(seconds)) for number in range(count)))
+    assert set(asked) == set(range(count))
+    assert len(asked) <= (looks + 2) * ASKED_AT_ONCE
+
+
 async def test_few_are_moved_at_a_time() -> None:
-    stalled, places = StalledAttempts(lambda _: True, clock=clock), 3
+    stalled, places = StalledAttempts(all_gone, clock=clock), 3
     left: list[Outcome] = []
 
     async def one() -> None:
@@ -155,7 +197,7 @@ async def test_few_are_moved_at_a_time() -> None:
 
 
 async def test_errors_and_cancellation_pass() -> None:
-    stalled = StalledAttempts(lambda _: True, clock=clock)
+    stalled = StalledAttempts(all_gone, clock=clock)
 
     async def failing() -> Opened:
         raise TimeoutError("its own")
@@ -181,7 +223,7 @@ def test_each_attempt_ends_once_and_only_a_gone_worker_s_are_moved(
 ) -> None:
     async def run() -> None:
         with hurried(asyncio.get_running_loop(), pace=10_000):
-            stalled = StalledAttempts(lambda _: gone, clock=clock)
+            stalled = StalledAttempts(all_gone if gone else lambda _: frozenset(), clock=clock)
             one = [
                 stalled.bounded(waiting(str(other), elsewhere=lambda: elsewhere), answered(seconds))
                 for seconds, other in attempts
