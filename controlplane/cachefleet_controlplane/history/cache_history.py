@@ -1,7 +1,8 @@
 """The last hour in steps, by pool and for the whole fleet, in rings of fixed size. Pure: time is an argument.
 
 Answers are added as they end; load and blocks are set once a step. A pool of which nothing was heard for an hour is
-dropped, and of more than ``pools`` the one that was heard of longest ago; the whole fleet's ring has all of them.
+dropped, and for a new one beyond ``pools`` the one that was heard of longest ago. Where all were heard of just now, the
+new one is not kept, or each would lose its hour to the next. The whole fleet's ring has all of them.
 """
 
 from __future__ import annotations
@@ -115,12 +116,14 @@ class CacheHistory:
     def add(self, ended: Ended, now: float) -> None:
         """Count an answered request in its pool and in the fleet."""
         for pool in (FLEET, ended.pool):
-            self._ring(pool).at(now).add(ended)
+            if (ring := self._ring(pool, now)) is not None:
+                ring.at(now).add(ended)
 
     def sample(self, gauges: Mapping[str, Gauges], now: float) -> None:
         """Set load and blocks of pools (FLEET: of all together) in the step of this time; drop pools long unheard."""
-        for pool, told in gauges.items():
-            self._ring(pool).at(now).gauges = told
+        for pool, told in sorted(gauges.items(), key=lambda one: one[0] not in self._rings):
+            if (ring := self._ring(pool, now)) is not None:
+                ring.at(now).gauges = told
         self._forget(now)
 
     def steps(self, pool: str, now: float) -> list[Step]:
@@ -128,14 +131,21 @@ class CacheHistory:
         ring = self._rings.get(pool)
         return [] if ring is None else ring.steps(now)
 
-    def _ring(self, pool: str) -> _Ring:
-        ring = self._rings.get(pool)
-        if ring is None:
-            if len(self._rings) > self._most:
-                others = (key for key in self._rings if key != FLEET)
-                del self._rings[min(others, key=lambda key: self._rings[key].heard)]
-            ring = self._rings[pool] = _Ring()
-        return ring
+    def _ring(self, pool: str, now: float) -> _Ring | None:
+        """The ring of a pool, new where it has none; None where there is no room."""
+        if pool not in self._rings:
+            if len(self._rings) > self._most and not self._make_room(now):
+                return None
+            self._rings[pool] = _Ring()
+        return self._rings[pool]
+
+    def _make_room(self, now: float) -> bool:
+        """Drop the pool heard of longest ago; not one of this step or the one before."""
+        oldest = min((key for key in self._rings if key != FLEET), key=lambda key: self._rings[key].heard)
+        idle = now - self._rings[oldest].heard >= 2 * STEP_SECONDS
+        if idle:
+            del self._rings[oldest]
+        return idle
 
     def _forget(self, now: float) -> None:
         hour = HOUR_STEPS * STEP_SECONDS

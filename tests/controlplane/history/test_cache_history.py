@@ -66,6 +66,18 @@ def test_a_clock_that_is_set_back_costs_its_steps_and_no_more() -> None:
     assert len(history.steps(FLEET, NOW)) == 2
 
 
+def test_more_pools_than_are_kept_do_not_take_each_other_s_hour() -> None:
+    history, pools = CacheHistory(pools=4), [f"default/p{number}" for number in range(6)]
+    for step in range(9):
+        now = NOW + step * STEP_SECONDS
+        history.sample(dict.fromkeys((*reversed(pools[4:]), *pools[:4], FLEET), Gauges(running=1)), now)
+        for pool in pools:
+            history.add(ended(pool), now)
+    lengths = sorted(len(history.steps(pool, now)) for pool in pools)
+    assert lengths == [0, 0, 9, 9, 9, 9]
+    assert {step.requests for step in history.steps(FLEET, now)} == {6}
+
+
 def test_pools_are_bounded_and_those_long_unheard_dropped() -> None:
     history = CacheHistory(pools=2)
     for number in range(5):
