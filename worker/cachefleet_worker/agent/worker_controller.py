@@ -241,7 +241,8 @@ class WorkerController:
         if flushed > self._flushed_blocks and not self._health.finding:
             log.info("cached blocks were flushed, warm prefixes run again", extra={"blocks": flushed})
             self._warm_up.again()
-        self._flushed_blocks = flushed
+        # Fewer: a busy engine's plugin did not tell this time.
+        self._flushed_blocks = max(flushed, self._flushed_blocks)
 
     def flushed(self) -> None:
         """Called after deltas were sent: where the cache was cleared, end conversations and warm up again."""

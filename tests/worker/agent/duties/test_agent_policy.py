@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from cachefleet_core.report_frames import Drain, Phase, Policy, Warm
 from cachefleet_core.warmth import Prefix
 from cachefleet_worker.agent.agent import running
 from cachefleet_worker.agent.duties.policy_delivery import with_known_shares
+from cachefleet_worker.agent.engine.client import EngineClient, EngineError
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wire.plugin_api import RankStats
 from tests.fakes.engine import FakeEngine
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.test_agent import Worker, prompt, working
@@ -337,6 +339,31 @@ async def test_what_a_flush_took_of_warm_prefixes_is_cached_again(make_settings:
         await worker.whole()
         assert worker.engine.held() == held
         assert "warming" not in worker.agent.unready
+
+
+async def test_numbers_that_the_plugin_does_not_give_at_times_are_no_flush(
+    make_settings: Make, plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(make_settings, plane, plugin=True, changes=QUICK) as worker:
+        await plane.send(warm("a"))
+        await plane.until(lambda: plane.state and plane.state.warmth.done == 1)
+        assert await flush(worker.engine, FlushAsk(everything=True)) > 0
+        await plane.until(lambda: worker.metric("warmed_prefixes_total", outcome="cached") == 2)
+
+        async def too_late(_: EngineClient) -> Mapping[int, RankStats]:
+            raise EngineError("timed out")
+
+        for _ in range(2):
+            with monkeypatch.context() as patched:
+                patched.setattr(EngineClient, "fleet_stats", too_late)
+                missed = worker.metric("engine_polls_total", outcome="no_stats")
+                await plane.until(
+                    lambda missed=missed: worker.metric("engine_polls_total", outcome="no_stats") > missed
+                )
+            await plane.next_state()
+            await plane.next_state()
+        await worker.whole()
+        assert worker.metric("warmed_prefixes_total", outcome="cached") == 2
 
 
 async def flush(engine: FakeEngine, ask: FlushAsk) -> int:
