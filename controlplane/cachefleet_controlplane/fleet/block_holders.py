@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from cachefleet_controlplane.index.protocol import BlockIndex, WorkerId
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
 from cachefleet_controlplane.workers.registry import Registry
-from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_core.hit_rule import last_keys
+from cachefleet_core.hit_rule import HitRule, last_keys
 
 
 class BlockHolders:
@@ -21,11 +22,13 @@ class BlockHolders:
 
         Engines evict a prompt from its end, so who holds these holds nearly always what lies between.
         """
-        workers = [worker for pool in self._registry.fleet(model) for worker in pool.workers.values()]
-        return sorted(worker.id for worker in workers if self._holds(worker, first, last))
+        by_rule: dict[HitRule, list[WorkerId]] = {}
+        for pool in self._registry.fleet(model):
+            for worker in pool.workers.values():
+                by_rule.setdefault(worker.rule, []).append(worker.id)
+        return sorted(holder for rule, workers in by_rule.items() for holder in self._hold(rule, workers, first, last))
 
-    def _holds(self, worker: Worker, first: bytes, last: bytes) -> bool:
-        rule = worker.rule
+    def _hold(self, rule: HitRule, workers: Sequence[WorkerId], first: bytes, last: bytes) -> Iterator[WorkerId]:
         keys = (first + (last if last != first else b"") if rule.full else b"") + last_keys(rule, last)
-        (held,) = self._index.match(keys, [worker.id])
-        return held * KEY_BYTES == len(keys)
+        depths = self._index.match(keys, workers)
+        return (worker for worker, held in zip(workers, depths, strict=True) if held * KEY_BYTES == len(keys))
