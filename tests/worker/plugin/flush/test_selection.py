@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from cachefleet_core.tenancy import salt_digest
 from cachefleet_worker.plugin.flush.selection import Beginning, Selector, meant
-from cachefleet_worker.plugin.snapshot.ancestry import Hash
+from cachefleet_worker.plugin.snapshot.ancestry import Block, Hash
 from cachefleet_worker.plugin.snapshot.event_batches import BlockRemoved, BlockStored
 from cachefleet_worker.plugin.snapshot.resident_ledger import ResidentLedger
 
@@ -141,6 +142,42 @@ def test_what_other_prompts_continue_from_stays() -> None:
     assert engine.meant(begins(first)) == set(first.line)
 
 
+def test_prompts_that_only_each_other_go_on_from_go_whole() -> None:
+    first, second = Place((1, 2, 3, 4, 5, 6)), Place((1, 2, 3, 4, 7, 8))
+    engine = Engine(first, second)
+    assert engine.meant(begins(first, second)) == engine.cached
+
+
+class Looked(dict[Hash, Block]):
+    """Named blocks that count how often all of them are gone through."""
+
+    looks = 0
+
+    def items(self) -> Any:
+        self.looks += 1
+        return super().items()
+
+    def __iter__(self) -> Iterator[Hash]:
+        self.looks += 1
+        return super().__iter__()
+
+    def values(self) -> Any:
+        self.looks += 1
+        return super().values()
+
+
+def test_many_prompts_cost_no_more_looks_at_all_blocks_than_one() -> None:
+    prompts = [Place((number, 0, 1, 2)) for number in range(50)]
+    engine = Engine(*prompts)
+    hashes = {place.hash for place in engine.cached}
+    looks = []
+    for asked in (prompts[:1], prompts):
+        named = Looked(engine.ledger.named())
+        assert len(meant(named, hashes, begins(*asked))) == 2 * len(asked)
+        looks.append(named.looks)
+    assert looks[0] == looks[1]
+
+
 def test_what_is_left_of_a_prompt_goes_though_its_end_was_evicted() -> None:
     prompt = Place((1, 2, 3, 4, 5, 6))
     engine = Engine(prompt)
@@ -167,18 +204,19 @@ places = st.builds(Place, tokens, st.sampled_from(["", "a", "b"]), st.sampled_fr
 
 @given(
     prompts=st.lists(places, max_size=8),
-    asked=st.none() | tokens,
+    asked=st.none() | st.lists(tokens, min_size=1, max_size=3),
     salts=st.none() | st.sets(st.sampled_from(["a", "b"]), min_size=1),
     adapter=st.none() | st.just("f"),
     chance=st.randoms(use_true_random=False),
 )
 def test_it_is_what_the_prompts_say_written_out(
-    prompts: list[Place], asked: tuple[int, ...] | None, salts: set[str] | None, adapter: str | None, chance: Any
+    prompts: list[Place], asked: list[tuple[int, ...]] | None, salts: set[str] | None, adapter: str | None, chance: Any
 ) -> None:
     engine = Engine(*prompts)
     for place in chance.sample(sorted(engine.cached, key=repr), chance.randrange(len(engine.cached) + 1)):
         engine.evict(place)
-    beginnings = None if asked is None else (beginning(Place(asked)),)
+    beginnings = None if asked is None else tuple(beginning(Place(each)) for each in asked)
+    whole = [each[: len(each) // SIZE * SIZE] for each in asked or () if len(each) >= SIZE]
     digests = None if salts is None else frozenset(map(salt_digest, salts))
     found = engine.meant(Selector(salts=digests, adapter=adapter, beginnings=beginnings))
     assert found == {
@@ -186,29 +224,30 @@ def test_it_is_what_the_prompts_say_written_out(
         for place in engine.cached
         if (salts is None or place.salt in salts)
         and (adapter is None or place.adapter == adapter)
-        and (asked is None or _begun(engine, place, asked[: len(asked) // SIZE * SIZE]))
+        and (asked is None or _begun(engine, place, whole))
     }
 
 
-def _begun(engine: Engine, place: Place, asked: tuple[int, ...]) -> bool:
-    if asked and place.tokens[: len(asked)] == asked:
+def _begun(engine: Engine, place: Place, asked: list[tuple[int, ...]]) -> bool:
+    if _under(place, asked):
         return True
-    if place.tokens != asked[: len(place.tokens)]:
-        return False
-    return not any(_needs(other, place, asked) for other in _standing(engine, asked))
+    return _on_the_way(place, asked) and not any(_needs(other, place, asked) for other in _standing(engine, asked))
 
 
-def _standing(engine: Engine, asked: tuple[int, ...]) -> list[Place]:
+def _under(place: Place, asked: list[tuple[int, ...]]) -> bool:
+    return any(place.tokens[: len(each)] == each for each in asked)
+
+
+def _on_the_way(place: Place, asked: list[tuple[int, ...]]) -> bool:
+    return any(place.tokens == each[: len(place.tokens)] for each in asked)
+
+
+def _standing(engine: Engine, asked: list[tuple[int, ...]]) -> list[Place]:
     """Cached blocks off the way to what is asked."""
-    return [
-        each
-        for each in engine.cached
-        if each.tokens[: len(asked)] != asked and each.tokens != asked[: len(each.tokens)]
-    ]
+    return [each for each in engine.cached if not _under(each, asked) and not _on_the_way(each, asked)]
 
 
-def _needs(other: Place, place: Place, asked: tuple[int, ...]) -> bool:
+def _needs(other: Place, place: Place, asked: list[tuple[int, ...]]) -> bool:
     """Whether ``other`` comes right after a block on the way that ``place`` is, or is before; all between is cached."""
     parent = other.upto(other.blocks - 1)
-    on_the_way = parent.tokens == asked[: len(parent.tokens)]
-    return on_the_way and parent.blocks >= place.blocks and parent.upto(place.blocks) == place
+    return _on_the_way(parent, asked) and parent.blocks >= place.blocks and parent.upto(place.blocks) == place

@@ -48,7 +48,7 @@ def meant(named: Named, cached: AbstractSet[Hash], selector: Selector) -> set[Ha
     """The blocks that a selector means, among those ``cached`` and named."""
     found = {block_hash for block_hash in cached if block_hash in named}
     if selector.beginnings is not None:
-        found &= set().union(*(_begun(named, cached, each) for each in selector.beginnings))
+        found &= _begun(named, cached, selector.beginnings)
     if selector.adapter is not None:
         found = {block_hash for block_hash in found if named[block_hash].traits.lora_name == selector.adapter}
     return found if selector.salts is None else _salted(named, found, selector.salts)
@@ -64,29 +64,46 @@ def _owners(first: Block) -> Iterator[str]:
     return (owner_of(extra) for extra in first.traits.extra_keys or () if isinstance(extra, str))
 
 
-def _begun(named: Named, cached: AbstractSet[Hash], beginning: Beginning) -> set[Hash]:
-    """The blocks of prompts that begin so, less those before its end from which something else continues."""
+def _begun(named: Named, cached: AbstractSet[Hash], beginnings: Iterable[Beginning]) -> set[Hash]:
+    """The blocks of prompts that begin so, less those before an end from which something else continues.
+
+    All blocks are gone through a few times, however many beginnings there are: this runs on the engine's thread.
+    """
     found: set[Hash] = set()
     for size in {len(block.tokens) for block in named.values()}:
-        levels = list(_levels(named, beginning, size))
-        before, ends = levels[:-1], set().union(*levels[-1:])
+        ends: set[Hash] = set()
+        before: list[set[Hash]] = []
+        for levels in _levels(named, beginnings, size):
+            ends |= levels[-1]
+            before += [set() for _ in range(len(levels) - 1 - len(before))]
+            for way, level in zip(before, levels[:-1], strict=False):
+                way.update(level)
         under = _inherited(named, dict.fromkeys(ends, True), lambda _first: False)
         after = {block_hash for block_hash in cached if under.get(block_hash)}
         found |= after | _only_for(named, cached, after, before)
     return found
 
 
-def _levels(named: Named, beginning: Beginning, size: int) -> Iterator[set[Hash]]:
-    """The blocks of a beginning by depth, one set for each of its full blocks of ``size`` bytes."""
-    parts = [beginning.tokens[at : at + size] for at in range(0, len(beginning.tokens) - size + 1, size)]
-    placed = [Placed(*each) for each in beginning.media]
-    media = media_of_blocks(placed, block_size=size // TOKEN_BYTES, blocks=len(parts))
-    after = _after(named, frozenset(parts))
-    parents: Iterable[Hash | None] = [None]
-    for part, here in zip(parts, media, strict=True):
-        level = {one for parent in parents for one in after.get((parent, part), ()) if _media(named[one]) == here}
-        yield level
-        parents = level
+def _levels(named: Named, beginnings: Iterable[Beginning], size: int) -> Iterator[list[set[Hash]]]:
+    """For each beginning its blocks by depth, one set for each of its full blocks of ``size`` bytes, if any."""
+    cut = [(each, _parts(each, size)) for each in beginnings]
+    after = _after(named, frozenset(part for _, parts in cut for part in parts))
+    for beginning, parts in cut:
+        placed = [Placed(*each) for each in beginning.media]
+        media = media_of_blocks(placed, block_size=size // TOKEN_BYTES, blocks=len(parts))
+        parents: Iterable[Hash | None] = [None]
+        levels: list[set[Hash]] = []
+        for part, here in zip(parts, media, strict=True):
+            found = (one for parent in parents for one in after.get((parent, part), ()))
+            levels.append({one for one in found if _media(named[one]) == here})
+            parents = levels[-1]
+        if levels:
+            yield levels
+
+
+def _parts(beginning: Beginning, size: int) -> list[bytes]:
+    tokens = beginning.tokens
+    return [tokens[at : at + size] for at in range(0, len(tokens) - size + 1, size)]
 
 
 def _after(named: Named, wanted: AbstractSet[bytes]) -> dict[tuple[Hash | None, bytes], list[Hash]]:
@@ -103,7 +120,7 @@ def _media(block: Block) -> tuple[Medium, ...]:
 
 
 def _only_for(named: Named, cached: AbstractSet[Hash], after: AbstractSet[Hash], before: list[set[Hash]]) -> set[Hash]:
-    """Of the blocks on the way to a beginning's end, by depth, those that nothing else cached comes right after."""
+    """Of the blocks on the way to the beginnings' ends, by depth, those that nothing else cached comes right after."""
     way: set[Hash] = set().union(*before)
     needed = {named[one].parent for one in cached if one in named and one not in after and one not in way}
     for level in reversed(before):
