@@ -1,7 +1,7 @@
 """Prometheus metrics of the control plane in a registry of its own; one method per event.
 
-Label values come from code or from the pools in force, so their number is bounded; a model name is a label only up to
-``MAX_MODELS`` distinct ones, "other" beyond.
+Label values come from code or from the pools in force, so their number is bounded; since they come and go, a
+model's or pool's name is a label of what is counted only up to ``MAX_NAMES`` distinct ones, "other" beyond.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cachefleet_controlplane.exposition import observe
 
 M = TypeVar("M", Counter, Histogram)
 
-MAX_MODELS: Final = 256
+MAX_NAMES: Final = 256
 MAX_SERIES: Final = 4096
 """Series of one metric that are cached by their labels."""
 TASKS: Final = (
@@ -49,7 +49,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._models: set[str] = set()
+        self._models, self._pools = set[str](), set[str]()
         self._requests_part()
         self._reports_part()
         self._upkeep_part()
@@ -152,7 +152,7 @@ class Metrics:
 
     def lost_tokens(self, *, pool: str, cause: str, tokens: int) -> None:
         """Count tokens of an answered prompt that were not served from cache; ``cause`` is a ``LostCause``."""
-        self._lost.labels(pool, cause).inc(tokens)
+        self._lost.labels(_bounded(self._pools, pool), cause).inc(tokens)
 
     def first_token(self, *, model: str, seconds: float) -> None:
         """Record the seconds from a request's arrival to its first token."""
@@ -275,17 +275,12 @@ class Metrics:
         """Count an unexpected error caught at a task's root; ``task`` is one of TASKS."""
         self._task_errors.labels(task).inc()
 
-    # Exposition.
-
     def collect_from(self, collector: Collector) -> None:
         """Register a collector that is read at each scrape."""
         self.registry.register(collector)
 
     def _model(self, name: str) -> str:
-        if name in self._models or len(self._models) < MAX_MODELS:
-            self._models.add(name)
-            return name
-        return "other"
+        return _bounded(self._models, name)
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
         return remembering(Counter(f"cachefleet_{name}", help_text, labels, registry=self.registry))
@@ -295,3 +290,10 @@ class Metrics:
 
     def _histogram(self, name: str, help_text: str, *labels: str, buckets: tuple[float, ...]) -> Histogram:
         return remembering(Histogram(f"cachefleet_{name}", help_text, labels, registry=self.registry, buckets=buckets))
+
+
+def _bounded(known: set[str], name: str) -> str:
+    """A name as a label: itself where it is one of the first MAX_NAMES."""
+    if len(known) < MAX_NAMES:
+        known.add(name)
+    return name if name in known else "other"

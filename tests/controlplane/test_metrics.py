@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cachefleet_controlplane.exposition import exposition
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
-from cachefleet_controlplane.metrics import MAX_MODELS, TASKS, Metrics
+from cachefleet_controlplane.metrics import MAX_NAMES, TASKS, Metrics
 from tests.controlplane.fleet_views import fleet_view, unknown_worker, worker_status
 from tests.controlplane.waiting import value
 
@@ -114,11 +114,19 @@ def test_tokens_that_were_not_told_are_not_counted(metrics: Metrics) -> None:
 
 
 def test_models_as_labels_are_bounded(metrics: Metrics) -> None:
-    for number in range(MAX_MODELS + 10):
+    for number in range(MAX_NAMES + 10):
         metrics.first_token(model=f"m{number}", seconds=1)
     metrics.first_token(model="m0", seconds=1)
     assert value(metrics, "time_to_first_token_seconds_count", model="other") == 10
     assert value(metrics, "time_to_first_token_seconds_count", model="m0") == 2
+
+
+def test_pools_as_labels_of_counters_are_bounded(metrics: Metrics) -> None:
+    for number in range(MAX_NAMES + 10):
+        metrics.lost_tokens(pool=f"ns/p{number}", cause="evicted", tokens=2)
+    metrics.lost_tokens(pool="ns/p0", cause="evicted", tokens=2)
+    assert value(metrics, "lost_tokens_total", pool="other", cause="evicted") == 20
+    assert value(metrics, "lost_tokens_total", pool="ns/p0", cause="evicted") == 4
 
 
 def test_two_control_planes_in_one_process_do_not_share(metrics: Metrics) -> None:
