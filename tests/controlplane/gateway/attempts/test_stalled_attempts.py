@@ -175,7 +175,11 @@ async def test_few_are_asked_for_at_a_time_and_all_have_their_turn() -> None:
     stalled, asked = StalledAttempts(all_gone, clock=clock), list[int]()
 
     def hopeless(number: int) -> Waiting:
-        return waiting(elsewhere=lambda: asked.append(number) or False)  # type: ignore[func-returns-value]
+        def nowhere() -> bool:
+            asked.append(number)
+            return False
+
+        return waiting(elsewhere=nowhere)
 
     count, looks = 3 * ASKED_AT_ONCE, 6
     seconds = UNLEARNT_SECONDS + looks * LOOK_SECONDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -357,9 +358,7 @@ async def test_numbers_that_the_plugin_does_not_give_at_times_are_no_flush(
             with monkeypatch.context() as patched:
                 patched.setattr(EngineClient, "fleet_stats", too_late)
                 missed = worker.metric("engine_polls_total", outcome="no_stats")
-                await plane.until(
-                    lambda missed=missed: worker.metric("engine_polls_total", outcome="no_stats") > missed
-                )
+                await plane.until(partial(_more, worker, missed))
             await plane.next_state()
             await plane.next_state()
         await worker.whole()
@@ -496,3 +495,8 @@ async def test_a_warm_prefix_beyond_the_budget_is_told_until_there_is_room(
         await plane.send(policy(2, budget_mib=3, warm_prefixes=1))
         await plane.until(lambda: plane.state and plane.state.warmth.done == 1)
         assert plane.state.warmth.problems == ()
+
+
+def _more(worker: Worker, missed: float) -> bool:
+    """Whether another poll gave no numbers."""
+    return worker.metric("engine_polls_total", outcome="no_stats") > missed
