@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
+from cachefleet_core.report_frames import Phase, State
 from cachefleet_worker.agent.engine.load_metrics import CacheConfig, LoadMeter, LoadMetrics, Rate, read_scrape
 
 TEXT = """\
@@ -94,6 +96,15 @@ def test_a_rate_needs_three_samples() -> None:
     assert rate.value is None, "an interval in which nothing was done is no sample"
     rate.add(400, 8.0)
     assert rate.value == pytest.approx(50.0)
+
+
+def test_a_rate_out_of_all_bounds_leaves_the_report_valid() -> None:
+    rate = Rate()
+    for number in range(5):
+        rate.add(1e6 * number, 1e-6 * number)
+    state = State(sequence=0, digest=0, held=0, phase=Phase.READY, running=0, waiting=0)
+    told = msgspec.structs.replace(state, loaded_tokens_per_second=rate.value)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=State) == told
 
 
 def test_a_rate_begins_anew_when_sums_fall() -> None:

@@ -38,6 +38,8 @@ _TELLING: Final = ("source", "sleep_state", "finished_reason", "transfer_type")
 """Labels by whose values samples of one name are kept apart."""
 _CACHED: Final = "prompt_tokens_cached_by_source_total"
 _NOT_LOADED: Final = ("device", "p2p")
+MOST_RATE: Final = 1e9
+"""More would make the worker's whole report invalid."""
 _SAMPLES_NEEDED: Final = 3
 _WINDOW: Final = 16
 
@@ -241,10 +243,10 @@ class Rate:
 
     @property
     def value(self) -> float | None:
-        """Numerator per denominator over the last 16 intervals; None before the third."""
+        """Numerator per denominator over the last 16 intervals, within what a report takes; None before the third."""
         if len(self._grown) < _SAMPLES_NEEDED:
             return None
-        return sum(n for n, _ in self._grown) / sum(d for _, d in self._grown)
+        return min(MOST_RATE, sum(n for n, _ in self._grown) / sum(d for _, d in self._grown))
 
 
 class LoadMeter:
