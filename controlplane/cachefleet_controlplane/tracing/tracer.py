@@ -50,6 +50,7 @@ class Tracer:
         parent = given_context(headers)
         trace_id = self._id(_TRACE_BITS) if parent is None else parent.trace_id
         if not self._sampler(trace_id, parent):
+            EXEMPLAR.set(None)  # a pipelined request's task begins in the context of the one before
             return None, self._untraced(headers, trace_id, parent)
         span = RequestSpan(
             trace_id,

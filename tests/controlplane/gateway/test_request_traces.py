@@ -247,6 +247,16 @@ async def test_histograms_name_the_trace_of_what_they_observed(tracer: Tracer, k
     assert EXEMPLAR.get() is None
 
 
+async def test_a_request_that_is_not_traced_names_no_other_s_trace(kept: Kept) -> None:
+    begin = Tracer(lambda trace, _: trace == CLIENT.trace_id, kept).begin
+    traced, _ = begin([CLIENT.header()], arrived=0, unix_offset=0)
+    assert traced is not None
+    assert EXEMPLAR.get() is not None
+    left_out, _ = begin([], arrived=0, unix_offset=0)
+    assert left_out is None
+    assert EXEMPLAR.get() is None
+
+
 async def test_nothing_that_is_exported_holds_a_prompt_a_salt_or_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = Metrics()
     async with collecting() as collector:
