@@ -39,7 +39,7 @@ def take_evidence(trace: DecisionTrace, fleet: Fleet, salt_version: Callable[[Te
         return
     if answered is None or answered.knowledge is not Knowledge.EXACT or answered.prompt_tokens < 1:
         return
-    if not basis.single or not basis.reads_cache or usage.completion_tokens == 0 or _prefilled(trace):
+    if not basis.single or not basis.reads_cache or usage.completion_tokens == 0 or prefilled(trace):
         return
     claimed = claimed_tokens(answered, basis.block_size)
     if usage.cached_tokens < claimed:
@@ -95,7 +95,8 @@ def cause_of(
     return shortfall(_facts(decision, answered, basis, usage, fleet=fleet, salt_version=salt_version))
 
 
-def _prefilled(trace: DecisionTrace) -> bool:
+def prefilled(trace: DecisionTrace) -> bool:
+    """Whether a Prefill worker was asked: of what it brought over, the usage does not tell what it had to compute."""
     return any(attempt.kind == "prefill" for attempt in trace.attempts)
 
 

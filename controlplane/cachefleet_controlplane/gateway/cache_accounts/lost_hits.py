@@ -10,7 +10,12 @@ from typing import Final
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
 from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
-from cachefleet_controlplane.gateway.shortfall_records import answered_decision, cause_of, claimed_tokens
+from cachefleet_controlplane.gateway.shortfall_records import (
+    answered_decision,
+    cause_of,
+    claimed_tokens,
+    prefilled,
+)
 from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.history.cache_history import CacheHistory, Ended
 from cachefleet_controlplane.history.seen_blocks import Computed, SeenBlocks
@@ -93,6 +98,8 @@ class LostHits:
         if usage is None:  # its client has gone, or it does not tell
             tokens = decision.prompt_tokens if trace.status == 200 else 0
             return Levels(prompt_tokens=tokens, served_tokens=0, whole=LostCause.NOT_TOLD) if tokens else None
+        if prefilled(trace):  # the Decode worker counts what was brought over among what it had cached
+            return Levels(prompt_tokens=usage.prompt_tokens, served_tokens=0, whole=LostCause.NOT_TOLD)
         answered = answered_decision(trace)
         whole = _whole(usage, answered, basis)
         prompt, cached = usage.prompt_tokens, usage.cached_tokens or 0

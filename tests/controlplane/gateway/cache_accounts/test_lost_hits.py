@@ -16,6 +16,7 @@ import pytest
 from cachefleet_controlplane.history.cache_history import FLEET, Step
 from cachefleet_controlplane.routing.decision import Knowledge
 from tests.controlplane.gateway.harness import BLOCK_SIZE, MODEL, POOL, Front, chat, engine, front
+from tests.controlplane.gateway.roles import nixl, split
 from tests.controlplane.gateway.tenancies import CHAT
 from tests.controlplane.waiting import until
 from tests.fakes.engine import FakeEngine
@@ -224,3 +225,11 @@ async def test_over_many_requests_the_sums_are_those_of_the_engines() -> None:
         assert served == sum(one.hits for one in counters) > 0
         assert sum(told.values()) == prompt - served
         assert {"first_seen", "evicted", "last_block"} <= set(told)
+
+
+async def test_what_a_prefill_worker_brought_over_is_not_counted_as_served_from_cache() -> None:
+    async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
+        await fleet.gate.chat("A prompt that nobody has asked for. " * 4)
+        record = fleet.gate.records[-1]
+        assert [attempt.kind for attempt in record.attempts] == ["prefill", "answer"]
+        assert [(lost.cause, lost.tokens) for lost in record.lost] == [("not_told", record.prompt_tokens)]
