@@ -18,7 +18,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from threading import Thread
+from typing import IO, Any, Final
 
 from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.supervise import guard
@@ -66,6 +67,7 @@ class _Service:
 
 
 _forwards: list[subprocess.Popen[str]] = []
+_readers: list[Thread] = []
 
 
 def reached(cluster: Cluster, *, url: str | None, with_token: bool) -> Reached:
@@ -134,16 +136,30 @@ def _forwarded(cluster: Cluster, service: _Service) -> str:
     process = subprocess.Popen(  # noqa: S603 - words of our own
         command,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        errors="replace",
         text=True,
         preexec_fn=_end_with_parent,  # noqa: PLW1509 - there is one thread
     )
     _forwards.append(process)
+    said: list[str] = []
     for line in process.stdout or ():
         if found := _FORWARDING.search(line):
-            return f"{service.scheme}://localhost:{found[1]}"
-    _, told = process.communicate()
-    raise FailureError([f"kubectl port-forward: {line}" for line in told.splitlines() or ["it ended"]])
+            _read_on(process.stdout)
+            return f"{service.scheme}://{_host(service)}:{found[1]}"
+        said.append(line.rstrip())
+    raise FailureError([f"kubectl port-forward: {line}" for line in said or ["it ended"]])
+
+
+def _host(service: _Service) -> str:
+    """By its name where a certificate is verified, which has that; else what kubectl listens on, and nobody else."""
+    return "localhost" if service.scheme == "https" else "127.0.0.1"
+
+
+def _read_on(stream: IO[str] | None) -> None:
+    """Read what kubectl goes on to say, a line for each connection: it would wait for ever where nobody does."""
+    _readers.append(Thread(target=lambda: [None for _ in stream or ()], daemon=True))
+    _readers[-1].start()
 
 
 def end_forwards() -> None:
@@ -151,7 +167,11 @@ def end_forwards() -> None:
     while _forwards:
         process = _forwards.pop()
         process.terminate()
-        process.communicate()
+        process.wait()
+        while _readers:
+            _readers.pop().join()
+        if process.stdout:
+            process.stdout.close()
 
 
 atexit.register(end_forwards)
