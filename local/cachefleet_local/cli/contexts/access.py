@@ -55,8 +55,9 @@ class Where:
 def find_access(where: Where, environment: Mapping[str, str] = os.environ) -> AdminAccess:
     """Address and token: by options, else the environment, else the context in use, else the local fleet.
 
-    FailureError (bad input) where none of them has it.
+    FailureError (bad input) where none of them has it, or several control planes are named.
     """
+    _check_one(where)
     base = _base(where, environment)
     if base.cluster:
         return _of_cluster(base.cluster, where)
@@ -64,6 +65,13 @@ def find_access(where: Where, environment: Mapping[str, str] = os.environ) -> Ad
     url = where.url or (None if where.data_dir else base.url) or _local_url(folder)
     token_file = where.token_file or (None if where.data_dir else base.token_file) or folder.admin_token_file
     return AdminAccess(url.rstrip("/"), _token(token_file), _authorities(base.ca_file))
+
+
+def _check_one(where: Where) -> None:
+    """A change meant for one control plane must not be made at another."""
+    if where.data_dir and (where.context or where.cluster):
+        other = "a cluster" if where.cluster else "--context"
+        raise FailureError([f"--data-dir is of a local fleet: give it or {other}, not both"], Exit.BAD_INPUT)
 
 
 def _base(where: Where, environment: Mapping[str, str]) -> Context:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from cachefleet_local.cli.contexts.access import Where, find_access
 from cachefleet_local.cli.contexts.cluster_access import Cluster, end_forwards, reached
+from cachefleet_local.cli_errors import FailureError
 from tests.controlplane.waiting import until
 
 PORT = {"name": "internal", "port": 8081, "appProtocol": "http"}
@@ -52,3 +54,15 @@ async def test_without_tls_only_the_address_that_kubectl_listens_on_is_asked(kub
     """Another user of the machine may listen on that port of ::1, which ``localhost`` may mean as well."""
     found = reached(Cluster(service_account="serving/sre"), url=None, with_token=True)
     assert found.url == "http://127.0.0.1:4321"
+
+
+def test_a_cluster_and_a_local_fleet_are_not_asked_for_at_once(tmp_path: Path) -> None:
+    where = Where(cluster=Cluster(service_account="serving/sre"), data_dir=tmp_path)
+    with pytest.raises(FailureError, match="--data-dir"):
+        find_access(where, {})
+    file = tmp_path / "cachefleet" / "config.yaml"
+    file.parent.mkdir()
+    file.write_text("contexts: {prod: {cluster: {serviceAccount: serving/sre}}, laptop: {dataDir: /x}}")
+    for name in ("prod", "laptop"):
+        with pytest.raises(FailureError, match="--context"):
+            find_access(Where(context=name, data_dir=tmp_path), {"XDG_CONFIG_HOME": str(tmp_path)})
