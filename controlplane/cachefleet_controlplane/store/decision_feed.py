@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_controlplane.store.decision_filter import DecisionFilter
@@ -12,6 +13,14 @@ from cachefleet_controlplane.store.decision_records import DecisionRecord
 MAX_VIEWERS: Final = 32
 QUEUE: Final = 256
 """Records that wait for one viewer; beyond that the oldest are dropped, and it is told how many."""
+
+
+@dataclass(slots=True)
+class Published:
+    """A record, and what viewers are shown of it: whoever shows it first makes that for all."""
+
+    record: DecisionRecord
+    shown: str = ""
 
 
 class TooManyViewersError(Exception):
@@ -23,17 +32,17 @@ class Viewer:
 
     def __init__(self, wanted: DecisionFilter) -> None:
         self._wanted = wanted
-        self._waiting: deque[DecisionRecord] = deque()
+        self._waiting: deque[Published] = deque()
         self._changed = asyncio.Event()
         self._dropped = 0
         self.ended = False
         """No more records come."""
 
-    def offer(self, record: DecisionRecord) -> None:
+    def offer(self, published: Published) -> None:
         """Queue a record if it matches. Never waits."""
-        if not self._wanted.matches(record):
+        if not self._wanted.matches(published.record):
             return
-        self._waiting.append(record)
+        self._waiting.append(published)
         if len(self._waiting) > QUEUE:
             self._waiting.popleft()
             self._dropped += 1
@@ -44,7 +53,7 @@ class Viewer:
         self.ended = True
         self._changed.set()
 
-    async def take(self, *, seconds: float) -> tuple[list[DecisionRecord], int]:
+    async def take(self, *, seconds: float) -> tuple[list[Published], int]:
         """What has come and how many were dropped before it; nothing where nothing came for so many seconds."""
         try:
             async with asyncio.timeout(seconds):
@@ -71,8 +80,9 @@ class DecisionFeed:
 
     def publish(self, record: DecisionRecord) -> None:
         """Offer a record to every viewer. Never waits, never fails."""
+        published = Published(record)
         for viewer in self._viewers:
-            viewer.offer(record)
+            viewer.offer(published)
 
     def join(self, wanted: DecisionFilter) -> Viewer:
         """A new viewer, of what is published from now on; let it ``leave``. TooManyViewersError."""

@@ -74,8 +74,9 @@ async def _events(viewer: Viewer, still: Still) -> AsyncIterator[str]:
             checked = time.monotonic()
         if dropped:
             yield f'event: dropped\ndata: {{"decisions": {dropped}}}\n\n'
-        for record in records:
-            yield _event(record)
+        for published in records:
+            published.shown = published.shown or _event(published.record)
+            yield published.shown
         if not (records or ended):
             yield ": still here\n\n"
 

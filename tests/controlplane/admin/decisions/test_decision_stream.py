@@ -13,6 +13,7 @@ from starlette.types import Message
 from cachefleet_controlplane.admin.decisions import decision_stream
 from cachefleet_controlplane.store import decision_feed
 from cachefleet_controlplane.store.decision_log import DecisionLog
+from cachefleet_controlplane.store.decision_records import DecisionRecord
 from tests.controlplane.admin.conftest import TOKEN, Doorkeeper
 from tests.controlplane.admin.test_admin_app import assert_problem
 from tests.controlplane.store.conftest import make_record
@@ -56,6 +57,26 @@ async def test_what_a_slow_viewer_misses_is_counted_and_told(
             decisions.record(make_record(number))
     assert seen[0] == 'event: dropped\ndata: {"decisions": 3}'
     assert [event.split("\n")[1] for event in seen[1:]] == ["id: d3", "id: d4"]
+
+
+async def test_a_decision_is_shown_to_all_viewers_and_written_out_once(
+    client: httpx.AsyncClient, decisions: DecisionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written out for each, it would take the gateway's event loop 0.2 ms a viewer."""
+    made: list[str] = []
+    event = decision_stream._event
+
+    def counted(record: DecisionRecord) -> str:
+        made.append(record.id)
+        return event(record)
+
+    monkeypatch.setattr(decision_stream, "_event", counted)
+    viewers = [asyncio.create_task(client.get("/decisions/stream")) for _ in range(3)]
+    await until(lambda: len(decisions.feed) == 3)
+    decisions.record(make_record(1))
+    decisions.feed.end()
+    assert len({(await one).text for one in viewers}) == 1
+    assert made == ["d1"]
 
 
 async def test_a_quiet_stream_has_heartbeats(
