@@ -8,6 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from cachefleet_controlplane.console.admin_calls import AdminCalls
 from cachefleet_controlplane.console.figures.lost_causes import CAUSES
+from cachefleet_controlplane.console.pages import tenant_pages
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, ShortfallRecord
@@ -188,6 +189,20 @@ async def test_keys_are_made_rotated_and_revoked(browser: httpx.AsyncClient, csr
     revoked = await browser.post("/tenants/acme/keys/revoke", data={"csrf": csrf, "key": newest})
     assert "is refused from now on" in revoked.text
     assert "Requests need an API key" in (await browser.get("/tenants")).text
+
+
+async def test_tenants_are_shown_page_by_page(
+    browser: httpx.AsyncClient, csrf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenant_pages, "PAGE", 2)
+    for name in ("a", "b:1", "c"):
+        await browser.post("/tenants", data={"csrf": csrf, "name": name})
+    first = (await browser.get("/tenants")).text
+    assert ('<a href="/console/tenants/a">' in first, '<a href="/console/tenants/c">' in first) == (True, False)
+    assert 'href="/console/tenants?after=b%3A1"' in first
+    last = (await browser.get("/tenants?after=b%3A1")).text
+    assert ('<a href="/console/tenants/a">' in last, '<a href="/console/tenants/c">' in last) == (False, True)
+    assert "More" not in last
 
 
 async def test_changes_need_the_forms_token_and_the_rights(

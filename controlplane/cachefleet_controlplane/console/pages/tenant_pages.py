@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
@@ -14,16 +14,22 @@ from cachefleet_controlplane.console.admin_calls import Answer
 from cachefleet_controlplane.console.visit import Visit
 
 GRACES: Final = {"0": "at once", "3600": "in an hour", "86400": "in a day", "604800": "in a week"}
+PAGE: Final = 200
+"""Tenants on one page: with thousands it would hold up what else this process does."""
 SUMS: Final = ("requests", "promptTokens", "cachedTokens", "computedTokens", "completionTokens")
 Item = Mapping[str, Any]
 
 
 async def tenants_page(visit: Visit) -> Response:
-    """All tenants with what they used in the last day."""
-    tenants, usage, access = [await visit.ask("GET", path) for path in ("/tenants", "/usage", "/access")]
+    """Tenants with what they used in the last day, a page of them."""
+    after = visit.request.query_params.get("after", "")
+    tenants = await visit.ask("GET", "/tenants", {"limit": str(PAGE)} | ({"after": after} if after else {}))
+    usage, access = [await visit.ask("GET", path) for path in ("/usage", "/access")]
+    following = tenants.data.get("next") if tenants.ok else None
     return visit.page(
         "tenants.html",
         items=tenants.data["items"] if tenants.ok else [],
+        more=f"/console/tenants?{urlencode({'after': following})}" if following else "",
         usage=usage_by_tenant(usage.data["items"] if usage.ok else ()),
         access=access.data if access.ok else None,
         problem=tenants.problem or usage.problem,
