@@ -162,6 +162,17 @@ def _read_on(stream: IO[str] | None) -> None:
     _readers[-1].start()
 
 
+def forwarding() -> bool:
+    """Whether a control plane is reached by a port that ends with this process."""
+    return bool(_forwards)
+
+
+def wait_for_forwards() -> None:
+    """Wait until whatever forwards a port has ended."""
+    for process in _forwards:
+        process.wait()
+
+
 def end_forwards() -> None:
     """End what forwards ports for this process."""
     while _forwards:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import io
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
 from rich.console import Console
 
 from cachefleet_local.cli.commands import up
-from cachefleet_local.cli.commands.console_link import console_link
-from cachefleet_local.cli.contexts.access import AdminAccess
+from cachefleet_local.cli.commands.console_link import console, console_link
+from cachefleet_local.cli.contexts.access import AdminAccess, Where
+from cachefleet_local.cli.contexts.cluster_access import Cluster, end_forwards
 from cachefleet_local.cli.screen import Screen
 from cachefleet_local.cli_errors import FailureError
 from cachefleet_local.fleet.data_folder import open_folder
 from cachefleet_local.fleet.local_fleet import Prepared
+from tests.controlplane.waiting import until
 from tests.local.test_command_line import fleet
 
 
@@ -103,3 +107,41 @@ async def test_a_fleet_runs_without_a_link(tmp_path: Path, replica: Replica) -> 
     screen = Screen(Console(file=out, force_terminal=True, width=200))
     assert await up._console(prepared(tmp_path, replica, said="old"), screen) == ""
     assert "the admin token is not accepted" in out.getvalue()
+
+
+KUBECTL = """#!{python}
+import json, pathlib, sys, time
+if "services" in sys.argv:
+    port = {{"name": "internal", "port": 8081, "appProtocol": "http"}}
+    print(json.dumps({{"items": [{{"metadata": {{"namespace": "n", "name": "s"}}, "spec": {{"ports": [port]}}}}]}}))
+elif "token" in sys.argv:
+    print("right")
+else:
+    print("Forwarding from 127.0.0.1:{port} -> 8081", flush=True)
+    while not pathlib.Path(__file__).with_name("end").exists():
+        time.sleep(0.01)
+"""
+
+
+async def test_a_link_through_kubectl_leads_somewhere_until_its_port_ends(
+    tmp_path: Path, replica: Replica, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "kubectl"
+    program.write_text(KUBECTL.format(python=sys.executable, port=replica.url.rpartition(":")[2]))
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    where = SimpleNamespace(obj=Where(cluster=Cluster(service_account="serving/sre")))
+    given = dict.fromkeys(("context", "url", "token_file", "data_dir"))
+    asking = asyncio.create_task(asyncio.to_thread(console, where, browse=False, **given))
+    said: list[str] = []
+
+    def told() -> bool:
+        said.extend(capsys.readouterr())
+        return "until Ctrl-C" in "".join(said)
+
+    await until(told)
+    assert f"{replica.url}/console/enter#code1\n" in "".join(said)
+    assert not asking.done()
+    (tmp_path / "end").touch()
+    await asking
+    end_forwards()
