@@ -23,6 +23,7 @@ from cachefleet_core.pool.worker_pods import is_of_pool
 from cachefleet_core.report_frames import Hello
 from cachefleet_runtime.expiring_cache import Expiring
 from cachefleet_runtime.kubernetes import KubernetesApi, KubernetesError, Object
+from cachefleet_runtime.lru import LruMap
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ class TokenReviewAuthorizer:
         self._bounds = bounds or ReviewBounds()
         self._slots = asyncio.Semaphore(self._bounds.at_once)
         self._identities: Expiring[bytes, Identity | Access] = Expiring(self._bounds.size, clock)
+        self._judged: LruMap[bytes, str] = LruMap(self._bounds.size)
         self._answers: Expiring[tuple[bytes, Asked], Access] = Expiring(self._bounds.size, clock)
 
     async def agent(self, token: str) -> Access:
@@ -138,13 +140,17 @@ class TokenReviewAuthorizer:
         except AccessUnavailableError:
             self._metrics.auth(check="admin", outcome="unavailable")
             raise
+        if identity is not None:
+            self._judged.put(_digest(token), identity.username)
         self._metrics.auth(check="admin", outcome=access)
         return access
 
     def user_of(self, token: str) -> str:
-        """The name of a token's user, as remembered from when it was judged; "" where it is not."""
-        known = self._identities.get(_digest(token))
-        return known.username if isinstance(known, Identity) else ""
+        """The name of a token's user, as remembered from when it was judged; "" where it is not.
+
+        Right after ``admin`` it is, however long that took: who changes something is named.
+        """
+        return self._judged.get(_digest(token), "")
 
     async def _identity(self, token: str) -> Identity | None:
         if not token:

@@ -1,6 +1,7 @@
 """Reviews asked of a server, and how long their answers hold."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -237,3 +238,18 @@ async def test_reviews_at_once_are_bounded(reviewed: Reviewed) -> None:
     reviewed.ask._api.post = post  # type: ignore[method-assign]
     await asyncio.gather(*(reviewed.ask.admin(f"t{n}", LIST) for n in range(40)))
     assert running[1] == 16
+
+
+async def test_who_was_judged_is_known_right_then_however_long_that_took(reviewed: Reviewed) -> None:
+    """An audit entry has a name also where the identity was forgotten while the right was reviewed."""
+    reviewed.server.tokens = {"t": accepted(user="kim", pod=""), **{f"t{n}": accepted(pod="") for n in range(9)}}
+    reviewed.server.allowed = {("kim", "list", "")}
+    slow = itertools.count(step=31)  # each look at the clock is later than an identity lasts
+    async with connected(reviewed.server) as api:
+        ask = TokenReviewAuthorizer(api, metrics=Metrics(), bounds=ReviewBounds(size=4), clock=lambda: next(slow))
+        assert await ask.admin("t", LIST) is Access.ALLOWED
+        assert ask.user_of("t") == "kim"
+        assert await ask.admin("t", Asked("delete")) is Access.FORBIDDEN
+        assert ask.user_of("t") == "kim"
+        assert await ask.admin("unknown", LIST) is Access.UNAUTHENTICATED
+        assert ask.user_of("unknown") == ""
