@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from itertools import count
 
@@ -13,6 +14,10 @@ pytest_plugins = ("tests.reporting.durations", "tests.reporting.failures")
 # Tests start processes and import vLLM: compiling what is imported once and for all saves more than anything else.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell ignores Ctrl-C for what it runs in the background, and all that is started there would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("default", deadline=None, max_examples=30)
 settings.register_profile(

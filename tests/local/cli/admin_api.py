@@ -80,11 +80,16 @@ def environment(api: AdminApi, folder: Path, **more: str) -> dict[str, str]:
     return kept | own | more
 
 
-def started(*words: str, env: Mapping[str, str], **more: Any) -> subprocess.Popen[str]:
-    """A command in a process of its own."""
+@contextmanager
+def started(*words: str, env: Mapping[str, str], **more: Any) -> Iterator[subprocess.Popen[str]]:
+    """A command in a process of its own, which does not outlive the context."""
     command = [sys.executable, "-m", "cachefleet_local", *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL} | more
-    return subprocess.Popen(command, env=dict(env), text=True, **pipes)
+    with subprocess.Popen(command, env=dict(env), text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def ran(*words: str, env: Mapping[str, str]) -> tuple[int, str, str]:

@@ -31,10 +31,7 @@ def api() -> AdminApi:
 @contextmanager
 def watching(*words: str, api: AdminApi, folder: Path, **more: Any) -> Iterator[subprocess.Popen[str]]:
     with started(*words, *FAST, env=environment(api, folder), **more) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+        yield process
 
 
 def interrupted(process: subprocess.Popen[str]) -> tuple[int, str, str]:
