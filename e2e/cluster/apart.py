@@ -5,18 +5,12 @@ from __future__ import annotations
 import uuid
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
-
-import pytest
 
 from e2e.cluster import rights
 from e2e.cluster.api_server import Identity
 from e2e.cluster.bench import Bench
 from e2e.cluster.control_plane import ControlPlane
 from e2e.cluster.kube import Kube
-
-ALONE: Final = pytest.mark.xdist_group("alone")
-"""Of the tests that use the fixture ``own``: one process runs them, one after another."""
 
 
 def bench_on(cluster: ControlPlane, folder: Path, stack: ExitStack) -> Bench:

@@ -18,13 +18,25 @@ from e2e.cluster.bench import Bench
 from e2e.cluster.binaries import Binaries, UnavailableError, find
 from e2e.cluster.control_plane import ControlPlane
 from e2e.cluster.kube import Kube
+from e2e.cluster.together import ALONE, Together
 
 _binaries: list[Binaries | UnavailableError] = []
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together | None:
+    """One process runs all tests that use ``own``."""
+    return Together(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What has a limit of its own takes long, and begins first: no process works on it when all others are done."""
-    items.sort(key=lambda item: not (item.get_closest_marker("cluster") and item.get_closest_marker("timeout")))
+    """What takes long begins first: no process works on it when all others are done."""
+    items.sort(key=lambda item: not (item.get_closest_marker("cluster") and _is_long(item)))
+
+
+def _is_long(item: pytest.Item) -> bool:
+    """It has a limit of its own, or is of those that one process runs one after another."""
+    return bool(item.get_closest_marker("timeout")) or "own" in getattr(item, "fixturenames", ())
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -69,9 +81,9 @@ def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", params=[ALONE])
 def own(binaries: Binaries) -> Iterator[ControlPlane]:
-    """A control plane that tests may freeze, restart and look at as a whole: mark them with ``ALONE``."""
+    """A control plane that tests may freeze, restart and look at as a whole; of a run, one process has it."""
     with ControlPlane(binaries) as running, closing(Kube(running)) as connected:
         rights.define(connected)
         yield running

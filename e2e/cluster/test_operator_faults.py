@@ -16,7 +16,7 @@ import pytest
 
 from cachefleet_operator.settings import Settings
 from e2e.cluster import rights
-from e2e.cluster.apart import ALONE, bench_on
+from e2e.cluster.apart import bench_on
 from e2e.cluster.api_server import ApiServer, Identity
 from e2e.cluster.bench import CHILDREN, Bench
 from e2e.cluster.binaries import Binaries
@@ -131,7 +131,6 @@ def test_a_frozen_leader_wakes_up_as_none(bench: Bench) -> None:
     assert len(rights.writes(bench.cluster.requests(frozen_as.name), frozen_as)) > len(before)
 
 
-@ALONE
 def test_an_api_server_that_hangs_ends_a_term_and_another_begins(own: ControlPlane, lonely: Bench) -> None:
     bench = lonely
     operator = bench.operator(**LEASE)
@@ -170,7 +169,6 @@ def test_only_the_final_state_counts_for_one_that_was_away(bench: Bench) -> None
     assert adopted["metadata"]["ownerReferences"][0]["uid"] == replaced["metadata"]["uid"]
 
 
-@ALONE
 def test_watches_that_expired_are_begun_anew(own: ControlPlane, lonely: Bench) -> None:
     """An API server that has started anew answers an old resource version with 410: all is listed again."""
     bench = lonely
@@ -191,7 +189,6 @@ def test_watches_that_expired_are_begun_anew(own: ControlPlane, lonely: Bench) -
     assert _listed(own.requests()[asked:], bench.identity) >= {"prefixcachepools", "services"}
 
 
-@ALONE
 def test_one_operator_for_all_namespaces(lonely: Bench) -> None:
     lonely.operator(namespaces="", lease_name="wide")
     lonely.create()

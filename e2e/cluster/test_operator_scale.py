@@ -8,7 +8,6 @@ from typing import Any, Final
 import pytest
 
 from e2e.cluster import rights
-from e2e.cluster.apart import ALONE
 from e2e.cluster.api_server import Identity
 from e2e.cluster.bench import Bench
 from e2e.cluster.control_plane import ControlPlane
@@ -58,7 +57,6 @@ def test_a_role_of_one_namespace_is_all_it_needs(bench: Bench) -> None:
     assert refused == []
 
 
-@ALONE
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_an_api_server_away_for_five_minutes_is_caught_up_with(own: ControlPlane, lonely: Bench) -> None:

@@ -18,7 +18,6 @@ from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource, Watc
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_runtime.kubernetes import KubernetesClient
 from e2e.cluster import rights
-from e2e.cluster.apart import ALONE
 from e2e.cluster.api_server import ApiServer, Identity
 from e2e.cluster.control_plane import ControlPlane
 from e2e.cluster.kube import Kube
@@ -210,7 +209,6 @@ async def test_without_permission_it_says_so_and_recovers(
         assert seen.source.problem == ""
 
 
-@ALONE
 async def test_a_frozen_api_server_is_noticed_and_caught_up_with(own: ControlPlane) -> None:
     with config.new_client_from_config(str(own.kubeconfig)) as api:  # type: ignore[no-untyped-call]
         admin = Admin(api, "default")

@@ -14,11 +14,7 @@ from e2e.console.axe import serious
 from e2e.console.conftest import opened
 from e2e.console.console_fleet import TOKEN, Watched
 
-pytestmark = [
-    pytest.mark.console,
-    pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = [pytest.mark.console, pytest.mark.asyncio(loop_scope="session")]
 LONG = "The fleet's prefix caches are one managed resource, and this sentence is a part of many prompts. " * 8
 VIEWS = ("/", "/requests", "/prefixes", "/lost-hits", "/tenants", "/alerts", "/flush")
 

@@ -1,0 +1,60 @@
+"""Small runs of pytest with several processes, some of whose tests are to stay in one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from tests.requirements.found import ROOT
+
+CONFTEST = """
+import pytest
+
+from e2e.cluster.conftest import pytest_xdist_make_scheduler
+from e2e.cluster.together import ALONE
+
+@pytest.fixture(scope="session", params=[ALONE])
+def own():
+    return
+
+@pytest.fixture
+def by_way_of(own):
+    return
+"""
+TESTS = """
+import pytest
+
+def test_first(own): ...
+
+@pytest.mark.parametrize("number", range(6))
+def test_other(number): ...
+
+@pytest.mark.parametrize("number", range(3))
+def test_more(number, by_way_of): ...
+
+def test_not_alone(): ...
+"""
+
+
+def test_one_process_runs_all_that_is_to_be_alone(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    for name in ("test_a.py", "test_b.py"):
+        (tmp_path / name).write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "xdist", "-n", "2", "--dist", "loadgroup"]
+    own = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment = os.environ | own | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = defaultdict(list)
+    for line in done.stdout.splitlines():
+        process, _, test = line.partition(" PASSED ")
+        if test:
+            ran["alone" if "alone]" in test or "[alone" in test else "others"].append(process.split()[0])
+    assert len(ran["alone"]) == 8
+    assert len(set(ran["alone"])) == 1
+    assert len(ran["others"]) == 14
+    assert len(set(ran["others"])) == 2
