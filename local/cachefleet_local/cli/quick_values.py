@@ -1,7 +1,7 @@
 """Values of options without pydantic, which typer imports for each of them: a third of a listing's time.
 
 Strings, numbers, paths and choices are converted here. Whatever is not plainly right, and every other type, is left to
-typer, with its messages.
+typer, with its messages; so is everything where typer has no such conversion.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def quick_parameters(parameters: Iterable[Any]) -> list[Any]:
 
 
 def _quick(parameter: Any) -> Any:
-    if "get_runtime_param" not in vars(parameter):
+    if hasattr(parameter, "get_runtime_param") and "get_runtime_param" not in vars(parameter):
         quick = _Quick(parameter)
         parameter.get_runtime_param = lambda: quick
     return parameter
