@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_local.cli.listing import Column, Item, Output, listing
+from cachefleet_local.cli.output.columns import worker_load, worker_state
 
 BAR: Final = 20
 _FULL, _HELD, _FREE = "#", "=", "."
@@ -21,14 +21,6 @@ ORDERS: Final[Mapping[str, tuple[str, Order]]] = {
     "a": ("age of the report", lambda item: -(item["reportAgeSeconds"] or 0.0)),
 }
 """By the key that is pressed: the words for an order of workers, and the order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """A worker's tokens looked up and found, as its engine has counted them at one time."""
-
-    queries: int
-    hits: int
 
 
 def _of_load(item: Item, name: str) -> int:
@@ -63,16 +55,6 @@ def _freshness(item: Item) -> str:
     return f"{item['reportAgeSeconds']:.1f} s" + (" stale" if item["stale"] else "")
 
 
-def _state(item: Item) -> str:
-    if item["excluded"]:
-        return "excluded"
-    return str(("ready" if item["ready"] else item["phase"]) or "unknown")
-
-
-def _load(name: str) -> Callable[[Item], object]:
-    return lambda item: (item["load"] or {}).get(name)
-
-
 def _objective(item: Item) -> str:
     ratio, objective = item["hitRatio"]["value"], item["hitRatio"]["objective"]
     shown = "-" if ratio is None else f"{ratio:.2f}"
@@ -90,9 +72,9 @@ _POOLS: Final = (
 )
 _WORKERS: Final = (
     Column("WORKER", lambda item: item["id"]),
-    Column("STATE", _state),
-    Column("RUNNING", _load("running"), right=True),
-    Column("WAITING", _load("waiting"), right=True),
+    Column("STATE", worker_state),
+    Column("RUNNING", worker_load("running"), right=True),
+    Column("WAITING", worker_load("waiting"), right=True),
     Column("BLOCKS", blocks_bar),
     Column("HELD", lambda item: item["heldBlocks"], right=True),
     Column("HITS", _ratio, right=True),

@@ -8,7 +8,8 @@ from typing import Final
 from cachefleet_local.cli.listing import Column, Item
 
 
-def _load(name: str) -> Callable[[Item], object]:
+def worker_load(name: str) -> Callable[[Item], object]:
+    """One figure of a worker's load, by its name; None before its first report."""
     return lambda item: (item["load"] or {}).get(name)
 
 
@@ -17,7 +18,8 @@ def _free(item: Item) -> object:
     return load and f"{load['blocksFree']}/{load['blocksTotal']}"
 
 
-def _state(item: Item) -> object:
+def worker_state(item: Item) -> object:
+    """Whether a worker is excluded or ready, else its phase."""
     if item["excluded"]:
         return "excluded"
     return ("ready" if item["ready"] else item["phase"]) or "unknown"
@@ -76,10 +78,10 @@ WORKERS: Final = (
     Column("WORKER", lambda item: item["name"]),
     Column("ID", lambda item: item["id"], wide=True, name=True),
     Column("POOL", lambda item: item["pool"]),
-    Column("STATE", _state),
+    Column("STATE", worker_state),
     Column("STREAM", lambda item: item["stream"]),
-    Column("RUNNING", _load("running"), right=True),
-    Column("WAITING", _load("waiting"), right=True),
+    Column("RUNNING", worker_load("running"), right=True),
+    Column("WAITING", worker_load("waiting"), right=True),
     Column("FREE BLOCKS", _free, right=True),
     Column("HELD BLOCKS", lambda item: item["heldBlocks"], right=True),
     Column("HELD MIB", _mib, right=True, wide=True),
