@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Final
 
@@ -13,7 +14,7 @@ from cachefleet_local.cli.command_table import EPILOG
 from cachefleet_local.cli.completion import names
 from cachefleet_local.cli.contexts.access import Where
 from cachefleet_local.cli.listing import Item
-from cachefleet_local.cli.options import TIMES, asking, group, showing, time_of, watching
+from cachefleet_local.cli.options import TIMES, Command, asking, group, showing, time_of, watching
 from cachefleet_local.cli.output.columns import ACCESS, IDLE, TENANTS, USAGE
 from cachefleet_local.cli.tenants import key_commands
 from cachefleet_local.cli.tenants.key_commands import Name, path_of
@@ -58,54 +59,48 @@ def list_tenants(show: Show) -> None:
     _list(show)
 
 
+def _with_settings(command: Callable[[Show, str, Item], None]) -> Command:
+    """A command with the options of a tenant's settings; it gets those given, as the admin API takes them."""
+
+    def run(
+        show: Show,
+        name: Name,
+        *,
+        priority: Priority = None,
+        requests_at_once: AtOnce = None,
+        tokens_per_minute: PerMinute = None,
+        salt_version: SaltVersion = None,
+        disabled: Disabled = None,
+        trusted: Trusted = None,
+    ) -> None:
+        settings = _settings(
+            priority=priority,
+            requestsAtOnce=requests_at_once,
+            tokensPerMinute=tokens_per_minute,
+            saltVersion=salt_version,
+            disabled=disabled,
+            trusted=trusted,
+        )
+        command(show, name, settings)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
+
+
 @app.command(epilog=EPILOG)
 @showing
-def create(
-    show: Show,
-    name: Name,
-    *,
-    priority: Priority = None,
-    requests_at_once: AtOnce = None,
-    tokens_per_minute: PerMinute = None,
-    salt_version: SaltVersion = None,
-    disabled: Disabled = None,
-    trusted: Trusted = None,
-) -> None:
+@_with_settings
+def create(show: Show, name: str, settings: Item) -> None:
     """Make a tenant; it can do nothing until it has a key."""
-    body = _settings(
-        priority=priority,
-        requestsAtOnce=requests_at_once,
-        tokensPerMinute=tokens_per_minute,
-        saltVersion=salt_version,
-        disabled=disabled,
-        trusted=trusted,
-    )
-    show.item(lambda client: client.post("tenants", {"name": name} | body), TENANTS)
+    show.item(lambda client: client.post("tenants", {"name": name, **settings}), TENANTS)
 
 
 @app.command("set", epilog=EPILOG)
 @showing
-def change(
-    show: Show,
-    name: Name,
-    *,
-    priority: Priority = None,
-    requests_at_once: AtOnce = None,
-    tokens_per_minute: PerMinute = None,
-    salt_version: SaltVersion = None,
-    disabled: Disabled = None,
-    trusted: Trusted = None,
-) -> None:
+@_with_settings
+def change(show: Show, name: str, settings: Item) -> None:
     """Change a tenant; what is not named stays."""
-    body = _settings(
-        priority=priority,
-        requestsAtOnce=requests_at_once,
-        tokensPerMinute=tokens_per_minute,
-        saltVersion=salt_version,
-        disabled=disabled,
-        trusted=trusted,
-    )
-    show.item(lambda client: client.patch(path_of(name), body), TENANTS)
+    show.item(lambda client: client.patch(path_of(name), settings), TENANTS)
 
 
 @app.command(epilog=EPILOG)
