@@ -100,6 +100,28 @@ def test_a_candidates_parts_are_the_terms_of_its_cost(waiting: int, uncached: in
     assert parts.get("evict", 0.0) == pytest.approx(0.5 * evicted / 1000.0)
 
 
+def test_loading_from_below_the_device_is_no_eviction() -> None:
+    throughput = Throughput(1000.0, 0.02, 2048, loaded_per_second=10_000.0)
+    cost = cost_of(0, 100, 0, throughput=throughput, worth=Worth(0.5, 0.1, 0.2), loaded=4000)
+    loading = replace(
+        CANDIDATE,
+        queued_tokens=0,
+        inflight_tokens=0,
+        uncached_tokens=100,
+        others_seconds=cost.others,
+        paid_seconds=cost.paid,
+        loaded_tokens=4000,
+        loading_seconds=cost.loading,
+        tokens_per_second=1000.0,
+        inter_token_seconds=0.02,
+        batched_tokens=2048,
+        seconds=cost.seconds,
+    )
+    (bar,) = candidate_bars(shown(candidates=(loading,))["candidates"])
+    parts = {part.kind: part.value for part in bar.parts}
+    assert (parts["load"], "evict" in parts) == (0.4, False)
+
+
 def test_the_dearest_candidate_fills_its_bar() -> None:
     dear = replace(CANDIDATE, worker="default/demo/demo-1#0", uncached_tokens=360)
     bars = candidate_bars(shown(candidates=(CANDIDATE, dear))["candidates"])

@@ -36,11 +36,12 @@ def _terms(item: Item) -> list[tuple[str, str, float]]:
     """Wait and prefill as ``Throughput.seconds`` has them; what is left of the cost is cached tokens given up."""
     ahead = item["queuedTokens"] + item["inflightTokens"]
     wait, own = _seconds(item, ahead), _seconds(item, ahead + item["uncachedTokens"])
-    others = item["othersSeconds"]
-    evicted = max(0.0, item["seconds"] + item["paidSeconds"] - own - others)
+    loading, others = item["loadingSeconds"], item["othersSeconds"]
+    evicted = max(0.0, item["seconds"] + item["paidSeconds"] - own - loading - others)
     return [
         ("wait", "wait", wait),
         ("prefill", "prefill", max(0.0, own - wait)),
+        ("load", "loading", loading),
         ("others", "others wait", others),
         ("evict", "eviction", evicted if evicted > own * 1e-6 else 0.0),
     ]

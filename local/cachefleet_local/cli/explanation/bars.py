@@ -27,6 +27,7 @@ class Part:
 
 WAIT: Final = Part("#", "yellow", "waits")
 PREFILL: Final = Part("=", "blue", "computes the prompt")
+LOADING: Final = Part("~", "cyan", "loads from host or disk")
 OTHERS: Final = Part(":", "magenta", "others wait")
 EVICTION: Final = Part("x", "red", "evicts")
 SERVED: Final = Part("#", "green", "from cache")
@@ -52,9 +53,10 @@ def costs(candidate: Item) -> dict[Part, float]:
     before = candidate["queuedTokens"] + candidate["inflightTokens"]
     wait = min(seconds(before), candidate["seconds"])
     prefill = min(seconds(before + candidate["uncachedTokens"]) - seconds(before), candidate["seconds"] - wait)
-    left = max(0.0, candidate["seconds"] - wait - prefill)
+    loading = min(candidate.get("loadingSeconds", 0.0), candidate["seconds"] - wait - prefill)
+    left = max(0.0, candidate["seconds"] - wait - prefill - loading)
     others = min(left, candidate["othersSeconds"])
-    return {WAIT: wait, PREFILL: prefill, OTHERS: others, EVICTION: left - others}
+    return {WAIT: wait, PREFILL: prefill, LOADING: loading, OTHERS: others, EVICTION: left - others}
 
 
 def tokens(item: Item) -> dict[Part, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +34,13 @@ def test_a_costs_parts_are_its_sum() -> None:
     chosen, _, busiest = (bars.costs(one) for one in item(example())["candidates"])
     assert max(chosen, key=lambda part: chosen[part]) is bars.PREFILL
     assert max(busiest, key=lambda part: busiest[part]) is bars.WAIT
+
+
+def test_loading_is_a_part_of_its_own() -> None:
+    chosen = item(example())["candidates"][0]
+    bare = bars.costs(chosen)
+    loads = bars.costs(chosen | {"seconds": chosen["seconds"] + 0.25, "loadingSeconds": 0.25})
+    assert loads == {part: pytest.approx(amount) for part, amount in (bare | {bars.LOADING: 0.25}).items()}
 
 
 @given(
