@@ -129,6 +129,8 @@ def _facts(item: Item) -> Iterator[tuple[str, str]]:
         yield "attempt", _attempt(attempt)
     if short := item["shortfall"]:
         yield "shortfall", f"{short['tokens']} tokens of {short['worker']} ({short['cause']}): {short['why']}"
+    for one in item.get("lost", ()):
+        yield "computed", f"{one['tokens']} tokens ({one['cause']}): {one['why']}"
 
 
 def _tenant(item: Item) -> str:

@@ -19,11 +19,11 @@ from cachefleet_controlplane.gateway.upstream.usage import PromptDetails, Usage
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, RoutingPolicy
-from cachefleet_controlplane.routing.reason_texts import CAUSES, REASONS
+from cachefleet_controlplane.routing.reason_texts import CAUSES, LOST, REASONS
 from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.routing.worth import Worth
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, ShortfallRecord
+from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, LostRecord, ShortfallRecord
 from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.tenancy import TenantId
 from cachefleet_local.cli.explanation.explain import explained
@@ -108,6 +108,16 @@ def test_what_is_loaded_is_among_the_costs_with_its_rate(*, measured: bool, sour
     below = replace(chosen, loaded_tokens=2048, loading_seconds=0.0512, loading_measured=measured)
     told = f"costs      loads 2,048 tokens in 0.051 s (40,000 tokens/s, {source}), evicts 960 tokens"
     assert told in explained(item(replace(record, candidates=(below, *others))))
+
+
+def test_why_tokens_were_computed_is_told_by_cause() -> None:
+    lost = (LostRecord("evicted", 1008), LostRecord("last_block", 16))
+    lines = explained(item(replace(example(), lost=lost))).splitlines()
+    told = [line for line in lines if line.startswith("computed")]
+    assert told == [
+        f"computed   1008 tokens (evicted): {LOST['evicted']}",
+        f"computed   16 tokens (last_block): {LOST['last_block']}",
+    ]
 
 
 def test_what_nobody_told_is_left_out_or_a_dash() -> None:
