@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from inspect import Parameter, Signature
@@ -12,14 +13,18 @@ from typing import Annotated, Any, Final
 import typer
 
 from cachefleet_local.cli.answers import INTERVAL_SECONDS, Show
-from cachefleet_local.cli.completion import context_names
+from cachefleet_local.cli.completion import context_names, names
 from cachefleet_local.cli.contexts.access import CONTEXT_VARIABLE, TOKEN_FILE_VARIABLE, URL_VARIABLE, Where
 from cachefleet_local.cli.listing import Output
+from cachefleet_local.cli_errors import Exit, FailureError
 
 DATA_DIR_HELP: Final = "Folder of the local fleet: secrets, logs, database."
 
 TIMES: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
 """How a time is written."""
+
+STDIN: Final = "-"
+"""In place of a file's name."""
 
 Command = Callable[..., None]
 
@@ -41,6 +46,11 @@ ContextName = Annotated[
         autocompletion=context_names,
     ),
 ]
+PoolName = Annotated[
+    str | None,
+    typer.Option(metavar="NAMESPACE/NAME", help="Of this pool only.", autocompletion=names("pools", "key")),
+]
+TenantName = Annotated[str | None, typer.Option(help="Of this tenant only.", autocompletion=names("tenants", "name"))]
 Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Go on, and show what changes, until Ctrl-C.")]
 Interval = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="With --watch: how often to look.")]
@@ -100,6 +110,14 @@ def time_of(given: datetime | None) -> str | None:
     if given is None:
         return None
     return (given if given.tzinfo else given.replace(tzinfo=UTC)).isoformat()
+
+
+def body_of(file: str) -> bytes:
+    """What a file or standard input has: the body of a request. FailureError."""
+    try:
+        return sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+    except OSError as error:
+        raise FailureError([f"cannot read {file}: {error.strerror}"], Exit.BAD_INPUT) from error
 
 
 def _show(ctx: typer.Context, *, output: Output, watch: bool = False, interval: float = 0, **given: Any) -> Show:

@@ -37,6 +37,8 @@ def api() -> AdminApi:
         ("cachefleet workers --pool d", ["default/demo"]),
         ("cachefleet decisions --model ", ["tiny"]),
         ("cachefleet explain ", ["d1"]),
+        ("cachefleet flush --pool ", ["default/demo"]),
+        ("cachefleet flush --tenant u", ["umbrella"]),
         ("cachefleet tenants delete a", ["acme"]),
         ("cachefleet tenants keys list ", ["acme", "umbrella"]),
         ("cachefleet pools -o ", ["table", "wide", "json", "yaml", "name"]),

@@ -8,8 +8,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from cachefleet_local.cli.answers import Show
 from cachefleet_local.cli.command_table import EPILOG
 from cachefleet_local.cli.completion import context_names
+from cachefleet_local.cli.contexts.access import Where
 from cachefleet_local.cli.contexts.cluster_access import Cluster
 from cachefleet_local.cli.contexts.context_file import (
     Context,
@@ -19,7 +21,8 @@ from cachefleet_local.cli.contexts.context_file import (
     shown_context,
     write_contexts,
 )
-from cachefleet_local.cli.listing import Column, Item, Output, listing
+from cachefleet_local.cli.listing import Column, Item, Output
+from cachefleet_local.cli.options import Format
 from cachefleet_local.cli_errors import Exit, FailureError
 
 _NONE: Final = "no contexts: the fleet of ./.cachefleet is meant; make one with: cachefleet contexts set NAME --help"
@@ -32,7 +35,6 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.", autocompletion=context_names)]
-Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
 _CONTEXTS: Final = (
     Column("", lambda item: "*" if item["current"] else " "),
     Column("NAME", lambda item: item["name"], name=True),
@@ -118,10 +120,7 @@ def _known(known: Contexts, name: str) -> None:
 def _list(output: Output) -> None:
     known = read_contexts(context_path())
     items = [_item(name, one, current=name == known.current) for name, one in sorted(known.items.items())]
-    if items or output in {Output.JSON, Output.YAML}:
-        typer.echo(listing(items, _CONTEXTS, output))
-    else:
-        typer.echo(_NONE, err=True)
+    Show(Where(), output).rows(items, _CONTEXTS, empty=_NONE)
 
 
 def _item(name: str, context: Context, *, current: bool) -> Item:

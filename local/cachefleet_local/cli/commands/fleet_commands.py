@@ -9,17 +9,13 @@ import typer
 
 from cachefleet_local.cli.answers import Show
 from cachefleet_local.cli.completion import names
-from cachefleet_local.cli.options import TIMES, time_of, watching
+from cachefleet_local.cli.options import TIMES, PoolName, TenantName, time_of, watching
 from cachefleet_local.cli.output.columns import DECISIONS, POOLS, WORKERS
 
 _NO_POOLS: Final = "no pools: kubectl apply -f POOL.yaml (on one machine: cachefleet up POOL.yaml)"
 _NO_WORKERS: Final = "no workers: their pools want none, or have just been made; see cachefleet pools"
 _NO_DECISIONS: Final = "no decisions: no request has come yet; try one with: cachefleet doctor hit"
 
-PoolName = Annotated[
-    str | None,
-    typer.Option(metavar="NAMESPACE/NAME", help="Of this pool only.", autocompletion=names("pools", "key")),
-]
 ModelName = Annotated[str | None, typer.Option(help="For this model only.", autocompletion=names("pools", "model"))]
 
 
@@ -47,9 +43,7 @@ def decisions(
     worker: Annotated[
         str | None, typer.Option(help="Of this worker only.", autocompletion=names("workers", "name"))
     ] = None,
-    tenant: Annotated[
-        str | None, typer.Option(help="Of this tenant only.", autocompletion=names("tenants", "name"))
-    ] = None,
+    tenant: TenantName = None,
     request_id: Annotated[str | None, typer.Option(metavar="ID", help="The client's x-request-id.")] = None,
     outcome: Annotated[str | None, typer.Option(help="answered, refused, gone or failed.")] = None,
     shortfall: Annotated[

@@ -5,27 +5,38 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from cachefleet_local.cli.answers import Show, ask
+from cachefleet_local.cli.answers import Show, agreed, ask
+from cachefleet_local.cli.completion import names
 from cachefleet_local.cli.contexts.access import Where
 from cachefleet_local.cli.listing import Column, Item, Output, listing, single
-from cachefleet_local.cli.options import showing
+from cachefleet_local.cli.options import body_of, showing
 from cachefleet_local.cli_errors import Exit, FailureError
 
-STDIN: Final = "-"
 SECONDS: Final = 45.0
 """Longer than the control plane gives its workers."""
 
 Model = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Of this model, or adapter: its name, or NAMESPACE/NAME.")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Of this model, or adapter: its name, or NAMESPACE/NAME.",
+        autocompletion=names("pools", "model"),
+    ),
 ]
-Pool = Annotated[str | None, typer.Option(metavar="NAMESPACE/NAME", help="Of this pool.")]
-Worker = Annotated[str | None, typer.Option(metavar="NAME", help="Of this worker.")]
-Tenant = Annotated[str | None, typer.Option(metavar="NAME", help="What was computed for this tenant.")]
+Pool = Annotated[
+    str | None, typer.Option(metavar="NAMESPACE/NAME", help="Of this pool.", autocompletion=names("pools", "key"))
+]
+Worker = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of this worker.", autocompletion=names("workers", "name"))
+]
+Tenant = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="What was computed for this tenant.", autocompletion=names("tenants", "name")),
+]
 Prompt = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="What begins with the prompt of this request; - reads standard input."),
@@ -109,8 +120,7 @@ def _consent(foreseen: Item) -> None:
     typer.echo(table(foreseen), err=True)
     if not foreseen["blocks"]:
         raise typer.Exit(Exit.FAILED if any(one["error"] for one in foreseen["workers"]) else Exit.DONE)
-    typer.echo("Flush them? [y/N] ", nl=False, err=True)  # typer.confirm would write to standard output, too
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+    if not agreed("Flush them?"):
         typer.echo("nothing was flushed", err=True)
         raise typer.Exit(Exit.FAILED)
 
@@ -128,9 +138,7 @@ def _read(file: str | None, text: str | None) -> dict[str, Any] | None:
     if file is None:
         return None if text is None else {"prompt": text}
     try:
-        body = json.loads(sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes())
-    except OSError as error:
-        raise FailureError([f"cannot read {file}: {error.strerror}"], Exit.BAD_INPUT) from error
+        body = json.loads(body_of(file))
     except ValueError as error:
         raise FailureError([f"{file}: not JSON: {error}"], Exit.BAD_INPUT) from error
     if not isinstance(body, dict):

@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -17,10 +16,9 @@ from cachefleet_local.cli.answers import Asker, Show
 from cachefleet_local.cli.completion import names
 from cachefleet_local.cli.explanation import bars
 from cachefleet_local.cli.listing import Column, Item, Output, listing, single
-from cachefleet_local.cli.options import showing
+from cachefleet_local.cli.options import body_of, showing
 from cachefleet_local.cli_errors import Exit, FailureError
 
-STDIN: Final = "-"
 SHOWN_SECONDS: Final = 0.0005
 WIDTH: Final = 100
 """Where there is no terminal whose width could be followed."""
@@ -38,7 +36,12 @@ Body = Annotated[
     typer.Option(metavar="FILE", help="Body of a request to decide on without sending it; - reads standard input."),
 ]
 RequestId = Annotated[str | None, typer.Option(metavar="ID", help="The client's x-request-id, in place of the id.")]
-Tenant = Annotated[str | None, typer.Option(help="Whose request --body is. Default: the default tenant's.")]
+Tenant = Annotated[
+    str | None,
+    typer.Option(
+        help="Whose request --body is. Default: the default tenant's.", autocompletion=names("tenants", "name")
+    ),
+]
 
 
 @showing
@@ -59,7 +62,7 @@ def explain(
         raise FailureError([f"give {ways}: one of them"], Exit.BAD_INPUT)
     if tenant is not None and body is None:
         raise FailureError(["--tenant goes with --body: a decision that was made has its tenant"], Exit.BAD_INPUT)
-    asked = None if body is None else _read(body)
+    asked = None if body is None else body_of(body)
     asker = Asker(show.where)
     if request_id is not None:
         decision = asker(lambda client: _decision_of(client, request_id))
@@ -217,13 +220,6 @@ CANDIDATES: Final = (
     Column("NEEDS/FREE", _blocks, right=True),
     Column("FITS", lambda item: "yes" if item["fits"] else "no"),
 )
-
-
-def _read(name: str) -> bytes:
-    try:
-        return sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
-    except OSError as error:
-        raise FailureError([f"cannot read {name}: {error.strerror}"], Exit.BAD_INPUT) from error
 
 
 def _decision_of(client: AdminClient, request_id: str) -> str:

@@ -11,10 +11,9 @@ import typer
 
 from cachefleet_local.cli.answers import Asker, Show, agreed
 from cachefleet_local.cli.command_table import EPILOG
-from cachefleet_local.cli.completion import names
 from cachefleet_local.cli.contexts.access import Where
 from cachefleet_local.cli.listing import Item
-from cachefleet_local.cli.options import TIMES, Command, asking, group, showing, time_of, watching
+from cachefleet_local.cli.options import TIMES, Command, PoolName, TenantName, asking, group, showing, time_of, watching
 from cachefleet_local.cli.output.columns import ACCESS, IDLE, TENANTS, USAGE
 from cachefleet_local.cli.tenants import key_commands
 from cachefleet_local.cli.tenants.key_commands import Name, path_of
@@ -148,9 +147,7 @@ def confirmed(question: str) -> None:
 def usage(
     show: Show,
     *,
-    tenant: Annotated[
-        str | None, typer.Option(help="Of this tenant only.", autocompletion=names("tenants", "name"))
-    ] = None,
+    tenant: TenantName = None,
     since: Annotated[
         datetime | None,
         typer.Option("--from", formats=TIMES, metavar="TIME", help="Hours from then; default: a day before --to."),
@@ -170,14 +167,7 @@ def usage(
 
 @app.command(epilog=EPILOG)
 @watching
-def cache(
-    show: Show,
-    *,
-    pool: Annotated[
-        str | None,
-        typer.Option(metavar="NAMESPACE/NAME", help="Of this pool only.", autocompletion=names("pools", "key")),
-    ] = None,
-) -> None:
+def cache(show: Show, *, pool: PoolName = None) -> None:
     """What tenants have of the idle caches now, and their shares of the budget."""
     parameters = {} if pool is None else {"pool": pool}
     show.items(lambda client: client.get("idle-cache", parameters), IDLE, empty=_NO_IDLE)
