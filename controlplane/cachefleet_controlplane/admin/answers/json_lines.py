@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
 
 from pydantic import BaseModel
 from starlette.responses import StreamingResponse
+
+from cachefleet_controlplane.admin.answers.record_pages import F_contra, Log, R
 
 MEDIA_TYPE: Final = "application/jsonl"
 PAGE: Final = 20
@@ -20,32 +22,21 @@ IN_JSON_LINES: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-class Named(Protocol):
-    """A record with an id."""
-
-    @property
-    def id(self) -> str:
-        """Unique among all records of its kind."""
-        ...
-
-
-R = TypeVar("R", bound=Named)
-
-
 async def json_lines(
-    read: Callable[[int, str | None], Awaitable[Sequence[R]]], shown: Callable[[R], BaseModel], *, limit: int
+    log: Log[F_contra, R], wanted: F_contra, shown: Callable[[R], BaseModel], *, limit: int
 ) -> StreamingResponse:
-    """At most ``limit`` records as ``shown``; ``read`` gives so many of those before an id.
+    """At most ``limit`` of the records that are wanted, the last first, as ``shown``.
 
-    An error of the first ``read`` is raised; one later cuts the answer off, so that its end is not taken for the end.
+    An error of the first page is raised; one later cuts the answer off, so that its end is not taken for the end.
     """
-    first = await read(min(PAGE, limit), None)
-    return StreamingResponse(_lines(first, read, shown, limit=limit), media_type=MEDIA_TYPE)
+    first = await log.recent(min(PAGE, limit), wanted, whole=True)
+    return StreamingResponse(_lines(first, log, wanted, shown, limit=limit), media_type=MEDIA_TYPE)
 
 
 async def _lines(
     page: Sequence[R],
-    read: Callable[[int, str | None], Awaitable[Sequence[R]]],
+    log: Log[F_contra, R],
+    wanted: F_contra,
     shown: Callable[[R], BaseModel],
     *,
     limit: int,
@@ -54,4 +45,4 @@ async def _lines(
         yield "".join(shown(record).model_dump_json(by_alias=True) + "\n" for record in page)
         limit -= len(page)
         await asyncio.sleep(0)
-        page = await read(min(PAGE, limit), page[-1].id) if limit > 0 else ()
+        page = await log.recent(min(PAGE, limit), wanted, before=page[-1].id, whole=True) if limit > 0 else ()

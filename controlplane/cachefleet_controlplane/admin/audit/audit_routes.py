@@ -9,9 +9,9 @@ from starlette.responses import StreamingResponse
 
 from cachefleet_controlplane.admin.admin_openapi import ERRORS
 from cachefleet_controlplane.admin.answers.json_lines import IN_JSON_LINES, json_lines
+from cachefleet_controlplane.admin.answers.record_pages import record_page
 from cachefleet_controlplane.admin.audit.audit_schemas import AuditEntry, AuditExportQuery, AuditList, AuditPageQuery
 from cachefleet_controlplane.store.audit_log import AuditLog
-from cachefleet_controlplane.store.audit_records import AuditRecord
 
 
 def audit_routes(audit: AuditLog) -> APIRouter:
@@ -20,20 +20,16 @@ def audit_routes(audit: AuditLog) -> APIRouter:
 
     @router.get("", summary="Who changed what, last first")
     async def entries(asked: Annotated[AuditPageQuery, Query()]) -> AuditList:
-        found = await audit.recent(asked.limit + 1, asked.wanted(), before=asked.before)
-        page = found[: asked.limit]
+        page, following = await record_page(audit, asked.wanted(), before=asked.before, limit=asked.limit)
         return AuditList(
             items=tuple(map(AuditEntry.of, page)),
-            next=page[-1].id if len(found) > len(page) else None,
+            next=following,
             waiting=audit.waiting,
             store_problem=audit.problem or None,
         )
 
     @router.get("/export", summary="Who changed what, as JSON lines", responses=IN_JSON_LINES, response_model=None)
     async def export(asked: Annotated[AuditExportQuery, Query()]) -> StreamingResponse:
-        async def read(limit: int, before: str | None) -> list[AuditRecord]:
-            return await audit.recent(limit, asked.wanted(), before=before, whole=True)
-
-        return await json_lines(read, AuditEntry.of, limit=asked.limit)
+        return await json_lines(audit, asked.wanted(), AuditEntry.of, limit=asked.limit)
 
     return router

@@ -12,7 +12,6 @@ from cachefleet_controlplane.admin.answers.json_lines import IN_JSON_LINES, json
 from cachefleet_controlplane.admin.decisions import decision_presenters
 from cachefleet_controlplane.admin.decisions.decision_query import ExportQuery
 from cachefleet_controlplane.store.decision_log import DecisionLog
-from cachefleet_controlplane.store.decision_records import DecisionRecord
 
 
 def export_routes(decisions: DecisionLog) -> APIRouter:
@@ -21,9 +20,6 @@ def export_routes(decisions: DecisionLog) -> APIRouter:
 
     @router.get("/decisions/export", summary="Decisions as JSON lines", responses=IN_JSON_LINES, response_model=None)
     async def export(asked: Annotated[ExportQuery, Query()]) -> StreamingResponse:
-        async def read(limit: int, before: str | None) -> list[DecisionRecord]:
-            return await decisions.recent(limit, asked.wanted(), before=before, whole=True)
-
-        return await json_lines(read, decision_presenters.decision, limit=asked.limit)
+        return await json_lines(decisions, asked.wanted(), decision_presenters.decision, limit=asked.limit)
 
     return router

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Path, Query
 
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
+from cachefleet_controlplane.admin.answers.record_pages import record_page
 from cachefleet_controlplane.admin.decisions import decision_presenters, decision_schemas
 from cachefleet_controlplane.admin.decisions.decision_query import PageQuery
 from cachefleet_controlplane.store.decision_log import DecisionLog
@@ -18,11 +19,10 @@ def decision_routes(decisions: DecisionLog) -> APIRouter:
 
     @router.get("/decisions", summary="Decisions that were made, last first")
     async def recent(asked: Annotated[PageQuery, Query()]) -> decision_schemas.DecisionList:
-        found = await decisions.recent(asked.limit + 1, asked.wanted(), before=asked.before)
-        page = found[: asked.limit]
+        page, following = await record_page(decisions, asked.wanted(), before=asked.before, limit=asked.limit)
         return decision_schemas.DecisionList(
             items=tuple(map(decision_presenters.decision, page)),
-            next=page[-1].id if len(found) > len(page) else None,
+            next=following,
             store_problem=decisions.problem or None,
         )
 
