@@ -1,6 +1,7 @@
 """HTTP and JSON details that several rooms share.
 
 errors          error bodies and error events in the shape of each client API
+event_stream    an answer of server-sent events, which ends with its client, or where that reads no more
 headers         which request headers a worker is sent
 http_exchange   one HTTP exchange over ASGI: body in, answer out, disconnects
 json_bounds     bounds on the parts of a JSON body, before it is decoded

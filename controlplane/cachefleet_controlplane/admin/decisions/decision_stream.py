@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, HTTPException, Query, Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cachefleet_controlplane.admin.admin_openapi import ERRORS
@@ -16,6 +16,7 @@ from cachefleet_controlplane.admin.decisions import decision_presenters
 from cachefleet_controlplane.admin.decisions.decision_query import LiveQuery
 from cachefleet_controlplane.store.decision_feed import MAX_VIEWERS, DecisionFeed, TooManyViewersError, Viewer
 from cachefleet_controlplane.store.decision_records import DecisionRecord
+from cachefleet_controlplane.wire.event_stream import EventStream, event
 
 MEDIA_TYPE: Final = "text/event-stream"
 HEARTBEAT_SECONDS: Final = 15.0
@@ -24,7 +25,6 @@ CHECK_SECONDS: Final = 15.0
 """After so long it is asked again whether a viewer may look on."""
 AGAIN_MILLISECONDS: Final = 2000
 """When a viewer that was cut off should come again."""
-_HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _EVENTS: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": 'Events `decision`, whose data is a decision, and `dropped`: {"decisions": N}',
@@ -38,7 +38,7 @@ def stream_routes(feed: DecisionFeed) -> APIRouter:
     router = APIRouter(tags=["decisions"], responses=ERRORS)
 
     @router.get("/decisions/stream", summary="Decisions as they are made", responses=_EVENTS, response_model=None)
-    async def stream(asked: Annotated[LiveQuery, Query()], request: Request) -> StreamingResponse:
+    async def stream(asked: Annotated[LiveQuery, Query()], request: Request) -> Response:
         try:
             viewer = feed.join(asked.wanted())
         except TooManyViewersError as error:
@@ -48,22 +48,22 @@ def stream_routes(feed: DecisionFeed) -> APIRouter:
     return router
 
 
-class _Stream(StreamingResponse):
+class _Stream(Response):
     """What a viewer is sent. It leaves the feed however this ends, also before its first event."""
 
     def __init__(self, feed: DecisionFeed, viewer: Viewer, still: Still) -> None:
-        super().__init__(_events(viewer, still), media_type=MEDIA_TYPE, headers=_HEADERS)
-        self._feed, self._viewer = feed, viewer
+        super().__init__(media_type=MEDIA_TYPE)
+        self._feed, self._viewer, self._still = feed, viewer, still
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await super().__call__(scope, receive, send)
+            await EventStream(_events(self._viewer, self._still))(scope, receive, send)
         finally:
             self._feed.leave(self._viewer)
 
 
-async def _events(viewer: Viewer, still: Still) -> AsyncIterator[str]:
-    yield f"retry: {AGAIN_MILLISECONDS}\n\n"
+async def _events(viewer: Viewer, still: Still) -> AsyncIterator[bytes]:
+    yield b"retry: %d\n\n" % AGAIN_MILLISECONDS
     ended, checked = False, time.monotonic()
     while not ended:
         ended = viewer.ended
@@ -73,12 +73,12 @@ async def _events(viewer: Viewer, still: Still) -> AsyncIterator[str]:
                 return
             checked = time.monotonic()
         if dropped:
-            yield f'event: dropped\ndata: {{"decisions": {dropped}}}\n\n'
+            yield event("dropped", b'{"decisions": %d}' % dropped)
         for published in records:
             published.shown = published.shown or _event(published.record)
-            yield published.shown
+            yield published.shown.encode()
         if not (records or ended):
-            yield ": still here\n\n"
+            yield b": still here\n\n"
 
 
 def _event(record: DecisionRecord) -> str:

@@ -12,12 +12,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cachefleet_controlplane.console.live.event_stream import EventStream, event
 from cachefleet_controlplane.console.live.fleet_rows import WorkerRow
 from cachefleet_controlplane.console.live.live_fleet import TICK_SECONDS
 from cachefleet_controlplane.console.sign_in.visitor_sessions import session_id
 from cachefleet_controlplane.console.visit import Visit
 from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError
+from cachefleet_controlplane.wire.event_stream import EventStream, event
 
 MAX_VIEWERS: Final = 100
 CHECK_TICKS: Final = 8

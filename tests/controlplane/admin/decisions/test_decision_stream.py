@@ -14,12 +14,24 @@ from cachefleet_controlplane.admin.decisions import decision_stream
 from cachefleet_controlplane.store import decision_feed
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_records import DecisionRecord
+from cachefleet_controlplane.wire import event_stream
 from tests.controlplane.admin.conftest import TOKEN, Doorkeeper
 from tests.controlplane.admin.test_admin_app import assert_problem
 from tests.controlplane.store.conftest import make_record
 from tests.controlplane.waiting import until
 
 QUIET = ("retry: 2000", ": still here")
+SCOPE = {
+    "type": "http",
+    "asgi": {"spec_version": "2.3"},
+    "http_version": "1.1",
+    "headers": [(b"authorization", f"Bearer {TOKEN}".encode())],
+    "method": "GET",
+    "path": "/decisions/stream",
+    "raw_path": b"",
+    "query_string": b"",
+    "root_path": "",
+}
 
 
 @asynccontextmanager
@@ -132,11 +144,26 @@ async def test_a_viewer_that_leaves_before_the_answer_has_begun_leaves_no_place_
     async def full(_message: Message) -> None:
         await asyncio.Event().wait()
 
-    headers = [(b"authorization", f"Bearer {TOKEN}".encode())]
-    about = {"method": "GET", "path": "/decisions/stream", "raw_path": b"", "query_string": b"", "root_path": ""}
-    scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "http_version": "1.1", "headers": headers, **about}
     async with asyncio.timeout(5):
-        await app(scope, gone, full)
+        await app(dict(SCOPE), gone, full)
+    assert len(decisions.feed) == 0
+
+
+async def test_a_viewer_that_reads_no_more_leaves_no_place_taken(
+    app: FastAPI, decisions: DecisionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "SEND_SECONDS", 0.001)
+
+    async def silent() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def full(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async with asyncio.timeout(5):
+        await app(dict(SCOPE), silent, full)
     assert len(decisions.feed) == 0
 
 

@@ -29,8 +29,8 @@ class EventStream:
         self._events = events
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.create_task(self._send(send), name="console-events")
-        leaving = asyncio.create_task(_left(receive), name="console-client")
+        sending = asyncio.create_task(self._send(send), name="events")
+        leaving = asyncio.create_task(_left(receive), name="events-client")
         try:
             await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
