@@ -52,7 +52,7 @@ def plan_budget(spec: PoolSpec, kv_bytes_per_token: int | None = None) -> Budget
     pool's own figure.
     """
     kv_cache = kv_cache_mib(spec)
-    budget = spec.prefix_cache.budget_mib if spec.prefix_cache.enabled else 0
+    budget = budget_mib(spec)
     running = max(0, kv_cache - budget)
     admitted, reason, message = _judge(spec, kv_bytes_per_token or spec.model.kv_bytes_per_token, budget=budget)
     return BudgetPlan(kv_cache, budget, running, admitted, reason, message)
@@ -68,6 +68,23 @@ def request_mib(spec: PoolSpec, kv_bytes_per_token: int) -> int:
     """The KV cache that serves one request of maxModelLen: whole blocks and vLLM's reserved one, in MiB, rounded up."""
     needed = -(-spec.engine.max_model_len // spec.block_size) + RESERVED_BLOCKS
     return mebibytes(needed, spec.block_size * kv_bytes_per_token)
+
+
+def budget_mib(spec: PoolSpec) -> int:
+    """The idle blocks that a device may keep, in MiB; 0 where the prefix cache is disabled."""
+    return spec.prefix_cache.budget_mib if spec.prefix_cache.enabled else 0
+
+
+def budget_blocks(spec: PoolSpec, *, block_bytes: int, total: int) -> int:
+    """The idle blocks that an engine may keep of ``total``, which is 0 where that is not known.
+
+    All of them where the engine does not tell the ``block_bytes`` of a block, unless it keeps none.
+    """
+    budget = budget_mib(spec)
+    if not block_bytes:
+        return total if budget else 0
+    kept = blocks(budget, block_bytes)
+    return min(kept, total) if total else kept
 
 
 def blocks(mib: int, block_bytes: int) -> int:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cachefleet_core.budget import (
     BudgetReason,
     blocks,
+    budget_blocks,
     kv_cache_mib,
     mebibytes,
     plan_budget,
@@ -124,6 +125,23 @@ def test_blocks_are_whole() -> None:
     assert mebibytes(128, 16384) == 2
     assert mebibytes(129, 16384) == 3
     assert mebibytes(0, 16384) == 0
+
+
+@pytest.mark.parametrize(
+    ("prefix_cache", "block_bytes", "total", "kept"),
+    [
+        ({"budgetMiB": 2}, 16_384, 1000, 128),
+        ({"budgetMiB": 2}, 16_384, 100, 100),
+        ({"budgetMiB": 2}, 16_384, 0, 128),
+        ({"budgetMiB": 2}, 0, 100, 100),
+        ({"budgetMiB": 0}, 0, 100, 0),
+        ({"enabled": False}, 16_384, 100, 0),
+    ],
+)
+def test_an_engine_keeps_no_more_idle_blocks_than_it_has(
+    prefix_cache: dict[str, Any], block_bytes: int, total: int, kept: int
+) -> None:
+    assert budget_blocks(spec(prefixCache=prefix_cache), block_bytes=block_bytes, total=total) == kept
 
 
 @given(st.integers(0, 2**24), st.integers(1, 2**40))

@@ -9,6 +9,7 @@ from cachefleet_controlplane.routing.hit_trust import WHOLE
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.views import HitRatio, IndexStatus, PoolStatus, WorkerStatus
 from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.budget import budget_mib
 from cachefleet_core.report_frames import Capability, Hello
 from cachefleet_core.warmth import Warmth
 
@@ -31,7 +32,7 @@ def pool_status(pool: Pool, now: float, *, wall: float) -> PoolStatus:
         excluded=sum(bool(worker.differences) for worker in workers),
         replicas=pool.declared.spec.replicas,
         admitted=pool.policy is not None,
-        budget_mib=cache.budget_mib if (cache := pool.declared.spec.prefix_cache).enabled else 0,
+        budget_mib=budget_mib(pool.declared.spec),
     )
 
 

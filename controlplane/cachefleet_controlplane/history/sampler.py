@@ -9,8 +9,7 @@ from typing import Final
 
 from cachefleet_controlplane.history.cache_history import FLEET, STEP_SECONDS, CacheHistory, Gauges
 from cachefleet_controlplane.workers.views import FleetView, PoolStatus, ServedModel, WorkerStatus
-from cachefleet_core.budget import blocks
-from cachefleet_core.engine.engine_arguments import keeps_blocks
+from cachefleet_core.budget import budget_blocks
 from cachefleet_core.pool.spec import PrefixCachePool
 
 _EARLY_SECONDS: Final = 1.0
@@ -97,13 +96,8 @@ def _budget(pool: PrefixCachePool, workers: Iterable[WorkerStatus]) -> int | Non
     known = [worker for worker in workers if worker.listed and worker.block_bytes]
     if not known:
         return None
-    return sum(_of_worker(pool, worker) for worker in known) if keeps_blocks(pool.spec) else 0
-
-
-def _of_worker(pool: PrefixCachePool, worker: WorkerStatus) -> int:
-    budget = blocks(pool.spec.prefix_cache.budget_mib, worker.block_bytes)
-    total = worker.report.blocks_total if worker.report else 0
-    return min(budget, total) if total else budget
+    sizes = ((worker.block_bytes, worker.report.blocks_total if worker.report else 0) for worker in known)
+    return sum(budget_blocks(pool.spec, block_bytes=size, total=total) for size, total in sizes)
 
 
 def _together(pools: Iterable[Gauges], *, queued: int, ratio: float | None) -> Gauges:

@@ -22,8 +22,7 @@ from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
 from cachefleet_controlplane.workers.warm_prefixes import MAX_BYTES
-from cachefleet_core.budget import blocks
-from cachefleet_core.engine.engine_arguments import keeps_blocks
+from cachefleet_core.budget import budget_blocks
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.report_frames import Hello, Phase, State, Warm
 from cachefleet_core.warmth import Prefix
@@ -141,13 +140,8 @@ class NewWorkerWarmUp:
 
 def budget_tokens(pool: PrefixCachePool, hello: Hello) -> int:
     """Tokens whose blocks a worker may keep idle; 0 where its pool keeps none."""
-    if not keeps_blocks(pool.spec):
-        return 0
-    held = hello.blocks_total
-    if hello.block_bytes:
-        budget = blocks(pool.spec.prefix_cache.budget_mib, hello.block_bytes)
-        held = min(budget, held) if held else budget
-    return held * hello.contract.block_size
+    kept = budget_blocks(pool.spec, block_bytes=hello.block_bytes, total=hello.blocks_total)
+    return kept * hello.contract.block_size
 
 
 def standing_tokens(pool: PrefixCachePool, hello: Hello) -> int:

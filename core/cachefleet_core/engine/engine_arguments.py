@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cachefleet_core import report_frames
-from cachefleet_core.budget import MIB, kv_cache_mib
+from cachefleet_core.budget import MIB, budget_mib, kv_cache_mib
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
 from cachefleet_core.pool.worker_spec import MAX_ADAPTERS, AdapterSpec, Role
 from cachefleet_core.tls_names import CERTIFICATE, PRIVATE_KEY
@@ -136,7 +136,7 @@ def scale_out(version: str) -> list[str]:
 
 def keeps_blocks(spec: PoolSpec) -> bool:
     """Whether a pool's engines keep blocks of finished requests."""
-    return spec.prefix_cache.enabled and spec.prefix_cache.budget_mib > 0
+    return budget_mib(spec) > 0
 
 
 def caches_prefixes(spec: PoolSpec, *, plugin: bool) -> bool:
@@ -155,7 +155,7 @@ def engine_policy(pool: PrefixCachePool) -> report_frames.Policy:
         threshold=spec.hit.threshold,
         preemption=spec.preemption.policy.value,
         reject_below=spec.preemption.reject_below,
-        budget_mib=cache.budget_mib if cache.enabled else 0,
+        budget_mib=budget_mib(spec),
         cache_share=spec.tenancy.cache_share.default,
         keep_share=cache.keep_share,
         max_entries=cache.max_entries,
