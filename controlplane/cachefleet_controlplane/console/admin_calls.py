@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -27,6 +27,12 @@ class Answer:
     def ok(self) -> bool:
         """Whether it did what was asked; a redirection, as of a path that ends in a slash, does nothing."""
         return self.status < 300
+
+    @property
+    def items(self) -> Sequence[Any]:
+        """The items of a list; none where it was refused."""
+        found: Sequence[Any] = self.data["items"] if self.ok else ()
+        return found
 
     @property
     def problem(self) -> str:

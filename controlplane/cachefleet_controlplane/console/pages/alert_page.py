@@ -12,7 +12,7 @@ async def alert_page(visit: Visit) -> Response:
     answer = await visit.ask("GET", "/findings")
     return visit.page(
         "alerts.html",
-        items=answer.data["items"] if answer.ok else [],
+        items=answer.items,
         absent=answer.status == 404,
         problem=answer.problem,
     )

@@ -13,4 +13,4 @@ def chosen_pool(visit: Visit) -> str:
 async def pool_keys(visit: Visit) -> list[str]:
     """All pools, as "namespace/name"."""
     answer = await visit.ask("GET", "/pools")
-    return [one["key"] for one in answer.data["items"]] if answer.ok else []
+    return [one["key"] for one in answer.items]

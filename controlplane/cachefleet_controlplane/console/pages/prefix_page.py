@@ -14,7 +14,7 @@ async def prefix_page(visit: Visit) -> Response:
     answer = await visit.ask("GET", "/prefixes", {"limit": "100"} | ({"pool": pool} if pool else {}))
     return visit.page(
         "prefixes.html",
-        items=answer.data["items"] if answer.ok else [],
+        items=answer.items,
         absent=answer.status == 404,
         problem=answer.problem,
         pool=pool,

@@ -33,10 +33,10 @@ async def requests_page(visit: Visit) -> Response:
     if found:  # it may be the client's own id
         query["requestId"] = found
     answer = await visit.ask("GET", "/decisions", {"limit": str(PAGE), **query})
-    data = answer.data if answer.ok else {"items": [], "storeProblem": None}
+    data = answer.data if answer.ok else {}
     return visit.page(
         "requests.html",
-        items=data["items"],
+        items=answer.items,
         problem=answer.problem or data.get("storeProblem") or "",
         wanted=wanted,
         older=_older(wanted, data.get("next")),

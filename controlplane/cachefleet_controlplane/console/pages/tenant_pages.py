@@ -28,9 +28,9 @@ async def tenants_page(visit: Visit) -> Response:
     following = tenants.data.get("next") if tenants.ok else None
     return visit.page(
         "tenants.html",
-        items=tenants.data["items"] if tenants.ok else [],
+        items=tenants.items,
         more=f"/console/tenants?{urlencode({'after': following})}" if following else "",
-        usage=usage_by_tenant(usage.data["items"] if usage.ok else ()),
+        usage=usage_by_tenant(usage.items),
         access=access.data if access.ok else None,
         problem=tenants.problem or usage.problem,
         may_change=await visit.may("POST", "/tenants"),
@@ -104,8 +104,8 @@ async def _shown(visit: Visit, *, made: Answer | None = None, told: str = "", pr
         "tenant.html",
         status=made.status if made and not made.ok else 200,
         tenant=tenant.data,
-        keys=keys.data["items"] if keys.ok else [],
-        usage=usage_by_tenant(usage.data["items"] if usage.ok else ())[name],
+        keys=keys.items,
+        usage=usage_by_tenant(usage.items)[name],
         made=made.data if made and made.ok else None,
         told=told,
         problem=problem,
