@@ -247,7 +247,7 @@ class Agent:
     def _flush(self) -> None:
         self._flushing = None
         self.feed.flush()
-        self.controller.flushed()
+        self.controller.look_for_clears()
 
     async def _tick(self) -> None:
         """Publish States also while there is no engine to poll."""

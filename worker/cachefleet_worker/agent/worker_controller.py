@@ -233,7 +233,7 @@ class WorkerController:
             self.enforcer.observe(rank, session.load(rank).generation)
         self._judge(step(self._health, session.reading, self._tolerance))
         self._look_for_flushes(session)
-        self.flushed()
+        self.look_for_clears()
 
     def _look_for_flushes(self, session: Session) -> None:
         """Where blocks were flushed from the cache, some of a warm prefix may be gone: warm up again."""
@@ -244,8 +244,8 @@ class WorkerController:
         # Fewer: a busy engine's plugin did not tell this time.
         self._flushed_blocks = max(flushed, self._flushed_blocks)
 
-    def flushed(self) -> None:
-        """Called after deltas were sent: where the cache was cleared, end conversations and warm up again."""
+    def look_for_clears(self) -> None:
+        """Where the cache was cleared, by the deltas sent so far, end conversations and warm up again."""
         clears = sum(stream.clears for stream in self._session.streams.values()) if self._session else 0
         if clears > self._clears and not self._health.finding:
             log.info("cache cleared, warm prefixes run again")

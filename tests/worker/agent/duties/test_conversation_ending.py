@@ -79,7 +79,7 @@ async def test_an_engine_without_them_is_not_asked(make_settings: Make, caplog: 
     caplog.set_level(logging.INFO)
     async with following(make_settings, plugin=False) as followed:
         await followed.clear()
-        followed.agent.controller.flushed()
+        followed.agent.controller.look_for_clears()
     assert "cache cleared, warm prefixes run again" in caplog.messages
     assert not [each for each in caplog.messages if "conversations" in each]
 
