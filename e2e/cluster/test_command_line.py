@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import shutil
-import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -20,27 +19,17 @@ from pathlib import Path
 
 import pytest
 from kubernetes import client
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
-from cachefleet_controlplane.admin.admin_app import PATH, admin_app
-from cachefleet_controlplane.admin.tenant_service import TenantService
-from cachefleet_controlplane.http_server import http_server
 from cachefleet_controlplane.internal_auth.token_review import TokenReviewAuthorizer
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.decision_log import DecisionLog
-from cachefleet_controlplane.store.sql_tenants import SqlTenants
-from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
-from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_runtime.kubernetes import KubernetesClient
 from cachefleet_runtime.tls import server_context
 from e2e.cluster import rights
 from e2e.cluster.api_server import ApiServer, Identity
 from e2e.cluster.kube import Kube
 from e2e.cluster.test_token_review import Accounts, reviewer
-from tests.controlplane.admin.conftest import HASH_KEY, NOW, Oracle, Still
-from tests.fakes.decisions import InMemoryDecisions
+from tests.controlplane.admin.served_admin import admin_over, listening, mounted
 from tests.fakes.secret_volume import SecretVolume, authority, issued
 
 pytestmark = pytest.mark.cluster
@@ -94,24 +83,11 @@ async def port(cluster: ApiServer, reviewer: Identity, namespace: str, tmp_path:
     volume = SecretVolume(tmp_path / "tls", issued(authority(), "localhost"))
     shutil.copy(volume.folder / "ca.crt", tmp_path / "ca.crt")
     api = await KubernetesClient.connect(cluster.kubeconfig_for(reviewer))
-    metrics = Metrics()
     with closing(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=5)) as database:
-        repository = SqlTenants(database)
-        app = admin_app(
-            Still(),
-            DecisionLog(InMemoryDecisions(max_rows=9), metrics=metrics),
-            service=TenantService(Tenants(repository, metrics=metrics, poll_seconds=60), repository, HASH_KEY),
-            usage=UsageLog(SqlUsage(database), metrics=metrics, wall_clock=lambda: NOW),
-            explain=Oracle(),
-            authorize=TokenReviewAuthorizer(api, metrics=metrics, namespaces=(namespace,)).admin,
-        )
-        context: ssl.SSLContext = server_context(volume.folder)
-        mounted = Starlette(routes=[Mount(PATH, app)])
-        server = http_server(mounted, host="127.0.0.1", port=0, head_seconds=5, drain_seconds=0, tls=context)
-        running = asyncio.create_task(server.serve())
-        yield await server.listening()
-        server.stop()
-        await running
+        authorizer = TokenReviewAuthorizer(api, metrics=Metrics(), namespaces=(namespace,))
+        app = mounted(admin_over(database, authorize=authorizer.admin))
+        async with listening(app, tls=server_context(volume.folder)) as port:
+            yield port
     await api.close()
 
 

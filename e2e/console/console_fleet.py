@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -11,25 +10,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from cachefleet_controlplane.admin.admin_app import PATH, admin_app
-from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.console.console_app import Console
-from cachefleet_controlplane.http_server import HttpServer, http_server
 from cachefleet_controlplane.internal_auth.authorizer import Access
-from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.decision_log import DecisionLog
-from cachefleet_controlplane.store.sql_tenants import SqlTenants
-from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
-from cachefleet_controlplane.tenants.directory import Tenants
+from tests.controlplane.admin.served_admin import admin_over, listening, mounted
 from tests.controlplane.fleet.test_worker_churn import fleet
 from tests.controlplane.gateway.harness import INDEX_KEY, MODEL, POOL, WORKER_KEY, engine
 from tests.controlplane.test_control_plane import Plane
 from tests.fakes.big_fleet import BigFleet
-from tests.fakes.decisions import InMemoryDecisions
 from tests.fakes.engine import FakeEngine
 
 TOKEN: Final = "for-people"
@@ -105,31 +95,10 @@ class _Anybody:
 @asynccontextmanager
 async def pictured(folder: Path, shown: BigFleet, *, port: int = 0) -> AsyncIterator[str]:
     """The console over a fleet that is made up; its address."""
-    metrics = Metrics()
     with closing(Database(f"sqlite:///{folder / 'x.db'}", timeout_seconds=5)) as database:
-        tenants = Tenants(SqlTenants(database), metrics=metrics, poll_seconds=60)
-        service = TenantService(tenants, SqlTenants(database), b"h" * 32)
-        usage = UsageLog(SqlUsage(database), metrics=metrics, wall_clock=service.wall_clock)
-        decisions = DecisionLog(InMemoryDecisions(max_rows=100), metrics=metrics)
         allowed = _Anybody()
-        admin = admin_app(shown, decisions, service=service, usage=usage, explain=_nothing, authorize=allowed)
+        admin = admin_over(database, fleet=shown, authorize=allowed)
         console = Console(shown, admin=admin, authorize=allowed)
-        app = Starlette(routes=[Mount(PATH, admin), Mount("/console", console)])
-        server = http_server(app, host="127.0.0.1", port=port, head_seconds=10, drain_seconds=1)
-        async with _served(server) as address:
-            yield address
+        async with listening(mounted(admin, Mount(Console.path, console)), port=port) as at:
+            yield f"http://127.0.0.1:{at}"
             console.end_streams()
-
-
-async def _nothing(_body: bytes, _tenant: str | None = None, /) -> Any:
-    raise NotImplementedError
-
-
-@asynccontextmanager
-async def _served(server: HttpServer) -> AsyncIterator[str]:
-    serving = asyncio.create_task(server.serve())
-    try:
-        yield f"http://127.0.0.1:{await server.listening()}"
-    finally:
-        server.stop()
-        await serving

@@ -13,18 +13,14 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
-from cachefleet_controlplane.admin.admin_app import admin_app
-from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.console.console_app import PATH
 from cachefleet_controlplane.console.console_routes import console_parts, console_routes
 from cachefleet_controlplane.console.visit import ConsoleParts
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
-from cachefleet_controlplane.store.sql_tenants import SqlTenants
-from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
-from cachefleet_controlplane.tenants.directory import Tenants
-from tests.controlplane.admin.conftest import HASH_KEY, NOW, TOKEN, Doorkeeper, Oracle, Still
+from tests.controlplane.admin.conftest import TOKEN, Doorkeeper, Still
+from tests.controlplane.admin.served_admin import admin_over
 from tests.fakes.decisions import InMemoryDecisions
 
 HOST = "127.0.0.1:8081"
@@ -70,11 +66,7 @@ def decisions() -> DecisionLog:
 @pytest.fixture
 async def admin(fleet: Still, decisions: DecisionLog, doorkeeper: Doorkeeper, tmp_path: Path) -> AsyncIterator[Said]:
     with closing(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=0.5)) as database:
-        repository, metrics = SqlTenants(database), Metrics()
-        tenants = Tenants(repository, metrics=metrics, poll_seconds=60)
-        usage = UsageLog(SqlUsage(database), metrics=metrics, wall_clock=lambda: NOW)
-        service = TenantService(tenants, repository, HASH_KEY, wall_clock=lambda: NOW)
-        yield Said(admin_app(fleet, decisions, service=service, usage=usage, explain=Oracle(), authorize=doorkeeper))
+        yield Said(admin_over(database, fleet=fleet, decisions=decisions, authorize=doorkeeper))
 
 
 @pytest.fixture

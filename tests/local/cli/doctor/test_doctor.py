@@ -9,21 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
-from cachefleet_controlplane.admin.admin_app import PATH, admin_app
-from cachefleet_controlplane.admin.tenant_service import TenantService
-from cachefleet_controlplane.http_server import http_server
-from cachefleet_controlplane.store.decision_log import DecisionLog
-from cachefleet_controlplane.store.sql_tenants import SqlTenants
-from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
-from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_local import __main__ as cli
-from tests.controlplane.admin.conftest import HASH_KEY, NOW, Doorkeeper, Oracle, Still
+from tests.controlplane.admin.served_admin import admin_over, listening, mounted
 from tests.controlplane.gateway.conversations.talk import Kept, introduce, keyed
 from tests.controlplane.gateway.harness import MODEL, Front, front
-from tests.fakes.decisions import InMemoryDecisions
 from tests.local.cli.tenants.test_tenant_commands import token_of
 
 Told = tuple[int, str, str]
@@ -46,20 +36,6 @@ async def gate(kept: Kept) -> AsyncIterator[Front]:
 async def command(
     gate: Front, kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> AsyncIterator[Command]:
-    metrics, repository = gate.metrics, SqlTenants(kept.database)
-    app = admin_app(
-        Still(),
-        DecisionLog(InMemoryDecisions(max_rows=9), metrics=metrics),
-        service=TenantService(Tenants(repository, metrics=metrics, poll_seconds=60), repository, HASH_KEY),
-        usage=UsageLog(SqlUsage(kept.database), metrics=metrics, wall_clock=lambda: NOW),
-        explain=Oracle(),
-        certifier=kept.examiner,
-        authorize=Doorkeeper(),
-    )
-    mounted = Starlette(routes=[Mount(PATH, app)])
-    server = http_server(mounted, host="127.0.0.1", port=0, head_seconds=5, drain_seconds=0)
-    running = asyncio.create_task(server.serve())
-    monkeypatch.setenv("CACHEFLEET_ADMIN_URL", f"http://127.0.0.1:{await server.listening()}")
     monkeypatch.setenv("CACHEFLEET_ADMIN_TOKEN_FILE", str(token_of(tmp_path)))
 
     def main(*arguments: str) -> int:
@@ -75,9 +51,9 @@ async def command(
         told = capsys.readouterr()
         return status, told.out, told.err
 
-    yield run
-    server.stop()
-    await running
+    async with listening(mounted(admin_over(kept.database, certifier=kept.examiner))) as port:
+        monkeypatch.setenv("CACHEFLEET_ADMIN_URL", f"http://127.0.0.1:{port}")
+        yield run
 
 
 async def test_a21_a_sound_profile_is_certified_and_listed(command: Command) -> None:

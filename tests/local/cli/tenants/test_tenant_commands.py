@@ -13,23 +13,17 @@ from threading import Event, Thread
 
 import pytest
 import yaml
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
-from cachefleet_controlplane.admin.admin_app import PATH, admin_app
 from cachefleet_controlplane.admin.flush_routes import Flush
-from cachefleet_controlplane.admin.tenant_service import TenantService
-from cachefleet_controlplane.http_server import http_server
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
-from cachefleet_controlplane.store.sql_tenants import SqlTenants
 from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
-from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_core.tenancy import TenantId
 from cachefleet_local import __main__ as cli
-from tests.controlplane.admin.conftest import HASH_KEY, NOW, TOKEN, Doorkeeper, Oracle, Still
+from tests.controlplane.admin.conftest import NOW, TOKEN
+from tests.controlplane.admin.served_admin import admin_over, listening, mounted
 from tests.controlplane.store.conftest import make_record
 from tests.fakes.decisions import InMemoryDecisions
 
@@ -40,39 +34,28 @@ Command = Callable[..., Told]
 @contextmanager
 def served(database: Database, flush: Flush | None = None) -> Iterator[str]:
     """The admin API in a thread of its own, as commands have an event loop of theirs."""
-    listening, stop, address = Event(), Event(), []
+    begun, stop, address = Event(), Event(), []
 
     async def serve() -> None:
-        repository, metrics = SqlTenants(database), Metrics()
-        usage = UsageLog(SqlUsage(database), metrics=metrics, wall_clock=lambda: NOW)
+        usage = UsageLog(SqlUsage(database), metrics=Metrics(), wall_clock=lambda: NOW)
         for tenant in ("acme", "umbrella"):
             usage.record(
                 UsageRecord(
                     hour=int(NOW), tenant=TenantId(tenant), model="m", requests=1, prompt_tokens=9, cached_tokens=4
                 )
             )
-        desk = TenantService(
-            Tenants(repository, metrics=metrics, poll_seconds=60), repository, HASH_KEY, wall_clock=lambda: NOW
-        )
-        decisions = DecisionLog(InMemoryDecisions(max_rows=9), metrics=metrics)
+        decisions = DecisionLog(InMemoryDecisions(max_rows=9), metrics=Metrics())
         decisions.record(make_record(1, cached=48))
-        app = admin_app(
-            Still(), decisions, service=desk, usage=usage, explain=Oracle(), flush=flush, authorize=Doorkeeper()
-        )
-        server = http_server(
-            Starlette(routes=[Mount(PATH, app)]), host="127.0.0.1", port=0, head_seconds=5, drain_seconds=0
-        )
-        running = asyncio.create_task(server.serve())
-        address.append(f"http://127.0.0.1:{await server.listening()}")
-        listening.set()
-        await asyncio.to_thread(stop.wait)
-        server.stop()
-        await running
+        admin = admin_over(database, decisions=decisions, usage=usage, flush=flush)
+        async with listening(mounted(admin)) as port:
+            address.append(f"http://127.0.0.1:{port}")
+            begun.set()
+            await asyncio.to_thread(stop.wait)
 
     thread = Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        assert listening.wait(60)
+        assert begun.wait(60)
         yield address[0]
     finally:
         stop.set()
